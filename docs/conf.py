@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of these pages: ``make docs`` puts it into ``build/site``.
+"""Sphinx configuration of the site: ``make docs`` builds it in ``build/site``.
 
 The pages are plain Markdown whose links work on a code host, too. What the navigation shows is what
 ``index.md`` links to, section by section, and what a ``README.md`` of a folder links to: a page that is
