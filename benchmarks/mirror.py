@@ -21,7 +21,7 @@ from pathlib import Path
 import geminga
 from benchmarks import brokers
 from benchmarks.harness import python
-from geminga.mirror import ClusterProfile, Mirror, MirrorSettings
+from geminga.mirror import Cluster, Mirror, MirrorSettings
 
 SIZE = 100
 WARM = 0.1
@@ -33,7 +33,7 @@ def _cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _mirror(source: ClusterProfile, target: ClusterProfile, topic: str, messages: int) -> None:
+def _mirror(source: Cluster, target: Cluster, topic: str, messages: int) -> None:
     """In a process of its own: a line of JSON with messages, seconds, CPU seconds and resident bytes."""
     settings = MirrorSettings(source=source, target=target, topics=[topic], subscriptions=False)
     with Mirror(settings) as mirror:
@@ -47,7 +47,7 @@ def _mirror(source: ClusterProfile, target: ClusterProfile, topic: str, messages
     print(json.dumps([messages - first, seconds, cpu, resident]), flush=True)
 
 
-def _publish(source: ClusterProfile, topic: str, messages: int, batch: int, partitions: int) -> None:
+def _publish(source: Cluster, topic: str, messages: int, batch: int, partitions: int) -> None:
     with source.admin() as admin:
         admin.topics.create(topic, partitions=partitions)
         admin.subscriptions.create(topic, "keeps", position=geminga.MessageId.earliest)
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        source, target = (ClusterProfile(**json.loads(text)) for text in given.child[:2])
+        source, target = (Cluster(**json.loads(text)) for text in given.child[:2])
         topic, _, messages = given.child[2].partition(" ")
         _mirror(source, target, topic, int(messages))
         return
@@ -82,7 +82,7 @@ def main() -> None:
             from geminga.testing.apache_pulsar import ApachePulsar
 
             pulsar = stack.enter_context(ApachePulsar.start(given.apache_pulsar, folder / "target"))
-            target = ClusterProfile(service_url=pulsar.service_url, admin_url=pulsar.admin_url)
+            target = Cluster(service_url=pulsar.service_url, admin_url=pulsar.admin_url)
         else:
             target = _cluster(stack.enter_context(brokers.geminga(folder / "target")))
         print(f"load of the machine {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores", flush=True)
@@ -106,9 +106,9 @@ def main() -> None:
                 )
 
 
-def _cluster(broker: brokers.RunningBroker) -> ClusterProfile:
+def _cluster(broker: brokers.RunningBroker) -> Cluster:
     """Where a broker is, once its web server answers, too."""
-    cluster = ClusterProfile(service_url=broker.service_url, admin_url=broker.admin_url)
+    cluster = Cluster(service_url=broker.service_url, admin_url=broker.admin_url)
     deadline = time.monotonic() + 60
     while True:
         try:

@@ -24,7 +24,7 @@ def compile_to(folder: Path) -> None:
         check=True,
     )  # fmt: skip
     stub = folder / NAMES[1]
-    # ``Schema.AvroType.None`` is fine at run time (through getattr) and no valid Python in a stub.
+    # ``Schema.Type.None`` is fine at run time (through getattr) and no valid Python in a stub.
     stub.write_text(re.sub(r"^ +None: .*\n", "", stub.read_text(), flags=re.MULTILINE))
 
 

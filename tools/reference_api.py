@@ -52,8 +52,8 @@ PAGES: dict[str, Page] = {
         "The client",
         "The client for threads, under `pulsar-client`'s names. That for asyncio has the same options: see "
         "[asyncio](client-asyncio.md). Options marked \N{DAGGER} are Geminga's own; `pulsar-client` has the "
-        "others under the same names. `T` is the type of values, as the schema has it: `Consumer[OffloadRequest]` "
-        "receives `Message[OffloadRequest]`.",
+        "others under the same names. `T` is the type of values, as the schema has it: `Consumer[Order]` "
+        "receives `Message[Order]`.",
         (
             Section("Client", "geminga", ("Client",)),
             Section("Producer", "geminga", ("Producer", "ManySent")),

@@ -1,6 +1,6 @@
 """Type variables of typed values: what the values of a schema are, and so those of all that use it.
 
-``client.subscribe(topic, name, schema=DriverJob)`` is a ``Consumer[DriverJob]``; without a schema values are `bytes`.
+``client.subscribe(topic, name, schema=Job)`` is a ``Consumer[Job]``; without a schema values are `bytes`.
 The defaults (PEP 696) are for type checkers alone: Python knows them from 3.13 on.
 """
 
@@ -23,6 +23,6 @@ else:
     V = TypeVar("V")
     """Of schemas: a `Schema` of which nothing is said is one of any values."""
     T_co = TypeVar("T_co", covariant=True)
-    """Of what values come out of: a ``Consumer[DriverJob]`` is a ``Consumer[object]``, too."""
+    """Of what values come out of: a ``Consumer[Job]`` is a ``Consumer[object]``, too."""
     T_contra = TypeVar("T_contra", contravariant=True)
-    """Of what values go into: a ``Producer[object]`` is a ``Producer[DriverJob]``, too."""
+    """Of what values go into: a ``Producer[object]`` is a ``Producer[Job]``, too."""

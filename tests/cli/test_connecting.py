@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 import geminga
 from geminga.cli.connecting import connecting
 from geminga.cli.main import command
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import ConnectError, InvalidConfiguration, InvalidUrl
 from geminga.spark.pipelines import connection as pipelines
 from geminga.spark.pipelines import running
@@ -41,17 +41,17 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
 
 
 @pytest.fixture
-def meant(invoke: Invoke) -> Callable[..., ClusterProfile]:
+def meant(invoke: Invoke) -> Callable[..., Cluster]:
     """The cluster that options mean."""
 
     @click.command("what")
     @connecting
-    def what(cluster: ClusterProfile) -> None:
+    def what(cluster: Cluster) -> None:
         found.append(cluster)
 
-    found: list[ClusterProfile] = []
+    found: list[Cluster] = []
 
-    def run(*words: str, **environment: str) -> ClusterProfile:
+    def run(*words: str, **environment: str) -> Cluster:
         done = CliRunner().invoke(what, words, env=environment, standalone_mode=False)
         if done.exception is not None:
             raise done.exception
@@ -76,14 +76,14 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str
         yield broker, str(authority.certificate), str(token)
 
 
-def test_what_counts_before_what(meant: Callable[..., ClusterProfile], invoke: Invoke) -> None:
-    assert meant() == ClusterProfile()
-    assert meant("--url", "pulsar://a:1") == ClusterProfile(service_url="pulsar://a:1")
+def test_what_counts_before_what(meant: Callable[..., Cluster], invoke: Invoke) -> None:
+    assert meant() == Cluster()
+    assert meant("--url", "pulsar://a:1") == Cluster(service_url="pulsar://a:1")
     assert meant("--admin-url", "http://a:1").service_url == "http://a:1"
     assert meant(PULSAR_SERVICE_URL="pulsar+ssl://b").admin_url is None
     invoke("context", "set", "mine", "--url", "pulsar://c:1", "--token", "sesame")
     invoke("context", "set", "other", "--url", "pulsar://d:1", "--admin-url", "http://e:2")
-    mine = ClusterProfile(service_url="pulsar://c:1", auth_plugin="token", auth_params="token:sesame")
+    mine = Cluster(service_url="pulsar://c:1", auth_plugin="token", auth_params="token:sesame")
     assert meant() == mine
     # A token goes to the cluster that it was made for, and to no other.
     assert meant("--url", "pulsar://a:1").auth_params is None
@@ -91,19 +91,19 @@ def test_what_counts_before_what(meant: Callable[..., ClusterProfile], invoke: I
     assert meant("--context", "mine", PULSAR_SERVICE_URL="pulsar://a:1") == mine
     assert meant(PULSAR_TOKEN="env") == mine
     assert meant("--token", "new").auth_params == "token:new"
-    assert meant("--context", "other") == ClusterProfile(service_url="pulsar://d:1", admin_url="http://e:2")
+    assert meant("--context", "other") == Cluster(service_url="pulsar://d:1", admin_url="http://e:2")
     invoke("context", "use", "other")
     assert meant().admin_url == "http://e:2"
     assert meant(PULSAR_TOKEN="env").auth_params == "token:env"
     assert meant(GEMINGA_CONTEXT="mine") == mine
     assert meant("--url", "pulsar://a:1", GEMINGA_CONTEXT="mine").auth_params is None
     invoke("context", "use")
-    assert meant() == ClusterProfile()
+    assert meant() == Cluster()
     with pytest.raises(InvalidConfiguration, match="did you mean 'mine'"):
         meant("--context", "mein")
 
 
-def test_wrong_combinations(meant: Callable[..., ClusterProfile], tmp_path: Path) -> None:
+def test_wrong_combinations(meant: Callable[..., Cluster], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     file = str(tmp_path / "file")
     for words in (
@@ -126,10 +126,8 @@ def test_what_would_do_nothing_is_refused(invoke: Invoke, tmp_path: Path) -> Non
     assert "auth_plugin='tokne' is not allowed" in str(done.exception)
     assert "did you mean 'token'?" in str(done.exception)
     with pytest.raises(InvalidConfiguration, match="is not allowed; allowed: tls"):
-        ClusterProfile(auth_plugin="/lib/mine.so")
-    assert ClusterProfile(
-        auth_plugin="org.apache.pulsar.client.impl.auth.AuthenticationToken", auth_params="x"
-    )
+        Cluster(auth_plugin="/lib/mine.so")
+    assert Cluster(auth_plugin="org.apache.pulsar.client.impl.auth.AuthenticationToken", auth_params="x")
 
 
 def test_secrets_are_kept_to_oneself(invoke: Invoke, tmp_path: Path) -> None:
@@ -150,7 +148,7 @@ def test_secrets_are_kept_to_oneself(invoke: Invoke, tmp_path: Path) -> None:
     file.chmod(0o600)
     file.write_text("{")
     assert "is no file of contexts" in str(invoke("context", "list", check=False).exception)
-    assert repr(ClusterProfile(auth_plugin="token", auth_params="token:sesame")).count("sesame") == 0
+    assert repr(Cluster(auth_plugin="token", auth_params="token:sesame")).count("sesame") == 0
 
 
 def test_contexts_come_and_go(invoke: Invoke) -> None:
@@ -218,7 +216,7 @@ def test_a_password_in_an_address_is_refused_and_not_shown(invoke: Invoke, tmp_p
         assert "pass-word" not in done.output + str(done.exception)
     assert not (tmp_path / "config" / "contexts.json").exists()
     with pytest.raises(InvalidConfiguration, match="admin_url holds user data"):
-        ClusterProfile(admin_url="https://me:pass-word@broker:8443")
+        Cluster(admin_url="https://me:pass-word@broker:8443")
     with pytest.raises(InvalidUrl) as raised:
         geminga.Admin("http://me:pass-word@127.0.0.1:1")
     assert "pass-word" not in str(raised.value)

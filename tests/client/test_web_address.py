@@ -16,7 +16,7 @@ from geminga.broker.listeners import ListenerAddresses
 from geminga.broker.serving import server
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client import web_address
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.connection.addresses import ServiceUrl
 from geminga.errors import ConnectError, InvalidConfiguration
 from geminga.mirror import Mirror, MirrorSettings
@@ -48,7 +48,7 @@ def test_geminga_sends_its_web_address_over_the_binary_protocol(
     brokers: tuple[EmbeddedBroker, EmbeddedBroker],
 ) -> None:
     for broker in brokers:
-        cluster = ClusterProfile(service_url=broker.service_url)
+        cluster = Cluster(service_url=broker.service_url)
         assert cluster.find_admin_url() == broker.admin_url
         with cluster.admin() as admin:
             admin.topics.create(f"at-{port_of(broker.service_url)}")
@@ -57,11 +57,11 @@ def test_geminga_sends_its_web_address_over_the_binary_protocol(
 
 def test_a_given_address_is_taken_without_a_question() -> None:
     assert (
-        ClusterProfile(service_url="pulsar://nowhere.invalid", admin_url="http://a:1").find_admin_url()
+        Cluster(service_url="pulsar://nowhere.invalid", admin_url="http://a:1").find_admin_url()
         == "http://a:1"
     )
-    assert ClusterProfile(service_url="https://a:1,b:2").find_admin_url() == "https://a:1,b:2"
-    assert ClusterProfile(admin_url="http://a:1").service_url == "http://a:1"
+    assert Cluster(service_url="https://a:1,b:2").find_admin_url() == "https://a:1,b:2"
+    assert Cluster(admin_url="http://a:1").service_url == "http://a:1"
 
 
 def announce(monkeypatch: pytest.MonkeyPatch, http_url: str) -> None:
@@ -80,7 +80,7 @@ def test_the_web_port_of_another_broker_is_refused(
     take_as_default(monkeypatch, one, other)
     announce(monkeypatch, other.admin_url)
     with pytest.raises(InvalidConfiguration, match=r"belongs to another broker.*--admin-url"):
-        ClusterProfile(service_url=one.service_url).find_admin_url()
+        Cluster(service_url=one.service_url).find_admin_url()
 
 
 def test_the_default_web_port_is_used_if_the_announced_one_is_not_reached(
@@ -89,7 +89,7 @@ def test_the_default_web_port_is_used_if_the_announced_one_is_not_reached(
     one, other = brokers
     take_as_default(monkeypatch, one, one)
     announce(monkeypatch, other.admin_url)
-    assert ClusterProfile(service_url=one.service_url).find_admin_url() == one.admin_url
+    assert Cluster(service_url=one.service_url).find_admin_url() == one.admin_url
 
 
 def test_no_credentials_are_sent_to_an_address_that_is_not_confirmed(
@@ -108,9 +108,7 @@ def test_no_credentials_are_sent_to_an_address_that_is_not_confirmed(
     with HTTPServer(("127.0.0.1", 0), Handler) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
         announce(monkeypatch, f"http://127.0.0.1:{web.server_port}")
-        cluster = ClusterProfile(
-            service_url=brokers[0].service_url, auth_plugin="token", auth_params="token:secret"
-        )
+        cluster = Cluster(service_url=brokers[0].service_url, auth_plugin="token", auth_params="token:secret")
         with pytest.raises(InvalidConfiguration, match="belongs to another broker"):
             cluster.find_admin_url()
         web.shutdown()
@@ -121,11 +119,11 @@ def test_no_credentials_are_sent_to_an_address_that_is_not_confirmed(
 def test_the_default_ports_of_one_broker_belong_together(monkeypatch: pytest.MonkeyPatch) -> None:
     with geminga.embedded() as one, geminga.embedded() as other:
         take_as_default(monkeypatch, one, one)
-        assert ClusterProfile(service_url=one.service_url).find_admin_url() == one.admin_url
+        assert Cluster(service_url=one.service_url).find_admin_url() == one.admin_url
         with pytest.raises(
             InvalidConfiguration, match=r"its port is not \d+\); give the address: --admin-url"
         ):
-            ClusterProfile(service_url=other.service_url).find_admin_url()
+            Cluster(service_url=other.service_url).find_admin_url()
 
 
 @pytest.mark.usefixtures("without_ids")
@@ -133,11 +131,11 @@ def test_default_ports_of_two_brokers_are_refused(monkeypatch: pytest.MonkeyPatc
     with geminga.embedded() as one, geminga.embedded() as other:
         take_as_default(monkeypatch, one, other)
         with pytest.raises(InvalidConfiguration, match="belongs to another broker, pulsar://"):
-            ClusterProfile(service_url=one.service_url).find_admin_url()
+            Cluster(service_url=one.service_url).find_admin_url()
     with geminga.embedded(web_port=None) as one:
         monkeypatch.setitem(web_address.DEFAULT_PORTS, "pulsar", port_of(one.service_url))
         with pytest.raises(ConnectError, match="--admin-url"):
-            ClusterProfile(service_url=one.service_url).find_admin_url()
+            Cluster(service_url=one.service_url).find_admin_url()
 
 
 def test_a_broker_without_a_web_port_says_so() -> None:
@@ -145,7 +143,7 @@ def test_a_broker_without_a_web_port_says_so() -> None:
         geminga.embedded(web_port=None) as broker,
         pytest.raises(InvalidConfiguration, match="has no web port"),
     ):
-        ClusterProfile(service_url=broker.service_url).find_admin_url()
+        Cluster(service_url=broker.service_url).find_admin_url()
 
 
 def test_a_mirror_learns_both_web_addresses(brokers: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:
@@ -153,7 +151,7 @@ def test_a_mirror_learns_both_web_addresses(brokers: tuple[EmbeddedBroker, Embed
     with geminga.Client(one.service_url) as client:
         client.create_producer("t").send(b"a")
     settings = MirrorSettings(
-        source=ClusterProfile(service_url=one.service_url), target=ClusterProfile(service_url=other.service_url),
+        source=Cluster(service_url=one.service_url), target=Cluster(service_url=other.service_url),
         topics=["public/default/t"], source_name="one", target_name="other", once=True,
     )  # fmt: skip
     assert not Mirror(settings).run(signals=False).failed

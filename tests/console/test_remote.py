@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from geminga.broker.settings import BrokerSettings
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.console.remote import Remote, make_application
 from geminga.errors import InvalidConfiguration
 from geminga.wire.batch import encode_plain_batch
@@ -25,7 +25,7 @@ NOW = 1_800_000_000_000
 
 def elsewhere(url: str, **shown: str) -> web.Application:
     """The console for the broker at an address."""
-    return make_application(Remote(ClusterProfile(admin_url=url, **shown)), SETTINGS)
+    return make_application(Remote(Cluster(admin_url=url, **shown)), SETTINGS)
 
 
 class Port:
@@ -216,7 +216,7 @@ def test_tokens_are_passed_on_and_nobody_sees_with_anothers(open_port: Callable[
     assert ask(plain, board, Authorization="Bearer other")[0] == 401
     given = open_port(
         lambda: make_application(
-            Remote(ClusterProfile(admin_url=apache.url, auth_plugin="token", auth_params="token:secret")),
+            Remote(Cluster(admin_url=apache.url, auth_plugin="token", auth_params="token:secret")),
             SETTINGS,
         )
     ).url
@@ -255,7 +255,7 @@ def test_another_geminga_is_passed_through(open_port: Callable[..., Port]) -> No
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InvalidConfiguration, match="admin_url="):
-        Remote(ClusterProfile(admin_url=url))
+        Remote(Cluster(admin_url=url))
 
 
 def test_what_one_is_given_is_not_shown_by_the_next(open_port: Callable[..., Port]) -> None:

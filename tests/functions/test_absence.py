@@ -12,7 +12,7 @@ import pytest
 
 import geminga
 from geminga.asyncio import Client
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.functions import FunctionRunner, FunctionSettings, Output
 from geminga.functions.metrics import Metrics
 from geminga.functions.sending import PendingResults
@@ -163,9 +163,9 @@ def test_an_output_that_needs_encryption_is_not_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers say so with the code of a passing trouble."""
-    arguments = ClusterProfile.client_arguments
+    arguments = Cluster.client_arguments
     monkeypatch.setattr(
-        ClusterProfile, "client_arguments", lambda self: {**arguments(self), "operation_timeout_seconds": 1}
+        Cluster, "client_arguments", lambda self: {**arguments(self), "operation_timeout_seconds": 1}
     )
     namespace = f"public/{place.topic.rpartition('/')[2]}"
     admin(place.broker.admin_url, "PUT", f"namespaces/{namespace}")

@@ -12,7 +12,7 @@ import pytest
 
 import geminga
 from geminga.client import web_address
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
 from geminga.testing.apache_pulsar import ApachePulsar
 
@@ -392,7 +392,7 @@ def test_an_administrator_who_moves_a_subscription_back_gets_halves_of_batches_t
 def test_the_web_address_is_confirmed_by_lookups(
     apache_pulsar: ApachePulsar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = ClusterProfile(service_url=apache_pulsar.service_url)
+    cluster = Cluster(service_url=apache_pulsar.service_url)
     with pytest.raises(InvalidConfiguration, match="--admin-url"):
         cluster.find_admin_url()  # no default port, and Apache Pulsar does not send its web address
     ports = {"pulsar": apache_pulsar.port, "http": apache_pulsar.web_port}

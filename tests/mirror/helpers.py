@@ -6,18 +6,18 @@ from typing import Any
 
 import geminga
 from geminga.client.entry_reader import EntryReader
-from geminga.mirror import ClusterProfile, Mirror, MirrorSettings
+from geminga.mirror import Cluster, Mirror, MirrorSettings
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
-def cluster(broker: Any) -> ClusterProfile:
-    return ClusterProfile(service_url=broker.service_url, admin_url=broker.admin_url)
+def cluster(broker: Any) -> Cluster:
+    return Cluster(service_url=broker.service_url, admin_url=broker.admin_url)
 
 
 def mirror(source: Any, target: Any, *topics: str, **settings: Any) -> Mirror:
     given = {"discovery_seconds": 0.3, "subscription_seconds": 0.3, **settings}
-    ends = [one if isinstance(one, ClusterProfile) else cluster(one) for one in (source, target)]
+    ends = [one if isinstance(one, Cluster) else cluster(one) for one in (source, target)]
     return Mirror(MirrorSettings(source=ends[0], target=ends[1], topics=topics or (".*",), **given))
 
 

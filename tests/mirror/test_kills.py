@@ -19,7 +19,7 @@ from typing import Any, Self
 import pytest
 
 import geminga
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.ids import TopicName
 from geminga.testing.apache_pulsar import free_ports
 from tests.client.cutting import CuttingProxy
@@ -163,8 +163,8 @@ def run(tmp_path: Path, kills: int, seed: int) -> None:
                 time.sleep(chance.random() * 0.1)
                 victim.again()
             # The last one ends by itself.
-        mirrored(ClusterProfile(service_url=source.service_url, admin_url=source.admin_url),
-                 ClusterProfile(service_url=target.service_url, admin_url=target.admin_url))  # fmt: skip
+        mirrored(Cluster(service_url=source.service_url, admin_url=source.admin_url),
+                 Cluster(service_url=target.service_url, admin_url=target.admin_url))  # fmt: skip
         with source.client() as here, target.client() as there:
             for index in range(2):
                 name = f"t-partition-{index}"
@@ -285,7 +285,7 @@ def _with_cuts(source: Any, target: Any, messages: int, seed: int, bytes_max: in
         ends = []
         for proxy, broker in zip(proxies, (source, target), strict=True):
             stack.enter_context(proxy)
-            ends.append(ClusterProfile(service_url=proxy.url, admin_url=broker.admin_url))
+            ends.append(Cluster(service_url=proxy.url, admin_url=broker.admin_url))
         with mirror(*ends) as running:
             assert running.wait_until_caught_up(160)
             status = running.status()

@@ -15,7 +15,7 @@ import pytest
 import geminga
 from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import InvalidConfiguration
-from geminga.mirror import ClusterProfile
+from geminga.mirror import Cluster
 from geminga.mirror.cursors import CursorMirror
 from geminga.mirror.mirror import _Run
 from geminga.mirror.pairing import PAIR_PROPERTY
@@ -453,7 +453,7 @@ def test_a_source_that_was_brought_back_from_a_backup_is_not_read_on(tmp_path: P
 def test_one_cluster_by_two_addresses(two: Two) -> None:
     fill(two.source, "t", 3)
     broker = two.brokers[0]
-    other = ClusterProfile(
+    other = Cluster(
         service_url=broker.service_url.replace("127.0.0.1", "localhost"), admin_url=broker.admin_url
     )
     status = mirror(broker, other, once=True).run(signals=False)

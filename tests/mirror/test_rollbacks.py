@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.mirror import ClusterProfile, Mirror
+from geminga.mirror import Cluster, Mirror
 from geminga.mirror.pairing import RECEIPT_PROPERTY
 from geminga.mirror.schemas import SchemaMirror
 from geminga.mirror.subscription_properties import MirrorProperties
@@ -325,10 +325,7 @@ def test_rolled_back_again_and_again_with_kills(tmp_path: Path, seed: int) -> No
                 time.sleep(chance.random())
                 running.again()
                 time.sleep(chance.random() * 2)
-        ends = (
-            ClusterProfile(service_url=each.service_url, admin_url=each.admin_url)
-            for each in (source, target)
-        )
+        ends = (Cluster(service_url=each.service_url, admin_url=each.admin_url) for each in (source, target))
         mirrored(*ends, on_mismatch="continue")
         with source.client() as here, target.client() as there:
             for index in range(2):

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 import pytest
 
 import geminga
-from geminga.mirror import ClusterProfile
+from geminga.mirror import Cluster
 from tests.mirror.helpers import mirror, stored
 
 pytest.importorskip("oauthlib")
@@ -87,20 +87,20 @@ def broker(name: str) -> Any:
     )  # fmt: skip
 
 
-def as_root(made: Any, name: str) -> ClusterProfile:
-    return ClusterProfile(
+def as_root(made: Any, name: str) -> Cluster:
+    return Cluster(
         service_url=made.service_url, admin_url=made.admin_url, auth_plugin="token",
         auth_params=f"token:{token(KEYS[name], 'root')}",
     )  # fmt: skip
 
 
-def by_oauth2(made: Any, name: str, issuer: Issuer, folder: Path) -> ClusterProfile:
+def by_oauth2(made: Any, name: str, issuer: Issuer, folder: Path) -> Cluster:
     key = folder / f"{name}.json"
     key.write_text(
         json.dumps({"type": "client_credentials", "client_id": "the-mirror", "client_secret": "x"})
     )
     given = {"issuer_url": issuer.url, "private_key": f"file://{key}", "audience": name}
-    return ClusterProfile(
+    return Cluster(
         service_url=made.service_url, admin_url=made.admin_url, auth_plugin="oauth2",
         auth_params=json.dumps(given),
     )  # fmt: skip
@@ -142,7 +142,7 @@ def test_who_may_not_is_told_and_nothing_is_copied(tmp_path: Path) -> None:
         here, there = as_root(source, "source"), as_root(target, "target")
         with here.client() as client:
             client.create_producer("t").send(b"x")
-        nobody = ClusterProfile(
+        nobody = Cluster(
             service_url=target.service_url, admin_url=target.admin_url, auth_plugin="token",
             auth_params=f"token:{token(KEYS['target'], 'nobody')}",
         )  # fmt: skip

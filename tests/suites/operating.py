@@ -1,7 +1,7 @@
 """What the ``geminga`` command does to a cluster: ``tests/cli`` runs it against our broker, ``tests/interop``
 against Apache Pulsar.
 
-Each check takes ``run(*words, stdin=None, fails=None)``, which gives a `QueryProgress`, and a place.
+Each check takes ``run(*words, stdin=None, fails=None)``, which gives a `Done`, and a place.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import click
 from geminga.cli.common import emit, json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.units import SIZE, SPAN
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import PulsarException, Timeout
 
 LONE_SENDS_MAX = 2000
@@ -38,7 +38,7 @@ def command(
     partitions: int,
     namespace: str,
     keep: bool,
-    cluster: ClusterProfile,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Publish to a topic of its own and read it back: latency of lone sends, messages a second by one and in

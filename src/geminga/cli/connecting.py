@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from geminga.client.cluster import DEFAULT_URL, ClusterProfile
+from geminga.client.cluster import DEFAULT_URL, Cluster
 from geminga.config import names_file
 from geminga.connection.addresses import ServiceUrl
 from geminga.errors import PulsarException
@@ -112,7 +112,7 @@ def side_options(side: str, what: str) -> Callable[[Callable[..., Any]], Callabl
     return add
 
 
-def cluster_of_side(side: str, given: dict[str, Any]) -> ClusterProfile:
+def cluster_of_side(side: str, given: dict[str, Any]) -> Cluster:
     """The cluster that the options of `side_options` name; they are taken out of ``given``."""
     prefix = f"{side}_"
     chosen = {name: given.pop(prefix + name) for name in ("service_url", "admin_url", *_NAMES)}
@@ -142,7 +142,7 @@ def cluster_of(
     tls_insecure: bool = False,
     tls_any_hostname: bool = False,
     prefix: str = "",
-) -> ClusterProfile:
+) -> Cluster:
     """The cluster that options, environment and contexts name. ``prefix``: of the options' names. Raises
     `click.UsageError` and what contexts do."""
     fields: dict[str, Any] = {}
@@ -173,13 +173,13 @@ def cluster_of(
         fields["tls_allow_insecure_connection"] = True
     if tls_any_hostname:
         fields["tls_validate_hostname"] = False
-    return ClusterProfile.from_dict(fields)
+    return Cluster.from_dict(fields)
 
 
 _OF_TLS = ("tls_trust_certs", "tls_cert", "tls_insecure", "tls_any_hostname")
 
 
-def check_tls(cluster: ClusterProfile, prefix: str = "") -> ClusterProfile:
+def check_tls(cluster: Cluster, prefix: str = "") -> Cluster:
     """The cluster. Raises `click.UsageError` where options of TLS are given and it has none: whoever gives
     them believes that nobody reads along."""
     addresses = [url for url in dict.fromkeys((cluster.service_url, cluster.admin_url)) if url is not None]

@@ -11,7 +11,7 @@ import click
 
 from geminga.cli.common import PORT
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 
 if TYPE_CHECKING:
     from geminga.broker.settings import BrokerSettings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     help="A further host name under which it answers; may be given again, '*' for any.",
 )  # fmt: skip
 @connecting
-def command(host: str, port: int, web_hosts: tuple[str, ...], cluster: ClusterProfile) -> None:
+def command(host: str, port: int, web_hosts: tuple[str, ...], cluster: Cluster) -> None:
     """Show a cluster in a browser, until Ctrl-C.
 
     A broker of ours has the console at / of its own web port; this is for an Apache Pulsar, and for a broker

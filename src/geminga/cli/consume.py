@@ -10,7 +10,7 @@ import click
 from geminga.cli.common import SECONDS, how_many, json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.peek import line, payload_of
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import Timeout
 
 TYPES = ("Exclusive", "Shared", "Failover", "KeyShared")
@@ -63,7 +63,7 @@ def command(
     count: int | None,
     timeout_seconds: float | None,
     follow: bool,
-    cluster: ClusterProfile,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Print the messages of TOPIC, one a line."""

@@ -11,7 +11,7 @@ from geminga.cli.common import Commands, emit, json_option
 from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options
 from geminga.cli.contexts import Contexts, contexts_file, read_contexts, write_contexts
 from geminga.cli.tables import TableColumn, print_rows
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 
 _COLUMNS = (
     TableColumn("", "current", lambda current: "*" if current else ""),
@@ -98,7 +98,7 @@ def delete(name: str, as_json: bool) -> None:
 
 def _row(name: str, contexts: Contexts) -> dict[str, Any]:
     """A context without its secrets."""
-    cluster = ClusterProfile.from_dict(contexts.get(name))
+    cluster = Cluster.from_dict(contexts.get(name))
     return {
         "current": name == contexts.current,
         "context": name,
@@ -111,7 +111,7 @@ def _row(name: str, contexts: Contexts) -> dict[str, Any]:
     }
 
 
-def _shows(cluster: ClusterProfile) -> str:
+def _shows(cluster: Cluster) -> str:
     """Which authentication; of a token, the file or variable that holds it, never the token itself."""
     kind, parameters = cluster.auth_plugin, cluster.auth_params or ""
     if kind is None:

@@ -11,7 +11,7 @@ import click
 from geminga.cli.common import emit, how_many, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.admin.types import Explanation
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.diagnosis.conclude import Trouble
 
 QUIET_SHOWN_MAX = 3
@@ -23,7 +23,7 @@ QUIET_SHOWN_MAX = 3
 @click.argument("subscription")
 @connecting
 @json_option
-def command(topic: str, subscription: str, cluster: ClusterProfile, as_json: bool) -> None:
+def command(topic: str, subscription: str, cluster: Cluster, as_json: bool) -> None:
     """Show why SUBSCRIPTION does not receive the messages of TOPIC, with advice.
 
     For an Apache Pulsar the conclusion is drawn from its statistics, which report less.

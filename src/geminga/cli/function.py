@@ -10,7 +10,7 @@ import click
 
 from geminga.cli.common import say
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 
 
 @click.group("function")
@@ -80,7 +80,7 @@ def run(
     inputs: tuple[str, ...],
     no_order: bool,
     user_config: str | None,
-    cluster: ClusterProfile,
+    cluster: Cluster,
     **options: Any,
 ) -> None:
     """Call FUNCTION (module:callable) for every message of the input topics.

@@ -6,7 +6,7 @@ import click
 
 from geminga.cli.common import emit, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import AdminNotFound
 
 
@@ -18,7 +18,7 @@ from geminga.errors import AdminNotFound
 )  # fmt: skip
 @connecting
 @json_option
-def command(live: bool, seconds: float, cluster: ClusterProfile, as_json: bool) -> None:
+def command(live: bool, seconds: float, cluster: Cluster, as_json: bool) -> None:
     """Exit with 0 if the broker is ready to take messages, with 1 and the reason if it is not.
 
     Not ready: the broker does not answer, its store has stopped, or its disk is full. With Apache Pulsar

@@ -9,7 +9,7 @@ from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.policies import add_policy_commands
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.client.admin.sync.namespaces import ACTIONS, Namespaces
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 
 _NAMES = (TableColumn("namespace", "namespace"),)
 namespace_argument = click.argument("namespace", metavar="TENANT/NAMESPACE")
@@ -24,7 +24,7 @@ def command() -> None:
 @click.argument("tenant", required=False)
 @connecting
 @json_option
-def list_namespaces(tenant: str | None, cluster: ClusterProfile, as_json: bool) -> None:
+def list_namespaces(tenant: str | None, cluster: Cluster, as_json: bool) -> None:
     """Namespaces of TENANT, or of all tenants."""
     admin = cluster.admin()
     tenants = [tenant] if tenant is not None else admin.tenants.list()
@@ -37,7 +37,7 @@ def list_namespaces(tenant: str | None, cluster: ClusterProfile, as_json: bool) 
 @click.option("--bundles", type=click.IntRange(1), help="In how many parts brokers share it.")
 @connecting
 @json_option
-def create(namespace: str, bundles: int | None, cluster: ClusterProfile, as_json: bool) -> None:
+def create(namespace: str, bundles: int | None, cluster: Cluster, as_json: bool) -> None:
     """Make a namespace."""
     cluster.admin().namespaces.create(namespace, bundles=bundles)
     emit({"namespace": namespace, "created": True}, as_json=as_json, text=f"created {namespace}")
@@ -49,7 +49,7 @@ def create(namespace: str, bundles: int | None, cluster: ClusterProfile, as_json
 @yes_option
 @connecting
 @json_option
-def delete(namespace: str, force: bool, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def delete(namespace: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete a namespace."""
     confirm(f"Delete {namespace}{' with all topics and messages' if force else ''}?", yes=yes)
     cluster.admin().namespaces.delete(namespace, force=force)
@@ -60,7 +60,7 @@ def delete(namespace: str, force: bool, yes: bool, cluster: ClusterProfile, as_j
 @namespace_argument
 @connecting
 @json_option
-def unload(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
+def unload(namespace: str, cluster: Cluster, as_json: bool) -> None:
     """Close every topic of a namespace: clients come back, and a cluster may move them."""
     cluster.admin().namespaces.unload(namespace)
     emit({"namespace": namespace, "unloaded": True}, as_json=as_json, text=f"unloaded {namespace}")
@@ -73,7 +73,7 @@ def unload(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
 @connecting
 @json_option
 def clear_backlog(
-    namespace: str, subscription: str | None, yes: bool, cluster: ClusterProfile, as_json: bool
+    namespace: str, subscription: str | None, yes: bool, cluster: Cluster, as_json: bool
 ) -> None:
     """Acknowledge everything that waits in all topics of a namespace."""
     which = f"subscriptions {subscription!r}" if subscription else "all subscriptions"
@@ -86,7 +86,7 @@ def clear_backlog(
 @namespace_argument
 @connecting
 @json_option
-def permissions(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
+def permissions(namespace: str, cluster: Cluster, as_json: bool) -> None:
     """What each role may do in a namespace."""
     found = cluster.admin().namespaces.permissions(namespace)
     rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
@@ -101,9 +101,7 @@ def permissions(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
 @connecting
 @json_option
-def grant(
-    namespace: str, role: str, actions: tuple[str, ...], cluster: ClusterProfile, as_json: bool
-) -> None:
+def grant(namespace: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
     """Let ROLE do ACTIONS in a namespace, and nothing else there."""
     cluster.admin().namespaces.grant(namespace, role, actions)
     text = f"{role} may {', '.join(actions)} in {namespace}"
@@ -115,7 +113,7 @@ def grant(
 @click.argument("role")
 @connecting
 @json_option
-def revoke(namespace: str, role: str, cluster: ClusterProfile, as_json: bool) -> None:
+def revoke(namespace: str, role: str, cluster: Cluster, as_json: bool) -> None:
     """Take from ROLE what it may do in a namespace."""
     cluster.admin().namespaces.revoke(namespace, role)
     emit({"namespace": namespace, "role": role, "actions": []}, as_json=as_json, text=f"{role} may nothing")

@@ -11,7 +11,7 @@ import click
 from geminga.cli.common import how_many, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.admin.types import StoredMessage
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 
 
 @click.command("peek", cls=ConnectingCommand)
@@ -22,7 +22,7 @@ from geminga.client.cluster import ClusterProfile
 )
 @connecting
 @json_option
-def command(topic: str, subscription: str, count: int, cluster: ClusterProfile, as_json: bool) -> None:
+def command(topic: str, subscription: str, count: int, cluster: Cluster, as_json: bool) -> None:
     """Print the next messages that wait in SUBSCRIPTION of TOPIC, one a line; nothing is consumed."""
     found = cluster.admin().subscriptions.peek(topic, subscription, count)
     for message in found:

@@ -10,7 +10,7 @@ import click
 
 from geminga.cli.common import Number
 from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options, given
-from geminga.client.cluster import DEFAULT_URL, ClusterProfile
+from geminga.client.cluster import DEFAULT_URL, Cluster
 
 _FOLDER = click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 
@@ -113,7 +113,7 @@ def _handed_over(connecting: dict[str, Any]) -> str:
         # The project's address is as good as one given here: it leaves the current context out.
         connecting |= {"service_url": DEFAULT_URL, "admin_url": None, "context": None}
     cluster = cluster_of(**connecting)
-    if not named and cluster == ClusterProfile():
+    if not named and cluster == Cluster():
         return ""
     return handed_over(cluster, is_addressed=named)
 

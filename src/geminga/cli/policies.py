@@ -37,7 +37,7 @@ from geminga.client.admin.types import (
     Retention,
     SubscribeRate,
 )
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.config import check_choice
 from geminga.errors import AdminNotAllowed, AdminNotFound, AdminServerError
 
@@ -105,7 +105,7 @@ _SIMPLE: dict[str, SimplePolicy] = {
 }  # fmt: skip
 
 
-def holder(cluster: ClusterProfile, kind: str) -> Any:
+def holder(cluster: Cluster, kind: str) -> Any:
     """The part of an admin that holds policies: ``namespaces`` or ``topic_policies``."""
     return getattr(cluster.admin(), kind)
 
@@ -169,7 +169,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
         return decorate
 
-    def put(cluster: ClusterProfile, place: str, name: str, value: Any, as_json: bool) -> None:
+    def put(cluster: Cluster, place: str, name: str, value: Any, as_json: bool) -> None:
         getattr(holder(cluster, kind), name).set(place, value)
         emit(
             {"place": place, "policy": name, "value": _json(value)},
@@ -181,7 +181,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.option(
         "--all", "everything", is_flag=True, help="Also those that are not set, and what each does."
     )
-    def policies(place: str, everything: bool, cluster: ClusterProfile, as_json: bool) -> None:
+    def policies(place: str, everything: bool, cluster: Cluster, as_json: bool) -> None:
         """Show the policies that are set here; what is not counts from above."""
         part = holder(cluster, kind)
         if kind == "namespaces":
@@ -205,7 +205,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
     @command("unset")
     @click.argument("policy")
-    def unset(place: str, policy: str, cluster: ClusterProfile, as_json: bool) -> None:
+    def unset(place: str, policy: str, cluster: Cluster, as_json: bool) -> None:
         """Take POLICY away here: what is set above counts again. `backlog_quota` takes both kinds."""
         name = policy.replace("-", "_")
         check_choice("POLICY", name, (*known, "backlog_quota"))
@@ -221,7 +221,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.argument("time", metavar="TIME", type=SPAN_OR_FOREVER)
     @click.option("--size", "limit", type=SIZE_OR_UNLIMITED, default="unlimited", show_default=True,
                   help="Delete the oldest beyond this size, such as 20G.")  # fmt: skip
-    def set_retention(place: str, time: Any, limit: Any, cluster: ClusterProfile, as_json: bool) -> None:
+    def set_retention(place: str, time: Any, limit: Any, cluster: Cluster, as_json: bool) -> None:
         """How long acknowledged messages stay: 7d, 12h, forever, or 0s for not at all."""
         minutes = -1 if time == "forever" else -(-_seconds(time) // 60)
         megabytes = -1 if limit == "unlimited" else -(-int(limit) // (1024 * 1024))
@@ -234,7 +234,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.option("--policy", type=click.Choice(QUOTA_POLICIES), default=QUOTA_POLICIES[0],
                   show_default=True, help="Hold producers, refuse them, or delete the oldest.")  # fmt: skip
     def set_quota(
-        place: str, limit: int | None, age: Any, policy: str, cluster: ClusterProfile, as_json: bool
+        place: str, limit: int | None, age: Any, policy: str, cluster: Cluster, as_json: bool
     ) -> None:
         """How large a backlog may become: SIZE such as 10G, or --age such as 1d."""
         if (limit is None) == (age is None):
@@ -257,7 +257,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         @click.option("--messages", type=click.IntRange(-1), default=-1, help="-1, the default: no limit.")
         @click.option("--bytes", "size_limit", type=SIZE, help="Such as 10M; without: no limit.")
         def set_rate(
-            place: str, messages: int, size_limit: int | None, cluster: ClusterProfile, as_json: bool
+            place: str, messages: int, size_limit: int | None, cluster: Cluster, as_json: bool
         ) -> None:
             value = make(messages=messages, bytes=-1 if size_limit is None else size_limit)
             put(cluster, place, name, value, as_json)
@@ -275,9 +275,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("set-subscribe-rate")
     @click.argument("subscribes", type=click.IntRange(-1))
     @click.option("--period", type=SPAN, default="30s", show_default=True, help="In how long a time.")
-    def set_subscribe_rate(
-        place: str, subscribes: int, period: Any, cluster: ClusterProfile, as_json: bool
-    ) -> None:
+    def set_subscribe_rate(place: str, subscribes: int, period: Any, cluster: Cluster, as_json: bool) -> None:
         """How often a consumer may subscribe in each period; -1: no limit."""
         value = SubscribeRate(subscribes_per_consumer=subscribes, period_seconds=_seconds(period))
         put(cluster, place, "subscribe_rate", value, as_json)
@@ -285,9 +283,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("set-delayed-delivery")
     @click.argument("active", metavar="on|off", type=SWITCH)
     @click.option("--tick", type=SPAN, default="1s", show_default=True, help="How exactly it is kept.")
-    def set_delayed_delivery(
-        place: str, active: bool, tick: Any, cluster: ClusterProfile, as_json: bool
-    ) -> None:
+    def set_delayed_delivery(place: str, active: bool, tick: Any, cluster: Cluster, as_json: bool) -> None:
         """Whether messages may ask to be delivered later."""
         milliseconds = max(1, int(tick.total_seconds() * 1000))
         value = DelayedDelivery(active=active, tick_milliseconds=milliseconds)
@@ -298,7 +294,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.option("--after", type=SPAN, default="1d", show_default=True, help="How long nobody uses them.")
     @click.option("--caught-up", is_flag=True, help="Also with subscriptions that have no backlog.")
     def set_inactive_topics(
-        place: str, delete: bool, after: Any, caught_up: bool, cluster: ClusterProfile, as_json: bool
+        place: str, delete: bool, after: Any, caught_up: bool, cluster: Cluster, as_json: bool
     ) -> None:
         """Whether topics that nobody uses are deleted."""
         mode = "delete_when_subscriptions_caught_up" if caught_up else "delete_when_no_subscriptions"
@@ -316,7 +312,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         copies: int,
         acks: int | None,
         ensemble: int | None,
-        cluster: ClusterProfile,
+        cluster: Cluster,
         as_json: bool,
     ) -> None:
         """How many bookies keep each entry: for clusters."""
@@ -332,16 +328,14 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         show_default=True,
         help="At most so many a second.",
     )
-    def set_redeliver_unacked(
-        place: str, after: Any, messages: int, cluster: ClusterProfile, as_json: bool
-    ) -> None:
+    def set_redeliver_unacked(place: str, after: Any, messages: int, cluster: Cluster, as_json: bool) -> None:
         """Geminga's own: push messages again that are not acknowledged within AFTER; 0s: not."""
         value = RedeliverUnacked(after_seconds=after.total_seconds(), messages_per_second_max=messages)
         put(cluster, place, "redeliver_unacked", value, as_json)
 
     @command("set-auto-subscription-creation")
     @click.argument("allow", metavar="on|off", type=SWITCH)
-    def set_auto_subscriptions(place: str, allow: bool, cluster: ClusterProfile, as_json: bool) -> None:
+    def set_auto_subscriptions(place: str, allow: bool, cluster: Cluster, as_json: bool) -> None:
         """Whether the first consumer makes an unknown subscription."""
         put(cluster, place, "auto_subscription_creation", AutoSubscriptionCreation(allow=allow), as_json)
 
@@ -349,9 +343,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.argument(
         "types", nargs=-1, required=True, type=click.Choice(("Exclusive", "Shared", "Failover", "Key_Shared"))
     )
-    def set_subscription_types(
-        place: str, types: tuple[str, ...], cluster: ClusterProfile, as_json: bool
-    ) -> None:
+    def set_subscription_types(place: str, types: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
         """Which types of subscription are allowed."""
         put(cluster, place, "subscription_types", types, as_json)
 
@@ -361,7 +353,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         @click.argument("allow", metavar="on|off", type=SWITCH)
         @click.option("--partitions", type=click.IntRange(1), help="Make them partitioned, of so many.")
         def set_auto_topics(
-            place: str, allow: bool, partitions: int | None, cluster: ClusterProfile, as_json: bool
+            place: str, allow: bool, partitions: int | None, cluster: Cluster, as_json: bool
         ) -> None:
             """Whether the first producer or consumer makes an unknown topic."""
             topic_type = "partitioned" if partitions else "non-partitioned"
@@ -377,7 +369,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.argument("value", required=False)
     @click.option("--remove", is_flag=True, help="What is said above is in force again.")
     def policy_by_name(
-        place: str, policy: str, value: str | None, remove: bool, cluster: ClusterProfile, as_json: bool
+        place: str, policy: str, value: str | None, remove: bool, cluster: Cluster, as_json: bool
     ) -> None:
         """Show, set or remove a POLICY by its name in admin REST: retention, messageTTL ... VALUE is JSON.
 
@@ -390,7 +382,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 def _add_simple(command: Any, put: Any, name: str, text: str, group: click.Group) -> None:
     simple = _SIMPLE[name]
 
-    def set_one(place: str, value: Any, cluster: ClusterProfile, as_json: bool) -> None:
+    def set_one(place: str, value: Any, cluster: Cluster, as_json: bool) -> None:
         put(cluster, place, name, simple.make(value), as_json)
 
     command(simple.command)(click.argument("value", type=simple.kind)(set_one))

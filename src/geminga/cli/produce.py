@@ -12,7 +12,7 @@ import click
 
 from geminga.cli.common import SECONDS, Number, emit, how_many, json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 
 COMPRESSIONS = {"none": "NONE", "lz4": "LZ4", "zlib": "ZLib", "zstd": "ZSTD", "snappy": "SNAPPY"}
 """As it is written here: as the enumeration (and pulsar-client) spells it."""
@@ -83,7 +83,7 @@ def command(
     compression: str,
     rate: float | None,
     timeout_seconds: float,
-    cluster: ClusterProfile,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Publish to TOPIC and wait for every receipt."""

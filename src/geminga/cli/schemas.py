@@ -13,7 +13,7 @@ import click
 from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tables import TableColumn, print_rows
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import AdminNotFound
 from geminga.schema_info import SchemaInfo, SchemaType
 
@@ -30,7 +30,7 @@ def command() -> None:
 @click.option("--version", type=click.IntRange(0), help="Another than the newest.")
 @connecting
 @json_option
-def get(topic: str, version: int | None, cluster: ClusterProfile, as_json: bool) -> None:
+def get(topic: str, version: int | None, cluster: Cluster, as_json: bool) -> None:
     """Show a schema of TOPIC. Exits with 1 when there is none."""
     found = cluster.admin().schemas.get(topic, version)
     if found is None:
@@ -43,7 +43,7 @@ def get(topic: str, version: int | None, cluster: ClusterProfile, as_json: bool)
 @click.argument("topic")
 @connecting
 @json_option
-def versions(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+def versions(topic: str, cluster: Cluster, as_json: bool) -> None:
     """All versions of the schema of TOPIC."""
     rows = [_row(one) for one in cluster.admin().schemas.versions(topic)]
     columns = (
@@ -104,7 +104,7 @@ def _source(named: str | None, path: Path | None, kind: str) -> Any:
 @connecting
 @json_option
 def upload(
-    topic: str, named: str | None, path: Path | None, kind: str, cluster: ClusterProfile, as_json: bool
+    topic: str, named: str | None, path: Path | None, kind: str, cluster: Cluster, as_json: bool
 ) -> None:
     """Register a schema for TOPIC, if it may follow those there are."""
     version = cluster.admin().schemas.upload(topic, _source(named, path, kind))
@@ -117,7 +117,7 @@ def upload(
 @connecting
 @json_option
 def check(
-    topic: str, named: str | None, path: Path | None, kind: str, cluster: ClusterProfile, as_json: bool
+    topic: str, named: str | None, path: Path | None, kind: str, cluster: Cluster, as_json: bool
 ) -> int:
     """Say whether a schema may follow those of TOPIC; changes nothing. Exits with 1 when it may not."""
     found = cluster.admin().schemas.check(topic, _source(named, path, kind))
@@ -134,7 +134,7 @@ def check(
 @yes_option
 @connecting
 @json_option
-def delete(topic: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def delete(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete all versions of the schema of TOPIC: messages that were written by it cannot be read by it.
 
     The numbers of the versions are not given again.

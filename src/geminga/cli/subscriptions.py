@@ -11,7 +11,7 @@ from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tables import TableColumn, print_rows, trouble
 from geminga.cli.units import SPAN, WHERE, Where, count, rate, size, span
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.ids import MessageId, TopicName
 
 _COLUMNS = (
@@ -37,7 +37,7 @@ def command() -> None:
 @click.argument("topic")
 @connecting
 @json_option
-def list_subscriptions(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+def list_subscriptions(topic: str, cluster: Cluster, as_json: bool) -> None:
     """Subscriptions of TOPIC with their backlogs.
 
     Of what a broker does not count there is a dash: Apache Pulsar counts entries, a batch being one.
@@ -74,7 +74,7 @@ def list_subscriptions(topic: str, cluster: ClusterProfile, as_json: bool) -> No
 )
 @connecting
 @json_option
-def create(topic: str, subscription: str, where: Where, cluster: ClusterProfile, as_json: bool) -> None:
+def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_json: bool) -> None:
     """Make SUBSCRIPTION on TOPIC."""
     part = cluster.admin().subscriptions
     if isinstance(where, MessageId):
@@ -96,9 +96,7 @@ def create(topic: str, subscription: str, where: Where, cluster: ClusterProfile,
 @yes_option
 @connecting
 @json_option
-def delete(
-    topic: str, subscription: str, force: bool, yes: bool, cluster: ClusterProfile, as_json: bool
-) -> None:
+def delete(topic: str, subscription: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete SUBSCRIPTION of TOPIC: what waits in it is lost to it."""
     confirm(f"Delete the subscription {subscription!r} of {topic} with its backlog?", yes=yes)
     cluster.admin().subscriptions.delete(topic, subscription, force=force)
@@ -115,7 +113,7 @@ def delete(
 @yes_option
 @connecting
 @json_option
-def clear(topic: str, subscription: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def clear(topic: str, subscription: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Give up everything that waits in SUBSCRIPTION now."""
     admin = cluster.admin()
     if not yes:
@@ -144,7 +142,7 @@ def skip(
     messages: int | None,
     entries: int | None,
     message: str | None,
-    cluster: ClusterProfile,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Let SUBSCRIPTION go on without messages; those of a batch are counted one by one.
@@ -179,7 +177,7 @@ def skip(
 @connecting
 @json_option
 def reset(
-    topic: str, subscription: str, where: tuple[str, ...], after: bool, cluster: ClusterProfile, as_json: bool
+    topic: str, subscription: str, where: tuple[str, ...], after: bool, cluster: Cluster, as_json: bool
 ) -> None:
     """Let SUBSCRIPTION read TOPIC again from WHERE.
 
@@ -213,7 +211,7 @@ def expire(
     subscription: str,
     age: dt.timedelta | None,
     position: str | None,
-    cluster: ClusterProfile,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Give up old messages of SUBSCRIPTION, as if they had been acknowledged."""
@@ -238,9 +236,7 @@ def expire(
 @click.argument("seconds", type=click.FloatRange(0))
 @connecting
 @json_option
-def redeliver_unacked(
-    topic: str, subscription: str, seconds: float, cluster: ClusterProfile, as_json: bool
-) -> None:
+def redeliver_unacked(topic: str, subscription: str, seconds: float, cluster: Cluster, as_json: bool) -> None:
     """Have messages of SUBSCRIPTION pushed again that are not acknowledged within SECONDS; 0: not.
 
     Geminga's own: Apache Pulsar keeps the property and does nothing.

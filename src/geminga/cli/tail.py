@@ -15,7 +15,7 @@ from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.consume import describe
 from geminga.cli.peek import line
 from geminga.cli.units import SPAN
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import Timeout
 
 _LOOK_UP_MS = 500
@@ -61,7 +61,7 @@ def command(
     properties: tuple[str, ...],
     decode: bool,
     seconds: dt.timedelta | None,
-    cluster: ClusterProfile,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Print what is published to TOPIC as it comes, one message a line, until Ctrl-C.

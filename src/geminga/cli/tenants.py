@@ -7,7 +7,7 @@ import click
 from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tables import TableColumn, print_rows
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 
 _COLUMNS = (
     TableColumn("tenant", "tenant"),
@@ -24,7 +24,7 @@ def command() -> None:
 @command.command("list", cls=ConnectingCommand)
 @connecting
 @json_option
-def list_tenants(cluster: ClusterProfile, as_json: bool) -> None:
+def list_tenants(cluster: Cluster, as_json: bool) -> None:
     """Tenants, with who administers them."""
     admin = cluster.admin()
     rows = []
@@ -47,7 +47,7 @@ def list_tenants(cluster: ClusterProfile, as_json: bool) -> None:
 @connecting
 @json_option
 def create(
-    tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: ClusterProfile, as_json: bool
+    tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster, as_json: bool
 ) -> None:
     """Make TENANT."""
     cluster.admin().tenants.create(tenant, admin_roles=roles, allowed_clusters=clusters or None)
@@ -61,7 +61,7 @@ def create(
 @connecting
 @json_option
 def update(
-    tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: ClusterProfile, as_json: bool
+    tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster, as_json: bool
 ) -> None:
     """Change TENANT; what is not given stays."""
     if not roles and not clusters:
@@ -76,7 +76,7 @@ def update(
 @yes_option
 @connecting
 @json_option
-def delete(tenant: str, force: bool, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def delete(tenant: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete TENANT."""
     confirm(f"Delete {tenant}{' with all namespaces, topics and messages' if force else ''}?", yes=yes)
     cluster.admin().tenants.delete(tenant, force=force)

@@ -18,7 +18,7 @@ from geminga.cli.common import json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tables import TableColumn, table, trouble
 from geminga.cli.units import SPAN, count, rate, size, span
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import AdminNotFound, PulsarException
 from geminga.ids import TopicName
 
@@ -80,7 +80,7 @@ def command(
     sort: str,
     pattern: str,
     topics_max: int,
-    cluster: ClusterProfile,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Topics of the namespaces (public/default) as they change, until Ctrl-C.

@@ -16,7 +16,7 @@ from geminga.cli.units import SIZE, count, size, span
 from geminga.client.admin.sync.namespaces import ACTIONS
 from geminga.client.admin.sync.policies import TopicPolicies
 from geminga.client.admin.types import LedgerInfo, SubscriptionStats
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.ids import MessageId, TopicName
 
 _LOOK_AGAIN_SECONDS = 0.2
@@ -36,7 +36,7 @@ def command() -> None:
 @click.argument("namespace", default="public/default")
 @connecting
 @json_option
-def list_topics(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
+def list_topics(namespace: str, cluster: Cluster, as_json: bool) -> None:
     """Topics of NAMESPACE (tenant/namespace), partitioned ones as one."""
     if namespace.count("/") != 1 or not all(namespace.split("/")):
         raise click.BadParameter(f"{namespace!r} is not tenant/namespace", param_hint="NAMESPACE")
@@ -58,7 +58,7 @@ def list_topics(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
 @click.option("--partitions", "-p", type=click.IntRange(0), default=0, help="0 makes a plain topic.")
 @connecting
 @json_option
-def create(topic: str, partitions: int, cluster: ClusterProfile, as_json: bool) -> None:
+def create(topic: str, partitions: int, cluster: Cluster, as_json: bool) -> None:
     """Make TOPIC."""
     name = TopicName.parse(topic)
     cluster.admin().topics.create(name, partitions=partitions)
@@ -70,7 +70,7 @@ def create(topic: str, partitions: int, cluster: ClusterProfile, as_json: bool) 
 @click.option("--set", "new_count", type=click.IntRange(1), help="Grow to this many partitions.")
 @connecting
 @json_option
-def partitions(topic: str, new_count: int | None, cluster: ClusterProfile, as_json: bool) -> None:
+def partitions(topic: str, new_count: int | None, cluster: Cluster, as_json: bool) -> None:
     """Show or grow the number of partitions of TOPIC."""
     name, topics = TopicName.parse(topic), cluster.admin().topics
     if new_count is not None:
@@ -85,7 +85,7 @@ def partitions(topic: str, new_count: int | None, cluster: ClusterProfile, as_js
 @yes_option
 @connecting
 @json_option
-def delete(topic: str, force: bool, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def delete(topic: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete TOPIC with its messages and subscriptions."""
     name = TopicName.parse(topic)
     confirm(f"Delete {name} with its messages and subscriptions?", yes=yes)
@@ -98,7 +98,7 @@ def delete(topic: str, force: bool, yes: bool, cluster: ClusterProfile, as_json:
 @click.option("--internal", is_flag=True, help="Ledgers and cursors, of a plain topic or one partition.")
 @connecting
 @json_option
-def stats(topic: str, internal: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
     """Rates, backlog, producers and subscriptions of TOPIC."""
     name, topics = TopicName.parse(topic), cluster.admin().topics
     if internal:
@@ -157,7 +157,7 @@ def _internal(found: Any, as_json: bool) -> None:
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Come back when it is over.")
 @connecting
 @json_option
-def compact(topic: str, status: bool, wait: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def compact(topic: str, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
     """Compact TOPIC: readers of what is compacted get the newest message of each key.
 
     Exits with 1 when it fails.
@@ -176,7 +176,7 @@ def compact(topic: str, status: bool, wait: bool, cluster: ClusterProfile, as_js
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Come back when it is over.")
 @connecting
 @json_option
-def offload(topic: str, keep: int, status: bool, wait: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
     """Move the closed ledgers of TOPIC to the broker's offload location; readers notice nothing.
 
     Exits with 1 when it fails.
@@ -224,7 +224,7 @@ def _look_after(names: Sequence[str], look: Any, status: bool, wait: bool, as_js
 @topic_argument
 @connecting
 @json_option
-def unload(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+def unload(topic: str, cluster: Cluster, as_json: bool) -> None:
     """Disconnect everybody from TOPIC: clients come back, and what was not acknowledged is dealt out anew."""
     name = TopicName.parse(topic)
     cluster.admin().topics.unload(name)
@@ -236,7 +236,7 @@ def unload(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
 @yes_option
 @connecting
 @json_option
-def terminate(topic: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def terminate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Take nothing into TOPIC any more; consumers read to its end. There is no way back."""
     name = TopicName.parse(topic)
     confirm(f"Never take a message into {name} again?", yes=yes)
@@ -250,7 +250,7 @@ def terminate(topic: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> 
 @yes_option
 @connecting
 @json_option
-def truncate(topic: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def truncate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete all messages of TOPIC, acknowledged or not."""
     name = TopicName.parse(topic)
     confirm(f"Delete all messages of {name}?", yes=yes)
@@ -263,7 +263,7 @@ def truncate(topic: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> N
 @click.argument("pairs", nargs=-1, metavar="[NAME=VALUE]...")
 @connecting
 @json_option
-def properties(topic: str, pairs: tuple[str, ...], cluster: ClusterProfile, as_json: bool) -> None:
+def properties(topic: str, pairs: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
     """Show the properties of TOPIC, or set some; NAME= takes one away."""
     topics = cluster.admin().topics
     for pair in pairs:
@@ -282,7 +282,7 @@ def properties(topic: str, pairs: tuple[str, ...], cluster: ClusterProfile, as_j
 @topic_argument
 @connecting
 @json_option
-def permissions(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+def permissions(topic: str, cluster: Cluster, as_json: bool) -> None:
     """What each role may do with TOPIC."""
     found = cluster.admin().topics.permissions(topic)
     rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
@@ -297,7 +297,7 @@ def permissions(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
 @connecting
 @json_option
-def grant(topic: str, role: str, actions: tuple[str, ...], cluster: ClusterProfile, as_json: bool) -> None:
+def grant(topic: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
     """Let ROLE do ACTIONS with TOPIC."""
     cluster.admin().topics.grant(topic, role, actions)
     text = f"{role} may {', '.join(actions)} in {topic}"
@@ -309,7 +309,7 @@ def grant(topic: str, role: str, actions: tuple[str, ...], cluster: ClusterProfi
 @click.argument("role")
 @connecting
 @json_option
-def revoke(topic: str, role: str, cluster: ClusterProfile, as_json: bool) -> None:
+def revoke(topic: str, role: str, cluster: Cluster, as_json: bool) -> None:
     """Take from ROLE what it was granted for TOPIC."""
     cluster.admin().topics.revoke(topic, role)
     emit({"topic": topic, "role": role, "actions": []}, as_json=as_json, text=f"{role}: grant taken back")

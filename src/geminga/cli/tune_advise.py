@@ -20,7 +20,7 @@ from geminga.cli.tune_options import (
     traffic_options,
     traffic_profile,
 )
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.producer.settings import CompressionType
 from geminga.tuning import render
 from geminga.tuning.advise import Advice, advise
@@ -85,7 +85,7 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
 def command(
     traffic: dict[str, Any],
     topic: str | None,
-    cluster: ClusterProfile,
+    cluster: Cluster,
     watch_seconds: float,
     sample: Path | None,
     compression: str | None,

@@ -14,7 +14,7 @@ import click
 
 from geminga.cli.common import Number, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
 from geminga.producer.settings import CompressionType
 from geminga.tuning.cost import standard
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def command(
-    cluster: ClusterProfile,
+    cluster: Cluster,
     namespaces: tuple[str, ...],
     watch_seconds: float,
     file: Path | None,

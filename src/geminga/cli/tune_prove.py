@@ -19,7 +19,7 @@ from geminga.cli.tune_options import (
     traffic_options,
     traffic_profile,
 )
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.tuning.prove import PARTS, ProofPlan, Prover
 
 
@@ -92,7 +92,7 @@ from geminga.tuning.prove import PARTS, ProofPlan, Prover
     help="Folder for table, picture, JSON and the runs; continued when it exists.",
 )
 def command(
-    cluster: ClusterProfile,
+    cluster: Cluster,
     sample: Path | None,
     clients: tuple[str, ...],
     pulsar_home: Path | None,

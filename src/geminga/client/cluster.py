@@ -1,4 +1,4 @@
-"""`ClusterProfile`: where a cluster is and how one shows oneself there, as command lines and files name it.
+"""`Cluster`: where a cluster is and how one shows oneself there, as command lines and files name it.
 
 One frozen object instead of a service URL, an admin URL and half a dozen options: it makes clients and
 admins, and goes to other processes as JSON.
@@ -24,7 +24,7 @@ DEFAULT_URL = "pulsar://127.0.0.1:6650"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterProfile:
+class Cluster:
     """Where a cluster is, and how one shows oneself there."""
 
     service_url: str = ""
@@ -130,10 +130,10 @@ class ClusterProfile:
         }
 
     @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> ClusterProfile:
+    def from_dict(given: Mapping[str, Any]) -> Cluster:
         """The inverse. Raises `InvalidConfiguration` for names that are none."""
-        known = {one.name for one in dataclasses.fields(ClusterProfile)}
+        known = {one.name for one in dataclasses.fields(Cluster)}
         for name in given:
             if name not in known:
                 raise InvalidConfiguration(f"a cluster has no {name!r}{suggestion(name, known)}")
-        return ClusterProfile(**given)
+        return Cluster(**given)

@@ -61,7 +61,7 @@ def request_id_of(command: pb.BaseCommand) -> int:
 def error_of(command: pb.BaseCommand) -> ServerReportedError | None:
     """The error that an answer reports, None for success.
 
-    A lookup or partition answer that says ``FailedRecords`` without an error code is an UnknownError.
+    A lookup or partition answer that says ``Failed`` without an error code is an UnknownError.
     """
     shape = ANSWERS[command.type]
     answer = getattr(command, shape.name)

@@ -34,7 +34,7 @@ from geminga.broker.rates import iso_time
 from geminga.broker.settings import BrokerSettings
 from geminga.client.admin.exchange import REDIRECTS_MAX
 from geminga.client.admin.transport import async_credentials
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.client.settings import TlsSettings
 from geminga.client.tls import make_context
 from geminga.connection.addresses import Address
@@ -77,9 +77,9 @@ class Remote:
     """A broker elsewhere, by its web address. What the cluster says of credentials is for requests that bring
     none."""
 
-    def __init__(self, cluster: ClusterProfile) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         """Raises `InvalidConfiguration` for a malformed address and unusable files, and what
-        `ClusterProfile.find_admin_url` does."""
+        `Cluster.find_admin_url` does."""
         admin_url = cluster.find_admin_url()
         address = urlsplit(admin_url)
         form = address.scheme in ("http", "https") and address.hostname and "," not in address.netloc

@@ -87,7 +87,7 @@ class ConsumerSettings:
 
     consumer_type: ConsumerType = ConsumerType.Exclusive
     """How the consumers of one subscription share its messages: ``Exclusive`` one gets all, ``Failover`` one
-    gets all and others wait, ``InstanceContext`` each message goes to any, ``KeyShared`` each key to one."""
+    gets all and others wait, ``Shared`` each message goes to any, ``KeyShared`` each key to one."""
     schema: Any = None
     """Turns payloads into values, and is told to the broker, which checks it."""
     receiver_queue_size: int = 1000

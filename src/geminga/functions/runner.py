@@ -74,13 +74,13 @@ class FunctionRunner(LongRunning[None]):
 
     async def _work(self) -> None:
         from geminga.asyncio import Admin, Client
-        from geminga.client.cluster import ClusterProfile
+        from geminga.client.cluster import Cluster
         from geminga.client.web_address import find_admin_url
 
         settings = self.settings
         call = resolve(settings.function)
         shared = InstanceContext(settings, self.metrics)
-        cluster = ClusterProfile.from_dict({**settings.connection, "service_url": settings.service_url})
+        cluster = Cluster.from_dict({**settings.connection, "service_url": settings.service_url})
         client = shared.client = Client(**cluster.client_arguments())
         admins: list[Admin] = []
 

@@ -10,19 +10,19 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from geminga.client.cluster import ClusterProfile as ClusterProfile
+    from geminga.client.cluster import Cluster as Cluster
     from geminga.mirror.mirror import Mirror as Mirror
     from geminga.mirror.pairing import MirrorRefused as MirrorRefused
     from geminga.mirror.settings import MirrorSettings as MirrorSettings
     from geminga.mirror.status import MirrorStatus as MirrorStatus
 
 _HOMES = {
-    "ClusterProfile": "geminga.client.cluster", "Mirror": "geminga.mirror.mirror",
+    "Cluster": "geminga.client.cluster", "Mirror": "geminga.mirror.mirror",
     "MirrorRefused": "geminga.mirror.pairing", "MirrorSettings": "geminga.mirror.settings",
     "MirrorStatus": "geminga.mirror.status",
 }  # fmt: skip
 
-__all__ = ["ClusterProfile", "Mirror", "MirrorRefused", "MirrorSettings", "MirrorStatus"]
+__all__ = ["Cluster", "Mirror", "MirrorRefused", "MirrorSettings", "MirrorStatus"]
 
 
 def __getattr__(name: str) -> object:

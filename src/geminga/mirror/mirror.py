@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from geminga.client.admin.exchange import parse_admin_url
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
 from geminga.client.web_address import find_admin_url
@@ -201,7 +201,7 @@ def _told_of(side: str) -> Iterator[None]:
         raise
 
 
-async def _located(cluster: ClusterProfile, client: Any) -> ClusterProfile:
+async def _located(cluster: Cluster, client: Any) -> Cluster:
     """The cluster with its web address."""
     if cluster.admin_url is not None:
         return cluster

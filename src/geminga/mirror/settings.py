@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
 from geminga.mirror.patterns import MirrorPattern
 
@@ -19,9 +19,9 @@ class MirrorSettings:
     Raises `InvalidConfiguration` and `InvalidTopicName`.
     """
 
-    source: ClusterProfile
+    source: Cluster
     """The cluster that is read, with its web address."""
-    target: ClusterProfile
+    target: Cluster
     """The cluster that is written."""
     topics: Sequence[str]
     """Patterns ``[persistent://][tenant/namespace/]topic``; each part is a regular expression that matches
@@ -52,8 +52,8 @@ class MirrorSettings:
     """Prometheus' ``/metrics`` on loopback; None: nowhere."""
 
     def __post_init__(self) -> None:
-        check_type("source", self.source, ClusterProfile)
-        check_type("target", self.target, ClusterProfile)
+        check_type("source", self.source, Cluster)
+        check_type("target", self.target, Cluster)
         if isinstance(self.topics, str) or not self.topics:
             refuse("topics", self.topics, "a list of patterns, at least one")
         for pattern in self.topics:

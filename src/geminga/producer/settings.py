@@ -117,7 +117,7 @@ class ProducerSettings:
     initial_sequence_id: int | None = None
     """The id before that of the first message; None takes the broker's last one for this name, or -1."""
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
-    """Who else may publish to the topic: ``InstanceContext`` anybody; ``Exclusive`` nobody, or this producer is
+    """Who else may publish to the topic: ``Shared`` anybody; ``Exclusive`` nobody, or this producer is
     refused; ``WaitForExclusive`` waits until it is alone; ``ExclusiveWithFencing`` throws the others out."""
     initial_subscription_name: str | None = None
     """Created at the earliest position together with the topic, if it is missing."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from geminga.admin import topic_path
 from geminga.client.admin.sync.admin import Admin
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.config import check_seconds
 from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.ids import TopicName
@@ -69,7 +69,7 @@ def gather(
     namespaces: Iterable[str] = (),
     *,
     watch_seconds: float = 10.0,
-    cluster: ClusterProfile | None = None,
+    cluster: Cluster | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> pa.Table:
     """Statistics of every topic that was published to while it was watched.
@@ -81,7 +81,7 @@ def gather(
     import pyarrow as pa
 
     check_seconds("watch_seconds", watch_seconds, 0.1, 3600.0)
-    admin = replace(cluster or ClusterProfile(), admin_url=admin_url).admin()
+    admin = replace(cluster or Cluster(), admin_url=admin_url).admin()
     chosen = list(namespaces) or namespaces_of(admin)
     topics = [topic for namespace in chosen for topic in topics_of(admin, namespace)]
     if len(topics) > TOPICS_MAX:

@@ -16,7 +16,7 @@ from typing import Any
 
 from geminga.admin import topic_path
 from geminga.client.admin.sync.admin import Admin
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.client.entry_reader import EntryReader
 from geminga.errors import CorruptPayload, InvalidConfiguration
 from geminga.ids import MessageId, TopicName
@@ -85,7 +85,7 @@ def observe(
     *,
     seconds: float = 5.0,
     latency_budget_seconds: float = 0.05,
-    cluster: ClusterProfile | None = None,
+    cluster: Cluster | None = None,
 ) -> TopicObservation:
     """Watch a topic for some seconds and read a sample of it. ``cluster``: how one shows oneself there.
 

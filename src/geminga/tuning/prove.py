@@ -21,7 +21,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Protocol
 
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.config import check_choice, check_int, refuse
 from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.producer.settings import CompressionType
@@ -54,7 +54,7 @@ class ProofPlan:
     service_url: str
     admin_url: str | None
     profile: TrafficProfile
-    cluster: ClusterProfile | None = None
+    cluster: Cluster | None = None
     """How one shows oneself there."""
     payload: str = "logs"
     samples: tuple[bytes, ...] = field(default=(), repr=False)

@@ -84,7 +84,7 @@ _SIZE = Struct(">I")
 
 
 class Frame:
-    """What all frames share. ``type`` is the number of ``BaseCommand.AvroType``."""
+    """What all frames share. ``type`` is the number of ``BaseCommand.Type``."""
 
     __slots__ = ("entry",)
 

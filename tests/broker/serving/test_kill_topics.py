@@ -156,9 +156,9 @@ def test_topics_survive_kills(tmp_path: Path, deduplication: bool) -> None:
             port = int(broker.stdout.readline())
             for publisher in publishers:
                 publisher.start(port)
-            should_yield = [publisher.rounds + ROUNDS for publisher in publishers]
+            enough = [publisher.rounds + ROUNDS for publisher in publishers]
             end = time.monotonic() + 60
-            while any(each.rounds < rounds for each, rounds in zip(publishers, should_yield, strict=True)):
+            while any(each.rounds < rounds for each, rounds in zip(publishers, enough, strict=True)):
                 time.sleep(0.02)
                 assert time.monotonic() < end
             time.sleep(chance.uniform(0.0, 0.1))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration, UsageError
 from geminga.spark.pipelines import lake
 from geminga.spark.pipelines.connection import VARIABLE, check_asks, cluster_at, connection, handed_over
@@ -18,7 +18,7 @@ from geminga.spark.pipelines.running import run
 from geminga.testing.certificates import Authority
 
 SECRET = "data:;base64," + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldC1zZWNyZXQ="
-ELSEWHERE = ClusterProfile(
+ELSEWHERE = Cluster(
     service_url="pulsar+ssl://a:6651", admin_url="https://a:8443", auth_plugin="token", auth_params="token:x"
 )
 
@@ -30,7 +30,7 @@ def test_by_hand_a_project_goes_to_its_own_address(monkeypatch: pytest.MonkeyPat
             monkeypatch.setenv(VARIABLE, value)
         assert connection("pulsar://b:6650") == {"service.url": "pulsar://b:6650"}
         assert connection(admin_url="http://b:8080") == {"admin.url": "http://b:8080"}
-        assert cluster_at("pulsar://b:6650") == ClusterProfile(service_url="pulsar://b:6650")
+        assert cluster_at("pulsar://b:6650") == Cluster(service_url="pulsar://b:6650")
     with pytest.raises(InvalidConfiguration, match="service_url or an admin_url"):
         connection()
 
@@ -75,7 +75,7 @@ def test_a_lake_is_fed_by_a_broker_that_asks_for_a_token_over_tls(tmp_path: Path
     with geminga.embedded(
         tls_certificate=certificate, tls_key=key, token_secret_key=SECRET, super_user_roles=("boss",)
     ) as broker:
-        cluster = ClusterProfile(
+        cluster = Cluster(
             service_url=broker.service_url, admin_url=broker.admin_url, auth_plugin="token",
             auth_params=f"token:{token}", tls_trust_certs_file_path=str(authority.certificate),
         )  # fmt: skip

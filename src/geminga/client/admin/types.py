@@ -277,7 +277,7 @@ class SubscriptionStats:
     """
 
     type: str = ""
-    """``Exclusive``, ``InstanceContext``, ``Failover`` or ``Key_Shared``; empty: nobody was connected yet."""
+    """``Exclusive``, ``Shared``, ``Failover`` or ``Key_Shared``; empty: nobody was connected yet."""
     msg_backlog: int = 0
     """Entries that are not acknowledged."""
     messages_in_backlog: int = -1

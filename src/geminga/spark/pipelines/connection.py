@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration, UsageError
 
 VARIABLE = "GEMINGA_PIPELINE_CLUSTER"
 """Of the processes of a run: `handed_over`."""
 
 
-def handed_over(cluster: ClusterProfile, *, is_addressed: bool) -> str:
+def handed_over(cluster: Cluster, *, is_addressed: bool) -> str:
     """The text for `VARIABLE`, **with the secrets**. Not ``is_addressed``: projects keep their addresses."""
     return json.dumps({"cluster": cluster.as_dict(), "is_addressed": is_addressed})
 
@@ -36,13 +36,13 @@ def check_asks(folder: Path) -> None:
     )
 
 
-def cluster_at(service_url: str) -> ClusterProfile:
+def cluster_at(service_url: str) -> Cluster:
     """The cluster that a flow with this address is to reach."""
     text = os.environ.get(VARIABLE)
     if not text:
-        return ClusterProfile(service_url=service_url)
+        return Cluster(service_url=service_url)
     given = json.loads(text)
-    cluster = ClusterProfile.from_dict(given["cluster"])
+    cluster = Cluster.from_dict(given["cluster"])
     if given["is_addressed"]:
         return cluster
     return replace(cluster, service_url=service_url, admin_url=None)
@@ -52,7 +52,7 @@ def connection(service_url: str | None = None, *, admin_url: str | None = None) 
     """Options of ``format("pulsar")`` for a topic at ``service_url``, or of ``format("pulsar_stats")`` for a
     broker whose web port is at ``admin_url``: the address, and how one shows oneself there."""
     given: dict[str, Any] = json.loads(os.environ.get(VARIABLE) or '{"cluster": {}, "is_addressed": false}')
-    cluster = ClusterProfile.from_dict(given["cluster"])
+    cluster = Cluster.from_dict(given["cluster"])
     if given["is_addressed"]:
         service_url, admin_url = service_url and cluster.service_url, admin_url and cluster.find_admin_url()
     options = {

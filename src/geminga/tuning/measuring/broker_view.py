@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from geminga.admin import Persistence, topic_path
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import ConnectError, NotAllowedError, PulsarException, TopicNotFound
 from geminga.ids import TopicName
 from geminga.tuning.measuring import host
@@ -33,7 +33,7 @@ class PublishedCounts:
     """Messages and entries of each partition."""
 
 
-def _title(cluster: ClusterProfile) -> str:
+def _title(cluster: Cluster) -> str:
     # A wrong address shows soon.
     with cluster.client(operation_timeout_seconds=5) as client:
         client.get_topic_partitions("public/default/geminga-tune")  # any question opens a connection
@@ -49,12 +49,12 @@ class BrokerView:
         service_url: str,
         admin_url: str | None,
         server_pids: tuple[int, ...] = (),
-        cluster: ClusterProfile | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         """``cluster``: how one shows oneself there; its addresses do not count. ``admin_url`` None: learned
         from the broker."""
         self.service_url = service_url
-        found = replace(cluster or ClusterProfile(), service_url=service_url, admin_url=admin_url)
+        found = replace(cluster or Cluster(), service_url=service_url, admin_url=admin_url)
         self.admin_url = found.find_admin_url()
         self.cluster = replace(found, admin_url=self.admin_url)
         self.admin = self.cluster.admin()

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.tuning.measuring import conversation
 from geminga.tuning.measuring.outcome import SLICE_NS
 from geminga.tuning.measuring.pacing import Pace
@@ -233,7 +233,7 @@ def _quiet_logger() -> Any:
 
 def _client(library: Any, cluster: dict[str, Any], for_client: dict[str, Any]) -> Any:
     """A client of either library: what says where and how is named alike in both."""
-    arguments = ClusterProfile.from_dict(cluster).client_arguments()
+    arguments = Cluster.from_dict(cluster).client_arguments()
     if cluster.get("auth_plugin") is not None:
         kind, parameters = cluster["auth_plugin"], cluster.get("auth_params") or ""
         arguments["authentication"] = library.Authentication(kind, parameters)

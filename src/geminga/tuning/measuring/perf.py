@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.tuning.measuring.conversation import ChildFailedError
 from geminga.tuning.measuring.outcome import Latency
 from geminga.tuning.measuring.payloads import STAMP_BASE_NS, STAMP_SIZE, of_samples, stamp_ns, structured_json
@@ -29,7 +29,7 @@ _AGGREGATED = re.compile(
 _RECORDS = re.compile(r"Aggregated throughput stats --- (\d+) records sent")
 
 
-def _configured(cluster: ClusterProfile, folder: Path) -> dict[str, str]:
+def _configured(cluster: Cluster, folder: Path) -> dict[str, str]:
     """The environment that names a ``client.conf`` of our own, where credentials or TLS are needed: they are
     not to be seen among a process's arguments."""
     lines = []
@@ -59,7 +59,7 @@ class JavaPerf:
         *,
         home: Path,
         folder: Path,
-        cluster: ClusterProfile,
+        cluster: Cluster,
         topic: str,
         rate: float,
         settings: PublishSettings,

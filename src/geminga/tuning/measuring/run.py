@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from geminga.client.cluster import ClusterProfile
+from geminga.client.cluster import Cluster
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
 from geminga.tuning.measuring import host
@@ -167,7 +167,7 @@ class Run:
         watcher.wait("ready", START_SECONDS_MAX)
         return watcher
 
-    def _cluster(self, service_url: str | None = None) -> ClusterProfile:
+    def _cluster(self, service_url: str | None = None) -> Cluster:
         """How processes connect; ``service_url`` is another than the broker's own."""
         cluster = self._view.cluster
         return cluster if service_url is None else dataclasses.replace(cluster, service_url=service_url)

@@ -108,9 +108,9 @@ def _stamps(values: Any) -> Any:
 
 def watch(given: dict[str, Any]) -> None:
     """The life of the process; see `geminga.tuning.measuring.run` for the specification."""
-    from geminga.client.cluster import ClusterProfile
+    from geminga.client.cluster import Cluster
 
-    with ClusterProfile.from_dict(given["cluster"]).client() as client:
+    with Cluster.from_dict(given["cluster"]).client() as client:
         watchers = []
         for number in range(given["subscriptions"]):
             consumer = client.subscribe(

@@ -20,7 +20,7 @@ from geminga.errors import AdminNotFound, AdminServerError
 class Schemas(AdminSection):
     """Schemas of topics, which a topic may have before it exists.
 
-    Where one is given, it is a schema (``JsonSchema(DriverJob)``, ...), a dataclass or another such class, or a
+    Where one is given, it is a schema (``JsonSchema(Job)``, ...), a dataclass or another such class, or a
     `SchemaInfo`.
     """
 
