@@ -1,8 +1,8 @@
-"""How Sphinx makes the site of these pages: ``make docs`` puts it into ``build/site``.
+"""Sphinx configuration of the site: ``make docs`` builds it in ``build/site``.
 
-The pages are plain Markdown whose links work on a code host, too. What the navigation shows is what
-``index.md`` links to, section by section, and what a ``README.md`` of a folder links to: a page that is
-in neither fails the build, and tests/docs/test_site.py says so.
+The pages are plain Markdown whose links work on a code host, too. The navigation has the pages that
+``index.md`` links to, by section, and the pages that a folder's ``README.md`` links to. A page in neither
+fails the build and tests/docs/test_site.py.
 """
 
 from __future__ import annotations
