@@ -1,6 +1,6 @@
 """Type variables of a schema's values, shared by all classes with typed values.
 
-``client.subscribe(topic, name, schema=DriverJob)`` is a ``Consumer[DriverJob]``; without a schema values are
+``client.subscribe(topic, name, schema=Job)`` is a ``Consumer[Job]``; without a schema values are
 `bytes`. The defaults (PEP 696) are for type checkers only: Python supports them from 3.13 on.
 """
 
@@ -23,6 +23,6 @@ else:
     V = TypeVar("V")
     """For schemas: an unspecified `Schema` is one of any values."""
     T_co = TypeVar("T_co", covariant=True)
-    """For classes that return values: a ``Consumer[DriverJob]`` is also a ``Consumer[object]``."""
+    """For classes that return values: a ``Consumer[Job]`` is also a ``Consumer[object]``."""
     T_contra = TypeVar("T_contra", contravariant=True)
-    """For classes that accept values: a ``Producer[object]`` is also a ``Producer[DriverJob]``."""
+    """For classes that accept values: a ``Producer[object]`` is also a ``Producer[Job]``."""

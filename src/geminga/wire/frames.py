@@ -84,7 +84,7 @@ _SIZE = Struct(">I")
 
 
 class Frame:
-    """Common interface of all frames. ``type`` is the number of ``BaseCommand.AvroType``."""
+    """Common interface of all frames. ``type`` is the number of ``BaseCommand.Type``."""
 
     __slots__ = ("entry",)
 

@@ -17,6 +17,8 @@ from geminga.wire.varint import varint, varints
 
 _BODY_START = 12
 """Start of the body: after two sizes, the command's type, and the body's tag and size."""
+_FIRST_PIECE = 8
+"""Number of frames in the first comparison with a run; each next piece is twice as large."""
 
 
 class ReceiptRun(Frame):

@@ -20,7 +20,7 @@ from geminga.errors import AdminNotFound, AdminServerError
 class Schemas(AdminSection):
     """Schemas of topics, which may be registered before the topic exists.
 
-    A schema argument is a schema (``JsonSchema(DriverJob)``, ...), a dataclass or a similar class, or a
+    A schema argument is a schema (``JsonSchema(Job)``, ...), a dataclass or a similar class, or a
     `SchemaInfo`.
     """
 
