@@ -270,7 +270,7 @@ def test_what_cannot_be_read_is_kept_whole_and_ends_nothing() -> None:
     assert left_of([single("k"), hostile, deletion]) == [hostile, deletion]
 
 
-def test_keys_that_are_no_text_are_told_apart() -> None:
+def test_keys_that_are_not_text_are_distinguished() -> None:
     """C++ and Go take any bytes for a key; protobuf's Python does not, so the entries are made by hand."""
     plain = single("xyz")
 

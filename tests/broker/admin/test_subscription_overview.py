@@ -143,7 +143,7 @@ def test_searching_sorting_and_paging(harness: Any, make_topic: Callable[..., An
     assert page(harness, level=0)["matching"] == 2
 
 
-def test_who_may_not_see_everything_sees_no_totals(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_roles_with_limited_view_get_no_totals(harness: Any, make_topic: Callable[..., Any]) -> None:
     make_topic("mine", messages=1)
     make_topic("theirs", messages=1)
     found = page(harness, sight=Visibility("me", lambda topic: topic.endswith("mine")))

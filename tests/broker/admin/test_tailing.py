@@ -104,7 +104,7 @@ def test_filters(wanted: MessageFilter, indexes: list[int]) -> None:
     assert [each["batchIndex"] for each in opened(entry, wanted)] == indexes
 
 
-def test_what_cannot_be_opened_is_told_as_it_is(make_entry: Callable[..., bytes]) -> None:
+def test_unreadable_entries_are_described(make_entry: Callable[..., bytes]) -> None:
     assert "cannot be read" in opened(b"rubbish")[0]["problem"]
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     metadata.encryption_keys.add(key="k", value=b"v")

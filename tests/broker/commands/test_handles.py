@@ -114,7 +114,7 @@ def test_a_producer_whose_topic_is_deleted_while_it_is_created_may_not_publish(
     assert 1 not in peer.session.producers
 
 
-def test_a_consumer_whose_subscription_is_reset_while_it_is_created_is_told(harness: Any) -> None:
+def test_a_consumer_created_during_a_reset_is_notified(harness: Any) -> None:
     peer = harness.peer()
     harness.auto_poll = False
     peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=0, request_id=1)

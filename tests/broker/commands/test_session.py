@@ -203,7 +203,7 @@ def test_a_dead_holder_loses_its_place(harness: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_who_waits_for_a_place_may_give_up(harness: Any, what: str) -> None:
+def test_a_client_waiting_for_a_subscription_may_disconnect(harness: Any, what: str) -> None:
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.answers_pings = False
@@ -216,7 +216,7 @@ def test_who_waits_for_a_place_may_give_up(harness: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_nobody_is_dropped_because_the_store_is_slow(harness: Any, what: str) -> None:
+def test_no_peer_is_dropped_because_the_store_is_slow(harness: Any, what: str) -> None:
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.answers_pings = False
@@ -326,7 +326,7 @@ def test_a_store_failure_in_a_command_closes_the_connection(
     assert peer.is_closed
 
 
-def test_nobody_is_read_from_who_writes_while_the_store_is_behind(
+def test_writing_peers_are_not_read_from_while_the_store_is_behind(
     harness: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryStore, "is_behind", True)
@@ -349,9 +349,7 @@ def test_nobody_is_read_from_who_writes_while_the_store_is_behind(
     assert not harness.broker.bytes._paused
 
 
-def test_whoever_only_asks_whether_we_live_is_answered_while_the_store_is_behind(
-    harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pings_are_answered_while_the_store_is_behind(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calm = harness.peer()
     monkeypatch.setattr(MemoryStore, "is_behind", True)
     for _ in range(3):
@@ -371,7 +369,7 @@ def test_whoever_only_asks_whether_we_live_is_answered_while_the_store_is_behind
         harness.poll()
 
 
-def test_who_is_held_for_moments_alone_hears_nothing_of_it(harness: Any) -> None:
+def test_peers_held_for_moments_get_no_pong(harness: Any) -> None:
     peer = harness.peer()
     for _ in range(40):
         peer.session.hold(HELD_BY_PENDING)
@@ -585,7 +583,7 @@ def test_whom_the_store_holds_up_when_it_hangs_up_is_not_waited_for_for_ever(
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_who_comes_back_at_once_gets_the_place_when_its_old_work_is_done(harness: Any, what: str) -> None:
+def test_a_reconnecting_client_subscribes_after_its_old_work_is_done(harness: Any, what: str) -> None:
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.frames.clear()

@@ -278,7 +278,7 @@ class Backlog(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("compensated", [False, True])
-def test_backlogs_are_exact_whatever_happens(
+def test_backlogs_are_exact_after_any_operations(
     make_harness: Callable[..., Any],
     make_entry: Callable[..., bytes],
     monkeypatch: pytest.MonkeyPatch,

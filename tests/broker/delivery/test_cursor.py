@@ -224,7 +224,7 @@ def test_deltas_may_be_applied_again_and_on_a_newer_snapshot() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
-def test_what_is_loaded_is_what_was_there_whatever_the_order_of_deltas(random: Random, deltas: int) -> None:
+def test_a_cursor_loads_equally_from_deltas_in_any_order(random: Random, deltas: int) -> None:
     cursor = new_cursor(random.randrange(50))
     base = cursor.take_snapshot()
     kept = []

@@ -153,7 +153,7 @@ def test_out_of_order_delivery_does_not_wait(keyed: Keyed) -> None:
     assert entries(new)
 
 
-def test_sticky_ranges_and_slots_that_nobody_has(keyed: Keyed) -> None:
+def test_sticky_ranges_and_slots_without_an_owner(keyed: Keyed) -> None:
     half = {**STICKY, "hashRanges": [pb.IntRange(start=0, end=32767)]}
     low = keyed.consumer("low", keySharedMeta=half)
     keyed.publish("hello", "key-1")  # slots 64071 and 5536

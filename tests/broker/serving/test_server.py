@@ -330,7 +330,7 @@ class StoppingStore(MemoryStore):
         return super().append(ledger_id, entry, done)
 
 
-def test_a_stopped_store_is_told_and_never_receipts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stopped_store_is_reported_and_never_receipts(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         stores: list[StoppingStore] = []
 

@@ -225,7 +225,7 @@ def test_what_is_trimmed_stays_compacted(make_harness: Any) -> None:
     assert [pair for _, pair in read(harness)] == [(f"k{n % 4}", b"%d" % n) for n in range(56, 60)]
 
 
-def test_reader_goes_on_at_its_place(make_harness: Any) -> None:
+def test_reader_continues_at_its_position(make_harness: Any) -> None:
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
     for number in range(40):
@@ -313,7 +313,7 @@ def test_what_is_acknowledged_does_not_come_again_when_it_is_trimmed(
 @pytest.mark.parametrize(
     "how", ["seek", "seek to now", "reset", "reset to now", "behind the last", "created"]
 )
-def test_who_is_moved_to_the_end_gets_nothing_older(make_harness: Any, how: str) -> None:
+def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness: Any, how: str) -> None:
     """Where everything is trimmed the end is the topic's beginning, too; and over a restart."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)

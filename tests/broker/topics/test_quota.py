@@ -87,7 +87,7 @@ def test_a_full_backlog_stops_producers_until_it_shrinks(make: Any, action: str,
     assert not topic.exceeded
 
 
-def test_the_error_says_who_keeps_how_much_and_since_which_message(make: Any) -> None:
+def test_the_error_names_subscription_size_and_oldest_message(make: Any) -> None:
     topic = make(backlog_quota_bytes=500)
     topic.subscribe("fast")
     topic.publish(4, messages=10)
@@ -163,7 +163,7 @@ def test_each_limit_has_its_own_action(make: Any) -> None:
     assert topic.open_producer().error.error == pb.ProducerBlockedQuotaExceededException
 
 
-def test_a_quota_that_is_taken_away_holds_nobody(make: Any) -> None:
+def test_a_removed_quota_blocks_no_producer(make: Any) -> None:
     topic = make(backlog_quota_bytes=500)
     topic.subscribe()
     topic.publish(10)
