@@ -1,4 +1,4 @@
-"""What compaction keeps: batches that lie, and keys that do not fit into memory."""
+"""Selection of compaction: false batch headers, and keys that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_chunked_message_that_was_open_for_long_stays_whole(monkeypatch: pytes
 
 
 def left_of(entries: list[bytes], **options: Any) -> list[bytes]:
-    """What a compaction writes."""
+    """Return the entries that a compaction writes."""
     survivors = LatestPerKey(bytes_max=1 << 20, retain_null_key=False, **options)
     for entry in entries:
         note(survivors, entry)

@@ -14,7 +14,7 @@ from geminga.ledger.memory import MemoryStore
 
 
 class HarmedStore(MemoryStore):
-    """A store that says it lost something."""
+    """Store that reports damage."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What peers make the broker hold: each account has a limit, and reaching it slows those who reach it."""
+"""Memory held for peers: each account has a limit, and reaching it slows only the peers that cause it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What peers do wrong is said in the log, and none of them fills it."""
+"""Faults of peers are logged, at a limited rate."""
 
 from __future__ import annotations
 

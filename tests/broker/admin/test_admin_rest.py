@@ -152,7 +152,7 @@ def test_forced_deletion_of_a_namespace(rest: Rest, namespace: str) -> None:
 def test_clients_reconnecting_do_not_recreate_topics_of_a_deleted_namespace(
     rest: Rest, broker: EmbeddedBroker, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients that are disconnected come back at once; their topics were made anew and left behind."""
+    """Disconnected clients reconnect at once; their topics used to be recreated and left behind."""
     for number in range(5):
         rest.call("PUT", f"persistent/{namespace}/t{number}", {})
     delete, came_back = TopicActions.delete, []

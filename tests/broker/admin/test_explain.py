@@ -24,12 +24,12 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 PASSING = {"delayed", "no-permits", "not-reading", "switching", "key-blocked"}
-"""What is no trouble before it has lasted."""
+"""Findings that count as trouble only after some time."""
 TYPES = ("Shared", "Key_Shared", "Exclusive", "Failover")
 
 
 class Case:
-    """A topic with a subscription ``s``, somebody who publishes, and what `explain` says."""
+    """A topic with a subscription ``s``, a producer, and the result of `explain`."""
 
     def __init__(self, harness: Any, make_entry: Callable[..., bytes]) -> None:
         self.harness = harness

@@ -1,4 +1,4 @@
-"""The map of ack holes: whatever the scale, it counts what the cursor says."""
+"""Map of ack holes: at every scale it agrees with the cursor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request that waits when the broker ends gets an answer that says so."""
+"""A request that waits when the broker ends is answered with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the console asks of a broker over HTTP, as any client of admin REST may."""
+"""Requests of the console to admin REST, as any client may send them."""
 
 from __future__ import annotations
 

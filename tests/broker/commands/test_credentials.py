@@ -1,4 +1,4 @@
-"""Who is let in, what the others are told, and tokens that expire on an open connection."""
+"""Authentication: accepted clients, errors for others, and tokens that expire on an open connection."""
 
 from __future__ import annotations
 

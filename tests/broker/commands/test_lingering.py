@@ -1,4 +1,4 @@
-"""Peers that have hung up while there was work of theirs, and who comes for their places meanwhile."""
+"""Peers that disconnect with unfinished work, and clients that need their names and subscriptions."""
 
 from __future__ import annotations
 

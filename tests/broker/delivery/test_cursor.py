@@ -50,7 +50,7 @@ class PlainCounts:
 
 
 class BatchesOf(PlainCounts):
-    """Every entry is a batch of so many messages of a byte each."""
+    """Every entry is a batch of ``messages`` messages of a byte each."""
 
     def __init__(self, messages: int = 70) -> None:
         self.messages = messages
@@ -162,7 +162,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule()
     def doubt(self) -> None:
-        """The tally is made anew, as after a start with a cursor of an older version."""
+        """Recompute the tally, as after a start with a cursor of an older version."""
         self.cursor._tally = None
 
     @rule()
@@ -511,7 +511,7 @@ def test_properties_are_json() -> None:
 
 
 class FarCounts(BatchesOf):
-    """What entries hold cannot be read now and then: they are in a place that is away, or the disk is bad."""
+    """Entry counts that cannot be read now and then: storage is unreachable, or the disk fails."""
 
     is_away = False
 

@@ -1,4 +1,4 @@
-"""Which consumer a slot belongs to."""
+"""Assignment of slots to consumers."""
 
 from __future__ import annotations
 

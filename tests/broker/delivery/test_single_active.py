@@ -1,4 +1,4 @@
-"""Exclusive and Failover: who is active, and what comes again."""
+"""Exclusive and Failover: the active consumer, and redelivery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Basic authentication: hashes of passwords that other programs made, and guesses that hold nobody up."""
+"""Basic authentication: hashes made by other programs, and guesses that delay no known user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that are in the midst of a handshake, or say nothing: they count, and do not stay."""
+"""Peers that are slow in their handshake, or silent: they are counted, and disconnected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from geminga.testing.certificates import Authority
 
 
 def silent(url: str) -> socket.socket:
-    """Somebody who connects and says nothing."""
+    """Return a connection that sends nothing."""
     return socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10)
 
 

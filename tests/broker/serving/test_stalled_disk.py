@@ -1,4 +1,4 @@
-"""A disk that does not answer: nobody's keep-alive is late, and all goes on when it answers again."""
+"""A disk that hangs: keep-alives stay in time, and all work resumes when the disk responds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds where nobody has set a policy changes: all topics hear of it, and nobody waits for that."""
+"""Changed defaults of policies: all topics apply them, without blocking the loop."""
 
 from __future__ import annotations
 

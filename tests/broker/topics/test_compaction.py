@@ -122,7 +122,7 @@ def send_rounds(peer: Peer, numbers: range) -> None:
 
 
 def newest(pairs: list[Pair]) -> dict[str, bytes]:
-    """What compaction is to leave."""
+    """Return the newest value of each key, as compaction must keep it."""
     kept: dict[str, bytes] = {}
     for key, value in pairs:
         if key is None:

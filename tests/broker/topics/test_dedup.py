@@ -1,4 +1,4 @@
-"""Deduplication: one copy of each (producer, sequence id), whatever happens in between."""
+"""Deduplication: one copy of each (producer, sequence id), after any events in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backlog quotas: three actions, two limits, who is told what, and how it ends."""
+"""Backlog quotas: three actions, two limits, the errors for clients, and their end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def done(error: Exception | None) -> None:
 
 
 class Topic:
-    """A topic, a producer on it, and what is asked of both."""
+    """A topic, a producer on it, and requests to both."""
 
     def __init__(self, harness: Any, make_entry: Callable[..., bytes]) -> None:
         self.harness = harness

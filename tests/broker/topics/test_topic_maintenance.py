@@ -16,7 +16,7 @@ from tests.broker.topics.conftest import NAME, TOPIC, done
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 LATE = UNUSED_SECONDS + 3 * ROUND_SECONDS
-"""How late upkeep may be."""
+"""Largest delay of maintenance."""
 HOW = pytest.mark.parametrize("how", ["leave", "restart", "crash"])
 
 
@@ -377,7 +377,7 @@ def test_topics_of_before_the_index_are_found_once(make: Any) -> None:
 
 # --- what it costs ---
 class Counted:
-    """Which topics are loaded from now on, and what is written."""
+    """Records which topics are loaded from now on, and what is written."""
 
     def __init__(self, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loaded: list[str] = []

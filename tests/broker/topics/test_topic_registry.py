@@ -1,4 +1,4 @@
-"""Which topics exist, and which of them are in memory."""
+"""Existing topics, and the topics in memory."""
 
 from __future__ import annotations
 
