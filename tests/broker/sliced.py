@@ -163,8 +163,8 @@ class Sliced(Harness):
     def is_at_rest(self) -> bool:
         broker = self.broker
         return not (
-            broker.slices.waiting or self.is_reported or broker.scheduler.is_behind or broker.scheduler._changed
-            or broker.deadline <= self.now or self.pongs
+            broker.slices.waiting or self.is_reported or broker.scheduler.is_behind
+            or broker.scheduler._changed or broker.deadline <= self.now or self.pongs
         )  # fmt: skip
 
     def slice(self) -> None:

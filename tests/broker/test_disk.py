@@ -1,4 +1,4 @@
-"""A disk with little room: publishing waits, everything else goes on, and it comes back by itself."""
+"""A disk with little space: publishing is refused, all else works, and publishing resumes automatically."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = StoreSettings(
 
 
 class Room:
-    """A broker on a simulated disk, of which so much is free."""
+    """Broker on a simulated disk with an adjustable amount of free space."""
 
     def __init__(self, make_harness: Callable[..., Any], **settings: Any) -> None:
         self.disk = SimulatedDisk()
@@ -41,7 +41,7 @@ class Room:
         self.guard = self.harness.broker.disk
 
     def leave(self, free: int) -> None:
-        """Let so many bytes be free, and the broker find out."""
+        """Set the free bytes, and have the broker check the disk."""
         self.disk.others_bytes = self.disk.capacity_bytes - self.disk.used_bytes - free
         self.look()
 
@@ -155,7 +155,7 @@ def test_what_was_taken_in_before_is_receipted_before_the_producer_is_closed(roo
     assert reader.payloads() == [b"m%d" % number for number in range(6)]
 
 
-def test_producers_fail_messages_with_producer_exception(make_harness: Callable[..., Any]) -> None:
+def test_producers_are_refused_with_producer_exception(make_harness: Callable[..., Any]) -> None:
     room = Room(make_harness, disk_full_action="producer_exception")
     room.leave(1000)
     answer = room.harness.peer().request("producer", topic=TOPIC, producer_id=2).command.error

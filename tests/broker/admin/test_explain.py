@@ -148,7 +148,7 @@ def test_messages_that_are_being_worked_on_are_no_problem(case: Case) -> None:
     assert (found["facts"]["type"], found["facts"]["consumers"]) == ("Shared", 1)
 
 
-def test_without_consumers_the_finding_names_it(case: Case) -> None:
+def test_a_subscription_without_consumers_is_stopped(case: Case) -> None:
     case.create()
     case.publish(3)
     finding = case.finding("nobody-connected")

@@ -70,7 +70,7 @@ def test_nothing_before_the_credentials(asking: Any) -> None:
     assert not peer.frames
 
 
-def test_refreshed_credentials_must_have_the_same_role(asking: Any) -> None:
+def test_an_original_principal_must_equal_the_role(asking: Any) -> None:
     for original, closed in (("joe", False), ("other", True)):
         peer = asking.peer(connect=False)
         peer.command(

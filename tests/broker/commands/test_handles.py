@@ -83,7 +83,7 @@ def test_very_many_are_let_go_of_one_by_one() -> None:
 
 
 def test_an_old_attempt_does_not_go_on_for_a_new_one(harness: Any) -> None:
-    """PRODUCER, CLOSE_PRODUCER, PRODUCER with one id, while the name's holder is asked whether it lives."""
+    """PRODUCER, CLOSE_PRODUCER, PRODUCER with one id, while the name's holder is being probed."""
     holder, peer = harness.peer(), harness.peer()
     holder.producer(TOPIC, producer_name="p", user_provided_producer_name=True)
     holder.answers_pings = False

@@ -50,7 +50,7 @@ def slices(harness: Any) -> None:
 
 
 def answer_behind(harness: Any, peer: Any, gone: Any) -> Any:
-    """What a peer hears first: nothing before the work of the one that has gone is done."""
+    """Return a peer's first answer, and check that it follows the work of the disconnected peer."""
     slices(harness)
     assert not peer.frames
     gone.session.release(HELD_BY_PENDING)
@@ -71,7 +71,7 @@ def subscribe(peer: Any, kind: str, topic: str = TOPIC, **fields: Any) -> None:
 # --- producers ---
 @pytest.mark.parametrize("mode", ["Shared", "Exclusive"])
 def test_an_exclusive_producer_waits_for_the_work_of_a_disconnected_one(harness: Any, mode: str) -> None:
-    """ProducerFenced would be the end of the client's producer, though nobody is there any more."""
+    """ProducerFenced would end the client's producer, although the old producer is disconnected."""
     gone, other = harness.peer(), harness.peer()
     gone.producer(TOPIC, producer_access_mode=pb.ProducerAccessMode.Value(mode))
     hang_up(harness, gone, sends(300))
@@ -108,7 +108,7 @@ def test_a_producer_that_lives_keeps_its_place_though_another_one_has_gone(harne
 
 
 def test_whose_producer_is_taken_over_keeps_its_acknowledgements(harness: Any) -> None:
-    """What it had sent and is not receipted is sent again by its successor, and not stored behind that."""
+    """Unreceipted messages of the old producer are resent by its successor, and stored only once."""
     other = harness.peer()
     gone, ids = delivered(harness, 300)
     producer = gone.session.producers[1]

@@ -415,7 +415,7 @@ def acks(ids: list[tuple[int, int]], consumer_id: int = 1) -> bytes:
 
 
 def delivered(harness: Any, count: int, **fields: Any) -> tuple[Any, list[tuple[int, int]]]:
-    """A consumer that got so many messages, and their ids. From then on a turn has time for little."""
+    """Return a consumer that received ``count`` messages, and their ids. Turns are short from then on."""
     peer = harness.peer()
     peer.producer(TOPIC)
     peer.subscribe(TOPIC, permits=count, **fields)
@@ -434,7 +434,7 @@ def backlog_of(harness: Any, subscription: str = "s") -> int:
 
 
 def all_turns(harness: Any, peer: Any) -> list[int]:
-    """Let turns pass until nobody has work; the backlog after each of them."""
+    """Run turns until all work is done; return the backlog after each of them."""
     left = []
     while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
@@ -447,7 +447,7 @@ def all_turns(harness: Any, peer: Any) -> list[int]:
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
 @pytest.mark.parametrize("cut", [0, 1])
 def test_what_a_peer_had_acknowledged_when_it_hung_up_stays_so(harness: Any, kind: str, cut: int) -> None:
-    """In slices as ever; all the while nothing is delivered to it, and its place is not free."""
+    """In slices as always; meanwhile nothing is delivered to it, and its subscription stays taken."""
     other = harness.peer()
     other.producer(TOPIC)
     peer, ids = delivered(harness, 600, kind=kind)
@@ -616,7 +616,7 @@ def test_what_was_asked_for_by_a_peer_that_hung_up_is_not_opened(harness: Any) -
 
 @pytest.mark.parametrize("end", ["hangs up", "is thrown out"])
 def test_what_a_peer_had_open_is_closed_in_slices(harness: Any, end: str) -> None:
-    """Nobody waits while tens of thousands of producers go; whoever wants one's place gets it then."""
+    """Closing tens of thousands of producers does not block other clients; their names become free."""
     count = 300
     peer, other = harness.peer(), harness.peer()
     for number in range(count):

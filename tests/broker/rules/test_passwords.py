@@ -100,7 +100,7 @@ def test_what_is_wrong_with_a_file_is_said_without_a_hash(text: str, said: str) 
 
 
 def test_a_password_is_not_recognised_among_many_guesses_of_one_host(method: BasicMethod) -> None:
-    """Who was right before is recognised without a hash: nobody may guess at that speed."""
+    """A right password is recognised without a hash; guesses must not profit from that speed."""
     method.authenticate(b"apr1:secret", NOW, "10.0.0.1")
     for network in ("10.0.0.2", "2001:db8::{}", "fe80::{}%eth0"):
         for number in range(2000):
@@ -137,7 +137,7 @@ def test_no_kind_of_hash_reveals_existing_users(method: BasicMethod) -> None:
 
 
 def test_hashing_does_not_block_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A good hash takes a quarter of a second: the loop goes on meanwhile."""
+    """A good hash takes a quarter of a second, during which the loop continues."""
     (tmp_path / "users").write_text(FILE)
     threads = []
     judge = BasicMethod._is_right

@@ -248,7 +248,7 @@ class Agenda:
 
 
 class Tier:
-    """Cheap storage that refuses what it is told to; of each try it is kept what was wanted."""
+    """Offload storage that refuses requests on demand, and records them."""
 
     borrowed = location = ""
 

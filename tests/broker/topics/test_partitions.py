@@ -1,4 +1,4 @@
-"""Partitioned topics come, grow and go in slices of a turn: whoever meets them half done loses nothing."""
+"""Partitioned topics are created, grown and deleted in slices: clients in between lose nothing."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_two_deletions_are_one_and_what_comes_behind_them_stays(sliced: Sliced) 
 
 
 def test_rules_and_schemas_of_another_one_of_its_name_stay(sliced: Sliced) -> None:
-    """What the deleted one had goes with its record, and not when that is reported to be durable."""
+    """Data of the deleted topic is deleted with its record, not when that is reported to be durable."""
     create(sliced, 3)
     namespaces = sliced.broker.namespaces
     namespaces.set_topic_policy(NAME, "message_ttl_in_seconds", 77)
