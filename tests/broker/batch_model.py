@@ -17,7 +17,7 @@ Keyed = tuple[bytes | None, bool]
 class ModelBatch(NamedTuple):
     body: bytes
     starts: list[int]
-    """Where each message begins, and the end of the last."""
+    """Offset of each message, and the end of the last."""
     messages: list[Keyed | None]
     """None for a message that was compacted out before."""
 

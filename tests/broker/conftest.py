@@ -239,7 +239,7 @@ class Harness:
         return self.start_ms + int((self.now - 1000.0) * 1000)
 
     def deliver_pongs(self) -> None:
-        """What peers answered to the broker's PINGs arrives."""
+        """Deliver the peers' answers to the broker's PINGs."""
         pongs, self.pongs = self.pongs, []
         for peer in pongs:
             if not peer.is_closed:
@@ -297,7 +297,7 @@ def make_entry() -> Callable[..., bytes]:
 
 @pytest.fixture(autouse=True)
 def shared_defaults() -> Iterator[None]:
-    """What topics share while they have none of their own stays empty, whatever a test does."""
+    """Check that defaults shared by topics stay empty in every test."""
     yield
     assert not any(
         (access._NOBODY, persistent._NO_SUBSCRIPTIONS, entry_counts._NONE_KNOWN, managed_ledger._NONE_CACHED)

@@ -1,4 +1,4 @@
-"""A broker without sockets whose turns are over when chance says so: often after one item."""
+"""Broker without sockets whose turns end at random: often after one item."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Web:
             self._loop.run_forever()
 
     def close(self) -> None:
-        """Nobody goes on with what is not done."""
+        """Drop unfinished requests."""
         loop, self._loop = self._loop, None
         if loop is not None:
             for each in self._tasks:
@@ -163,8 +163,8 @@ class Sliced(Harness):
     def is_at_rest(self) -> bool:
         broker = self.broker
         return not (
-            broker.slices.waiting or self.is_reported or broker.scheduler.is_behind or broker.scheduler._changed
-            or broker.deadline <= self.now or self.pongs
+            broker.slices.waiting or self.is_reported or broker.scheduler.is_behind
+            or broker.scheduler._changed or broker.deadline <= self.now or self.pongs
         )  # fmt: skip
 
     def slice(self) -> None:

@@ -1,4 +1,4 @@
-"""What a topic is to hold, and a client that asks for that.
+"""Model of a topic's contents, and a client that compares the topic with it.
 
 A client asks for one thing after another, and waits for it: between two of its steps the broker may have
 done any part of that, and much for others.
@@ -86,7 +86,7 @@ def keyed_in(entry: Any) -> Iterator[tuple[Message, Keyed]]:
 
 
 def bits_of(words: Iterable[int]) -> int:
-    """What ``ack_set`` says; 0 for none."""
+    """Return the bits of ``ack_set``; 0 without one."""
     return sum((word & ((1 << 64) - 1)) << 64 * place for place, word in enumerate(words))
 
 
@@ -103,7 +103,7 @@ def newest(found: Iterable[Keyed]) -> dict[str, bytes]:
 
 # --- who asks ---
 class Asking:
-    """Somebody who asks for one thing after another; ``done`` is what was asked for, for whoever looks."""
+    """Client that sends one request after another; ``done`` lists them for others to see."""
 
     world: World
     done: list[str]
@@ -145,7 +145,7 @@ class Client(Asking):
         self.space = self.name.namespace
         self.text = str(self.name)
         self.is_keyed = self.random.random() < 0.5
-        """What is published has few keys, and is compacted."""
+        """Whether messages have few keys, and are compacted."""
         self.exists = False
         self.serial = 0
         self.is_between = True

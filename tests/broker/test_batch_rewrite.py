@@ -135,7 +135,7 @@ def test_fields_may_come_in_any_order_and_more_than_once() -> None:
         assert check(entry_of(messages))
 
 
-def test_damaged_batches_are_told_as_protobuf_tells_them() -> None:
+def test_damaged_batches_are_detected_as_by_protobuf() -> None:
     """What protobuf can read is read alike. Whether it can read what is behind the size in the metadata of a
     usual message is not looked at: that is for whoever gets the message."""
     random = Random(6)

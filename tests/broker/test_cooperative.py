@@ -151,7 +151,7 @@ def test_a_step_knows_when_it_has_worked_enough(shell: Shell) -> None:
 
 
 # --- waiting ---
-def test_a_job_that_waits_costs_nothing_and_goes_on_when_it_is_told(shell: Shell) -> None:
+def test_a_waiting_job_costs_nothing_and_resumes_when_notified(shell: Shell) -> None:
     report: list[Callable[[str], None]] = []
 
     def waiter() -> Job:
@@ -187,7 +187,7 @@ def test_a_job_that_starts_another_one_waits_for_itself(shell: Shell) -> None:
     assert shell.done == ["told to outer", "told to inner"]
 
 
-def test_what_is_told_to_a_job_that_was_given_up_harms_nobody(shell: Shell) -> None:
+def test_a_report_to_a_cancelled_job_is_ignored(shell: Shell) -> None:
     report: list[Callable[[None], None]] = []
     job = (lambda: (yield from shell.slices.wait(report.append)))()
     assert shell.slices.first_step(job, "job") is SUSPENDED
@@ -198,7 +198,7 @@ def test_what_is_told_to_a_job_that_was_given_up_harms_nobody(shell: Shell) -> N
 
 
 # --- who is owed an answer ---
-def test_whoever_waits_for_a_job_is_told_when_it_fails(shell: Shell) -> None:
+def test_the_caller_of_a_failing_job_gets_its_error(shell: Shell) -> None:
     told: list[object] = []
 
     def bad() -> Job:
@@ -212,7 +212,7 @@ def test_whoever_waits_for_a_job_is_told_when_it_fails(shell: Shell) -> None:
     assert len(shell.failures) == 1
 
 
-def test_whoever_waits_for_a_job_is_told_when_all_ends(shell: Shell) -> None:
+def test_callers_of_jobs_get_an_error_at_close(shell: Shell) -> None:
     told: list[object] = []
     ended: list[str] = []
 
@@ -233,7 +233,7 @@ def test_whoever_waits_for_a_job_is_told_when_all_ends(shell: Shell) -> None:
     assert len(told) == 2
 
 
-def test_an_answer_that_raises_keeps_nobody_from_theirs(shell: Shell) -> None:
+def test_an_answer_that_raises_does_not_stop_other_answers(shell: Shell) -> None:
     told: list[object] = []
 
     def refuses(error: object) -> None:
@@ -262,7 +262,7 @@ def test_an_answer_that_raises_keeps_nobody_from_theirs(shell: Shell) -> None:
     assert [str(error) for _, error in shell.failures].count("nobody listens") == 3
 
 
-def test_whatever_comes_through_a_turn_the_others_are_asked_for(shell: Shell) -> None:
+def test_an_exception_in_a_turn_requests_another_turn(shell: Shell) -> None:
     def interrupted() -> Job:
         yield None
         raise KeyboardInterrupt
@@ -277,7 +277,7 @@ def test_whatever_comes_through_a_turn_the_others_are_asked_for(shell: Shell) ->
     assert shell.done[-1] == "good ends"
 
 
-def test_a_parked_job_that_nobody_wakes_ends_without_a_word(shell: Shell) -> None:
+def test_a_suspended_job_without_a_report_ends_silently(shell: Shell) -> None:
     """Its parts refer to each other: Python may finish an inner one first, and let go of the outer meanwhile,
     which is told then that its part is running already."""
     slices, told = shell.slices, list[Exception]()

@@ -203,7 +203,7 @@ def test_acknowledgements_of_one_call_are_one_write(harness: Any) -> None:
     assert len(value.deltas[0]) < 10
 
 
-def test_the_wall_clock_goes_on_where_a_call_does_not_bring_it(harness: Any) -> None:
+def test_the_wall_clock_is_extrapolated_in_calls_without_it(harness: Any) -> None:
     peer = harness.peer()
     harness.broker.tick(2000.0, 5_000_000)
     peer.session.closed(2001.5)

@@ -102,7 +102,7 @@ def check_serves(harness: Harness, topic: str, *, subscription: str = "fresh") -
     assert peer.payloads()[-1] == b"new"
 
 
-def test_a_lost_acknowledgement_comes_again_and_the_others_stay(lives: Lives) -> None:
+def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(lives: Lives) -> None:
     harness = lives.harness
     for topic in (HARMED, WELL):
         peer = fill(harness, topic)
@@ -147,7 +147,7 @@ def test_after_a_lost_seek_nothing_is_left_out(lives: Lives) -> None:
     assert peer.payloads() == [], "what was acknowledged since comes again"
 
 
-def test_a_cursor_that_nobody_understands_is_fenced_and_can_be_reset(lives: Lives) -> None:
+def test_an_unreadable_cursor_is_fenced_and_can_be_reset(lives: Lives) -> None:
     harness = lives.harness
     peer = fill(harness, HARMED)
     peer.subscribe(HARMED)
@@ -282,7 +282,7 @@ def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry() -> None:
     assert not any(harness.broker.scheduler.failures.values())
 
 
-def test_expiry_goes_on_behind_a_damaged_entry() -> None:
+def test_expiry_continues_behind_a_damaged_entry() -> None:
     lives = Lives(retention_minutes=0, message_ttl_seconds=3600)
     fill(lives.harness, HARMED, 6).subscribe(HARMED)
     lives.harm(f"{HARMED} 0".encode(), f"{HARMED} 3".encode())
@@ -417,7 +417,7 @@ def test_lost_records_leave_the_topic_and_all_others_served(which: str) -> None:
     assert not any(harness.broker.scheduler.failures.values())
 
 
-def test_a_lost_ledger_list_is_put_together_and_written_anew(lives: Lives) -> None:
+def test_a_lost_ledger_list_is_rebuilt_and_stored(lives: Lives) -> None:
     harness = lives.harness
     peer = fill(harness, HARMED)
     peer.subscribe(HARMED)

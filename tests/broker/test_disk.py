@@ -1,4 +1,4 @@
-"""A disk with little room: publishing waits, everything else goes on, and it comes back by itself."""
+"""A disk with little space: publishing is refused, all else works, and publishing resumes automatically."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = StoreSettings(
 
 
 class Room:
-    """A broker on a simulated disk, of which so much is free."""
+    """Broker on a simulated disk with an adjustable amount of free space."""
 
     def __init__(self, make_harness: Callable[..., Any], **settings: Any) -> None:
         self.disk = SimulatedDisk()
@@ -41,7 +41,7 @@ class Room:
         self.guard = self.harness.broker.disk
 
     def leave(self, free: int) -> None:
-        """Let so many bytes be free, and the broker find out."""
+        """Set the free bytes, and have the broker check the disk."""
         self.disk.others_bytes = self.disk.capacity_bytes - self.disk.used_bytes - free
         self.look()
 
@@ -155,14 +155,14 @@ def test_what_was_taken_in_before_is_receipted_before_the_producer_is_closed(roo
     assert reader.payloads() == [b"m%d" % number for number in range(6)]
 
 
-def test_producers_may_be_told_to_fail_what_is_sent(make_harness: Callable[..., Any]) -> None:
+def test_producers_are_refused_with_producer_exception(make_harness: Callable[..., Any]) -> None:
     room = Room(make_harness, disk_full_action="producer_exception")
     room.leave(1000)
     answer = room.harness.peer().request("producer", topic=TOPIC, producer_id=2).command.error
     assert answer.error == pb.ProducerBlockedQuotaExceededException
 
 
-def test_topics_that_keep_nothing_are_published_to_whatever_the_disk_has(room: Room) -> None:
+def test_non_persistent_topics_accept_messages_on_a_full_disk(room: Room) -> None:
     room.leave(1000)
     peer = room.harness.peer()
     peer.producer("non-persistent://public/default/t")
@@ -206,7 +206,7 @@ def kept(room: Room, topic: str) -> int:
     return found.ledger.end - found.ledger.start  # type: ignore[attr-defined,no-any-return]
 
 
-def test_retention_gives_way_the_oldest_first_and_never_what_nobody_acknowledged(
+def test_retained_ledgers_are_deleted_oldest_first_and_unacknowledged_ones_never(
     make_harness: Callable[..., Any],
 ) -> None:
     room = Room(make_harness, ledger_entries_max=10)
@@ -272,7 +272,7 @@ def test_little_may_be_under_way_where_there_is_little_room(room: Room) -> None:
     assert room.harness.broker.bytes.pending_bytes_max == pytest.approx(2 * MIB, rel=0.01)
 
 
-def test_the_rate_is_told_and_a_retention_that_does_not_fit_is_warned_of(
+def test_the_rate_is_reported_and_a_too_long_retention_logged(
     room: Room, caplog: pytest.LogCaptureFixture
 ) -> None:
     room.leave(7 * MIB)

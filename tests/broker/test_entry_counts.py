@@ -24,7 +24,7 @@ OWNER = "persistent://public/default/t"
 
 
 def an_entry(messages: int, size: int = 0, **fields: int) -> bytes:
-    """An entry that says it holds so many messages; padded to ``size`` bytes if that is more."""
+    """Return an entry with ``messages`` in its metadata, padded to ``size`` bytes if that is more."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)  # type: ignore[arg-type]
     if messages > 1:
         metadata.num_messages_in_batch = messages
@@ -98,7 +98,7 @@ class Topic:
 
 
 class CountsMachine(RuleBasedStateMachine):
-    """Whatever is published, rolled, trimmed and restarted: sums and single entries are those of a list."""
+    """After any publishing, rolling, trimming and restarts, sums and single entries equal those of a list."""
 
     @initialize(cache_bytes=st.sampled_from([1, 2_000, 1 << 20]))
     def begin(self, cache_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Happenings: the newest of each kind are kept, whatever else happens."""
+"""Log of automatic actions: the newest of each kind are kept, regardless of other kinds."""
 
 from __future__ import annotations
 

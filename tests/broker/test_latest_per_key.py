@@ -1,4 +1,4 @@
-"""What compaction keeps: batches that lie, and keys that do not fit into memory."""
+"""Selection of compaction: false batch headers, and keys that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_chunked_message_that_was_open_for_long_stays_whole(monkeypatch: pytes
 
 
 def left_of(entries: list[bytes], **options: Any) -> list[bytes]:
-    """What a compaction writes."""
+    """Return the entries that a compaction writes."""
     survivors = LatestPerKey(bytes_max=1 << 20, retain_null_key=False, **options)
     for entry in entries:
         note(survivors, entry)
@@ -270,7 +270,7 @@ def test_what_cannot_be_read_is_kept_whole_and_ends_nothing() -> None:
     assert left_of([single("k"), hostile, deletion]) == [hostile, deletion]
 
 
-def test_keys_that_are_no_text_are_told_apart() -> None:
+def test_keys_that_are_not_text_are_distinguished() -> None:
     """C++ and Go take any bytes for a key; protobuf's Python does not, so the entries are made by hand."""
     plain = single("xyz")
 

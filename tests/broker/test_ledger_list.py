@@ -14,7 +14,7 @@ from geminga.ledger.memory import MemoryStore
 
 
 class HarmedStore(MemoryStore):
-    """A store that says it lost something."""
+    """Store that reports damage."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def test_a_whole_list_is_taken_as_it_is(store: HarmedStore) -> None:
         ([1, 2], [(0, 0), (3, 99_000), (7, 99_000)]),
     ],
 )
-def test_a_ledger_whose_record_is_lost_lies_between_its_neighbours(
+def test_a_ledger_without_record_is_placed_between_its_neighbours(
     store: HarmedStore, without: list[int], expected: list[tuple[int, int]]
 ) -> None:
     ids = make(store, [3, 4, 5], without=without)
@@ -98,7 +98,7 @@ def test_a_ledger_whose_record_is_lost_lies_between_its_neighbours(
     assert (found.end, found.was_mended) == (12, True)
 
 
-def test_ledgers_of_which_nothing_is_known_begin_where_nobody_was(store: HarmedStore) -> None:
+def test_ledgers_without_any_record_begin_at_unused_offsets(store: HarmedStore) -> None:
     """Offsets that a subscription may have acknowledged would hide what is in them."""
     first, second = make(store, [3, 4], without=[0, 1])
     (_, base, created_ms), (_, following, _) = places(store)

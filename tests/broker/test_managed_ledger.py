@@ -237,7 +237,7 @@ def test_deleting_leaves_nothing(fixture: Fixture) -> None:
 def test_a_ledger_that_is_trimmed_while_it_is_read_is_no_failure(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits goes on behind it at once, instead of trying again later what is not there."""
+    """A waiting reader continues behind trimmed entries at once, instead of retrying."""
     fixture.append(*ENTRIES)
     waiting: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""What peers make the broker hold: each account has a limit, and reaching it slows those who reach it."""
+"""Memory held for peers: each account has a limit, and reaching it slows only the peers that cause it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_at_the_limit_frames_are_completed_one_after_the_other(crowded: Any, mak
     assert second.reading
 
 
-def test_who_stalls_at_the_limit_is_disconnected_and_others_go_on(crowded: Any) -> None:
+def test_a_stalled_peer_is_disconnected_at_the_limit_and_others_continue(crowded: Any) -> None:
     stalled, waiting = crowded.peer(), crowded.peer()
     stalled.send_bytes(part(3 * MIB))
     waiting.send_bytes(part(3 * MIB))
@@ -72,7 +72,7 @@ def test_who_stalls_at_the_limit_is_disconnected_and_others_go_on(crowded: Any) 
     assert crowded.broker.bytes.received_bytes == 3 * MIB
 
 
-def test_below_the_limit_nobody_is_hurried(harness: Any) -> None:
+def test_below_the_limit_no_peer_is_disconnected(harness: Any) -> None:
     slow = harness.peer()
     slow.send_bytes(part(1 * MIB))
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Places in a topic that are found by what its entries say."""
+"""Positions in a topic that are found by reading entries."""
 
 from __future__ import annotations
 

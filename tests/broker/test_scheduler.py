@@ -65,7 +65,7 @@ def test_a_timer_may_cancel_another_that_is_due() -> None:
     assert ran == []
 
 
-def test_wall_clock_time_goes_on_from_the_last_that_was_given() -> None:
+def test_wall_clock_time_is_extrapolated_from_the_last_given() -> None:
     scheduler = Scheduler(10.0, 5_000)
     scheduler.enter(11.0)
     assert scheduler.now_ms == 6_000
@@ -230,7 +230,7 @@ def test_failures_are_counted_each_and_logged_once_in_a_while(caplog: pytest.Log
     assert "times more" not in said(caplog)[-1]
 
 
-def test_what_was_logged_is_remembered_of_so_many_things_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_log_times_are_kept_for_a_limited_number_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agenda_module, "FAILURES_REMEMBERED_MAX", 3)
     monkeypatch.setattr(agenda_module.log, "disabled", True)
     scheduler = Scheduler(0.0, 0)
@@ -310,7 +310,7 @@ def test_a_cursor_that_cannot_be_written_harms_no_other(
     assert not consumer.is_closed
 
 
-def test_the_end_of_a_session_is_finished_whatever_fails(
+def test_the_end_of_a_session_is_finished_after_any_failure(
     harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer, consumer = two_topics
@@ -345,7 +345,7 @@ def test_a_failing_report_of_the_store_keeps_the_order_of_the_others(
     assert [(r.producer_id, r.sequence_id) for r in peer.receipts()] == [(1, 1)]
 
 
-def test_housekeeping_goes_on_after_a_topic_that_fails(
+def test_maintenance_continues_after_a_failing_topic(
     harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from geminga.broker.topics import expiry

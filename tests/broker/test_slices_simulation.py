@@ -52,7 +52,7 @@ class World:
         self.disk = SimulatedDisk() if random.random() < 0.3 else None
         self.by_index = random.random() < 0.7
         self.least_ttl: dict[str, int] = {}
-        """Of namespaces: the shortest time to live that was ever in force there."""
+        """Shortest TTL that was ever in force, by namespace."""
         self.told: list[list[StoreError | None]] = []
         self.is_ending = False
         self.harness = Sliced(

@@ -235,7 +235,7 @@ class Driver:
                 self.broker.rest("POST", f"{topic.path}/dispatchRate", limit)
 
     def some(self, seconds: float) -> None:
-        """Some work, in the midst of which the broker may end."""
+        """Work during which the broker may end."""
         killer = None
         if self.random.random() < 0.6:
             self.is_dying = True
@@ -305,7 +305,7 @@ class Driver:
                 assert not left, (topic.name, name)
 
     def audit_place(self, folder: Path) -> None:
-        """What is offloaded has one file each, and there are no others."""
+        """Check that each offloaded ledger has one file, and that there are no other files."""
         # What is on its way is given up, and cleared away by the next start, which begins nothing. A minute
         # may pass until that knows that the place is its own.
         self.broker.end(signal.SIGTERM)

@@ -156,7 +156,7 @@ class Waiting:
 
 
 @pytest.mark.parametrize("troubles", range(2), indirect=True)
-def test_what_waits_comes_in_its_time_and_what_was_given_back_comes_again(
+def test_delayed_messages_arrive_in_time_and_rejected_ones_are_redelivered(
     troubles: Troubles, client: geminga.Client
 ) -> None:
     random, broker = Random(7), troubles.broker

@@ -123,7 +123,7 @@ class CooperativeScheduler:
     def start(self, job: Job, about: object, done: Done | None = None) -> None:
         """Start ``job`` at once if there is time; it takes turns until it is done or suspended.
 
-        A job passes its result to ``done``, if given. ``done`` receives an error if the job fails, or at `close`.
+        A job passes its result to ``done``, if given, which receives an error at a failure or `close`.
         """
         if len(self._jobs) >= JOBS_MAX:
             raise AssertionError(f"{JOBS_MAX} jobs wait")

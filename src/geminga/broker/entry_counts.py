@@ -302,7 +302,7 @@ class LedgerCounts:
         return messages - messages_before, size - size_before
 
     def held(self, offsets: OffsetSet, base: int, start: int, stop: int) -> Tally:
-        """Return the counts of ``start <= entry < stop`` that are in a set; ``base`` is the ledger's offset."""
+        """Return the counts of ``start <= entry < stop`` in a set; ``base`` is the ledger's offset."""
         messages = size = 0
         while start < min(stop, self.sealed):
             block = self._block(start)

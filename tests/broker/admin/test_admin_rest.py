@@ -149,10 +149,10 @@ def test_forced_deletion_of_a_namespace(rest: Rest, namespace: str) -> None:
     rest.fails(404, "GET", f"namespaces/{namespace}")
 
 
-def test_who_comes_back_leaves_nothing_in_a_namespace_that_is_deleted(
+def test_clients_reconnecting_do_not_recreate_topics_of_a_deleted_namespace(
     rest: Rest, broker: EmbeddedBroker, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients that are disconnected come back at once; their topics were made anew and left behind."""
+    """Disconnected clients reconnect at once; their topics used to be recreated and left behind."""
     for number in range(5):
         rest.call("PUT", f"persistent/{namespace}/t{number}", {})
     delete, came_back = TopicActions.delete, []
@@ -567,7 +567,7 @@ def test_what_is_applied_is_shown_for_every_policy(rest: Rest, namespace: str) -
     assert (found["message_age"]["limitTime"], found["destination_storage"]["limitTime"]) == (60, -1)
 
 
-def test_policies_of_all_clusters_are_told_from_those_of_this_one(
+def test_policies_of_all_clusters_are_separate_from_local_ones(
     rest: Rest, broker: EmbeddedBroker, namespace: str
 ) -> None:
     path = f"persistent/{namespace}/t"

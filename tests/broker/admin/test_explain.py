@@ -24,12 +24,12 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 PASSING = {"delayed", "no-permits", "not-reading", "switching", "key-blocked"}
-"""What is no trouble before it has lasted."""
+"""Findings that count as trouble only after some time."""
 TYPES = ("Shared", "Key_Shared", "Exclusive", "Failover")
 
 
 class Case:
-    """A topic with a subscription ``s``, somebody who publishes, and what `explain` says."""
+    """A topic with a subscription ``s``, a producer, and the result of `explain`."""
 
     def __init__(self, harness: Any, make_entry: Callable[..., bytes]) -> None:
         self.harness = harness
@@ -148,7 +148,7 @@ def test_messages_that_are_being_worked_on_are_no_problem(case: Case) -> None:
     assert (found["facts"]["type"], found["facts"]["consumers"]) == ("Shared", 1)
 
 
-def test_nobody_is_connected(case: Case) -> None:
+def test_a_subscription_without_consumers_is_stopped(case: Case) -> None:
     case.create()
     case.publish(3)
     finding = case.finding("nobody-connected")
@@ -268,7 +268,7 @@ def test_a_key_waits_for_another_consumer(case: Case) -> None:
     assert sum(len(other.messages()) for other in others) == 3
 
 
-def test_a_key_that_nobody_has_taken(case: Case) -> None:
+def test_a_key_without_an_owner(case: Case) -> None:
     ranges = pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=0, end=0)])
     peer = case.harness.peer()
     peer.subscribe(
@@ -426,7 +426,7 @@ def test_messages_that_are_held_for_long_are_worth_a_word(case: Case) -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_what_consumers_hold_is_told_of_every_type(case: Case, kind: str) -> None:
+def test_pending_messages_are_reported_for_every_type(case: Case, kind: str) -> None:
     peer = case.subscribe(kind)
     case.publish(4)
     peer.ack((0, 0))
@@ -460,7 +460,7 @@ def test_holes_are_no_trouble_while_the_mark_moves(case: Case) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Failover"])
-def test_of_very_many_consumers_some_are_told(harness: Any, kind: str) -> None:
+def test_of_very_many_consumers_some_are_reported(harness: Any, kind: str) -> None:
     peer = harness.peer()
     for number in range(CONSUMERS_NAMED_MAX + 20):
         peer.subscribe(f"persistent://public/default/{kind}", kind=kind, consumer_id=number, permits=0)

@@ -1,4 +1,4 @@
-"""The map of ack holes: whatever the scale, it counts what the cursor says."""
+"""Map of ack holes: at every scale it agrees with the cursor."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_very_many_partly_acknowledged_batches_are_sampled(
     assert max(found["partly"]) <= found["width"]
 
 
-def test_who_holds_what(harness: Any) -> None:
+def test_holders_of_entries_are_shown(harness: Any) -> None:
     topic = "persistent://public/default/held"
     peers = [harness.peer() for _ in range(2)]
     for number, peer in enumerate(peers):

@@ -1,4 +1,4 @@
-"""A request that waits when the broker ends gets an answer that says so."""
+"""A request that waits when the broker ends is answered with the reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class Deaf(MemoryStore):
 
 
 @pytest.mark.parametrize("way", ["store", "disk", "behind"])
-def test_who_waits_when_the_broker_ends_is_answered(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_a_waiting_request_is_answered_when_the_broker_ends(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     monkeypatch.setattr(web_module, "LAST_ANSWERS_SECONDS", 0.2)
     asyncio.run(asyncio.wait_for(_wait_and_end(monkeypatch, way), TIMEOUT))
 
@@ -77,7 +79,7 @@ async def _wait_and_end(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     assert "the broker ends and did not confirm this" in document["reason"]
 
 
-def test_nobody_begins_to_wait_at_the_end() -> None:
+def test_no_request_starts_to_wait_after_the_end() -> None:
     async def run() -> None:
         unanswered = InFlightRequests()
         loop = asyncio.get_running_loop()
@@ -98,7 +100,7 @@ def test_nobody_begins_to_wait_at_the_end() -> None:
     asyncio.run(run())
 
 
-def test_who_hangs_up_in_the_midst_of_a_request_is_no_error(
+def test_a_disconnect_during_a_request_is_no_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asyncio.run(asyncio.wait_for(_hang_up(monkeypatch), TIMEOUT))

@@ -1,4 +1,4 @@
-"""Web pages from elsewhere are refused, under whatever name they come."""
+"""Pages of other web sites are refused, under every host name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the console asks of a broker over HTTP, as any client of admin REST may."""
+"""Requests of the console to admin REST, as any client may send them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_newest_messages(broker: EmbeddedBroker) -> None:
     assert ask(broker, "persistent/public/default/none/tail")[0] == 404
 
 
-def test_who_may_see_what() -> None:
+def test_each_role_sees_its_own_topics() -> None:
     key = os.urandom(32)
     with embedded(token_secret_key=f"data:;base64,{_base64(key)}", super_user_roles=("super",)) as running:
         tokens = {role: make_token(role, key, "HS256") for role in ("super", "mine", "stranger")}

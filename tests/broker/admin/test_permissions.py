@@ -149,7 +149,7 @@ def test_route_by_role_and_tenant(broker: EmbeddedBroker, method: str, canonical
         assert call(broker.admin_url, method, path_of(canonical, "mine"), "super")[0] not in (401, 403)
 
 
-def test_a_refusal_tells_nothing(broker: EmbeddedBroker) -> None:
+def test_a_refusal_does_not_reveal_existing_topics(broker: EmbeddedBroker) -> None:
     for role, status in (("nobody", 403), (None, 401)):
         told = set()
         for place in ("mine/ns/t", "mine/ns/no", "mine/no/no", "no/no/no"):
@@ -172,7 +172,7 @@ def test_names_cannot_leave_their_tenant(broker: EmbeddedBroker, place: str) -> 
         assert call(broker.admin_url, "DELETE", f"/admin/v2/persistent/{place}", role)[0] in (403, 404, 412)
 
 
-def test_nobody_speaks_for_others(broker: EmbeddedBroker) -> None:
+def test_roles_cannot_act_for_other_roles(broker: EmbeddedBroker) -> None:
     headers = {"X-Original-Principal": "super"}
     assert call(broker.admin_url, "GET", "/admin/v2/tenants", "admin", headers=headers)[0] == 403
     assert call(broker.admin_url, "GET", "/admin/v2/tenants", "super", headers=headers)[0] == 200

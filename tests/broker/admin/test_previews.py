@@ -161,7 +161,7 @@ def test_an_unknown_action_is_refused(case: Case) -> None:
 
 
 def test_the_commands_are_those_of_the_command_line(case: Case) -> None:
-    """What is shown beside a preview can be typed: each parses as what ``geminga`` knows."""
+    """The command shown beside a preview can be typed: ``geminga`` parses it."""
     shown = [
         case.preview("skip", count=2), case.preview("skip-all"), case.preview("expire", seconds=90),
         case.preview("reset", timestamp=case.harness.now_ms), case.preview("reset", message=(0, 1)),

@@ -1,4 +1,4 @@
-"""What the web port cannot read is quoted nowhere: it may be somebody's token."""
+"""Unreadable input of the web port is never quoted: it may be a token."""
 
 from __future__ import annotations
 

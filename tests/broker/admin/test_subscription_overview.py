@@ -1,4 +1,4 @@
-"""The board: all subscriptions, those in most trouble first, whatever there is of them."""
+"""Overview of all subscriptions, those in most trouble first, for any number of them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_partitions_are_one_line(harness: Any, make_entry: Callable[..., bytes])
 
 
 def test_topics_that_rest_are_on_the_board(harness: Any, make_topic: Callable[..., Any]) -> None:
-    """Who has waited longest is not in memory at all, and must not be forgotten for that."""
+    """The longest-waiting subscription may belong to a topic that is not in memory, and must be listed."""
     make_topic("resting", messages=5)
     make_topic("done")
     harness.restart()
@@ -143,7 +143,7 @@ def test_searching_sorting_and_paging(harness: Any, make_topic: Callable[..., An
     assert page(harness, level=0)["matching"] == 2
 
 
-def test_who_may_not_see_everything_sees_no_totals(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_roles_with_limited_view_get_no_totals(harness: Any, make_topic: Callable[..., Any]) -> None:
     make_topic("mine", messages=1)
     make_topic("theirs", messages=1)
     found = page(harness, sight=Visibility("me", lambda topic: topic.endswith("mine")))

@@ -1,4 +1,4 @@
-"""Messages for people: every kind of entry is told of, nothing runs away, and a tail sees what comes in."""
+"""Readable messages: every kind of entry is shown, sizes are bounded, and a tail receives new messages."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_filters(wanted: MessageFilter, indexes: list[int]) -> None:
     assert [each["batchIndex"] for each in opened(entry, wanted)] == indexes
 
 
-def test_what_cannot_be_opened_is_told_as_it_is(make_entry: Callable[..., bytes]) -> None:
+def test_unreadable_entries_are_described(make_entry: Callable[..., bytes]) -> None:
     assert "cannot be read" in opened(b"rubbish")[0]["problem"]
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     metadata.encryption_keys.add(key="k", value=b"v")
@@ -185,7 +185,7 @@ def test_a_filter_looks_at_everything_behind(
 def test_an_answer_ends_when_it_has_taken_its_time(
     harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A filter over many entries must not hold the broker up: the next answer goes on."""
+    """A filter over many entries must not block the broker: the next answer continues."""
     monkeypatch.setattr(tailing, "ANSWER_SECONDS_MAX", 0.0)
     producer = harness.peer()
     producer.producer(TOPIC)

@@ -1,4 +1,4 @@
-"""What administrators do to topics."""
+"""Administrators' operations on topics."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_a_live_consumer_id_gets_success(harness: Any) -> None:
     assert list(harness.actions.subscriptions(NAME)) == ["s"]
 
 
-def test_an_equal_id_while_the_first_is_being_made_is_told_to_wait(harness: Any) -> None:
+def test_an_equal_id_during_creation_gets_a_retry_error(harness: Any) -> None:
     peer = harness.peer()
     harness.auto_poll = False
     fields = {"topic": TOPIC, "subscription": "s", "consumer_id": 1, "subType": 0}
@@ -124,7 +124,7 @@ def test_the_initial_position_counts_only_once(harness: Any, producer: Any) -> N
     assert entries(peer) == [0]
 
 
-def test_a_roll_back_starts_so_many_seconds_ago(
+def test_a_rollback_starts_at_that_number_of_seconds_ago(
     harness: Any, producer: Any, make_entry: Callable[..., bytes]
 ) -> None:
     for sequence_id, age in enumerate((100, 50, 10)):

@@ -1,4 +1,4 @@
-"""Who is let in, what the others are told, and tokens that expire on an open connection."""
+"""Authentication: accepted clients, errors for others, and tokens that expire on an open connection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CANARY = token("canary", key=b"k" * 32)
         {"auth_method": 2, "auth_data": CANARY.encode()},
     ],
 )
-def test_who_proves_nothing_is_turned_away(
+def test_invalid_credentials_are_refused(
     asking: Any, shown: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -70,7 +70,7 @@ def test_nothing_before_the_credentials(asking: Any) -> None:
     assert not peer.frames
 
 
-def test_only_who_one_is(asking: Any) -> None:
+def test_an_original_principal_must_equal_the_role(asking: Any) -> None:
     for original, closed in (("joe", False), ("other", True)):
         peer = asking.peer(connect=False)
         peer.command(

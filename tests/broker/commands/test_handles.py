@@ -83,7 +83,7 @@ def test_very_many_are_let_go_of_one_by_one() -> None:
 
 
 def test_an_old_attempt_does_not_go_on_for_a_new_one(harness: Any) -> None:
-    """PRODUCER, CLOSE_PRODUCER, PRODUCER with one id, while the name's holder is asked whether it lives."""
+    """PRODUCER, CLOSE_PRODUCER, PRODUCER with one id, while the name's holder is being probed."""
     holder, peer = harness.peer(), harness.peer()
     holder.producer(TOPIC, producer_name="p", user_provided_producer_name=True)
     holder.answers_pings = False
@@ -114,7 +114,7 @@ def test_a_producer_whose_topic_is_deleted_while_it_is_created_may_not_publish(
     assert 1 not in peer.session.producers
 
 
-def test_a_consumer_whose_subscription_is_reset_while_it_is_created_is_told(harness: Any) -> None:
+def test_a_consumer_created_during_a_reset_is_notified(harness: Any) -> None:
     peer = harness.peer()
     harness.auto_poll = False
     peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=0, request_id=1)

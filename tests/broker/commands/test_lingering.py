@@ -1,4 +1,4 @@
-"""Peers that have hung up while there was work of theirs, and who comes for their places meanwhile."""
+"""Peers that disconnect with unfinished work, and clients that need their names and subscriptions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def slices(harness: Any) -> None:
 
 
 def answer_behind(harness: Any, peer: Any, gone: Any) -> Any:
-    """What a peer hears first: nothing before the work of the one that has gone is done."""
+    """Return a peer's first answer, and check that it follows the work of the disconnected peer."""
     slices(harness)
     assert not peer.frames
     gone.session.release(HELD_BY_PENDING)
@@ -70,10 +70,8 @@ def subscribe(peer: Any, kind: str, topic: str = TOPIC, **fields: Any) -> None:
 
 # --- producers ---
 @pytest.mark.parametrize("mode", ["Shared", "Exclusive"])
-def test_who_wants_to_be_the_only_producer_waits_for_the_work_of_one_that_hung_up(
-    harness: Any, mode: str
-) -> None:
-    """ProducerFenced would be the end of the client's producer, though nobody is there any more."""
+def test_an_exclusive_producer_waits_for_the_work_of_a_disconnected_one(harness: Any, mode: str) -> None:
+    """ProducerFenced would end the client's producer, although the old producer is disconnected."""
     gone, other = harness.peer(), harness.peer()
     gone.producer(TOPIC, producer_access_mode=pb.ProducerAccessMode.Value(mode))
     hang_up(harness, gone, sends(300))
@@ -110,7 +108,7 @@ def test_a_producer_that_lives_keeps_its_place_though_another_one_has_gone(harne
 
 
 def test_whose_producer_is_taken_over_keeps_its_acknowledgements(harness: Any) -> None:
-    """What it had sent and is not receipted is sent again by its successor, and not stored behind that."""
+    """Unreceipted messages of the old producer are resent by its successor, and stored only once."""
     other = harness.peer()
     gone, ids = delivered(harness, 300)
     producer = gone.session.producers[1]
@@ -159,7 +157,9 @@ def test_an_only_producer_that_was_being_made_goes_with_its_peer(harness: Any) -
 
 # --- consumers ---
 @pytest.mark.parametrize("kind", ["Shared", "Failover", "Key_Shared", "Exclusive"])
-def test_who_subscribes_otherwise_waits_for_the_work_of_one_that_hung_up(harness: Any, kind: str) -> None:
+def test_a_subscriber_of_another_type_waits_for_the_work_of_a_disconnected_one(
+    harness: Any, kind: str
+) -> None:
     gone, other = consumer_that_hung_up(harness, "Shared" if kind == "Exclusive" else "Exclusive")
     subscribe(other, kind)
     assert answer_behind(harness, other, gone).type == Command.SUCCESS
@@ -207,7 +207,7 @@ def test_a_consumer_that_was_being_made_goes_with_its_peer(harness: Any) -> None
     assert other.pop().type == Command.SUCCESS
 
 
-def test_the_last_who_is_there_may_unsubscribe(harness: Any) -> None:
+def test_the_last_connected_consumer_may_unsubscribe(harness: Any) -> None:
     other = harness.peer()
     gone, ids = delivered(harness, 300, kind="Shared")
     harness.broker.slices._clock = lambda: 0.0
@@ -252,7 +252,7 @@ def test_acknowledgements_of_one_that_hung_up_do_not_hit_what_has_changed(harnes
         assert backlog_of(harness) == 300
 
 
-def test_the_end_of_the_broker_answers_who_waits_for_a_place(harness: Any) -> None:
+def test_the_end_of_the_broker_answers_clients_waiting_for_a_subscription(harness: Any) -> None:
     gone, other = consumer_that_hung_up(harness)
     subscribe(other, "Exclusive")
     slices(harness)
@@ -264,7 +264,7 @@ def test_the_end_of_the_broker_answers_who_waits_for_a_place(harness: Any) -> No
     assert other.is_closed
 
 
-def test_very_many_who_wait_for_a_place_are_told_in_turns(harness: Any) -> None:
+def test_very_many_waiting_clients_are_answered_in_turns(harness: Any) -> None:
     holder = harness.peer()
     holder.subscribe(TOPIC)
     holder.answers_pings = False

@@ -228,7 +228,7 @@ def test_changes_of_a_long_list_are_gathered(harness: Any, monkeypatch: pytest.M
         assert updates[-1].topics_hash == topics_hash(names)
 
 
-def test_a_topic_that_is_created_while_a_list_is_read_is_told(harness: Any) -> None:
+def test_a_topic_created_while_a_list_is_read_is_reported(harness: Any) -> None:
     harness.broker.slices._clock = Watch(0.001)
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer, other = harness.peer(), harness.peer()
@@ -321,7 +321,7 @@ def test_watching_again_under_the_same_id_replaces_the_watcher(harness: Any) -> 
     assert [list(f.command.watchTopicUpdate.new_topics) for f in peer.frames] == [[P + "b1"]]
 
 
-def test_who_waits_for_a_list_hears_that_the_connection_lives(harness: Any, monkeypatch: Any) -> None:
+def test_a_client_waiting_for_a_list_gets_pongs(harness: Any, monkeypatch: Any) -> None:
     waiting: list[Any] = []
     monkeypatch.setattr(harness.store, "bring", lambda wanted, then: waiting.append(then))
     peer = harness.peer()
@@ -341,7 +341,7 @@ def test_who_waits_for_a_list_hears_that_the_connection_lives(harness: Any, monk
     assert len(peer.take(Command.PONG)) == 0
 
 
-def test_who_leaves_while_a_list_is_read_harms_nobody(harness: Any, monkeypatch: Any) -> None:
+def test_a_disconnect_while_a_list_is_read_affects_no_other_client(harness: Any, monkeypatch: Any) -> None:
     waiting: list[Any] = []
     monkeypatch.setattr(harness.store, "bring", lambda wanted, then: waiting.append(then))
     peer = harness.peer()

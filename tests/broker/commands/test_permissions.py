@@ -114,7 +114,7 @@ def test_command_by_role_and_tenant(guarded: Any, name: str, role: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_a_refusal_tells_nothing(guarded: Any, name: str) -> None:
+def test_a_refusal_does_not_reveal_existing_topics(guarded: Any, name: str) -> None:
     """The same answer whether tenant, namespace and topic exist or not."""
     told = set()
     guarded.peer(token=token("super")).producer(MINE)
@@ -259,6 +259,6 @@ def test_permissions_survive_a_restart(guarded: Any) -> None:
     assert ask(guarded.peer(token=token("consumer")), "PRODUCER", MINE) == "AuthorizationError"
 
 
-def test_without_authorization_who_is_known_may(make_harness: Callable[..., Any]) -> None:
+def test_without_authorization_every_authenticated_role_may(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(token_secret_key=SECRET, authorization=False)
     assert ask(harness.peer(token=token("nobody")), "PRODUCER", "t") == ""

@@ -24,7 +24,7 @@ def refused(peer: Any, **fields: Any) -> int:
     return frame.command.error.error  # type: ignore[no-any-return]
 
 
-def test_names_are_made_for_those_who_have_none_and_never_again(harness: Any) -> None:
+def test_generated_names_are_never_reused(harness: Any) -> None:
     peer = harness.peer()
     names = [peer.producer(TOPIC, producer_id=n).producer_name for n in range(3)]
     assert names == ["standalone-0-0", "standalone-0-1", "standalone-0-2"]
@@ -270,7 +270,7 @@ def test_a_terminated_topic_takes_no_more(harness: Any) -> None:
 
 
 @pytest.mark.parametrize("kept", ["name", "schema"])
-def test_a_producer_is_told_what_holds_after_a_crash(harness: Any, kept: str) -> None:
+def test_a_producer_receives_only_durable_names_and_versions(harness: Any, kept: str) -> None:
     """A start that was not counted yet gave a name, and the next start gave it to somebody else: what one of
     them sent was taken for what the other one had sent. Likewise the number of a schema's version."""
     if kept == "schema":
@@ -332,7 +332,9 @@ def test_what_is_under_way_when_a_topic_is_terminated_is_receipted(harness: Any)
     assert last.entry_id == 3
 
 
-def test_a_topic_whose_end_cannot_be_stored_goes_on(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_whose_termination_cannot_be_stored_continues(
+    harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     peer, name, ended = harness.peer(), TopicName.parse(TOPIC), list[Any]()
     peer.producer(TOPIC)
     with monkeypatch.context() as patched:

@@ -203,7 +203,7 @@ def test_a_dead_holder_loses_its_place(harness: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_who_waits_for_a_place_may_give_up(harness: Any, what: str) -> None:
+def test_a_client_waiting_for_a_subscription_may_disconnect(harness: Any, what: str) -> None:
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.answers_pings = False
@@ -216,7 +216,7 @@ def test_who_waits_for_a_place_may_give_up(harness: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_nobody_is_dropped_because_the_store_is_slow(harness: Any, what: str) -> None:
+def test_no_peer_is_dropped_because_the_store_is_slow(harness: Any, what: str) -> None:
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.answers_pings = False
@@ -326,7 +326,7 @@ def test_a_store_failure_in_a_command_closes_the_connection(
     assert peer.is_closed
 
 
-def test_nobody_is_read_from_who_writes_while_the_store_is_behind(
+def test_writing_peers_are_not_read_from_while_the_store_is_behind(
     harness: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryStore, "is_behind", True)
@@ -349,9 +349,7 @@ def test_nobody_is_read_from_who_writes_while_the_store_is_behind(
     assert not harness.broker.bytes._paused
 
 
-def test_whoever_only_asks_whether_we_live_is_answered_while_the_store_is_behind(
-    harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pings_are_answered_while_the_store_is_behind(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calm = harness.peer()
     monkeypatch.setattr(MemoryStore, "is_behind", True)
     for _ in range(3):
@@ -371,7 +369,7 @@ def test_whoever_only_asks_whether_we_live_is_answered_while_the_store_is_behind
         harness.poll()
 
 
-def test_who_is_held_for_moments_alone_hears_nothing_of_it(harness: Any) -> None:
+def test_peers_held_for_moments_get_no_pong(harness: Any) -> None:
     peer = harness.peer()
     for _ in range(40):
         peer.session.hold(HELD_BY_PENDING)
@@ -417,7 +415,7 @@ def acks(ids: list[tuple[int, int]], consumer_id: int = 1) -> bytes:
 
 
 def delivered(harness: Any, count: int, **fields: Any) -> tuple[Any, list[tuple[int, int]]]:
-    """A consumer that got so many messages, and their ids. From then on a turn has time for little."""
+    """Return a consumer that received ``count`` messages, and their ids. Turns are short from then on."""
     peer = harness.peer()
     peer.producer(TOPIC)
     peer.subscribe(TOPIC, permits=count, **fields)
@@ -436,7 +434,7 @@ def backlog_of(harness: Any, subscription: str = "s") -> int:
 
 
 def all_turns(harness: Any, peer: Any) -> list[int]:
-    """Let turns pass until nobody has work; the backlog after each of them."""
+    """Run turns until all work is done; return the backlog after each of them."""
     left = []
     while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
@@ -449,7 +447,7 @@ def all_turns(harness: Any, peer: Any) -> list[int]:
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
 @pytest.mark.parametrize("cut", [0, 1])
 def test_what_a_peer_had_acknowledged_when_it_hung_up_stays_so(harness: Any, kind: str, cut: int) -> None:
-    """In slices as ever; all the while nothing is delivered to it, and its place is not free."""
+    """In slices as always; meanwhile nothing is delivered to it, and its subscription stays taken."""
     other = harness.peer()
     other.producer(TOPIC)
     peer, ids = delivered(harness, 600, kind=kind)
@@ -585,7 +583,7 @@ def test_whom_the_store_holds_up_when_it_hangs_up_is_not_waited_for_for_ever(
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_who_comes_back_at_once_gets_the_place_when_its_old_work_is_done(harness: Any, what: str) -> None:
+def test_a_reconnecting_client_subscribes_after_its_old_work_is_done(harness: Any, what: str) -> None:
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.frames.clear()
@@ -618,7 +616,7 @@ def test_what_was_asked_for_by_a_peer_that_hung_up_is_not_opened(harness: Any) -
 
 @pytest.mark.parametrize("end", ["hangs up", "is thrown out"])
 def test_what_a_peer_had_open_is_closed_in_slices(harness: Any, end: str) -> None:
-    """Nobody waits while tens of thousands of producers go; whoever wants one's place gets it then."""
+    """Closing tens of thousands of producers does not block other clients; their names become free."""
     count = 300
     peer, other = harness.peer(), harness.peer()
     for number in range(count):

@@ -43,7 +43,9 @@ def test_a_change_costs_the_same_however_many_names_there_are() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_list_that_changes_while_it_is_told_stays_right(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_changes_while_it_is_sent_stays_consistent(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every step of the job is a turn of its own, and topics come and go between them."""
     random = Random(seed)
     monkeypatch.setattr(CooperativeScheduler, "should_yield", True)

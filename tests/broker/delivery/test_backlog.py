@@ -214,7 +214,7 @@ class Backlog(RuleBasedStateMachine):
 
     @rule()
     def housekeeping(self) -> None:
-        """Ledgers that nobody needs are deleted."""
+        """Delete unneeded ledgers."""
         self.harness.advance(16)
 
     @rule()
@@ -258,7 +258,7 @@ class Backlog(RuleBasedStateMachine):
                 assert waits + held[offset] == 1, (offset, waits, held[offset])
 
     def teardown(self) -> None:
-        """What is open, and nothing else, comes to somebody who takes everything."""
+        """Check that all open messages, and no others, are delivered to one last consumer."""
         self.harness.crash()
         self.begin()
         self.consumer.subscribe(TOPIC, kind="Shared", permits=100_000)
@@ -278,7 +278,7 @@ class Backlog(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("compensated", [False, True])
-def test_backlogs_are_exact_whatever_happens(
+def test_backlogs_are_exact_after_any_operations(
     make_harness: Callable[..., Any],
     make_entry: Callable[..., bytes],
     monkeypatch: pytest.MonkeyPatch,

@@ -41,7 +41,9 @@ def stats(harness: Any, subscription: str = "s") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_what_is_not_acknowledged_in_time_comes_again(make_harness: Callable[..., Any], kind: str) -> None:
+def test_messages_not_acknowledged_in_time_are_redelivered(
+    make_harness: Callable[..., Any], kind: str
+) -> None:
     harness = on(make_harness)
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind=kind)
@@ -65,7 +67,7 @@ def test_what_is_not_acknowledged_in_time_comes_again(make_harness: Callable[...
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_it_is_off_where_nobody_asks_for_it(harness: Any, kind: str) -> None:
+def test_compensation_is_off_by_default(harness: Any, kind: str) -> None:
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind=kind)
     producer.publish(3)
@@ -176,7 +178,7 @@ def test_old_messages_are_left_where_they_are(
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
-def test_of_a_batch_only_what_is_open_comes_again(
+def test_only_open_messages_of_a_batch_are_redelivered(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes], kind: str
 ) -> None:
     harness = on(make_harness)

@@ -50,7 +50,7 @@ class PlainCounts:
 
 
 class BatchesOf(PlainCounts):
-    """Every entry is a batch of so many messages of a byte each."""
+    """Every entry is a batch of ``messages`` messages of a byte each."""
 
     def __init__(self, messages: int = 70) -> None:
         self.messages = messages
@@ -162,7 +162,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule()
     def doubt(self) -> None:
-        """The tally is made anew, as after a start with a cursor of an older version."""
+        """Recompute the tally, as after a start with a cursor of an older version."""
         self.cursor._tally = None
 
     @rule()
@@ -224,7 +224,7 @@ def test_deltas_may_be_applied_again_and_on_a_newer_snapshot() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
-def test_what_is_loaded_is_what_was_there_whatever_the_order_of_deltas(random: Random, deltas: int) -> None:
+def test_a_cursor_loads_equally_from_deltas_in_any_order(random: Random, deltas: int) -> None:
     cursor = new_cursor(random.randrange(50))
     base = cursor.take_snapshot()
     kept = []
@@ -511,7 +511,7 @@ def test_properties_are_json() -> None:
 
 
 class FarCounts(BatchesOf):
-    """What entries hold cannot be read now and then: they are in a place that is away, or the disk is bad."""
+    """Entry counts that cannot be read now and then: storage is unreachable, or the disk fails."""
 
     is_away = False
 

@@ -1,4 +1,4 @@
-"""What all dispatchers keep to: permits, slow readers, turns, and a store that fails to read."""
+"""Rules of all dispatchers: permits, slow readers, turns, and a store that fails to read."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_a_consumer_without_permits_holds_up_only_its_own_keys(keyed: Keyed) -> 
 def test_what_was_acknowledged_in_the_line_does_not_hold_up_what_stands_behind_it(
     keyed: Keyed, acknowledged: int
 ) -> None:
-    """A consumer that comes back acknowledges what it had; its connection is new and has no permits yet."""
+    """A reconnected consumer acknowledges its earlier entries; its new connection has no permits yet."""
     back, _ = keyed.consumer("alpha", permits=0), keyed.consumer("beta")
     owners = owner_of(KEYS, "alpha", "beta")
     own = next(key for key in KEYS if owners[key] == "alpha")
@@ -153,7 +153,7 @@ def test_out_of_order_delivery_does_not_wait(keyed: Keyed) -> None:
     assert entries(new)
 
 
-def test_sticky_ranges_and_slots_that_nobody_has(keyed: Keyed) -> None:
+def test_sticky_ranges_and_slots_without_an_owner(keyed: Keyed) -> None:
     half = {**STICKY, "hashRanges": [pb.IntRange(start=0, end=32767)]}
     low = keyed.consumer("low", keySharedMeta=half)
     keyed.publish("hello", "key-1")  # slots 64071 and 5536

@@ -17,7 +17,7 @@ def limit(**rate: int) -> RateLimit:
 
 
 @given(st.integers(1, 100_000), st.lists(st.integers(1, 5_000), min_size=1, max_size=200))
-def test_the_rate_is_exact_whatever_the_sizes(rate: int, sizes: list[int]) -> None:
+def test_the_rate_is_exact_for_all_sizes(rate: int, sizes: list[int]) -> None:
     bucket, now = limit(messages=rate), 0.0
     for size in sizes:
         now += bucket.wait(now)

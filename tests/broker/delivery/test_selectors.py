@@ -1,4 +1,4 @@
-"""Which consumer a slot belongs to."""
+"""Assignment of slots to consumers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_ring_is_the_documented_one() -> None:
 
 
 @pytest.mark.parametrize("make", [ConsistentHashSelector, AutoSplitSelector])
-def test_ranges_cover_every_slot_once_whoever_comes_and_goes(make: Callable[[], Any]) -> None:
+def test_ranges_cover_every_slot_once_after_each_change_of_consumers(make: Callable[[], Any]) -> None:
     random_source = random.Random(7)
     selector = make()
     consumers: list[Named] = []

@@ -1,4 +1,4 @@
-"""Exclusive and Failover: who is active, and what comes again."""
+"""Exclusive and Failover: the active consumer, and redelivery."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPIC = "persistent://public/default/t"
 Command = pb.BaseCommand
 
 
-def test_what_is_not_acknowledged_comes_again_after_a_reconnect(harness: Any, producer: Any) -> None:
+def test_unacknowledged_messages_are_redelivered_after_a_reconnect(harness: Any, producer: Any) -> None:
     consumer = harness.peer()
     consumer.subscribe(TOPIC)
     producer.publish(4)

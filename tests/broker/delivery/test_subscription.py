@@ -55,14 +55,14 @@ def test_a_reset_forgets_what_was_pending(harness: Any, kind: str) -> None:
     assert [(m.entry_id, m.redelivery_count) for m in found] == [(n, 0) for n in range(5)]
 
 
-def test_a_subscription_that_is_being_deleted_takes_nobody(harness: Any) -> None:
+def test_a_subscription_being_deleted_refuses_consumers(harness: Any) -> None:
     _, subscription = prepared(harness)
     subscription.fenced = True
     frame = harness.peer().request("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=0)
     assert frame.command.error.error == pb.ServiceNotReady
 
 
-def test_a_type_may_change_when_nobody_is_connected(harness: Any) -> None:
+def test_a_type_may_change_without_consumers(harness: Any) -> None:
     consumer, _ = prepared(harness)
     consumer.disconnect()
     for kind in ("Shared", "Key_Shared", "Failover", "Exclusive"):

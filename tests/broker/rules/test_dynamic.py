@@ -133,7 +133,7 @@ def test_rates_of_topics_that_are_read(make_harness: Callable[..., Any], name: s
 
 
 def test_backlog_that_may_be_given_up_now(make_harness: Callable[..., Any]) -> None:
-    """A shorter time to live finds topics that nobody has touched since."""
+    """A shorter TTL applies to topics that were not used since the change."""
     harness = make_harness()
     peer = harness.peer()
     peer.producer(TOPIC)

@@ -1,4 +1,4 @@
-"""What counts as a number or a flag, judged by the library that Apache Pulsar reads JSON with."""
+"""Numbers and flags in JSON, compared with the library that Apache Pulsar uses."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_topics_own_policies_are_read_when_a_topic_is_asked_about(monkeypatch: p
     assert namespaces.topic_policies(topics[0]) == namespaces.policies("public", "default")
 
 
-def test_whoever_asks_has_read_a_topics_policies_ahead() -> None:
+def test_topic_policies_are_read_ahead() -> None:
     topic = TopicName.parse("public/default/t-partition-3")
     key = f"{TOPIC_POLICIES}persistent://public/default/t"
     for wanted in (existence_of(topic), topic_of(topic), schemas_of(topic)):

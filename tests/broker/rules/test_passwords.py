@@ -1,4 +1,4 @@
-"""Basic authentication: hashes of passwords that other programs made, and guesses that hold nobody up."""
+"""Basic authentication: hashes made by other programs, and guesses that delay no known user."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_hashes_that_other_programs_made(method: BasicMethod, user: str) -> None
 @pytest.mark.parametrize(
     "data", [b"", b"nobody:secret", b"apr1", b":secret", b"\xff:secret", b"apr1\0:secret"]
 )
-def test_who_is_not_known_is_told_the_same(method: BasicMethod, data: bytes) -> None:
+def test_unknown_users_get_the_same_answer(method: BasicMethod, data: bytes) -> None:
     with pytest.raises(Unauthenticated, match="unknown user or invalid password"):
         method.authenticate(data, NOW)
 
 
-def test_guessing_takes_a_share_of_the_time_and_holds_up_nobody_who_is_known(method: BasicMethod) -> None:
+def test_guessing_takes_a_share_of_the_time_and_does_not_delay_known_users(method: BasicMethod) -> None:
     method.authenticate(b"apr1:secret", NOW)
     looked_at = 0
     for number in range(10_000):
@@ -100,7 +100,7 @@ def test_what_is_wrong_with_a_file_is_said_without_a_hash(text: str, said: str) 
 
 
 def test_a_password_is_not_recognised_among_many_guesses_of_one_host(method: BasicMethod) -> None:
-    """Who was right before is recognised without a hash: nobody may guess at that speed."""
+    """A right password is recognised without a hash; guesses must not profit from that speed."""
     method.authenticate(b"apr1:secret", NOW, "10.0.0.1")
     for network in ("10.0.0.2", "2001:db8::{}", "fe80::{}%eth0"):
         for number in range(2000):
@@ -114,7 +114,7 @@ def test_a_password_is_not_recognised_among_many_guesses_of_one_host(method: Bas
     assert method.authenticate(b"apr1:secret", NOW + 2_000, "10.0.0.2").role == "apr1"
 
 
-def test_those_who_guess_at_everything_take_no_more_memory() -> None:
+def test_guesses_at_many_users_take_bounded_memory() -> None:
     guesses = _FailedLogins()
     for number in range(30_000):
         guesses.add(("10.0.0.1", b"%d" % number), NOW)
@@ -128,7 +128,7 @@ def test_of_old_hashes_several_passwords_are_right(method: BasicMethod) -> None:
         assert method.authenticate(b"des:12345678%d" % (number % 2), NOW + number, "10.0.0.1").role == "des"
 
 
-def test_no_kind_of_hash_tells_who_there_is(method: BasicMethod) -> None:
+def test_no_kind_of_hash_reveals_existing_users(method: BasicMethod) -> None:
     """Names that there are not take the time of all kinds of hashes, each always that of the same one."""
     kinds = {method._hash_of(f"nobody{number}") for number in range(200)}
     assert kinds == set(HASHES.values())
@@ -136,8 +136,8 @@ def test_no_kind_of_hash_tells_who_there_is(method: BasicMethod) -> None:
     assert method._hash_of("des") == HASHES["des"]
 
 
-def test_hashing_holds_up_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A good hash takes a quarter of a second: the loop goes on meanwhile."""
+def test_hashing_does_not_block_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A good hash takes a quarter of a second, during which the loop continues."""
     (tmp_path / "users").write_text(FILE)
     threads = []
     judge = BasicMethod._is_right

@@ -314,7 +314,7 @@ def test_whether_a_schema_fits_all_versions_is_found_out_in_slices(
 
 
 def test_the_numbers_of_deleted_versions_are_not_given_again(harness: Any) -> None:
-    """Messages name them: those of before would be read by what came later, perhaps without an error."""
+    """Messages refer to version numbers: a reused number would decode old messages with a new schema."""
     schemas, done = harness.broker.schemas, list[Any]()
     assert (schemas.retire(NAME, done.append), schemas.versions(NAME)) == (0, [])
     for letter in "ab":

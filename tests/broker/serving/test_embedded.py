@@ -158,7 +158,7 @@ def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
 
 
 def test_a_program_that_just_ends_loses_nothing(tmp_path: Path) -> None:
-    """What was acknowledged or handed over goes to the broker, and the broker's to the disk."""
+    """Acknowledgements and sent messages reach the broker, and its disk."""
     program = """
 import sys, geminga
 broker = geminga.embedded(sys.argv[1])

@@ -31,7 +31,7 @@ MIDDLE_OBJECTS = YOUNG_OBJECTS * (YOUNG_PASSES + 2) * MIDDLE_PASSES
 
 
 class Loop:
-    """Runs what is called soon when it is told to."""
+    """Event loop whose soon-called callbacks run on request."""
 
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
@@ -214,7 +214,7 @@ async def _use(port: int, kind: int) -> None:
 def test_what_must_not_be_imported_keeps_nothing_from_being_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In place of a module there may be None, or anything else."""
+    """A module may be replaced by None, or by any other object."""
     asked = lru_cache(lambda: 1)
     asked()
     monkeypatch.setitem(sys.modules, "aiohttp.absent", None)  # type: ignore[arg-type]

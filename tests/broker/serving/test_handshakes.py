@@ -1,4 +1,4 @@
-"""Peers that are in the midst of a handshake, or say nothing: they count, and do not stay."""
+"""Peers that are slow in their handshake, or silent: they are counted, and disconnected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from geminga.testing.certificates import Authority
 
 
 def silent(url: str) -> socket.socket:
-    """Somebody who connects and says nothing."""
+    """Return a connection that sends nothing."""
     return socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10)
 
 
@@ -68,7 +68,7 @@ def test_half_open_handshakes_of_the_web_port_are_within_its_limit(
                 assert time.monotonic() < deadline
 
 
-def test_the_end_of_a_broker_hangs_up_on_who_is_not_through(tls: dict[str, Any]) -> None:
+def test_the_end_of_a_broker_closes_unfinished_handshakes(tls: dict[str, Any]) -> None:
     with contextlib.ExitStack() as stack:
         with embedded(**tls) as broker:
             peers = [stack.enter_context(silent(url)) for url in (broker.service_url, broker.admin_url) * 3]
@@ -82,13 +82,13 @@ def test_a_handshake_that_takes_too_long_ends(tls: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /status.html HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
-def test_who_asks_the_web_port_for_nothing_is_hung_up_on(said: bytes) -> None:
+def test_a_web_connection_without_a_request_is_closed(said: bytes) -> None:
     with embedded(handshake_seconds=0.2) as broker, silent(broker.admin_url) as peer:
         peer.sendall(said)
         assert was_hung_up_on(peer)
 
 
-def test_who_has_asked_may_ask_again() -> None:
+def test_a_web_connection_may_send_further_requests() -> None:
     with embedded(handshake_seconds=0.1) as broker, silent(broker.admin_url) as peer:
         for _ in range(3):
             peer.sendall(b"GET /status.html HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -96,7 +96,7 @@ def test_who_has_asked_may_ask_again() -> None:
             time.sleep(0.15)
 
 
-def test_who_was_let_into_the_handshake_is_not_refused_behind_it(
+def test_a_connection_admitted_to_the_handshake_is_not_refused_after_it(
     authority: Authority, tls: dict[str, Any]
 ) -> None:
     """Its own handshake takes its place, and so may those of others who came later."""

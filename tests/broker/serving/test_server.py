@@ -330,7 +330,7 @@ class StoppingStore(MemoryStore):
         return super().append(ledger_id, entry, done)
 
 
-def test_a_stopped_store_is_told_and_never_receipts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stopped_store_is_reported_and_never_receipts(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         stores: list[StoppingStore] = []
 
@@ -394,7 +394,7 @@ def subscribed(peer: Peer, topic: str, permits: int) -> None:
 
 
 def published(peer: Peer, topic: str, count: int) -> list[tuple[int, int]]:
-    """The ids of so many entries, each of which has its receipt."""
+    """Publish ``count`` entries and return their ids after their receipts."""
     produce = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
     produce.producer.topic, produce.producer.producer_id, produce.producer.request_id = topic, 1, 2
     peer.socket.sendall(encode_command(produce))

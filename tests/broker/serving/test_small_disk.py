@@ -36,7 +36,7 @@ def figures(url: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("client_kind", ["geminga", "pulsar"])
 def test_four_times_its_size_goes_through_a_small_folder(tmp_path: Path, client_kind: str) -> None:
-    """Retention is seven days, so everything that was acknowledged has to give way."""
+    """Retention is seven days, so all acknowledged messages must be deleted early."""
     library = geminga if client_kind == "geminga" else pytest.importorskip("pulsar")
     count, size = 1000, 100_000
     with embedded(tmp_path / "store", disk_limit_bytes=LIMIT) as broker:

@@ -1,4 +1,4 @@
-"""A disk that does not answer: nobody's keep-alive is late, and all goes on when it answers again."""
+"""A disk that hangs: keep-alives stay in time, and all work resumes when the disk responds."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Stalling:
         return answer
 
 
-def test_nobody_waits_for_topics_that_others_load_from_a_disk_that_hangs() -> None:
+def test_clients_do_not_wait_for_topics_that_others_load_from_a_hanging_disk() -> None:
     async def check() -> None:
         async with Stalling() as broker:
             one, two, gone, bystander = [await broker.connect() for _ in range(4)]
@@ -221,7 +221,7 @@ def test_nobody_waits_for_topics_that_others_load_from_a_disk_that_hangs() -> No
     asyncio.run(check())
 
 
-def test_nobody_waits_for_lists_that_others_ask_a_disk_that_hangs_for() -> None:
+def test_clients_do_not_wait_for_lists_that_others_read_from_a_hanging_disk() -> None:
     async def check() -> None:
         async with Stalling() as broker:
             one, two, bystander = [await broker.connect() for _ in range(3)]
@@ -265,7 +265,7 @@ def test_a_list_that_the_disk_fails_to_give_is_refused() -> None:
     asyncio.run(check())
 
 
-def test_a_disk_that_fails_is_told_and_the_next_attempt_succeeds() -> None:
+def test_a_failing_disk_is_reported_and_the_next_attempt_succeeds() -> None:
     async def check() -> None:
         async with Stalling() as broker:
             peer = await broker.connect()
@@ -283,7 +283,7 @@ def test_a_disk_that_fails_is_told_and_the_next_attempt_succeeds() -> None:
     asyncio.run(check())
 
 
-def test_a_catalog_that_stays_unreadable_is_told_to_each_who_asks_and_nobody_else_minds() -> None:
+def test_an_unreadable_catalog_is_reported_to_its_requesters_alone() -> None:
     async def check() -> None:
         async with Stalling() as broker:
             peer, bystander = await broker.connect(), await broker.connect()

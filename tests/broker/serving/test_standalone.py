@@ -218,7 +218,7 @@ def test_damage_is_said_and_the_rest_is_served(started: list[Process], tmp_path:
     assert f"WARNING: {log.name}" in err or "damage" in err, err
 
 
-def test_a_stopped_process_goes_on(started: list[Process], tmp_path: Path) -> None:
+def test_a_stopped_process_resumes(started: list[Process], tmp_path: Path) -> None:
     process = Process(data_dir=str(tmp_path / "s"), web_port=None)
     started.append(process)
     url = process.first_line().split()[3]
@@ -280,7 +280,7 @@ def test_a_web_request_that_was_broken_off_leaves_the_stop_quiet(started: list[P
     assert err.splitlines()[1:] == ["geminga: SIGTERM, stopping"]
 
 
-def test_who_lets_others_in_says_whom_he_asks(tmp_path: Path) -> None:
+def test_listening_beyond_loopback_requires_a_choice_of_authentication(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
     from geminga.cli.standalone import command

@@ -74,7 +74,7 @@ async def _come_and_go(settings: dict[str, Any], context: ssl.SSLContext | None)
 
 
 @pytest.mark.parametrize("is_tls", [False, True])
-def test_who_comes_and_goes_leaves_nothing(
+def test_closed_connections_leave_no_objects(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_tls: bool
 ) -> None:
     caplog.set_level(logging.CRITICAL, "geminga.broker")  # what is captured refers to sessions

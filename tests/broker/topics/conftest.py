@@ -55,7 +55,7 @@ class Topic:
 
     @property
     def ledgers(self) -> int:
-        """How many the store has."""
+        """Return the number of the store's ledgers."""
         return len(self.harness.store.ledgers(TOPIC))
 
     @property

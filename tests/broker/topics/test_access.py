@@ -96,7 +96,7 @@ def test_an_owner_comes_back_behind_one_with_a_very_high_epoch(harness: Any, kno
     assert answer.command.producer_success.topic_epoch == epoch
 
 
-def test_those_who_wait_get_in_one_after_the_other(harness: Any) -> None:
+def test_waiting_producers_are_admitted_in_order(harness: Any) -> None:
     owner, second, third = harness.peer(), harness.peer(), harness.peer()
     create(owner, 1, EXCLUSIVE)
     assert outcome(create(second, 2, WAIT)) == "waits"

@@ -1,4 +1,4 @@
-"""What holds where nobody has set a policy changes: all topics hear of it, and nobody waits for that."""
+"""Changed defaults of policies: all topics apply them, without blocking the loop."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def fill(store: MemoryStore, count: int, **policies: Any) -> None:
         store.put(f"namespace/t/n{number:06d}", data)
 
 
-def test_a_hundred_thousand_namespaces_hold_up_nobody(
+def test_a_hundred_thousand_namespaces_do_not_block_the_loop(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MemoryStore()
@@ -154,7 +154,7 @@ def test_a_policy_that_changes_before_its_turn_is_compared_with_what_was(
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_other_settings_at_the_start_reach_topics_that_nobody_uses(make: Any, how: str) -> None:
+def test_changed_settings_at_the_start_reach_unused_topics(make: Any, how: str) -> None:
     topic = make(retention_minutes=0)
     topic.subscribe()
     topic.publish(5)
@@ -177,7 +177,7 @@ class Shown:
 
 
 @pytest.mark.parametrize("harm", ["lost", "unfit"])
-def test_settings_of_the_last_life_that_nobody_knows_cost_a_walk(make: Any, harm: str) -> None:
+def test_unknown_settings_of_the_previous_run_cause_a_walk(make: Any, harm: str) -> None:
     topic = make()
     topic.leave()
     store = topic.harness.store

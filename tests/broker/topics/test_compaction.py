@@ -122,7 +122,7 @@ def send_rounds(peer: Peer, numbers: range) -> None:
 
 
 def newest(pairs: list[Pair]) -> dict[str, bytes]:
-    """What compaction is to leave."""
+    """Return the newest value of each key, as compaction must keep it."""
     kept: dict[str, bytes] = {}
     for key, value in pairs:
         if key is None:
@@ -225,7 +225,7 @@ def test_what_is_trimmed_stays_compacted(make_harness: Any) -> None:
     assert [pair for _, pair in read(harness)] == [(f"k{n % 4}", b"%d" % n) for n in range(56, 60)]
 
 
-def test_reader_goes_on_at_its_place(make_harness: Any) -> None:
+def test_reader_continues_at_its_position(make_harness: Any) -> None:
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
     for number in range(40):
@@ -244,7 +244,7 @@ def test_reader_goes_on_at_its_place(make_harness: Any) -> None:
 def test_what_comes_behind_the_end_of_then_is_not_skipped(
     make_harness: Any, placed: str, before: int
 ) -> None:
-    """A subscription from the end on, of a topic with nothing (left) in it: it gets what came since."""
+    """A subscription from the end of an empty or trimmed topic receives newer messages."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
     for number in range(before):
@@ -313,7 +313,7 @@ def test_what_is_acknowledged_does_not_come_again_when_it_is_trimmed(
 @pytest.mark.parametrize(
     "how", ["seek", "seek to now", "reset", "reset to now", "behind the last", "created"]
 )
-def test_who_is_moved_to_the_end_gets_nothing_older(make_harness: Any, how: str) -> None:
+def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness: Any, how: str) -> None:
     """Where everything is trimmed the end is the topic's beginning, too; and over a restart."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
@@ -406,7 +406,7 @@ def test_reader_keeps_the_ledger_it_reads_when_nothing_is_to_be_compacted_any_mo
 def test_what_a_deleted_subscription_left_behind_is_not_taken_up(
     make_harness: Any, monkeypatch: pytest.MonkeyPatch, is_wanted_again: bool
 ) -> None:
-    """Somebody reads the compacted ledger, so it stays for a while; then the process is killed."""
+    """A reader keeps the compacted ledger for a while; then the process is killed."""
     monkeypatch.setattr(compacted_view, "ENTRIES_PER_FETCH", 2)
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
@@ -830,7 +830,7 @@ def until_the_new_ledger_is_being_named(harness: Harness, monkeypatch: pytest.Mo
 
 
 def test_an_end_while_the_new_ledger_is_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the cursor names is never deleted: what is below its horizon may be nowhere else soon."""
+    """The ledger named by the cursor is never deleted: entries below its horizon may not exist elsewhere."""
     disk = SimulatedDisk()
     harness = Harness(open_store(disk), **SMALL)
     writer = until_the_new_ledger_is_being_named(harness, monkeypatch)

@@ -1,4 +1,4 @@
-"""Deduplication: one copy of each (producer, sequence id), whatever happens in between."""
+"""Deduplication: one copy of each (producer, sequence id), after any events in between."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_duplicates_are_receipted_as_such(harness: Any, make: Any) -> None:
     assert stored(harness) == [b"10", b"11"]
 
 
-def test_names_are_told_apart(harness: Any, make: Any) -> None:
+def test_producer_names_are_distinguished(harness: Any, make: Any) -> None:
     one, _ = connect(harness, "one")
     two, _ = connect(harness, "two")
     one.send(5, make(5, "one"))

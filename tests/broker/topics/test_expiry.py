@@ -1,4 +1,4 @@
-"""TTL, retention, and what is deleted because nobody uses it."""
+"""TTL, retention, and deletion of unused subscriptions and topics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_is_not_needed_goes_where_no_age_can_be_read(
 def test_nothing_is_trimmed_where_compaction_cannot_hold_it(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a threshold is set for must not go before it is compacted."""
+    """With a threshold, entries must not be deleted before they are compacted."""
 
     def refused(*_: Any) -> None:
         raise StoreBusy("slow")

@@ -88,7 +88,7 @@ def test_nothing_is_read_while_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -
     assert len(scans) == 2
 
 
-def test_reading_that_breaks_off_goes_on_with_the_next() -> None:
+def test_an_interrupted_read_continues_with_the_next_key() -> None:
     index = ExpiryIndex(SmallPages())
     for number, text in enumerate(TOPICS):
         arm(index, text, TopicRecord(), 10 + number)

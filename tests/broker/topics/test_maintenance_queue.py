@@ -1,4 +1,4 @@
-"""Which topics are looked at in which round."""
+"""Rounds in which topics are checked."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_unsubscribing(harness: Any) -> None:
     assert peer.request("unsubscribe", consumer_id=1).type == Command.SUCCESS
 
 
-def test_it_is_gone_when_nobody_is_left(harness: Any, producer: Any) -> None:
+def test_the_topic_is_removed_after_the_last_client(harness: Any, producer: Any) -> None:
     producer.disconnect()
     assert list(harness.actions.walk("public/default", "non-persistent")) == [TOPIC]
     harness.advance(200)

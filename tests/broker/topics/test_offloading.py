@@ -248,7 +248,7 @@ class Agenda:
 
 
 class Tier:
-    """Cheap storage that refuses what it is told to; of each try it is kept what was wanted."""
+    """Offload storage that refuses requests on demand, and records them."""
 
     borrowed = location = ""
 
@@ -338,7 +338,7 @@ def test_copies_of_ledgers_that_are_offloaded_go_where_another_one_could_not() -
     assert topic.offload.due_ms > topic.scheduler.now_ms + 1_000_000
 
 
-def test_what_an_administrator_has_mended_does_not_wait_any_more() -> None:
+def test_work_resumes_after_an_administrators_repair() -> None:
     topic = Retried(lag_ms=1000)
     topic.tier.refused = {("offload", 1)}
     assert topic.check() == [("offload", 1)]
@@ -349,7 +349,7 @@ def test_what_an_administrator_has_mended_does_not_wait_any_more() -> None:
     assert topic.offload.due_ms == topic.scheduler.now_ms + 1000
 
 
-def test_a_file_that_is_not_what_was_written_is_made_anew_after_a_while() -> None:
+def test_a_file_with_wrong_contents_is_rewritten_after_a_delay() -> None:
     """Else a place that keeps nothing would be written to without a break."""
     topic = Retried()
     topic.tier.refused = {("drop", 1)}

@@ -1,4 +1,4 @@
-"""Partitioned topics come, grow and go in slices of a turn: whoever meets them half done loses nothing."""
+"""Partitioned topics are created, grown and deleted in slices: clients in between lose nothing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def wait_for(sliced: Sliced, peer: Any, kind: int) -> None:
 
 
 # --- growing ---
-def test_who_has_subscribed_has_subscribed_to_what_grows(sliced: Sliced) -> None:
+def test_new_partitions_get_the_existing_subscriptions(sliced: Sliced) -> None:
     create(sliced, 2, "s", "other")
     said = grow(sliced, 5)
     assert not said
@@ -105,7 +105,7 @@ def test_what_is_published_to_a_partition_before_its_turn_has_come_is_not_missed
     assert topic.subscriptions["s"].backlog == 1
 
 
-def test_growth_that_a_crash_has_cut_off_goes_on_when_it_is_asked_for_again(sliced: Sliced) -> None:
+def test_growth_interrupted_by_a_crash_resumes_at_the_next_request(sliced: Sliced) -> None:
     create(sliced, 2, "s")
     grow(sliced, 6)
     sliced.turn()
@@ -168,7 +168,7 @@ def test_two_deletions_are_one_and_what_comes_behind_them_stays(sliced: Sliced) 
 
 
 def test_rules_and_schemas_of_another_one_of_its_name_stay(sliced: Sliced) -> None:
-    """What the deleted one had goes with its record, and not when that is reported to be durable."""
+    """Data of the deleted topic is deleted with its record, not when that is reported to be durable."""
     create(sliced, 3)
     namespaces = sliced.broker.namespaces
     namespaces.set_topic_policy(NAME, "message_ttl_in_seconds", 77)
@@ -185,7 +185,7 @@ def test_rules_and_schemas_of_another_one_of_its_name_stay(sliced: Sliced) -> No
     assert namespaces.get_topic_policy(NAME, "message_ttl_in_seconds") == 99
 
 
-def test_a_broker_that_ends_tells_all_who_wait_for_a_deletion(sliced: Sliced) -> None:
+def test_a_stopping_broker_answers_all_waiting_deletions(sliced: Sliced) -> None:
     create(sliced, 20)
     first = delete(sliced)
     sliced.turn()

@@ -1,4 +1,4 @@
-"""One queue for the entries of all topics that are under way."""
+"""One queue for the pending entries of all topics."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def filled(harness: Any, make_entry: Any, times: list[int]) -> Any:
     return harness.broker.topics.find(NAME)
 
 
-def test_idle_means_that_nobody_is_there_and_nothing_is_under_way(harness: Any, make_entry: Any) -> None:
+def test_idle_means_no_clients_and_no_pending_work(harness: Any, make_entry: Any) -> None:
     topic = filled(harness, make_entry, [])
     assert not topic.idle
     peer = next(iter(harness.broker.sessions)).output

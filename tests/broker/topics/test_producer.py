@@ -45,7 +45,7 @@ def test_receipts_and_errors(peer: Any) -> None:
     assert peer.pop().command.send_error.message == "disk"
 
 
-def test_who_it_is(peer: Any) -> None:
+def test_the_producer_shows_its_identity(peer: Any) -> None:
     producer = peer.session.producers[1]
     assert producer.metadata == {"a": "b"}
     assert producer.access_mode_name == "Shared"

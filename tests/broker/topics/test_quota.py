@@ -1,4 +1,4 @@
-"""Backlog quotas: three actions, two limits, who is told what, and how it ends."""
+"""Backlog quotas: three actions, two limits, the errors for clients, and their end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def done(error: Exception | None) -> None:
 
 
 class Topic:
-    """A topic, a producer on it, and what is asked of both."""
+    """A topic, a producer on it, and requests to both."""
 
     def __init__(self, harness: Any, make_entry: Callable[..., bytes]) -> None:
         self.harness = harness
@@ -87,7 +87,7 @@ def test_a_full_backlog_stops_producers_until_it_shrinks(make: Any, action: str,
     assert not topic.exceeded
 
 
-def test_the_error_says_who_keeps_how_much_and_since_which_message(make: Any) -> None:
+def test_the_error_names_subscription_size_and_oldest_message(make: Any) -> None:
     topic = make(backlog_quota_bytes=500)
     topic.subscribe("fast")
     topic.publish(4, messages=10)
@@ -163,7 +163,7 @@ def test_each_limit_has_its_own_action(make: Any) -> None:
     assert topic.open_producer().error.error == pb.ProducerBlockedQuotaExceededException
 
 
-def test_a_quota_that_is_taken_away_holds_nobody(make: Any) -> None:
+def test_a_removed_quota_blocks_no_producer(make: Any) -> None:
     topic = make(backlog_quota_bytes=500)
     topic.subscribe()
     topic.publish(10)

@@ -1,4 +1,4 @@
-"""What the store says of a topic as such."""
+"""Stored record of a topic."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.broker.topics.conftest import NAME, TOPIC, done
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 LATE = UNUSED_SECONDS + 3 * ROUND_SECONDS
-"""How late upkeep may be."""
+"""Largest delay of maintenance."""
 HOW = pytest.mark.parametrize("how", ["leave", "restart", "crash"])
 
 
@@ -30,7 +30,7 @@ def end(topic: Any, how: str) -> None:
 
 # --- retention ---
 @HOW
-def test_retention_frees_the_last_ledger_of_a_topic_that_nobody_uses(make: Any, how: str) -> None:
+def test_retention_frees_the_last_ledger_of_an_unused_topic(make: Any, how: str) -> None:
     topic = make(retention_minutes=60)
     topic.publish(5)
     end(topic, how)
@@ -105,7 +105,7 @@ def test_long_retention_has_no_crowd_of_short_ledgers(make: Any) -> None:
 
 # --- TTL ---
 @HOW
-def test_ttl_frees_what_nobody_acknowledges_in_a_topic_that_nobody_uses(make: Any, how: str) -> None:
+def test_ttl_frees_unacknowledged_messages_of_an_unused_topic(make: Any, how: str) -> None:
     topic = make(message_ttl_seconds=600, retention_minutes=0)
     topic.subscribe()
     topic.publish(5)
@@ -199,7 +199,7 @@ def test_looking_at_a_topic_is_no_use_of_it(make: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_a_restart_does_not_begin_the_time_anew(make: Any, how: str) -> None:
+def test_a_restart_does_not_restart_the_time(make: Any, how: str) -> None:
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=int(3 * HOUR))
     topic.peer.disconnect()
     topic.harness.advance(2 * HOUR)
@@ -241,7 +241,7 @@ def test_subscriptions_and_their_backlog_keep_a_topic(make: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["leave", "restart", "crash"])
-def test_subscriptions_expire_in_topics_that_nobody_uses(make: Any, how: str) -> None:
+def test_subscriptions_expire_in_unused_topics(make: Any, how: str) -> None:
     topic = make(subscription_expiration_minutes=3 * 60)
     topic.subscribe()
     topic.peer.disconnect()
@@ -278,7 +278,7 @@ def test_a_subscription_that_expires_lets_its_messages_go(make: Any) -> None:
     assert (topic.subscriptions, topic.ledgers) == ([], 0)
 
 
-def test_a_quota_gives_up_old_messages_of_topics_that_nobody_uses(make: Any) -> None:
+def test_a_quota_evicts_old_messages_of_unused_topics(make: Any) -> None:
     topic = make(
         backlog_quota_seconds=600, backlog_quota_action="consumer_backlog_eviction", retention_minutes=0
     )
@@ -320,7 +320,7 @@ def test_so_do_policies_of_one_topic_and_its_partitions(make: Any) -> None:
     assert (left, topic.topics.loaded()) == ([[], [], []], [NAME])
 
 
-def test_a_walk_goes_on_after_a_crash(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_resumes_after_a_crash(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_maintenance, "WALK_SAVED_TOPICS", 10)
     monkeypatch.setattr(background_jobs, "SLICE_STEPS_MAX", 35)
     topic = make(retention_minutes=-1)
@@ -377,7 +377,7 @@ def test_topics_of_before_the_index_are_found_once(make: Any) -> None:
 
 # --- what it costs ---
 class Counted:
-    """Which topics are loaded from now on, and what is written."""
+    """Records which topics are loaded from now on, and what is written."""
 
     def __init__(self, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loaded: list[str] = []
@@ -570,7 +570,7 @@ def test_what_is_remembered_of_very_many_topics_goes_with_them(
 
 
 # --- a disk that does not answer ---
-def test_upkeep_waits_for_the_disk_and_nobody_with_it(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_waits_for_the_disk_without_blocking(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make(retention_minutes=1)
     topic.publish(5)
     topic.leave()

@@ -1,4 +1,4 @@
-"""Which topics exist, and which of them are in memory."""
+"""Existing topics, and the topics in memory."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_topics_are_counted_in_slices_while_they_come_and_go(
     assert len(list(topics.walk("public/default", persistent=True))) == 12
 
 
-def test_partitions_are_deleted_in_steps_and_nobody_makes_one_meanwhile(
+def test_partitions_are_deleted_in_steps_and_not_created_meanwhile(
     harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs: list[Any] = []
@@ -289,7 +289,7 @@ def test_large_cursors_are_loaded_in_steps_and_others_are_heard_in_between(
     assert one.pop().type == two.pop().type == pb.BaseCommand.SUCCESS
 
 
-def test_whoever_cannot_wait_loads_the_topic_at_once_and_that_is_the_one(
+def test_a_synchronous_load_supersedes_a_pending_one(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Stepwise(make_harness, monkeypatch)
@@ -304,7 +304,7 @@ def test_whoever_cannot_wait_loads_the_topic_at_once_and_that_is_the_one(
     assert len(topic.subscriptions["s0"].consumers) == 1
 
 
-def test_a_peer_that_leaves_while_it_waits_harms_nobody(
+def test_a_peer_that_disconnects_while_waiting_affects_no_other(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Stepwise(make_harness, monkeypatch)
@@ -389,7 +389,7 @@ def test_what_follows_when_many_topics_were_read_at_once_is_done_in_slices(
     assert topics.loaded_count == len(names)
 
 
-def test_very_many_who_wait_for_one_topic_go_on_in_slices(
+def test_very_many_callers_waiting_for_one_topic_continue_in_slices(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = SlowDisk(make_harness, monkeypatch)
@@ -501,7 +501,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_policies_that_change_many_times_are_told_in_few_walks(told: list[str]) -> None:
+def test_policies_that_change_many_times_are_applied_in_few_walks(told: list[str]) -> None:
     """A tenant's administrator changes them in a loop: a walk over all topics for each would be for all."""
     sliced = Sliced(Random(0), 1.0)
     topics, namespaces = sliced.broker.topics, sliced.broker.namespaces
@@ -523,7 +523,7 @@ def test_policies_that_change_many_times_are_told_in_few_walks(told: list[str]) 
         assert topic.policies.max_producers_per_topic == 199
 
 
-def test_policies_of_a_topic_are_told_to_it_alone(harness: Any, topics: Any, told: list[str]) -> None:
+def test_policies_of_a_topic_are_applied_to_it_alone(harness: Any, topics: Any, told: list[str]) -> None:
     for text in ("p-partition-0", "p-partition-1", "other", "p"):
         topics.make(TopicName.parse(text))
     told.clear()
@@ -547,7 +547,7 @@ def test_settings_that_change_many_times_share_what_they_are_compared_with() -> 
     sliced.settle()
 
 
-def test_whoever_has_changed_policies_hears_when_all_topics_know(told: list[str]) -> None:
+def test_a_change_of_policies_is_answered_after_all_topics_apply_it(told: list[str]) -> None:
     """Else an administrator would be told that entries have to be encrypted, and topics took others."""
     sliced = Sliced(Random(0), 1.0)
     namespaces, topics = sliced.broker.namespaces, sliced.broker.topics

@@ -171,7 +171,7 @@ class BrokersResource(Resource):
         return answer(self.server.broker.dynamic.changed)
 
     async def change_configuration(self, request: web.Request) -> web.Response:
-        """Change a setting durably, or reset it to its start value; 412 for settings read only at the start."""
+        """Change a setting durably, or reset it to its start value; 412 if it is read only at the start."""
         dynamic, name = self.server.broker.dynamic, part(request, "name")
         if request.method == "POST":
             text = part(request, "value")

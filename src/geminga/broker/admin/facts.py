@@ -51,7 +51,7 @@ def rate_published(topic: Topic, now: float) -> float:
 
 
 def consumer_type(subscription: PersistentSubscription) -> str:
-    """``Shared`` and so on; empty before the first consumer."""
+    """Return ``Shared``, ``Failover`` and so on; empty before the first consumer."""
     return subscription.consumers[0].type_name if subscription.consumers else ""
 
 
