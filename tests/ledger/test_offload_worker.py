@@ -160,6 +160,7 @@ def test_damage_is_found_by_the_process_and_reported_by_the_store(store: TieredS
     error = offload(store, ledger)
     assert f"ledger {ledger}, entry 77 (" in str(error)
     assert "fails its checksum" in str(error)
+    until(store, lambda: not store.catalog.suspects())
     assert not files(tmp_path)
     store.close()
 
