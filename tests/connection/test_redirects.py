@@ -1,4 +1,4 @@
-"""Where REST's redirects are followed to, with credentials, and where they are not."""
+"""Redirects of the REST API that are followed, with credentials, and those that are refused."""
 
 from __future__ import annotations
 
