@@ -341,7 +341,7 @@ def test_time_is_up_however_slowly_something_comes(scripted: Callable[..., Scrip
 
 def test_a_web_server_that_is_no_broker(scripted: Callable[..., Scripted], call: Call) -> None:
     server = scripted(answer(200, b"<html>"))
-    with pytest.raises(ProtocolError, match=r"no JSON: is this the web address"):
+    with pytest.raises(ProtocolError, match=r"not JSON: is this the web address"):
         call(server.url, "GET", "clusters")
 
 
