@@ -252,7 +252,7 @@ BEHAVIOUR = (
     ),
     Behaviour(
         "the client used in a forked child", "waits for ever", "`ForkedProcessError`: make one in the child",
-        "threads do not survive a fork", "tests/client/test_sync.py::test_a_forked_child_is_told",
+        "threads do not survive a fork", "tests/client/test_sync.py::test_calls_in_a_forked_child_raise",
     ),
 )  # fmt: skip
 

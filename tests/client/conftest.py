@@ -23,14 +23,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture
 def client(pulsar_broker: EmbeddedBroker) -> Iterator[geminga.Client]:
-    """Of an embedded broker; one that does not wait long."""
+    """Client of an embedded broker, with short time-outs."""
     with geminga.Client(pulsar_broker.service_url, operation_timeout_seconds=10) as client:
         yield client
 
 
 @pytest.fixture
 def topic(pulsar_topic: str) -> str:
-    """One that nobody has used."""
+    """Name of an unused topic."""
     return pulsar_topic
 
 

@@ -21,7 +21,7 @@ class CuttingProxy:
     """
 
     side: type[_Side]
-    """What carries the bytes of one side of a connection."""
+    """Relay for the bytes of one direction of a connection."""
 
     def __init__(self, port: int, budgets: Callable[[], tuple[Budget, Budget]]) -> None:
         self.broker_port = port

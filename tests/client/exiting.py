@@ -28,7 +28,7 @@ DESCRIPTOR = -1
 
 
 def receipted(number: int, result: object = geminga.Result.Ok) -> None:
-    """One write, which survives whatever ends the process next."""
+    """Make one write, which survives any end of the process."""
     if result is geminga.Result.Ok:
         os.write(DESCRIPTOR, b"%d\n" % number)
 
@@ -63,7 +63,7 @@ def signals(of_asyncio: bool) -> None:
 
 
 def act() -> None:
-    """What the callback of one message does beside noting its receipt."""
+    """Additional work of a message's callback, besides noting its receipt."""
     style = random.Random(SEED).choice([""] * 6 + ["exit", "shutdown", "close", "fork"])
     if style == "exit":
         raise SystemExit("said by a callback")

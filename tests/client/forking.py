@@ -26,7 +26,7 @@ SECONDS_MAX = 60.0
 
 
 class Scenario:
-    """What one scenario works with."""
+    """State of one scenario."""
 
     def __init__(self, url: str, name: str) -> None:
         self.url = url
@@ -77,7 +77,7 @@ def ended(child: int) -> int | None:
 
 
 def send_callback(s: Scenario) -> None:
-    """Of a batch of 50, the child has one callback, and the parent all."""
+    """In a batch of 50, the child gets one callback, and the parent all."""
     consumer = s.client.subscribe(s.topic, "s")
     producer = s.client.create_producer(s.topic, batching_enabled=True, batching_max_publish_delay_ms=20)
     done: list[int] = []
@@ -216,7 +216,7 @@ def table_view(s: Scenario) -> None:
 
 
 def client_of_the_child(s: Scenario) -> None:
-    """What it sends, and has not closed, arrives."""
+    """A message that it sends arrives although its client was not closed."""
     consumer = s.client.subscribe(s.topic, "s")
     producer = s.client.create_producer(s.topic)
 

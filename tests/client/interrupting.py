@@ -85,7 +85,7 @@ def interruptions(
 
 
 class Raised(Exception):
-    """What a handler raises, as KeyboardInterrupt is."""
+    """Exception raised by a handler, like KeyboardInterrupt."""
 
 
 def raise_it() -> None:

@@ -53,7 +53,7 @@ WRONG_VALUES = [
     ["x"], ("a", 5),
 ]  # fmt: skip
 WITH_ANOTHER_NAME = {"service_url": "service URL", "encryption_key": "encrypt", "encryption_keys": "encrypt"}
-"""What a refusal says when it does not say the argument's name."""
+"""Expected text of a refusal that does not name the argument."""
 
 
 @pytest.fixture(scope="module")

@@ -127,7 +127,7 @@ def test_a_woken_and_then_cancelled_receive_leaves_the_message_to_the_next(
     run(main())
 
 
-def test_the_time_of_a_receive_does_not_start_anew_when_another_takes_its_message(
+def test_the_timeout_of_a_receive_does_not_restart_when_another_takes_its_message(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
     async def main() -> None:

@@ -26,7 +26,7 @@ KEYS = 20
 
 
 @pytest.fixture(autouse=True)
-def nobody_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_warning_was_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_handle, "_warned_about_keys", set())
     monkeypatch.setattr(message_building, "_logged", set())
 
@@ -60,7 +60,7 @@ def publish_keys(client: Any, topic: str, *, table: bool = False, **options: Any
 
 
 def consumers_of_keys(client: Any, topic: str, **options: Any) -> dict[str, set[int]]:
-    """Which of three Key_Shared consumers each key went to."""
+    """Return the one of three Key_Shared consumers that received each key."""
     consumers = [
         client.subscribe(topic, "s", consumer_type=geminga.ConsumerType.KeyShared, consumer_name=f"c{n}")
         for n in range(3)
@@ -90,7 +90,7 @@ def test_each_key_goes_to_one_key_shared_consumer(pulsar_client, pulsar_topic, o
     assert not [record for record in caplog.records if "KeyBased" in record.getMessage()]
 
 
-def test_keys_that_share_batches_on_key_shared_are_told_of_once(pulsar_client, pulsar_topic, caplog):
+def test_keys_that_share_batches_on_key_shared_are_logged_once(pulsar_client, pulsar_topic, caplog):
     with caplog.at_level(logging.INFO, "geminga"):
         consumers_of_keys(pulsar_client, pulsar_topic, batching_enabled=True)
         publish_keys(pulsar_client, pulsar_topic, batching_enabled=True, producer_name="second")

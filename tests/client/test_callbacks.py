@@ -127,7 +127,7 @@ def test_one_callback_of_many_may_ask_for_the_end_of_its_thread(
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_a_callback_may_end_an_asyncio_program_when_all_are_told(
+def test_a_callback_may_end_an_asyncio_program_after_all_callbacks(
     pulsar_broker: Any, pulsar_topic: str, kind: type[BaseException]
 ) -> None:
     outcomes = Outcomes(raising(kind))
@@ -145,7 +145,7 @@ def test_a_callback_may_end_an_asyncio_program_when_all_are_told(
 
 
 @KINDS
-def test_what_fails_to_be_sent_is_told_to_all(broker: Any, kind: type[BaseException]) -> None:
+def test_failed_sends_are_reported_to_all_callbacks(broker: Any, kind: type[BaseException]) -> None:
     """At the end of the client, on its thread, when its loop has ended."""
     from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -165,9 +165,7 @@ def test_what_fails_to_be_sent_is_told_to_all(broker: Any, kind: type[BaseExcept
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_what_is_refused_on_the_caller_s_thread_is_told_to_all(
-    broker: Any, kind: type[BaseException]
-) -> None:
+def test_refusals_on_the_callers_thread_are_reported_to_all(broker: Any, kind: type[BaseException]) -> None:
     """The client has ended: there is no other thread; the program ends when all are told."""
     client = geminga.Client(broker.url)
     producer = client.create_producer("t")
@@ -205,7 +203,7 @@ def test_a_callback_cannot_close_its_client(pulsar_broker: Any, pulsar_topic: st
 
 
 def receiver(consumer: Any) -> tuple[threading.Thread, list[AlreadyClosed]]:
-    """A thread that waits for a message, and what it was told instead."""
+    """A thread that waits for a message, and the error it got instead."""
     ended: list[AlreadyClosed] = []
 
     def receive() -> None:
@@ -220,7 +218,7 @@ def receiver(consumer: Any) -> tuple[threading.Thread, list[AlreadyClosed]]:
 
 
 def test_a_callback_may_shut_its_client_down(pulsar_broker: Any, pulsar_topic: str) -> None:
-    """Whoever waits on another thread is told of it."""
+    """Waiters on other threads get the error."""
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic)
     consumer = client.subscribe(pulsar_topic + "-other", "s")

@@ -1,4 +1,4 @@
-"""Arrow tables through both shells: what is sent arrives, whoever waits first."""
+"""Arrow tables through both APIs: sent rows arrive, in any order of the waits."""
 
 import asyncio
 import threading

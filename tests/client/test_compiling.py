@@ -70,7 +70,7 @@ def test_what_is_compiled_already_is_used_at_once(
 
 
 @pytest.mark.parametrize("ended", [0, 1, -9])
-def test_what_could_not_be_kept_is_told_once(
+def test_a_cache_that_cannot_be_written_is_logged_once(
     started: list[Any], ended: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not compiled.at_hand()
@@ -99,9 +99,7 @@ def test_where_no_process_can_be_started_they_are_compiled_here(
     assert compiled.at_hand()
 
 
-def test_the_mark_lies_where_numba_keeps_what_it_compiles(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_mark_is_in_the_cache_folder_of_numba(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "given"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     assert {mark.parent for mark in compiled._places()} == {tmp_path / "given"}

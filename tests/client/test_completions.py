@@ -77,7 +77,7 @@ def test_errors_reach_every_kind_of_token():
 
 
 class OwnFuture(asyncio.Future):
-    """What a loop of somebody else's may make."""
+    """A future class of another event loop."""
 
 
 class Callable:
@@ -120,7 +120,7 @@ def test_receipts_reach_every_kind_of_token():
     asyncio.run(scene())
 
 
-def test_a_callback_that_raises_harms_nobody(caplog):
+def test_a_callback_that_raises_affects_no_other(caplog):
     got = []
 
     def broken(result, message_id):

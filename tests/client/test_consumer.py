@@ -118,7 +118,7 @@ def test_acknowledging_by_id_and_after_a_restart_of_the_consumer(
         consumer.receive(100)
 
 
-def test_a_partly_acknowledged_batch_comes_again_as_a_whole(
+def test_a_partly_acknowledged_batch_is_redelivered_as_a_whole(
     pulsar_client: Any, pulsar_topic: str, subscribe: Any
 ) -> None:
     values = publish(pulsar_client, pulsar_topic, 5)
@@ -129,7 +129,7 @@ def test_a_partly_acknowledged_batch_comes_again_as_a_whole(
     assert data(receive(subscribe(), 5)) == values
 
 
-def test_of_a_partly_acknowledged_batch_the_rest_comes_again(
+def test_the_rest_of_a_partly_acknowledged_batch_is_redelivered(
     pulsar_client: Any, pulsar_topic: str, subscribe: Any
 ) -> None:
     values = publish(pulsar_client, pulsar_topic, 5)
@@ -693,7 +693,7 @@ class Heard:
         raise RuntimeError("a listener's own mistake")
 
 
-def test_an_event_listener_hears_who_is_active(
+def test_an_event_listener_is_notified_of_the_active_consumer(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
     # With partition 0 the first name is active; without partitions the topic's name would decide.

@@ -194,7 +194,7 @@ def test_hosts_are_tried_in_turn(scripted):
     run(scripted, body, url="pulsar://127.0.0.1:1,127.0.0.1:{port},127.0.0.1:2")
 
 
-def test_an_unreachable_service_url_is_waited_for_and_told(scripted, caplog):
+def test_an_unreachable_service_url_is_waited_for_and_logged(scripted, caplog):
     async def body(broker, context):
         with pytest.raises(
             ServiceUnreachable,
@@ -210,7 +210,7 @@ def test_an_unreachable_service_url_is_waited_for_and_told(scripted, caplog):
     assert "127.0.0.1:1 refused" in told[0]
 
 
-def test_what_waiting_would_not_mend_is_told_at_once(scripted, monkeypatch):
+def test_an_error_that_waiting_cannot_fix_is_raised_at_once(scripted, monkeypatch):
     async def body(broker, context):
         async def unknown(*_arguments, **_options):
             raise socket.gaierror(socket.EAI_NONAME, "unknown")
@@ -360,7 +360,7 @@ def test_what_ended_with_the_client_is_given_up_without_a_word(scripted):
     run(scripted, body)
 
 
-def test_who_stops_opening_several_hears_of_that_alone(scripted):
+def test_cancelling_the_opening_of_several_raises_only_that(scripted):
     """And not of what had ended with the client already."""
 
     async def body(broker, context):

@@ -118,7 +118,7 @@ def test_a_listener_works_off_what_came(pulsar_client: Any, pulsar_topic: str) -
     assert len({*heard, *others}) == 100
 
 
-def test_who_waits_and_would_wait_for_ever_is_told(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_receiver_that_would_wait_forever_gets_an_error(pulsar_client: Any, pulsar_topic: str) -> None:
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     ended = threading.Event()
 

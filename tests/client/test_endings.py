@@ -41,7 +41,7 @@ def backlog(broker: Any, topic: str) -> int:
 
 
 class Blocked:
-    """A thread in a blocking call, and what came of it."""
+    """A thread in a blocking call, and its outcome."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.outcome: Any = None
@@ -65,7 +65,7 @@ class Blocked:
 
 
 @pytest.mark.parametrize("end", ["shutdown", "close"])
-def test_threads_that_wait_for_messages_are_told_of_the_end(
+def test_threads_that_wait_for_messages_get_an_error_at_the_end(
     pulsar_broker: Any, pulsar_topic: str, end: str
 ) -> None:
     client = pulsar_broker.client()
@@ -93,7 +93,7 @@ def test_threads_that_wait_for_messages_are_told_of_the_end(
         assert isinstance(outcomes[number], AlreadyClosed)
 
 
-def test_threads_that_wait_for_receipts_or_permits_are_told_of_a_shutdown(broker: Any) -> None:
+def test_threads_that_wait_for_receipts_or_permits_get_an_error_at_shutdown(broker: Any) -> None:
     broker.answers.pop(geminga_send())  # no receipt ever comes
     client = geminga.Client(broker.url)
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
@@ -117,7 +117,7 @@ def geminga_send() -> int:
     return int(pb.BaseCommand.SEND)
 
 
-def test_tasks_that_wait_are_told_of_a_shutdown(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_waiting_tasks_get_an_error_at_shutdown(pulsar_broker: Any, pulsar_topic: str) -> None:
     async def main() -> None:
         client = geminga.asyncio.Client(pulsar_broker.service_url)
         consumer = await client.subscribe(pulsar_topic, "s")
@@ -235,7 +235,7 @@ def test_a_dropped_client_with_a_listener_lives_on(pulsar_broker: Any, pulsar_to
     runtime.close()
 
 
-def test_nobody_is_called_any_more_when_a_client_is_closed(
+def test_no_callback_runs_after_a_client_is_closed(
     pulsar_broker: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after the close of a consumer: what a listener is just at is waited for."""
@@ -311,9 +311,7 @@ def test_a_second_stop_does_not_cut_the_end_short() -> None:
     assert cleaned == ["up"]
 
 
-def test_who_sends_while_the_loop_of_a_closed_producer_ends_is_told(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker: Any, pulsar_topic: str) -> None:
     """The producer was closed before: the loop still answers, until it ends in the midst of an answer."""
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic)
@@ -506,9 +504,7 @@ def test_an_end_that_is_cancelled_is_an_end(pulsar_broker: Any, pulsar_topic: st
     asyncio.run(main())
 
 
-def test_whoever_closes_a_producer_again_waits_for_the_end_that_goes_on(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+def test_closing_a_producer_again_waits_for_the_running_close(pulsar_broker: Any, pulsar_topic: str) -> None:
     async def main() -> None:
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
             producer = await client.create_producer(

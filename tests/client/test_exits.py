@@ -105,7 +105,7 @@ def nobody_is_left(broker: Any) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.simulation(60, 20)
-def test_programs_end_whatever_happens(
+def test_programs_end_in_every_scenario(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, tmp_path: Path, programs: Programs,
     seeds: range,
 ) -> None:  # fmt: skip
@@ -116,7 +116,7 @@ def test_programs_end_whatever_happens(
 
 @pytest.mark.long
 @pytest.mark.timeout(4 * 3600)
-def test_ten_thousand_programs_end_whatever_happens(
+def test_ten_thousand_programs_end_in_every_scenario(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, tmp_path: Path, programs: Programs
 ) -> None:
     for seed in range(1_000, 11_000):
@@ -144,7 +144,7 @@ def test_a_program_with_an_interpreter_of_its_own_ends_as_well(
 
 
 @pytest.mark.parametrize("action", ["raise KeyboardInterrupt", "raise SystemExit(0)"])
-def test_who_interrupts_the_end_has_it_at_once(broker: Any, action: str) -> None:
+def test_interrupting_the_end_ends_the_process_at_once(broker: Any, action: str) -> None:
     """The interpreter waits a little for what is pending; a signal's handler that raises then is no error."""
     from geminga.wire.proto import pulsar_wire_pb2 as pb
 

@@ -205,7 +205,7 @@ def test_a_reader_starts_again_in_the_new_cluster(clusters: list[Any]) -> None:
     client.close()
 
 
-def test_versions_of_schemas_are_asked_for_anew(clusters: list[Any]) -> None:
+def test_schema_versions_are_fetched_again_after_a_move(clusters: list[Any]) -> None:
     """Both clusters have a version 0 of the topic's schema, and they are not the same."""
     pytest.importorskip("fastavro")
     schema = geminga.schema

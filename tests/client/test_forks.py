@@ -51,6 +51,6 @@ CODES: dict[str, list[int]] = {"callback_that_exits": [7, 1], "signal_handler": 
 
 
 @pytest.mark.parametrize("name", NOTES)
-def test_the_child_ends_and_its_parent_goes_on(outcome: dict[str, dict[str, Any]], name: str) -> None:
+def test_the_child_ends_and_its_parent_continues(outcome: dict[str, dict[str, Any]], name: str) -> None:
     assert sorted(outcome[name]["notes"]) == NOTES[name]
     assert outcome[name]["codes"] == CODES.get(name, [0] * len(outcome[name]["codes"]))

@@ -37,7 +37,7 @@ def send_batch(client: Any, topic: str, values: list[bytes]) -> None:
 
 
 def rest(consumer: Any, count: int, millis: int = 400, *, acknowledge: bool = False) -> list[bytes]:
-    """So many messages, and what comes behind them in a while."""
+    """Return the given number of messages, and later ones after a while."""
     found: list[bytes] = []
     try:
         while True:
@@ -50,7 +50,7 @@ def rest(consumer: Any, count: int, millis: int = 400, *, acknowledge: bool = Fa
 
 
 def until_waiting(consumer: Any, count: int) -> None:
-    """Until so many messages wait here."""
+    """Wait until the given number of messages is queued."""
     deadline = time.monotonic() + 60
     while len(consumer._queue) < count:
         assert time.monotonic() < deadline
@@ -77,7 +77,7 @@ def test_a_table_that_failed_puts_back_what_it_had_taken_and_no_more(open_with_b
     assert taken + rest(consumer, 7) == values(0)
 
 
-def test_nobody_is_late_with_a_table_that_failed(open_with_batch: Any) -> None:
+def test_a_table_that_failed_starts_no_acknowledgement_timeout(open_with_batch: Any) -> None:
     pytest.importorskip("pyarrow")
     consumer = open_with_batch(unacked_messages_timeout_ms=1000)
     with pytest.raises(InvalidConfiguration):
@@ -87,7 +87,7 @@ def test_nobody_is_late_with_a_table_that_failed(open_with_batch: Any) -> None:
     assert rest(consumer, 10, acknowledge=True) == values(0)
 
 
-def test_the_broker_is_told_which_part_of_a_batch_a_table_had(
+def test_the_broker_gets_the_indexes_of_a_batch_in_a_table(
     open_with_batch: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
     pytest.importorskip("pyarrow")
@@ -149,7 +149,7 @@ def test_an_acknowledgement_says_nothing_about_the_next_message_of_the_same_id(
         time.sleep(0.15)
 
 
-def test_what_is_not_kept_waits_whatever_is_refused(pulsar_client: Any, fleeting: str) -> None:
+def test_non_persistent_messages_stay_queued_after_refusals(pulsar_client: Any, fleeting: str) -> None:
     consumer = pulsar_client.subscribe(fleeting, "s", negative_ack_redelivery_delay_ms=50)
     send_batch(pulsar_client, fleeting, values(0))
     send_batch(pulsar_client, fleeting, values(0))
@@ -203,7 +203,7 @@ def test_a_dead_letter_that_cannot_be_made_gives_its_permits_back(
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["whole", "by index"])
-def test_an_administrator_who_moves_the_subscription_back_gets_the_acknowledged_half_too(
+def test_moving_the_subscription_back_redelivers_the_acknowledged_half_too(
     open_with_batch: Callable[..., Any], pulsar_admin: Any, pulsar_topic: str, told: bool
 ) -> None:
     consumer = open_with_batch(batch_index_ack_enabled=told, ack_receipt_enabled=True)

@@ -48,7 +48,7 @@ def test_a_handler_that_raises_out_of_acknowledge_leaves_the_others_to_be_sent(
     assert backlog(pulsar_broker, pulsar_topic) == 0
 
 
-def test_an_acknowledgement_is_sent_without_a_push_whatever_the_handler_raised(
+def test_an_acknowledgement_is_sent_without_a_push_after_any_error_of_a_handler(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, filled: Any
 ) -> None:
     consumer = subscribe(pulsar_client, pulsar_topic, ack_grouping_time_ms=1)

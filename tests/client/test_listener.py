@@ -157,7 +157,7 @@ def test_the_end_of_the_threads_waits_for_what_is_under_way(threads: ListenerThr
     assert seen == [1, 2]  # the turn is gone through, for nobody has stopped it
 
 
-def test_nobody_waits_long_for_a_call_that_does_not_end() -> None:
+def test_closing_does_not_wait_long_for_a_call_that_does_not_end() -> None:
     threads, sources, go = ListenerThreads(2), [Source(), Source()], threading.Event()
     for source in sources:
         source.listen(threads, lambda owner, item: go.wait(60))
@@ -228,7 +228,7 @@ def closed_by_a_handler() -> Iterator[tuple[Callable[[Any], Any], ListenerThread
 
 
 def test_threads_are_ended_by_two_at_once():
-    """The handler closes in the midst of a close."""
+    """The handler closes the client during a close."""
     for interruption, threads in closed_by_a_handler():
         ending = [threads.next().thread for _ in range(2)]
         interruption(lambda threads=threads: threads.close(60))

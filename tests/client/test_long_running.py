@@ -82,14 +82,14 @@ def test_it_runs_once(first: str, second: str) -> None:
     worker.close()
 
 
-def test_told_to_stop_before_it_began_it_ends_at_once() -> None:
+def test_a_stop_before_the_start_ends_it_at_once() -> None:
     worker = Worker()
     worker.stop()
     assert worker.run(signals=False) == "done"
     Worker().close()
 
 
-def test_what_stands_in_the_way_of_beginning_is_told_once() -> None:
+def test_an_error_at_the_start_is_raised_once() -> None:
     worker = Worker(early=ValueError("no"))
     with pytest.raises(ValueError, match="no"):
         worker.start()
@@ -99,7 +99,7 @@ def test_what_stands_in_the_way_of_beginning_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("asked", ["close", "wait"])
-def test_what_ends_it_early_is_told_once_and_holds_nothing(asked: str) -> None:
+def test_an_early_failure_is_raised_once_and_keeps_no_frames(asked: str) -> None:
     worker = Worker(late=ValueError("later"))
     # Whether it is told by `start` or afterwards is the threads' affair.
     with pytest.raises(ValueError, match="later"):
@@ -113,7 +113,7 @@ def test_what_ends_it_early_is_told_once_and_holds_nothing(asked: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["close", "wait"])
-def test_nobody_waits_for_an_end_that_waits_for_him(call: str) -> None:
+def test_no_thread_waits_for_an_end_that_waits_for_it(call: str) -> None:
     told: list[Any] = []
 
     def within(worker: Worker) -> None:
@@ -125,7 +125,7 @@ def test_nobody_waits_for_an_end_that_waits_for_him(call: str) -> None:
     assert told == [None if call == "close" else False]
 
 
-def test_whoever_is_interrupted_while_it_starts_has_not_started_it() -> None:
+def test_an_interrupted_start_leaves_it_stopped() -> None:
     begun: list[Worker] = []
     for interruption in interruptions(raise_it, strict=True):
         begun.append(Worker())
@@ -160,7 +160,7 @@ def test_a_handler_that_raises_while_it_starts() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_and_whoever_handled_it_before_does_so_again(number: signal.Signals) -> None:
+def test_a_signal_stops_it_and_the_previous_handler_is_restored(number: signal.Signals) -> None:
     def mine(*_: object) -> None:
         """Not called."""
 
@@ -209,7 +209,9 @@ with Worker("worker") as worker:
 @pytest.mark.parametrize(
     ("what", "code"), [("signals", 128 + signal.SIGTERM), ("busy", 128 + signal.SIGTERM), ("fork", 0)]
 )
-def test_the_second_signal_ends_the_process_and_a_forked_child_waits_for_nobody(what: str, code: int) -> None:
+def test_the_second_signal_ends_the_process_and_a_forked_child_waits_for_nothing(
+    what: str, code: int
+) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, what], capture_output=True, text=True, timeout=SECONDS
     )

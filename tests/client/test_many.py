@@ -1,4 +1,4 @@
-"""send_many: `send_async` in a loop, in one call; both faces."""
+"""send_many: `send_async` in a loop, in one call; both APIs."""
 
 from __future__ import annotations
 
@@ -294,7 +294,9 @@ def test_schemas_routers_and_interceptors(pulsar_broker: Any, pulsar_client: Any
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_an_interrupted_call_tells_all_the_same(pulsar_client: Any, pulsar_topic: str, keyed: bool) -> None:
+def test_an_interrupted_call_still_completes_every_message(
+    pulsar_client: Any, pulsar_topic: str, keyed: bool
+) -> None:
     """What was handed over is stored, the rest is told as failed; the callback comes once."""
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, max_pending_messages=0)
     stored = 0
@@ -366,7 +368,7 @@ def test_a_cancelled_call_sends_no_more(scripted: Any) -> None:
     asyncio.run(main())
 
 
-def test_what_a_call_that_was_never_told_leaves() -> None:
+def test_a_call_that_was_never_completed_leaves_nothing() -> None:
     told: list[Any] = []
     call = Many(2, told.append)
     call.open()

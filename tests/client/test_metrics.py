@@ -56,7 +56,7 @@ OF_JAVA = {
 
 
 class Seen:
-    """What a reader collects."""
+    """Values that a reader collects."""
 
     def __init__(self, *others):
         self.reader = InMemoryMetricReader()
@@ -394,7 +394,7 @@ def test_a_child_process_does_not_tell_what_its_parent_did(seen, client, pulsar_
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_nobody_lives_longer_for_being_measured(pulsar_broker, pulsar_topic, seen):
+def test_measuring_does_not_prolong_lifetimes(pulsar_broker, pulsar_topic, seen):
     class Service:
         def __init__(self):
             self.client = geminga.Client(pulsar_broker.service_url, metrics=seen.provider)

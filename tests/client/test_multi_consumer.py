@@ -180,7 +180,7 @@ def test_a_pattern_that_matches_nothing_yet(pulsar_client: Any) -> None:
 def test_messages_of_a_topic_that_is_gone_say_nothing_about_the_one_that_is_left(
     pulsar_broker: Any, pulsar_client: Any
 ) -> None:
-    """Places of different topics may be compared, and mean nothing together."""
+    """Positions of different topics may be compared, without a meaning."""
     prefix = f"persistent://public/default/{uuid.uuid4().hex[:8]}"
     left, gone = f"{prefix}-left", f"{prefix}-gone"
     with pulsar_client.create_producer(left) as producer, pulsar_client.create_producer(gone) as other:
@@ -201,7 +201,7 @@ def test_messages_of_a_topic_that_is_gone_say_nothing_about_the_one_that_is_left
         assert [message.data() for message in receive(consumer, 3)] == [b"0", b"1", b"2"]
 
 
-def test_a_new_topic_that_refuses_keeps_nobody_from_the_other_new_ones(
+def test_a_new_topic_that_refuses_does_not_block_other_new_topics(
     pulsar_broker: Any, pulsar_client: Any
 ) -> None:
     """They were closed again with it, and opened once more a period later: each message came again and again,

@@ -82,7 +82,7 @@ def test_a_token_is_kept_until_it_nearly_expires(lifetime: int | None, kept: flo
     if lifetime is not None:
         issuer.now = kept + 0.5
         assert client.credentials().data == b"t2"
-        assert len(issuer.asked) == 3  # the endpoint is asked for once
+        assert len(issuer.asked) == 3  # the endpoint is fetched once
 
 
 def test_a_broker_that_finds_it_expired_gets_a_new_one() -> None:
@@ -224,7 +224,7 @@ def test_a_client_connects_with_a_token_of_the_issuer(served: Any, pulsar_broker
     assert asked == [CANARY]
 
 
-def test_a_wrong_secret_is_told_at_once(served: Any, pulsar_broker: Any) -> None:
+def test_a_wrong_secret_is_raised_at_once(served: Any, pulsar_broker: Any) -> None:
     url, asked = served
     wrong = {"issuer_url": url, "client_id": "me", "client_secret": "wrong"}
     authentication = geminga.AuthenticationOauth2(json.dumps(wrong))

@@ -18,7 +18,7 @@ class Question(WaitingSend):
 
 
 class Line:
-    """A line in front of places with so many permits each, and bytes for all."""
+    """A wait queue for partitions with the given permits, and a byte limit for all."""
 
     def __init__(self, **permits: int) -> None:
         self.permits: dict[Any, int] = {None: 0, **permits}
@@ -43,7 +43,7 @@ class Line:
             self.line.answer(question)
 
 
-def test_who_can_be_taken_is() -> None:
+def test_a_send_with_a_permit_is_accepted() -> None:
     line, question = Line(a=1), Question("1", "a")
     line.ask(question)
     assert question.answered
@@ -51,14 +51,14 @@ def test_who_can_be_taken_is() -> None:
     assert line.taken == ["1"]
 
 
-def test_who_does_not_wait_is_refused() -> None:
+def test_a_send_that_does_not_wait_is_refused() -> None:
     line, question = Line(a=0), Question("1", "a", waits=False)
     line.ask(question)
     assert isinstance(question.error, ProducerQueueIsFull)
     assert len(line.line) == 0
 
 
-def test_those_who_wait_are_taken_in_order_and_do_not_hold_up_others() -> None:
+def test_waiting_sends_are_accepted_in_order_and_do_not_block_others() -> None:
     line = Line(a=0, b=0)
     line.ask(*(Question(name, name[0]) for name in ("a1", "a2", "b1", "a3", "b2")))
     assert len(line.line) == 5
@@ -71,7 +71,7 @@ def test_those_who_wait_are_taken_in_order_and_do_not_hold_up_others() -> None:
     assert len(line.line) == 0
 
 
-def test_a_newcomer_stands_behind_those_who_wait_for_the_same() -> None:
+def test_a_new_send_queues_behind_those_for_the_same_partition() -> None:
     line = Line(a=0, b=1)
     line.ask(Question("a1", "a"))
     line.permits["a"] = 1
@@ -81,7 +81,7 @@ def test_a_newcomer_stands_behind_those_who_wait_for_the_same() -> None:
     assert line.taken == ["b1", "a1"]
 
 
-def test_who_has_left_is_passed_over() -> None:
+def test_a_sender_that_left_is_skipped() -> None:
     line, gone = Line(a=0), Question("gone", "a")
     line.ask(gone, Question("there", "a"))
     gone.gone = True

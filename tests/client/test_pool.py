@@ -261,7 +261,7 @@ def test_a_refusal_without_words_names_the_topic_and_what_to_do(scripted):
     run(scripted, body)
 
 
-def test_a_refused_handshake_is_told_as_it_is(scripted):
+def test_a_refused_handshake_raises_the_brokers_error(scripted):
     async def body(broker, pool, address):
         def refuse(peer, frame):
             broker.refuse(peer, UNSOLICITED, pb.AuthenticationError, "bad token")

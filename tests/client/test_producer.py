@@ -303,7 +303,7 @@ def test_a_custom_router_sees_message_and_states(pulsar_broker, client, topic):
     assert {producer.send(b"x", {"to": "1"}, partition_key=str(n)).partition for n in range(9)} == {1}
 
 
-def test_one_line_tells_that_java_routes_keys_differently(pulsar_broker, client, topic, caplog):
+def test_the_different_key_routing_of_java_is_logged_once(pulsar_broker, client, topic, caplog):
     partitioned(pulsar_broker, topic, 2)
     message_building._logged.discard("hashes")
     with caplog.at_level(logging.INFO, logger="geminga.producer"):

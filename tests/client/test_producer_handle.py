@@ -29,7 +29,7 @@ def until(condition, seconds=60.0):
 
 
 def record(broker):
-    """The PRODUCER commands that come in, answered as usual."""
+    """Return the received PRODUCER commands, answered as usual."""
     commands = []
 
     def on_producer(peer, frame):

@@ -102,7 +102,7 @@ def test_a_full_queue_blocks_every_thread_and_lets_all_go_on(broker, client):
         thread.start()
     until(lambda: held.count() == 4)
     time.sleep(0.05)
-    assert held.count() == 4  # nobody got past the limit
+    assert held.count() == 4  # no message exceeded the limit
     held.stop()
     for thread in threads:
         thread.join(60)
@@ -111,7 +111,7 @@ def test_a_full_queue_blocks_every_thread_and_lets_all_go_on(broker, client):
     assert got == [Result.Ok] * (4 * each)
 
 
-def test_who_waits_for_a_stuck_partition_does_not_hold_up_who_waits_for_another(broker, client):
+def test_sends_to_a_stuck_partition_do_not_block_those_to_another(broker, client):
     broker.partitions["persistent://public/default/two"] = 2
     held = Held(broker)
     producer = client.create_producer(
@@ -146,7 +146,7 @@ def test_who_waits_for_a_stuck_partition_does_not_hold_up_who_waits_for_another(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs POSIX signals")
-def test_a_signal_that_ends_a_wait_costs_nobody_else_a_turn(broker, client):
+def test_a_signal_that_ends_a_wait_delays_no_other_sender(broker, client):
     held = Held(broker)
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     producer.send_async(b"first", None)
@@ -412,7 +412,7 @@ def test_a_synchronous_send_does_not_wait_for_the_delay(broker, client):
     assert time.monotonic() - started < 30
 
 
-def test_the_delay_closes_what_nobody_waits_for(broker, client):
+def test_the_delay_closes_batches_without_a_waiting_sender(broker, client):
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=30)
     done = threading.Event()
     started = time.monotonic()

@@ -77,7 +77,7 @@ def test_the_time_is_over() -> None:
     run(test)
 
 
-def test_threads_and_tasks_stand_in_one_line() -> None:
+def test_threads_and_tasks_share_one_wait_queue() -> None:
     async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
         results: list[bool] = []
         thread = threading.Thread(target=lambda: results.append(receive_waiters.wait_here(10, lambda: None)))
@@ -104,7 +104,7 @@ def test_a_thread_that_finds_something_does_not_sleep() -> None:
     run(test)
 
 
-def test_what_the_check_raises_leaves_nobody_in_line() -> None:
+def test_an_error_of_the_check_leaves_no_receiver_waiting() -> None:
     async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
         def check() -> None:
             raise ValueError("the end")

@@ -166,7 +166,7 @@ def test_acknowledgements_survive_a_restart(restartable, client):
     assert set(rest) == {b"%d" % i for i in range(1, 20, 2)}
 
 
-def test_a_reader_goes_on_where_it_was(restartable, client):
+def test_a_reader_resumes_at_its_position(restartable, client):
     producer = client.create_producer("t")
     for i in range(10):
         producer.send(b"%d" % i)

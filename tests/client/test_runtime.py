@@ -99,7 +99,7 @@ def test_uvloop_is_used_when_installed():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told(runtime):
+def test_calls_in_a_forked_child_raise(runtime):
     child = os.fork()
     if child == 0:
         code = 1
@@ -150,7 +150,7 @@ def test_a_signal_handler_may_call_in_the_middle_of_a_call(runtime):
     assert results == [1] * 20
 
 
-def test_a_result_that_nobody_waits_for_is_discarded(runtime):
+def test_a_result_without_a_waiter_is_discarded(runtime):
     discarded = []
     given = threading.Event()
 
@@ -305,7 +305,7 @@ def test_the_interpreter_s_end_survives_an_interrupt_at_any_place(monkeypatch, c
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_loop_that_is_broken_ends_and_everybody_is_told(monkeypatch, caplog):
+def test_a_broken_loop_ends_and_fails_all_calls(monkeypatch, caplog):
     """A program that closes descriptors that are not its own, say: nothing would ever come to its turn."""
     from geminga.client import runtime as module
 
@@ -374,8 +374,8 @@ def test_one_failure_of_a_loop_is_no_end(monkeypatch, caplog):
     assert not runtime.thread.is_alive()
 
 
-def test_a_call_that_outlives_its_cancellation_is_told_of_the_end(runtime):
-    """Whoever waits for it waits no longer than for the thread."""
+def test_a_call_that_outlives_its_cancellation_fails_at_the_end(runtime):
+    """The caller waits no longer than the thread runs."""
     begun, told = threading.Event(), []
 
     async def stubborn():

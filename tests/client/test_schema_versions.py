@@ -1,4 +1,4 @@
-"""Asking for schema versions: once, by whoever comes first, and never while a coroutine decodes."""
+"""Fetching schema versions: once, for all callers, and never while a coroutine decodes."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ ONE = "\x00" * 7 + "\x01"
 
 
 class Core:
-    """Stands for the client's heart: topics with schemas, counting what it is asked."""
+    """Substitute for the client context: topics with schemas, counting requests."""
 
     def __init__(self):
         self.loop = asyncio.get_running_loop()

@@ -88,7 +88,7 @@ def test_larger_payloads_need_a_closer_look(options: dict[str, Any], size_max: i
     assert made(**options)[1].numbers(1)[1] == size_max
 
 
-def test_the_loop_is_told_of_what_fills_the_open_batch() -> None:
+def test_the_loop_is_woken_when_the_open_batch_is_full() -> None:
     state, room = made(batching_max_messages=10)
     assert room.numbers(1)[2:] == (1, 1)
     add(state, 3)

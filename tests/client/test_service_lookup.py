@@ -104,7 +104,7 @@ def test_servers_faults_are_retried() -> None:
     run(body)
 
 
-def test_refusals_are_told_at_once() -> None:
+def test_refusals_are_raised_at_once() -> None:
     async def body(rest: Rest, context: ClientContext) -> None:
         with pytest.raises(errors.TopicNotFound, match="nothing here"):
             await context.lookup(TOPIC)
@@ -137,7 +137,7 @@ def test_hosts_are_tried_in_turn() -> None:
     run(body, url="http://127.0.0.1:1,127.0.0.1:{port}")
 
 
-def test_nobody_answers() -> None:
+def test_no_host_answers() -> None:
     async def body(rest: Rest, context: ClientContext) -> None:
         with pytest.raises((ServiceUnreachable, errors.Timeout), match="refused the connection"):
             await context.lookup(TOPIC, timeout=0.2)
@@ -145,7 +145,7 @@ def test_nobody_answers() -> None:
     run(body, url="http://127.0.0.1:1")
 
 
-def test_a_binary_port_is_told() -> None:
+def test_a_binary_port_is_named_in_the_error() -> None:
     async def body(rest: Rest, context: ClientContext) -> None:
         async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(1)

@@ -126,7 +126,7 @@ def stoppable(broker):
         yield broker.url, process
 
 
-def test_publishing_goes_on_while_one_broker_stands_still(stoppable):
+def test_publishing_continues_while_one_broker_is_stopped(stoppable):
     url, process = stoppable
     with geminga.Client(url) as client:
         producer = client.create_producer(

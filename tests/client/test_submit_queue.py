@@ -17,7 +17,7 @@ from geminga.errors import ProducerQueueIsFull
 
 
 class Loop:
-    """A handover, and how often the loop was told."""
+    """A submit queue, and how often the loop was woken."""
 
     def __init__(self, *, room: int = 10, size_max: int = 100, wake_at: int = 1, rich: int = 1) -> None:
         self.told = 0
@@ -32,7 +32,7 @@ def handed(payload: bytes = b"x") -> QueuedSend:
     return QueuedSend(payload, None, None, None, False)
 
 
-def test_plain_messages_lie_in_order_and_the_loop_is_told_once() -> None:
+def test_plain_messages_are_queued_in_order_and_the_loop_is_woken_once() -> None:
     loop = Loop()
     for number in range(3):
         assert loop.submit_queue.offer(b"%d" % number, number)
@@ -41,7 +41,7 @@ def test_plain_messages_lie_in_order_and_the_loop_is_told_once() -> None:
     assert loop.submit_queue.take() == ([b"0", b"1", b"2"], [0, 1, 2])
 
 
-def test_the_loop_is_told_when_enough_lies_there() -> None:
+def test_the_loop_is_woken_when_enough_is_queued() -> None:
     loop = Loop(wake_at=3, rich=2)
     loop.submit_queue.offer(b"", None)
     loop.submit_queue.offer(b"", None)
@@ -50,7 +50,7 @@ def test_the_loop_is_told_when_enough_lies_there() -> None:
     assert loop.told == 1
 
 
-def test_whoever_waits_tells_in_any_case() -> None:
+def test_a_waiting_sender_always_wakes_the_loop() -> None:
     """A send that was interrupted between saying that it tells, and telling, cannot while this one waits."""
     loop = Loop(wake_at=100)
     loop.submit_queue.offer_urgent(b"", None)
@@ -82,7 +82,7 @@ def test_what_was_taken_counts_until_the_loop_has_counted_it() -> None:
     assert loop.submit_queue.offer(b"", None)
 
 
-def test_who_comes_while_the_loop_looks_is_seen_at_the_end() -> None:
+def test_submissions_during_an_iteration_are_seen_at_its_end() -> None:
     loop = Loop(wake_at=5)
     for _ in range(5):
         loop.submit_queue.offer(b"", None)
@@ -153,7 +153,7 @@ def test_a_task_that_is_cancelled_has_left() -> None:
     asyncio.run(main())
 
 
-def test_a_promise_that_is_broken_tells_the_token() -> None:
+def test_a_refused_optimistic_send_fails_its_token() -> None:
     told: list[Any] = []
     error = ProducerQueueIsFull("closed meanwhile")
     promised = OptimisticSend(

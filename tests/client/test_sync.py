@@ -243,7 +243,7 @@ def test_service_info(client, broker):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told(client):
+def test_calls_in_a_forked_child_raise(client):
     producer = client.create_producer("t")
     child = os.fork()
     if child == 0:

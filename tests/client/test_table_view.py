@@ -46,7 +46,7 @@ class Listener:
             self._inside.release()
 
 
-def test_a_change_waits_until_what_was_there_is_told(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_change_waits_until_the_content_is_delivered(pulsar_client: Any, pulsar_topic: str) -> None:
     """Both keys change while the listener hears of the first: it hears the old values before the new."""
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for key in ("a", "b"):
@@ -91,7 +91,7 @@ def test_a_listener_of_several_partitions_is_called_once_at_a_time(
     ("kind", "value", "removed"),
     [(schema.BytesSchema(), b"x", b""), (schema.StringSchema(), "x", ""), (schema.FloatSchema(), 1.0, None)],
 )
-def test_a_removed_key_is_told(
+def test_a_removed_key_is_reported(
     pulsar_client: Any, pulsar_topic: str, kind: Any, value: Any, removed: Any
 ) -> None:
     heard: queue.Queue[tuple[str, Any]] = queue.Queue()
@@ -184,7 +184,7 @@ def test_an_asyncio_view(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: s
     asyncio.run(main())
 
 
-def test_an_asyncio_listener_that_raises_is_told_no_more(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_an_asyncio_listener_that_raises_is_not_called_again(pulsar_broker: Any, pulsar_topic: str) -> None:
     async def main() -> None:
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
             producer = await client.create_producer(pulsar_topic)

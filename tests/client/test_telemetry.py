@@ -150,7 +150,7 @@ def test_a_refused_message_ends_its_span_with_the_error(pulsar_client, pulsar_to
     assert "messaging.message.id" not in span.attributes
 
 
-def test_asyncio_refusals_are_told_and_raised(pulsar_broker, pulsar_topic, provider, exporter):
+def test_asyncio_refusals_are_recorded_and_raised(pulsar_broker, pulsar_topic, provider, exporter):
     async def run():
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
             producer = await client.create_producer(

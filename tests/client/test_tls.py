@@ -125,7 +125,7 @@ def test_a_client_certificate_is_shown(scripted, certificate):
     assert credentials_sent(broker) == []
 
 
-def test_a_plain_port_is_told(scripted):
+def test_a_plain_port_is_named_in_the_error(scripted):
     async def main():
         broker = scripted()
         await broker.start()

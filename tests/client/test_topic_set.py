@@ -1,4 +1,4 @@
-"""Which topics a pattern names, and which parts a topic has."""
+"""Topics that a pattern matches, and the parts of a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New topics of a pattern are told by the broker, long before the next look."""
+"""The broker reports new topics of a pattern long before the next periodic search."""
 
 from __future__ import annotations
 

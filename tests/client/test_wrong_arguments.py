@@ -99,10 +99,14 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def holds_nothing(producer: Any) -> None:
-    """No permit, no byte, and nobody who waits; to be asked on the loop."""
+    """Check, on the loop, that no permit or byte is in use and no sender waits."""
     publisher = producer._publisher
     statistics = producer.statistics()
-    assert (statistics.pending_messages, publisher.submit_queue.depth(), len(publisher._line)) == (0, 0, 0)
+    assert (statistics.pending_messages, publisher.submit_queue.depth(), len(publisher._wait_queue)) == (
+        0,
+        0,
+        0,
+    )
     assert [partition.backlog.own.used for partition in publisher.state.partitions] == [0]
     assert (publisher.state.shared.used, publisher.memory.used) == (0, 0)
 

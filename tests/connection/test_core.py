@@ -402,7 +402,7 @@ def test_a_command_for_brokers_is_the_peers_fault():
 
 
 def test_a_reset_at_every_byte():
-    """Wherever the stream ends, the events so far are those of the whole frames, and the rest is told."""
+    """Events of the whole frames are returned wherever the stream ends, and the rest is reported."""
     entry = b"\x00\x00\x00\x00"
     pieces = [
         PING,

@@ -96,7 +96,7 @@ def test_partitions_and_topics() -> None:
             http_lookup.partitions_of(wrong, "t")
     assert list(http_lookup.topics_of(["a", "b"], "t/n").topics) == ["a", "b"]
     for wrong in ({}, [1], None):
-        with pytest.raises(errors.ProtocolError, match="no list"):
+        with pytest.raises(errors.ProtocolError, match="not answer with a list"):
             http_lookup.topics_of(wrong, "t/n")
 
 
@@ -126,7 +126,7 @@ def test_a_refusal_without_json() -> None:
     data = answer(b"<html>go away</html>", "400 Bad Request")
     with pytest.raises(errors.ConnectError, match="<html>go away</html>"):
         http_lookup.content_of(http_lookup.read_answer(HOST, data), "asking")
-    with pytest.raises(errors.ProtocolError, match="no JSON"):
+    with pytest.raises(errors.ProtocolError, match="other than JSON"):
         http_lookup.content_of(http_lookup.read_answer(HOST, answer(b"<html>")), "asking")
 
 

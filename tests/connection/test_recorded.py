@@ -1,4 +1,4 @@
-"""What official brokers sent to official clients goes through the connection without a complaint."""
+"""Recorded traffic of official brokers to official clients passes through the connection without an error."""
 
 import json
 from collections import defaultdict

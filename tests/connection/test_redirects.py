@@ -1,4 +1,4 @@
-"""Where REST's redirects are followed to, with credentials, and where they are not."""
+"""Redirects of the REST API that are followed, with credentials, and those that are refused."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_followed(status: int, location: str, asked: Address, address: Address, 
 @pytest.mark.parametrize(
     ("status", "location", "asked", "why"),
     [
-        (302, "https://login.example/oauth2/authorize?client=x", HOST, "give that address"),
-        (303, "http://broker-2:8080" + PATH, HOST, "give that address"),
-        (301, "http://broker-2:8080" + PATH, HOST, "give that address"),
-        (307, "https://login.example/oauth2/admin/v2", HOST, "give that address"),
-        (307, "https://login.example", HOST, "give that address"),
-        (307, "https://login.example/?admin/v2", HOST, "give that address"),
+        (302, "https://login.example/oauth2/authorize?client=x", HOST, "use that address"),
+        (303, "http://broker-2:8080" + PATH, HOST, "use that address"),
+        (301, "http://broker-2:8080" + PATH, HOST, "use that address"),
+        (307, "https://login.example/oauth2/admin/v2", HOST, "use that address"),
+        (307, "https://login.example", HOST, "use that address"),
+        (307, "https://login.example/?admin/v2", HOST, "use that address"),
         (307, "http://broker-1:8080" + PATH, SECURE, "from TLS to a plain"),
         (307, "http://broker-2:8080" + PATH, SECURE, "from TLS to a plain"),
         (307, "//broker-2" + PATH, HOST, "not an HTTP address"),
@@ -51,7 +51,7 @@ def test_followed(status: int, location: str, asked: Address, address: Address, 
         (307, "admin/v2", HOST, "not an HTTP address"),
         (307, "", HOST, "not an HTTP address"),
         (307, "/admin/v2 HTTP/1.1", HOST, "not an HTTP address"),
-        (307, "http://broker-2?admin/v2", HOST, "give that address"),
+        (307, "http://broker-2?admin/v2", HOST, "use that address"),
         (307, "http://[fe80::1" + PATH, HOST, "not an HTTP address"),
         (307, "http://broker\uff0f2" + PATH, HOST, "not an HTTP address"),
         (307, "http://broker..2" + PATH, HOST, "not an HTTP address"),

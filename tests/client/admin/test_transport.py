@@ -1,4 +1,4 @@
-"""How calls of admin REST travel: answers of every kind, and other sides that are not what they should be."""
+"""Calls of admin REST: answers of every kind, and servers that misbehave."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_a_host_that_is_down_is_followed_by_the_next(scripted: Callable[..., Scr
         call(f"http://127.0.0.1:{down}", "PUT", "tenants/x")
 
 
-def test_an_expired_token_is_fetched_anew_once(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_an_expired_token_is_renewed_once(scripted: Callable[..., Scripted], call: Call) -> None:
     tokens = iter(["old", "new", "newer"])
     server = scripted(answer(401), answer(200, b"1"))
     token = geminga.AuthenticationToken(lambda: next(tokens))
@@ -341,7 +341,7 @@ def test_time_is_up_however_slowly_something_comes(scripted: Callable[..., Scrip
 
 def test_a_web_server_that_is_no_broker(scripted: Callable[..., Scripted], call: Call) -> None:
     server = scripted(answer(200, b"<html>"))
-    with pytest.raises(ProtocolError, match=r"no JSON: is this the web address"):
+    with pytest.raises(ProtocolError, match=r"not JSON: is this the web address"):
         call(server.url, "GET", "clusters")
 
 
