@@ -125,7 +125,7 @@ def test_a_broker_that_restarts() -> None:
     assert places == [3, 11, 20, 25, *range(30, 40)]
 
 
-def test_a_stream_takes_it_in_one_micro_batch_and_goes_on_as_it_is() -> None:
+def test_a_stream_reads_it_in_one_micro_batch_and_continues_uncompacted() -> None:
     cluster = cluster_of(30, {3, 11}, 19)
     planner = Planner(cluster, options(max_rows_per_trigger=2))
     latest = planner.latest([ONE])

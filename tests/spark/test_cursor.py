@@ -164,7 +164,7 @@ def test_a_subscription_that_a_query_gets_later_keeps_what_is_there(
     assert not [record for record in caplog.records if record.name.startswith("geminga.spark")]
 
 
-def test_a_topic_that_was_made_anew_is_not_moved_in() -> None:
+def test_the_cursor_is_not_moved_in_a_recreated_topic() -> None:
     cursors = ScriptedCursors({A: (2, 4)}, {A: (2, -1)})
     cursor = followed(cursors)
     assert cursor.follow({A: Offset(5, 9)}, [A], is_new=False) == {A: Offset(2, 4)}
@@ -240,7 +240,7 @@ def test_a_new_query_of_a_name_that_may_be_there_starts_at_the_first_message() -
         assert cursors.rewinds == rewinds
 
 
-def test_a_new_query_goes_back_where_it_is_told_to_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_query_moves_the_cursor_back_to_its_start(caplog: pytest.LogCaptureFixture) -> None:
     cursors = ScriptedCursors({A: (6, 4)}, {A: (6, 2)})
     followed(cursors).follow({A: EARLIEST}, [A], is_new=True)
     assert cursors.rewinds == [{A: (-1, -1)}]
@@ -482,7 +482,7 @@ def test_a_cursor_that_a_time_to_live_moves_past_what_waits(
         query.latest()
 
 
-def test_what_lies_behind_the_cursor_is_not_trimmed(
+def test_messages_after_the_cursor_are_not_trimmed(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     path = pulsar_topic.replace("://", "/")

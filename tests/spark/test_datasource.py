@@ -311,7 +311,7 @@ def sink(spark: SparkSession, topics: Topics, tmp_path: Path) -> Sink:
     return Sink(spark, topics, tmp_path)
 
 
-def test_a_stream_goes_on_from_its_checkpoint(topics: Topics, sink: Sink) -> None:
+def test_a_stream_resumes_from_its_checkpoint(topics: Topics, sink: Sink) -> None:
     topics.publish(numbers(100))
     assert sink.run() == numbers(100)
     assert sink.run() == []
@@ -397,7 +397,7 @@ def test_latest_sees_only_what_comes_later(topics: Topics, sink: Sink) -> None:
     assert sink.run(startingOffsets="latest") == numbers(10, 10)
 
 
-def test_a_deleted_topic_fails_the_stream_unless_told_otherwise(topics: Topics, sink: Sink) -> None:
+def test_a_deleted_topic_fails_the_stream_unless_data_loss_is_allowed(topics: Topics, sink: Sink) -> None:
     topics.publish(numbers(20))
     other = f"{topics.name}-other"
     topics.publish(numbers(5, 20), topic=other)

@@ -61,9 +61,7 @@ def test_a_first_micro_batch_that_is_run_again(
     assert query.batch() == numbers(20, 5)
 
 
-def test_a_batch_query_that_is_told_what_was_first(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_a_batch_query_with_first_offsets(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
     """What a snapshot has found is gone when it is run."""
     publish(client, pulsar_topic, 0, 25)
 
@@ -216,7 +214,7 @@ def test_a_checkpoint_of_an_older_release(monkeypatch: pytest.MonkeyPatch) -> No
     assert [batch.num_rows for batch in stream.read(part)] == [4]
 
 
-def test_a_topic_that_was_made_anew_and_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recreated_shorter_topic_is_read_from_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of another cluster, or a store that was wiped: ids begin anew. Waiting until it has as many as the old
     one would read none of them, and say nothing."""
     cluster = ScriptedCluster()

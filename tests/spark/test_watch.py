@@ -89,7 +89,7 @@ def test_silence_is_an_error_where_there_is_an_entry(
         watch.close()
 
 
-def test_a_topic_that_was_made_anew(
+def test_the_newest_message_of_a_recreated_topic(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarPartitions
 ) -> None:
     one = (pulsar_topic, -1)

@@ -41,7 +41,7 @@ def part(index: int) -> str:
     return f"{TOPIC}-partition-{index}"
 
 
-def test_the_last_place_of_each_partition_in_whatever_order(tmp_path: Path) -> None:
+def test_the_last_position_of_each_partition_in_any_order(tmp_path: Path) -> None:
     rows = [
         (part(0), 7, 3, 1), (part(0), 7, 3, 12), (part(0), 7, 2, 40), (part(1), 9, 0, -1),
         (part(1), 8, 99, 5),
