@@ -1,4 +1,4 @@
-"""Who may read and write from Spark: users with passwords and OAuth 2 clients, with a broker that asks."""
+"""Authentication from Spark: users with passwords and OAuth 2 clients, with a broker that requires it."""
 
 from __future__ import annotations
 

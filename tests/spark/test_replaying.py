@@ -1,4 +1,4 @@
-"""``format("pulsar_replay")``: order, pace and places to go on from, by a clock of our own."""
+"""``format("pulsar_replay")``: order, pace and offsets to resume from, with a test clock."""
 
 from __future__ import annotations
 

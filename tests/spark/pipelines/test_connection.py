@@ -1,4 +1,4 @@
-"""How flows of a project reach a cluster that asks who comes."""
+"""Connections of a project's flows to a cluster with authentication."""
 
 from __future__ import annotations
 
