@@ -1,4 +1,4 @@
-"""What the consumer's tests share: entries, MESSAGE frames, and a core that is subscribed."""
+"""Fixtures of the consumer tests: entries, MESSAGE frames, and a subscribed core."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_settled_entries_do_not_expire() -> None:
     assert timeout.take_expired(100.0) == [(1, 3), (1, 4)]
 
 
-def test_another_message_of_the_entry_starts_its_time_anew() -> None:
+def test_taking_another_message_of_the_entry_restarts_its_timeout() -> None:
     timeout = AckTimeout(10.0, 1.0)
     timeout.taken((1, 1), 0.0)
     timeout.taken((1, 2), 1.0)

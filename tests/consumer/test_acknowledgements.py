@@ -75,7 +75,7 @@ def test_a_batch_is_acknowledged_with_its_last_message() -> None:
     assert flushed(tracker) == [("individual", [(1, 5, [])])]
 
 
-def test_batch_index_acknowledgement_tells_what_remains() -> None:
+def test_batch_index_acknowledgement_sends_the_remaining_messages() -> None:
     tracker = AckTracker(1, batch_index=True)
     batch = messages(entry_of(tracker, 5, 5))
     tracker.acknowledge_messages([batch[1]], 0.0)

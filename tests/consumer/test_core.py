@@ -1,4 +1,4 @@
-"""The consumer core in virtual time: what it says for what it hears, is asked, and for passing time."""
+"""The consumer core in virtual time: output for frames, calls and passing time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_messages_reach_the_queue_and_permits_return(subscribed: Make, make: Sim
     assert [c.flow.messagePermits for c in make.sent(consumer.core)] == [2, 2]
 
 
-def test_reconnect_clears_the_queue_and_grants_anew(subscribed: Make, make: SimpleNamespace) -> None:
+def test_reconnect_clears_the_queue_and_grants_permits_again(subscribed: Make, make: SimpleNamespace) -> None:
     consumer = subscribed(receiver_queue_size=4, batch_index_ack_enabled=False)
     consumer.receive(make.batch([b"a", b"b", b"c"]), 0)
     first = consumer.queue.take()
@@ -79,7 +79,7 @@ def test_reconnect_clears_the_queue_and_grants_anew(subscribed: Make, make: Simp
     subscribe, flow = consumer.attach()
     assert not subscribe.subscribe.HasField("start_message_id")
     assert flow.flow.messagePermits == 4
-    # The broker knows nothing of a part of a batch, and perhaps is asked to deliver it once more.
+    # The broker knows nothing of the acknowledged part of a batch, and may redeliver it.
     consumer.receive(make.batch([b"a", b"b", b"c"]), 0, redelivery_count=1)
     again = consumer.take()
     assert data(again) == [b"a", b"b", b"c"]
@@ -158,7 +158,9 @@ def start_of(consumer: Any) -> tuple[int, int]:
     return (start.ledgerId, start.entryId)
 
 
-def test_a_reader_goes_on_with_its_first_unread_message(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_reconnected_reader_resumes_with_its_first_unread_message(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
     consumer = reader(subscribed)
     consumer.receive(make.batch([b"a", b"b", b"c"]), 4)
     consumer.receive(make.single(b"d"), 5)
@@ -170,7 +172,9 @@ def test_a_reader_goes_on_with_its_first_unread_message(subscribed: Make, make: 
     assert data(consumer.take()) == [b"b", b"c", b"d"]
 
 
-def test_a_reader_that_has_read_all_goes_on_behind_it(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_reconnected_reader_without_unread_messages_resumes_after_the_last(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
     consumer = reader(subscribed)
     consumer.receive(make.batch([b"a", b"b"]), 4)
     consumer.take()
@@ -467,9 +471,7 @@ def test_ack_timeout(subscribed: Make, make: SimpleNamespace) -> None:
     assert len(consumer.core.unsettled.ack_timeout) == 0, "taken is noted after the acknowledgement"
 
 
-def test_messages_of_a_batch_that_nobody_has_taken_are_not_late(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_queued_messages_of_a_batch_do_not_time_out(subscribed: Make, make: SimpleNamespace) -> None:
     """They wait in the queue: redelivering their entry would bring them twice."""
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
@@ -593,7 +595,7 @@ def test_seek_without_a_disconnect(subscribed: Make, make: SimpleNamespace) -> N
     assert data(consumer.take()) == [b"a"]
 
 
-def test_seek_inside_a_batch_tells_the_positions(subscribed: Make, make: SimpleNamespace) -> None:
+def test_seek_inside_a_batch_sends_the_remaining_positions(subscribed: Make, make: SimpleNamespace) -> None:
     consumer = subscribed()
     seek = consumer.core.begin_seek(MessageId(-1, 7, 3, 1, batch_size=4), 99)
     assert list(seek.seek.message_id.ack_set) == [0b1100]
@@ -724,7 +726,7 @@ def test_close_without_a_connection(subscribed: Make) -> None:
     assert not consumer.core.begin_close()
 
 
-def test_a_refused_unsubscribe_goes_on(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_consumer_continues_after_a_rejected_unsubscribe(subscribed: Make, make: SimpleNamespace) -> None:
     consumer = subscribed()
     consumer.core.begin_close()
     consumer.core.close_failed()
@@ -750,7 +752,7 @@ def test_recorded_conversation(subscribed: Make, recorded: list[Any]) -> None:
     assert [message.redelivery_count() for message in messages] == [0, 1]
 
 
-def test_a_reader_whose_seek_fails_with_the_connection_goes_on_where_it_was(
+def test_a_reader_whose_seek_fails_with_the_connection_resumes_where_it_was(
     subscribed: Make, make: SimpleNamespace
 ) -> None:
     consumer = subscribed(durable=False, start_message_id=MessageId.earliest)
@@ -803,9 +805,7 @@ def test_redelivery_takes_what_waits_of_the_entry_out_and_its_permits_back(
     assert flow.outstanding + flow._earned == 6, "all are granted or about to be"
 
 
-def test_a_message_made_anew_is_put_back_in_place_of_the_one_that_was_taken(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_put_back_matches_messages_by_index_not_by_object(subscribed: Make, make: SimpleNamespace) -> None:
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
     )
@@ -878,7 +878,7 @@ def test_a_half_acknowledged_batch_comes_whole_after_a_reconnect(
     assert "ACK" in kinds(consumer.advance(1.0))
 
 
-def test_what_was_said_of_a_batch_and_not_told_yet_is_told_after_a_reconnect(
+def test_pending_partial_acknowledgement_is_sent_after_a_reconnect(
     subscribed: Make, make: SimpleNamespace
 ) -> None:
     consumer = subscribed(consumer_type=ConsumerType.Shared, batch_index_ack_enabled=True)
@@ -892,7 +892,7 @@ def test_what_was_said_of_a_batch_and_not_told_yet_is_told_after_a_reconnect(
     assert data(consumer.take()) == [b"c", b"d"]
 
 
-def test_the_broker_alone_says_what_comes_again_of_a_batch_that_it_was_told_of(
+def test_unsent_partial_acknowledgements_are_forgotten_on_reconnect(
     subscribed: Make, make: SimpleNamespace
 ) -> None:
     consumer = subscribed(consumer_type=ConsumerType.Shared, batch_index_ack_enabled=True)
@@ -906,7 +906,7 @@ def test_the_broker_alone_says_what_comes_again_of_a_batch_that_it_was_told_of(
     assert data(consumer.take()) == [b"a", b"b", b"c", b"d"]
 
 
-def test_who_is_no_longer_the_active_consumer_knows_no_halves(
+def test_an_inactive_consumer_forgets_partial_acknowledgements(
     subscribed: Make, make: SimpleNamespace
 ) -> None:
     consumer = subscribed(consumer_type=ConsumerType.Failover, batch_index_ack_enabled=False)

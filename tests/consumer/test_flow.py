@@ -150,7 +150,7 @@ def test_set_aside_returns_with_its_release() -> None:
 def test_a_broker_that_uses_its_permits_is_never_starved(
     bytes_max: int, queue_size: int, steps: list[tuple[int, int, bool, int]]
 ) -> None:
-    """Whatever arrives, is dropped or taken: when all is taken, the broker has permits."""
+    """For any arrivals, drops and takes: when all messages are taken, the broker has permits."""
     control = flow(queue_size, bytes_max)
     granted = control.take_grant()
     queue: deque[Release | None] = deque()
@@ -257,7 +257,7 @@ def test_permits_that_were_lost_with_their_taker_come_back() -> None:
     assert (flow.outstanding, flow.take_grant()) == (0, 0)
     flow.recover()
     assert flow.take_grant() == 4
-    # What comes after all is counted already.
+    # Releases that arrive later are counted already.
     for release in (late, lost):
         flow.released(release)
     flow.recover()

@@ -29,7 +29,7 @@ def message() -> Message:
     return Message(ReceivedEntry(ConsumerOrigin("t", -1), 1, 2, None), -1)
 
 
-def test_what_is_added_comes_out_in_order_and_tells_the_loop_once() -> None:
+def test_items_are_taken_in_order_and_arm_the_loop_once() -> None:
     told = Told()
     one = message()
     items: list[Any] = [TakenByApplication(one), one]
@@ -52,10 +52,10 @@ def test_a_full_inbox_is_emptied_at_once() -> None:
     assert (told.armed, told.hurried) == (2, 2)
 
 
-def test_an_item_that_is_added_while_the_inbox_is_emptied_tells_the_loop_again() -> None:
+def test_an_item_added_while_the_inbox_is_emptied_arms_the_loop_again() -> None:
     told = Told()
     told.inbox.add(message())
-    # Emptying clears the flag before it looks: whoever comes in between arms once more.
+    # Emptying clears the flag before it takes items: an item added in between arms again.
     told.inbox._armed = False
     told.inbox.add(message())
     assert len(told.inbox.take()) == 2
@@ -70,7 +70,7 @@ def test_after_the_end_nothing_is_taken() -> None:
     assert told.inbox.take() == []
 
 
-def test_an_end_in_the_middle_of_adding_is_told() -> None:
+def test_an_end_during_add_raises_the_error() -> None:
     told = Told()
 
     def end() -> None:
@@ -84,7 +84,7 @@ def test_an_end_in_the_middle_of_adding_is_told() -> None:
 
 
 def test_an_exception_while_telling_the_loop_does_not_leave_the_inbox_untold() -> None:
-    """What a signal's handler does: it raises between two steps of `add`."""
+    """Raise between two steps of `add`, like a signal handler."""
     calls: list[int] = []
 
     def arm() -> None:

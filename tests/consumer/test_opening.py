@@ -108,7 +108,7 @@ def test_lying_batches(make: SimpleNamespace) -> None:
     assert opened.permits == 1
 
 
-def test_compression_lies(make: SimpleNamespace) -> None:
+def test_wrong_uncompressed_size_is_rejected(make: SimpleNamespace) -> None:
     metadata = make.metadata(compression=1, uncompressed_size=100).SerializeToString()
     opened = opener_of().open(make.frame(build_entry(metadata, b"\xff\xff")), 0.0, 0)
     assert opened.invalid is not None

@@ -1,4 +1,4 @@
-"""Where a consumer starts, with each connection anew."""
+"""Start position of a consumer on each connection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_durable_start_counts_once() -> None:
     assert place.attach() is None
 
 
-def test_a_reader_goes_on_where_the_application_stands() -> None:
+def test_a_reader_resumes_at_the_position_of_the_application() -> None:
     place = ConsumerPosition(START, inclusive=True, is_durable=False)
     place.attach()
     place.last_queued = entry(5, 7), -1

@@ -19,7 +19,7 @@ HERE, ELSEWHERE = ConsumerOrigin("here", -1), ConsumerOrigin("elsewhere", -1)
 
 @pytest.fixture(autouse=True, params=[module._for_each, module.PopIndexes], ids=["own", "unlocked"])
 def _kind_of_iterator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this interpreter has, and what one without its lock has."""
+    """Iterators with and without the interpreter lock."""
     monkeypatch.setattr(module, "_for_each", request.param)
 
 
@@ -32,7 +32,7 @@ def place(message: Message | None) -> tuple[int, int] | None:
 
 
 def waiting(queue: ReceiveQueue) -> list[tuple[int, int]]:
-    """What waits in lots, without taking it."""
+    """Return the messages queued in lots, without taking them."""
     return [(entry.entry_id, index) for entry, indexes in queue.lots for index in module.rest(copy(indexes))]
 
 
@@ -56,7 +56,7 @@ def test_a_lot_that_is_used_up_is_nothing() -> None:
     queue = ReceiveQueue()
     queue.add(entry(1), ALONE)
     queue.take()
-    assert len(queue.lots) == 1  # nobody has looked since
+    assert len(queue.lots) == 1  # no thread has read it since
     assert not queue
     assert not queue.has_messages
     assert len(queue) == queue.ready(5) == queue.ready(1) == 0

@@ -1,4 +1,4 @@
-"""A broker that does not really go back is asked once more."""
+"""A broker that does not really move back is requested to redeliver once more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pass_time(consumer: Any, seconds: float) -> None:
 
 
 def rest(consumer: Any) -> None:
-    """Time passes until everything is asked for once more, if it is."""
+    """Advance the time to the next repeated request, if there is one."""
     if consumer.core.unsettled.rewind.is_resting:
         pass_time(consumer, consumer.core.next_deadline() - consumer.now)
 
@@ -48,7 +48,7 @@ def test_what_is_stepped_over_is_asked_for_once_more(
     assert asked(make.sent(consumer.core)) == [1]
     for number in [*range(1, jump), jump + 1]:
         consumer.receive(make.single(b"%d" % number), number, consumer_epoch=1)
-    if jump == 7:  # whatever was never here may be gone for good
+    if jump == 7:  # an entry that was never delivered here may be gone for good
         assert asked(make.sent(consumer.core)) == []
         return
     assert asked(make.sent(consumer.core)) == [2]
@@ -112,7 +112,7 @@ def test_other_epochs_brokers_and_kinds_are_not_compared(subscribed: Make, make:
         assert asked(make.sent(consumer.core)) == []
 
 
-def test_a_new_connection_begins_anew(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_new_connection_resets_the_state(subscribed: Make, make: SimpleNamespace) -> None:
     consumer = subscribed()
     consumer.receive(make.single(b"0"), 0)
     consumer.core.redeliver_unacknowledged()
@@ -135,7 +135,7 @@ def test_the_entry_after_the_newest_may_lie_in_another_ledger() -> None:
 
 
 class HonestBroker:
-    """Goes back as it is asked to, and delivers what is neither acknowledged nor ``gone``."""
+    """Broker that moves back as requested, and delivers entries neither acknowledged nor ``gone``."""
 
     def __init__(self, consumer: Any, make: SimpleNamespace, gone: set[int]) -> None:
         self.consumer, self.make, self.gone = consumer, make, gone
@@ -143,7 +143,7 @@ class HonestBroker:
         self.asked = 0
 
     def deliver(self, end: int, rounds_max: int = 100) -> None:
-        """Everything below ``end``; it is asked at most so often to begin anew."""
+        """Deliver everything below ``end``; expect a limited number of requests."""
         self.end = end
         for _ in range(rounds_max):
             self.listen()
@@ -169,7 +169,7 @@ class HonestBroker:
                 self.asked += 1
 
 
-def test_a_message_that_fails_again_and_again_holds_up_nobody(
+def test_a_message_that_fails_repeatedly_does_not_block_others(
     subscribed: Make, make: SimpleNamespace
 ) -> None:
     """All behind it is acknowledged: what follows the newest of a redelivery is long done."""
@@ -227,7 +227,7 @@ def test_a_wish_counts_its_tries_from_the_beginning(subscribed: Make, make: Simp
 
 
 def test_a_broker_that_is_reading_is_asked_after_a_rest(subscribed: Make, make: SimpleNamespace) -> None:
-    """Apache Pulsar skips again as long as it has something to read when it is asked: it gets no permits."""
+    """Apache Pulsar skips again as long as it has something to read when requested: it gets no permits."""
     consumer = subscribed(receiver_queue_size=8)
     for number in range(8):
         consumer.receive(make.single(b"%d" % number), number)
@@ -279,7 +279,7 @@ def test_what_ends_a_rest(subscribed: Make, make: SimpleNamespace, ending: str) 
     assert asked(make.sent(core)) == []
 
 
-def test_whoever_takes_over_settles_what_was_awaited(subscribed: Make, make: SimpleNamespace) -> None:
+def test_an_active_consumer_change_settles_awaited_entries(subscribed: Make, make: SimpleNamespace) -> None:
     consumer = subscribed(consumer_type=ConsumerType.Failover)
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number)
@@ -296,7 +296,7 @@ def test_whoever_takes_over_settles_what_was_awaited(subscribed: Make, make: Sim
 
 
 def test_many_that_are_awaited_are_settled_in_one_pass() -> None:
-    """Up to a place, one by one: each is looked at once."""
+    """Acknowledge one by one up to an entry: each is checked once."""
     count = 100_000
     rewind = Rewind()
     rewind.begin(((1, number) for number in range(count)), (1, count - 1))

@@ -153,7 +153,7 @@ class World:
         """Receipted while another copy, sent before, was on its way or in the queue."""
         self.acked: set[bytes] = set()
         self.counts: set[bytes] = set()
-        """Acknowledged, without what a reconnect has undone: of batches that are told only as a whole."""
+        """Return the acknowledged messages, without parts of batches that a reconnect has undone."""
         self.delivered: set[bytes] = set()
 
     def new_request_id(self) -> int:

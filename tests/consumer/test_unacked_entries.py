@@ -1,4 +1,4 @@
-"""What is in hand, from its arrival until it is settled."""
+"""Entries in hand, from their arrival until they are settled."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_drain_asks_for_nothing_and_drops_what_comes(subscribed: Make, make: S
     assert len(consumer.attach()) == 1, "no permits after a reconnect either"
 
 
-def test_who_acknowledges_nothing_does_not_fill_the_memory(
+def test_memory_is_bounded_without_acknowledgements(
     subscribed: Make, make: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unacked_entries, "IN_HAND_MAX", 3)

@@ -93,7 +93,7 @@ def test_size_boundaries(sizes: tuple[int, ...], key: str | None) -> None:
 
 
 def one_by_one(body: bytes, count: int) -> list[list[int]] | None:
-    """What is found when a message in front makes the rest uneven."""
+    """Read batches in which a different first message makes the sizes uneven."""
     before = batch_body([b""])
     try:
         starts, removed = split_batch(before + body, count + 1)
@@ -146,7 +146,7 @@ def test_wrong_count(count: int) -> None:
 
 
 def test_fields_in_another_order_are_understood() -> None:
-    # payload_size (3) before the key (2): allowed by protobuf, written by nobody we know.
+    # payload_size (3) before the key (2): allowed by protobuf, written by no known client.
     metadata = b"\x18\x02" + b"\x12\x01k"
     starts, removed = split_batch(len(metadata).to_bytes(4, "big") + metadata + b"ab", 1)
     assert starts == [0, 4 + len(metadata) + 2]

@@ -1,4 +1,4 @@
-"""What closes a batch, what goes alone, and what happens to permits: algorithms.md section 5."""
+"""Closing of batches, unbatched messages, and permits: algorithms.md section 5."""
 
 import random
 

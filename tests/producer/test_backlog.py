@@ -83,7 +83,7 @@ def test_what_can_never_fit_is_too_big_and_not_worth_waiting_for():
         backlog.check_possible(1, 100, "topic")
 
 
-def test_returned_bytes_wake_everybody_who_listens_once():
+def test_returned_bytes_wake_each_listener_once():
     budget = ByteBudget(10, threading.Lock())
     budget.take(10)
     woken = []

@@ -72,7 +72,7 @@ def test_a_message_that_fits_is_not_cut(bench):
     assert not sent.metadata.HasField("chunk_id")
 
 
-def test_when_one_chunk_fails_the_message_fails_once_and_the_next_one_goes_on(bench):
+def test_when_one_chunk_fails_the_message_fails_once_and_the_next_is_sent(bench):
     b = bench(**CHUNKED).connect()
     b.add(b"x" * 1500, token="first")
     b.add(b"y", token="second")
@@ -82,7 +82,7 @@ def test_when_one_chunk_fails_the_message_fails_once_and_the_next_one_goes_on(be
     outcomes = [(t, type(o.error)) for o in b.settled() for t in o.tokens]
     assert outcomes == [("first", NotAllowedError)]
     for _ in range(chunks - 1):
-        b.receipt(0)  # what was in flight is receipted or not: nobody asks any more
+        b.receipt(0)  # receipts of chunks in flight no longer matter
     b.receipt(1)
     assert [t for o in b.settled() for t in o.tokens] == ["second"]
     assert b.permits_used == (0, 0, 0)

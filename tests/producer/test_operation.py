@@ -1,4 +1,4 @@
-"""What we write, judged by frames that the Java and C++ clients wrote and by protobuf's own parser."""
+"""Encoded operations, compared with frames of the Java and C++ clients and protobuf's own parser."""
 
 import json
 from pathlib import Path

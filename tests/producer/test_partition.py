@@ -370,7 +370,7 @@ def test_a_late_receipt_after_the_timeout_is_ignored_and_later_ones_are_not(benc
     assert [o.error is None for o in b.settled()] == [False, True]
 
 
-def test_the_timeout_names_what_stood_in_the_way(bench):
+def test_the_timeout_names_the_last_error(bench):
     b = bench(send_timeout_seconds=1, batching_max_messages=1).connect()
     b.partition.disconnected(errors.ConnectError("the cable is out"))
     b.add(b"x")

@@ -1,4 +1,4 @@
-"""Where a producer's work waits: deadlines in order, among many partitions."""
+"""Pending work of a producer: deadlines in order, among many partitions."""
 
 from __future__ import annotations
 

@@ -79,18 +79,18 @@ def test_a_full_batch_moves_on_before_its_time():
 
 
 @pytest.mark.parametrize("reason", list(BlockedReason))
-def test_blocked_partitions_are_stepped_over_and_told(reason):
+def test_blocked_partitions_are_skipped_and_notified(reason):
     route = router()
     partitions = [Partition(reason), Partition(reason), Partition()]
     assert route.of_unkeyed(partitions, 0.0) == 2
     assert partitions[0].steps == [reason]
     assert partitions[1].steps == [reason]
     assert partitions[2].chosen_at == [0.0]
-    # The free one is kept until its time is over: its batch goes on.
+    # The free one is kept until its time is over: its batch stays open.
     assert route.of_unkeyed(partitions, 0.01) == 2
 
 
-def test_when_all_are_blocked_the_preferred_one_is_returned_and_nobody_is_stepped_over():
+def test_when_all_are_blocked_the_preferred_one_is_returned_and_none_is_skipped():
     route = router(start=0.4)
     partitions = [Partition(BlockedReason.PERMITS) for _ in range(5)]
     assert route.of_unkeyed(partitions, 0.0) == 2
@@ -141,7 +141,7 @@ def test_a_custom_router_may_ask_for_the_states():
 
 
 @pytest.mark.parametrize("answer", [-1, 3, "3"])
-def test_a_router_that_names_no_partition_is_told(answer):
+def test_a_router_that_names_no_partition_raises_invalid_message(answer):
     with pytest.raises(InvalidMessage, match=f"message_router returned {answer!r}"):
         custom(lambda message, count: answer).of_custom(OutgoingMessage(b""), [Partition()] * 3)
 

@@ -1,4 +1,4 @@
-"""Encrypted operations: sealed once, repeated byte for byte, sealed anew when they are cut in two."""
+"""Encrypted operations: encrypted once, resent byte for byte, encrypted again when split."""
 
 import os
 from pathlib import Path

@@ -57,7 +57,7 @@ def run(
 def test_a_steady_stream_uses_what_the_overhead_leaves_of_the_budget(overhead: float) -> None:
     tuning = SelfTuning(BUDGET, UNLIMITED)
     run(tuning, overhead)
-    # Nearly nobody waits for the whole delay: a little more than the rest of the budget is right.
+    # Hardly any message waits for the whole delay: a little more than the rest of the budget is right.
     assert 0.96 * (BUDGET - overhead) - 0.001 <= tuning.delay_seconds <= 1.02 * (BUDGET - overhead)
 
 
@@ -124,7 +124,7 @@ operations = st.lists(
 
 
 @given(st.floats(0.002, 60.0), st.integers(1, 1 << 40), operations)
-def test_whatever_comes_the_delay_stays_within_the_budget_and_the_same_calls_give_the_same(
+def test_the_delay_stays_within_the_budget_and_is_deterministic_for_any_calls(
     budget: float, memory: int, calls: list[tuple[float, float, int, float]]
 ) -> None:
     tuning, twin = SelfTuning(budget, memory), SelfTuning(budget, memory)

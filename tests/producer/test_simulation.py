@@ -133,7 +133,7 @@ class CountedRun:
 
 
 class SimulatedBroker:
-    """Stores entries of one partition. ``log`` holds (payload, place) of every message it kept."""
+    """Stores entries of one partition. ``log`` holds (payload, position) of every message it kept."""
 
     def __init__(self, world: World, topic: str) -> None:
         self.world = world
@@ -182,7 +182,7 @@ class SimulatedBroker:
         chunked = metadata.num_chunks_from_msg > 1
         last_chunk = metadata.chunk_id == metadata.num_chunks_from_msg - 1
         if highest in self._never_allowed or (world.faults() and chance < 0.01 and not chunked):
-            # What is not allowed once stays so: the answer may be lost and the message come again.
+            # A rejected message stays rejected: the answer may be lost and the message resent.
             self._never_allowed.add(highest)
             world.not_allowed += 1
             connection.answer(lambda p: world.send_error(connection, NOT_ALLOWED, highest))
@@ -357,7 +357,7 @@ class World:
         self.run()
 
     def run(self) -> None:
-        """What a shell does when the agenda asks for attention."""
+        """Serve the ready set's work, like the client."""
         ready_set = self.producer.ready_set
         ready_set.attention = False
         self.producer.tick(self.clock.now)

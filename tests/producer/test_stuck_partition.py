@@ -65,7 +65,7 @@ class World:
             request_id=1, producer_name="p", last_sequence_id=-1, schema_version=b""
         )
         partition.created(success, 5 * 1024 * 1024, self.now)
-        self._numbers[partition] = self._receipted[partition]  # what has no receipt comes again
+        self._numbers[partition] = self._receipted[partition]  # messages without a receipt are resent
 
     def disconnect(self, partition: PartitionProducer) -> None:
         """The connection is lost, and with it the receipts on their way."""

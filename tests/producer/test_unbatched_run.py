@@ -51,7 +51,7 @@ def receipts(b, sequence_id, count, entry_id=0, highest=-1):
 
 
 def told(b):
-    """Token: place, or the error."""
+    """Maps each token to its position, or to the error."""
     found = {}
     for settled in b.settled():
         if settled.error is not None:
@@ -194,7 +194,7 @@ def test_a_time_out_fails_what_has_no_receipt(bench):
     assert b.permits_used == (0, 0, 0)
 
 
-def test_who_watches_the_end_of_a_run_is_told_with_the_last_receipt(bench):
+def test_a_watcher_of_a_run_is_notified_at_the_last_receipt(bench):
     b = run_of(bench, PAYLOADS)
     b.written()
     b.partition.pending.tail.watchers = ["watcher"]

@@ -91,7 +91,7 @@ def test_values_are_kept_and_checked():
 
 
 def refusals(module):
-    """What is said about values that fields do not take."""
+    """Errors for values that fields do not accept."""
 
     class Sub(module.Record):
         x = module.Integer()

@@ -76,7 +76,7 @@ class Topic:
 
 
 @pytest.mark.parametrize(("codec", "value", "plain"), KINDS, ids=lambda value: str(value)[:30])
-def test_whatever_is_there_is_read(codec, value, plain):
+def test_messages_of_any_schema_are_read(codec, value, plain):
     payload = codec.encode(value)
     assert schema_of(codec.schema_info()).decode(payload) == plain
     reader = schema.AutoConsumeSchema()

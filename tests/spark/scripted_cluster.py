@@ -50,7 +50,7 @@ class ScriptedCluster:
     opened: int = 0
     closed: int = 0
     posted: dict[str, list[bytes]] = field(default_factory=dict)
-    """By topic, what nobody has looked at yet."""
+    """Unread messages by topic."""
     questions: int = 0
     rounds: int = 0
     bytes_read: int = 0

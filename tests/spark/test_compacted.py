@@ -82,13 +82,13 @@ def test_nothing_left_at_all() -> None:
 
 
 def test_what_took_the_place_of_a_message_meanwhile_is_read() -> None:
-    """Without what lies behind the planned end the keys of 7 to 9 would have no message at all."""
+    """Without the messages after the planned end the keys of 7 to 9 would have no message at all."""
     cluster = cluster_of(10, {1, 2}, 4)
     (part,) = ranges(cluster)
     cluster.publish(ONE, 5, [[b"10"], [b"11"], [b"12"]])
     compact(cluster, {1, 5, 6, 10, 11, 12}, 12)
     assert read(cluster, part) == [1, 5, 6, 10, 11, 12]
-    # And what is compacted away there while it is read, is read all the same.
+    # Messages compacted away there during the read are read, too.
     compact(cluster, {1, 5, 6, 12}, 12)
     assert read(cluster, part) == [1, 5, 6, 10, 11, 12]
 
@@ -125,7 +125,7 @@ def test_a_broker_that_restarts() -> None:
     assert places == [3, 11, 20, 25, *range(30, 40)]
 
 
-def test_a_stream_takes_it_in_one_micro_batch_and_goes_on_as_it_is() -> None:
+def test_a_stream_reads_it_in_one_micro_batch_and_continues_uncompacted() -> None:
     cluster = cluster_of(30, {3, 11}, 19)
     planner = Planner(cluster, options(max_rows_per_trigger=2))
     latest = planner.latest([ONE])

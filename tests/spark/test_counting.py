@@ -87,7 +87,7 @@ def test_without_a_broker_nothing_is_counted_and_nothing_fails() -> None:
     assert collector.totals() == {}
 
 
-def test_who_may_skip() -> None:
+def test_options_that_may_skip_messages() -> None:
     def options(**given: str) -> bool:
         return may_skip(read_options({"service.url": "pulsar://h", "topic": "t", **given}))
 
@@ -104,7 +104,7 @@ class Reading:
     id: int
 
 
-def test_a_stream_tells_what_it_left_out(
+def test_a_stream_reports_left_out_messages(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
     def publish(good: int, bad: int) -> None:

@@ -1,4 +1,4 @@
-"""Who may read and write from Spark: users with passwords and OAuth 2 clients, with a broker that asks."""
+"""Authentication from Spark: users with passwords and OAuth 2 clients, with a broker that requires it."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def ways(issuer: Issuer) -> dict[str, dict[str, str]]:
         "java-oauth2",
     ],
 )
-def test_who_is_known_reads_and_writes(
+def test_an_authenticated_client_reads_and_writes(
     spark: SparkSession, broker: EmbeddedBroker, issuer: Issuer, tmp_path: Path, way: str
 ) -> None:
     """A batch into a topic, a stream from there into another exactly once, and that one read back."""
@@ -147,7 +147,7 @@ def test_who_is_known_reads_and_writes(
 
 
 @pytest.mark.parametrize("wrong", ["basic", "oauth2", "nobody"])
-def test_nobody_else_is_let_in(
+def test_other_clients_are_rejected(
     spark: SparkSession, broker: EmbeddedBroker, issuer: Issuer, wrong: str
 ) -> None:
     shown = {

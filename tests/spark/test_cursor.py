@@ -28,7 +28,7 @@ A, B = ("persistent://public/default/a", -1), ("persistent://public/default/b", 
 
 @dataclass
 class ScriptedCursors:
-    """A topic's newest place, first place and mark by partition."""
+    """A topic's newest position, first position and mark-delete position by partition."""
 
     newest: dict[Partition, tuple[int, int]]
     marked: dict[Partition, tuple[int, int]] = field(default_factory=dict)
@@ -164,7 +164,7 @@ def test_a_subscription_that_a_query_gets_later_keeps_what_is_there(
     assert not [record for record in caplog.records if record.name.startswith("geminga.spark")]
 
 
-def test_a_topic_that_was_made_anew_is_not_moved_in() -> None:
+def test_the_cursor_is_not_moved_in_a_recreated_topic() -> None:
     cursors = ScriptedCursors({A: (2, 4)}, {A: (2, -1)})
     cursor = followed(cursors)
     assert cursor.follow({A: Offset(5, 9)}, [A], is_new=False) == {A: Offset(2, 4)}
@@ -184,7 +184,7 @@ def test_a_subscription_that_was_removed_is_made_again_where_all_is_there(
 
 @pytest.mark.parametrize("place", [Offset(5, 9), EARLIEST], ids=str)
 def test_a_subscription_that_was_removed_vouches_for_nothing(place: Offset) -> None:
-    """On a topic that was trimmed empty it would come back where the broker would have moved the old one."""
+    """On a topic trimmed empty a recreated cursor is where the broker would have moved the old one."""
     cursors, losses = ScriptedCursors({A: (9, -1)}, before_first=(9, -1)), ScriptedLosses(there=set())
     for _ in range(2):
         with pytest.raises(DataLossError, match="was removed"):
@@ -240,7 +240,7 @@ def test_a_new_query_of_a_name_that_may_be_there_starts_at_the_first_message() -
         assert cursors.rewinds == rewinds
 
 
-def test_a_new_query_goes_back_where_it_is_told_to_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_query_moves_the_cursor_back_to_its_start(caplog: pytest.LogCaptureFixture) -> None:
     cursors = ScriptedCursors({A: (6, 4)}, {A: (6, 2)})
     followed(cursors).follow({A: EARLIEST}, [A], is_new=True)
     assert cursors.rewinds == [{A: (-1, -1)}]
@@ -312,7 +312,7 @@ def test_the_last_micro_batch_of_an_available_now_run(
 
 
 def test_a_driver_that_was_killed(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
-    """What is planned and not committed is behind the cursor, before and after the restart."""
+    """Planned and uncommitted messages are after the cursor, before and after the restart."""
     query = Query(
         broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest", maxRowsPerTrigger=10
     )
@@ -365,7 +365,7 @@ def test_a_subscription_that_is_moved_before_what_it_kept_is_read(
     publish(client, pulsar_topic, 5, 10)
     (name,) = query.stats()
 
-    def move() -> None:  # ledger 0 has ten entries, and goes; what comes behind it is there
+    def move() -> None:  # ledger 0 has ten entries, and is removed; the later ledger exists
         admin(broker.admin_url, "POST", f"{path}/subscription/{name}/skip/5")
         admin(broker.admin_url, "POST", f"{path}/trim")
 
@@ -482,7 +482,7 @@ def test_a_cursor_that_a_time_to_live_moves_past_what_waits(
         query.latest()
 
 
-def test_what_lies_behind_the_cursor_is_not_trimmed(
+def test_messages_after_the_cursor_are_not_trimmed(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     path = pulsar_topic.replace("://", "/")

@@ -110,7 +110,7 @@ def test_columns_on_request(spark: SparkSession, topics: Topics) -> None:
     with topics.client.create_producer(topic, producer_name="me", batching_max_messages=2) as producer:
         for number in range(4):
             producer.send_async(b"%d" % number, None, partition_key="k", ordering_key="o")
-    # What somebody has refused, and gets again and again, is new to the readers of a query.
+    # Repeatedly rejected schemas are new to the readers of a query.
     earliest = geminga.InitialPosition.Earliest
     with topics.client.subscribe(topic, "s", initial_position=earliest) as consumer:
         consumer.negative_acknowledge(consumer.receive(30_000))
@@ -311,7 +311,7 @@ def sink(spark: SparkSession, topics: Topics, tmp_path: Path) -> Sink:
     return Sink(spark, topics, tmp_path)
 
 
-def test_a_stream_goes_on_from_its_checkpoint(topics: Topics, sink: Sink) -> None:
+def test_a_stream_resumes_from_its_checkpoint(topics: Topics, sink: Sink) -> None:
     topics.publish(numbers(100))
     assert sink.run() == numbers(100)
     assert sink.run() == []
@@ -370,7 +370,7 @@ def test_partitions_that_a_start_does_not_name_begin_as_its_star_says(topics: To
     topic = topics.partitioned(1)
     topics.publish(numbers(10))
     named = {topic: {"0": "latest"}}
-    # Added between the moment at which the places were noted and the query's start.
+    # Added between noting the offsets and the query's start.
     admin(topics.broker.admin_url, "POST", topic.replace("://", "/") + "/partitions", 2)
     topics.publish(numbers(10, 10), topic=f"{topic}-partition-1")
     assert (
@@ -397,7 +397,7 @@ def test_latest_sees_only_what_comes_later(topics: Topics, sink: Sink) -> None:
     assert sink.run(startingOffsets="latest") == numbers(10, 10)
 
 
-def test_a_deleted_topic_fails_the_stream_unless_told_otherwise(topics: Topics, sink: Sink) -> None:
+def test_a_deleted_topic_fails_the_stream_unless_data_loss_is_allowed(topics: Topics, sink: Sink) -> None:
     topics.publish(numbers(20))
     other = f"{topics.name}-other"
     topics.publish(numbers(5, 20), topic=other)

@@ -508,7 +508,7 @@ def test_a_batch_query_publishes_nothing_before_all_tasks_have_succeeded(sink: S
 
 
 def test_receipts_that_are_lost_with_their_connections(sink: Sink) -> None:
-    """The broker has what is sent again, and nobody else sent it."""
+    """The broker has the resent rows, and no other producer sent them."""
     with WithholdingProxy(int(sink.broker.service_url.rpartition(":")[2])) as proxy:
         url = {"service.url": proxy.url}
         messages = [sink.task(range(60), **url)]

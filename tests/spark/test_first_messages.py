@@ -45,7 +45,7 @@ def trim(broker: EmbeddedBroker, topic: str) -> None:
 def test_a_first_micro_batch_that_is_run_again(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The driver was killed, and what it had planned is gone when it comes back."""
+    """The driver was killed, and the messages that it had planned are gone at its restart."""
     publish(client, pulsar_topic, 0, 25)
     query = Query(broker, pulsar_topic, startingOffsets="earliest", maxRowsPerTrigger=15)
     planned = query.latest()
@@ -61,10 +61,8 @@ def test_a_first_micro_batch_that_is_run_again(
     assert query.batch() == numbers(20, 5)
 
 
-def test_a_batch_query_that_is_told_what_was_first(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
-    """What a snapshot has found is gone when it is run."""
+def test_a_batch_query_with_first_offsets(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+    """Messages that a snapshot has found are gone when it is run."""
     publish(client, pulsar_topic, 0, 25)
 
     def read(**others: str) -> int:
@@ -216,7 +214,7 @@ def test_a_checkpoint_of_an_older_release(monkeypatch: pytest.MonkeyPatch) -> No
     assert [batch.num_rows for batch in stream.read(part)] == [4]
 
 
-def test_a_topic_that_was_made_anew_and_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recreated_shorter_topic_is_read_from_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of another cluster, or a store that was wiped: ids begin anew. Waiting until it has as many as the old
     one would read none of them, and say nothing."""
     cluster = ScriptedCluster()
@@ -230,7 +228,7 @@ def test_a_topic_that_was_made_anew_and_is_shorter(monkeypatch: pytest.MonkeyPat
     rows: list[bytes] = []
     place: dict[str, object] = read_to
     while (end := stream.latestOffset(place, stream.getDefaultReadLimit())) != place:
-        # A restart runs the same.
+        # A restart runs the same micro-batch.
         for again in (reader(cluster, monkeypatch, failondataloss="false", **limit), stream):
             parts = again.partitions(place, end)
             found = [

@@ -102,7 +102,7 @@ def test_as_the_topic_says(sink: Sink, pulsar_client: Client) -> None:
             {},
             valueSchema="TOPIC",
         )
-    with pytest.raises(InvalidConfiguration, match="give the option topic"):
+    with pytest.raises(InvalidConfiguration, match="set the option topic"):
         PulsarDataSource({"service.url": sink.broker.service_url, "valueschema": "TOPIC"}).writer(
             FLIGHT, False
         )

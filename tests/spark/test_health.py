@@ -1,4 +1,4 @@
-"""``format("pulsar_stats")``: which topics are asked, what their rows say, and how often."""
+"""``format("pulsar_stats")``: queried topics, their rows, and the pace of samples."""
 
 from __future__ import annotations
 

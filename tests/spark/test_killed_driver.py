@@ -41,7 +41,7 @@ frame = (
     .load()
 )
 if exactly_once == "true":
-    frame = frame.repartition(3)  # rows come in another order in every attempt
+    frame = frame.repartition(3)  # the order of rows differs in every attempt
 query = (
     frame.writeStream.format("pulsar").option("service.url", url).option("topic", target)
     .option("exactlyOnce", exactly_once).option("checkpointLocation", folder).trigger(availableNow=True)

@@ -1,4 +1,4 @@
-"""A task's entries from files and from the broker: each once, whichever side of the seam it is on."""
+"""A task's entries from files and from the broker: each is read once."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def scan(place: Path, cluster: ScriptedCluster, offloaded: list[int], start: Off
     records = [each for each in offload(ArrowStorage(str(place)), [3, 5, 6]) if each.ledger in offloaded]
     for ledger in {3, 5, 6} - set(offloaded):
         (place / folder_of(TOPIC) / f"{ledger}.parquet").unlink()
-    # What retention removes is gone from the broker and from the place.
+    # Entries removed by retention are gone from the broker and from the offload storage.
     for ledger in offloaded:
         if (ledger, LEDGERS[ledger] - 1) <= cluster.trimmed.get(PARTITION, (-1, -1)) and ledger > 3:
             (place / folder_of(TOPIC) / f"{ledger}.parquet").unlink()

@@ -1,4 +1,4 @@
-"""``format("pulsar_replay")``: order, pace and places to go on from, by a clock of our own."""
+"""``format("pulsar_replay")``: order, pace and offsets to resume from, with a test clock."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_every_row_once_in_order_and_at_the_pace(
             assert given >= (time - START) / 1e6 / 30 - 0.01, "no row before it is due"
 
 
-def test_a_run_goes_on_where_the_one_before_stood_whatever_became_of_the_files(tmp_path: Path) -> None:
+def test_a_run_resumes_after_the_previous_one_even_when_files_were_merged(tmp_path: Path) -> None:
     scattered(tmp_path / "t")
     first = Run(tmp_path / "t", speed="30")
     offset = first.go(most=3)

@@ -1,4 +1,4 @@
-"""Searches against what a look at all places says."""
+"""Searches, compared with a scan of all positions."""
 
 from __future__ import annotations
 

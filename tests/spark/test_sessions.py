@@ -48,7 +48,7 @@ def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 class Context:
-    """What `register` asks of a Spark context."""
+    """Stand-in for the parts of a Spark context that `register` uses."""
 
     def __init__(self, master: str, settings: dict[str, str]) -> None:
         self.master = master
@@ -171,7 +171,7 @@ print(again is spark or again.range(3).count())
 
 PLAIN_CLIENT = """
 import sys
-sys.modules.update(geminga=None, pyspark_pulsar=None)  # whoever imports them fails
+sys.modules.update(geminga=None, pyspark_pulsar=None)  # imports of these modules fail
 from pyspark.sql import SparkSession
 url, server, topic = sys.argv[1:]
 spark = SparkSession.builder.remote(server).getOrCreate()

@@ -59,7 +59,7 @@ def cut(ledgers: list[OffloadedLedger], begin: Offset, end: Offset) -> tuple[lis
     return numbers, [f"{before}..{behind}" for before, behind in _gaps(runs, begin, end)]
 
 
-def test_whole_ledgers_are_files_and_what_lies_around_them_is_not() -> None:
+def test_whole_ledgers_are_read_as_files_and_the_rest_is_not() -> None:
     three = [ledger(3, 0), ledger(5, 10), ledger(6, 20)]
     assert cut(three, Offset(3, -1), Offset(7, 4)) == ([[3, 5, 6]], ["6:9..7:4"])
     assert cut(three, Offset(3, 0), Offset(6, 9)) == ([[5, 6]], ["3:0..5:-1"])
@@ -82,7 +82,7 @@ def test_what_may_lie_between_two_ledgers_is_asked_for() -> None:
     assert cut([ledger(3, 0), ledger(6, 11)], Offset(3, -1), Offset(6, 9)) == ([[3], [6]], ["3:9..6:-1"])
 
 
-def test_a_partition_has_few_gaps_whatever_its_ledgers_are() -> None:
+def test_a_partition_has_few_gaps_for_any_ledgers() -> None:
     odd = [ledger(n, 10 * n, plain=n % 2 == 1, messages=10 + (n % 7)) for n in range(1000)]
     runs, gaps = cut(odd, Offset(0, -1), Offset(1000, 3))
     assert len(runs) == 3
@@ -202,7 +202,7 @@ def plain_rows(spark: SparkSession, options: dict[str, str]) -> list[tuple[Any, 
 
 
 def scans(frame: DataFrame) -> tuple[int, int]:
-    """How many scans of files, and of ours, the plan has."""
+    """Return the number of scans of files, and of ours, in the plan."""
     plan = frame._jdf.queryExecution().optimizedPlan().toString()  # type: ignore[operator]
     return plan.count("parquet"), plan.count("pulsar")
 

@@ -322,7 +322,7 @@ def test_compacted_topics(tmp_path: Path) -> None:
 
 
 def test_tokens_and_tls_of_reads_and_writes(tmp_path: Path) -> None:
-    """Whoever shows a token, or a certificate, writes and reads; nobody else is let in."""
+    """Clients with a token or certificate write and read; others are rejected."""
     authority = Authority(tmp_path)
     certificate, key = authority.sign("broker")
     shown, shown_key = authority.sign("admin")

@@ -1,4 +1,4 @@
-"""What Spark's own pages show of a query over topics; see docs/decisions/what-sparks-pages-show.md."""
+"""Spark's own pages about a query over topics; see docs/decisions/what-sparks-pages-show.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def page(path):
 
 path = f"/api/v1/applications/{spark.sparkContext.applicationId}/sql?details=true&length=100"
 deadline = time.monotonic() + 120
-while True:  # listeners are told a moment later
+while True:  # listeners are notified a moment later
     executions = json.loads(page(path))
     list_of_all, statistics = page("/StreamingQuery/"), page(f"/StreamingQuery/statistics/?id={query.runId}")
     is_there = any(each["status"] == "COMPLETED" for each in executions) and "Input Rate" in statistics

@@ -89,7 +89,7 @@ def test_silence_is_an_error_where_there_is_an_entry(
         watch.close()
 
 
-def test_a_topic_that_was_made_anew(
+def test_the_newest_message_of_a_recreated_topic(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarPartitions
 ) -> None:
     one = (pulsar_topic, -1)
@@ -108,7 +108,7 @@ def test_a_subscription_that_is_removed_while_it_is_held(
     assert cursors.states([one])[one] is not None
     admin(pulsar_broker.admin_url, "DELETE", pulsar_topic.replace("://", "/") + "/subscription/s?force=true")
     deadline = time.monotonic() + 60
-    while cursors._consumers[one].failure is None:  # it has asked for it again, and was told
+    while cursors._consumers[one].failure is None:  # it has requested it again, and got it
         assert time.monotonic() < deadline
         time.sleep(0.01)
     for moves in (cursors.move, cursors.rewind):  # it was there when it was asked for

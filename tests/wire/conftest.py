@@ -1,4 +1,4 @@
-"""What the tests of the wire share: the recorded frames, and arbitrary protobuf messages."""
+"""Fixtures of the wire tests: recorded frames, and arbitrary protobuf messages."""
 
 from __future__ import annotations
 

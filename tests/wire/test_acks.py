@@ -74,7 +74,7 @@ def test_a_wrong_byte_is_read_as_protobuf_reads_it(at: int, byte: int) -> None:
         except ProtocolError:
             found.append(["refused"])  # type: ignore[list-item]
     if found[0] != found[1]:
-        # Defaults that were spelled out, and fields that nobody knows, are not kept by hand.
+        # Explicit defaults and unknown fields are left to protobuf.
         pytest.fail(f"{bytes(data).hex()}: {found}")
 
 

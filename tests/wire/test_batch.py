@@ -350,7 +350,8 @@ def test_a_batch_with_keys_is_that_of_its_messages(messages: list[tuple[bytes, s
 
 
 def test_batches_that_several_threads_write_at_once() -> None:
-    """Also the first ones, which make what all of them use: in its own process, switched in the midst."""
+    """Test also the first calls, which create the shared tables: in a separate process, with forced
+    switches."""
     program = """
 import sys, threading
 from geminga.wire import batch

@@ -157,7 +157,7 @@ def test_unknown_codecs(kind: int) -> None:
 
 
 def counted(steps: Generator[None, None, bytes]) -> tuple[int, bytes]:
-    """How many they are, and what they come to."""
+    """Return the number of steps, and the result."""
     count = 1
     while True:
         try:
@@ -194,7 +194,7 @@ def test_in_steps_the_same_is_refused(kind: int) -> None:
 
 
 def empty_blocks(count: int) -> bytes:
-    """A ZLIB stream of so many blocks that bring tables of their own, and nothing else."""
+    """Return a ZLIB stream of ``count`` blocks with own tables and no output."""
     bits = "001" + "00000" + "00000" + "0111"  # not the last one; dynamic; 257 + 0, 1 + 0 and 4 + 14 codes
     code_sizes = ["000"] * 18
     code_sizes[2] = code_sizes[17] = "100"  # of "as many zeros as the next 7 bits say", and of 1

@@ -414,7 +414,7 @@ def test_mutated_recorded_frames_raise_nothing_else(recorded: list[Any], seed: i
 
 
 def _both_readers_agree(data: bytes) -> None:
-    """Where the hand-written readers accept a frame, protobuf gives the same or refuses it as well."""
+    """Frames that the hand-written readers accept are read or rejected in the same way by protobuf."""
     try:
         found = FrameDecoder().feed(data)
     except ProtocolError:

@@ -312,7 +312,7 @@ def test_mutated_recorded_entries_raise_nothing_else(entries: list[Any], seed: i
 
 
 def _both_readers_agree(entry: bytes) -> None:
-    """What both accept, both read the same; the hand-written one looks into fewer fields."""
+    """Both readers return the same for entries that both accept; the hand-written one reads fewer fields."""
     try:
         expected = by_protobuf(parse_entry(entry, verify=False).metadata)
     except CorruptPayload:

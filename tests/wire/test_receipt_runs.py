@@ -24,7 +24,7 @@ def receipt(
 
 
 def singly(frames: list[Frame]) -> list[tuple[Any, ...]]:
-    """What the frames say, runs taken apart."""
+    """Return the fields of all frames, with runs split."""
     found: list[tuple[Any, ...]] = []
     for frame in frames:
         if isinstance(frame, ReceiptRun):
@@ -48,9 +48,9 @@ def test_receipts_that_follow_each_other_are_a_run(first: int, entry: int, highe
     assert len(frames) <= 3  # a frame's own bytes change where one of its numbers becomes longer
 
 
-def test_whatever_differs_ends_a_run() -> None:
+def test_any_difference_ends_a_run() -> None:
     others = [
-        receipt(12, 13),  # a place is left out
+        receipt(12, 13),  # an entry id is skipped
         receipt(13, 12),
         receipt(12, 12, ledger_id=8),
         receipt(12, 12, producer_id=2),

@@ -35,7 +35,7 @@ def send(sequence_id: int, entry: bytes = ENTRY, *, producer_id: int = 1, messag
 
 
 def singly(frames: list[Frame]) -> list[tuple[Any, ...]]:
-    """What the frames say, runs taken apart."""
+    """Return the fields of all frames, with runs split."""
     found: list[tuple[Any, ...]] = []
     for frame in frames:
         if isinstance(frame, SendRun):
@@ -59,7 +59,7 @@ def test_sends_that_follow_each_other_are_a_run(first: int) -> None:
     assert all(isinstance(frame, SendRun) and type(frame.sequence_ids) is range for frame in frames)
 
 
-def test_whatever_differs_ends_a_run() -> None:
+def test_any_difference_ends_a_run() -> None:
     others = [
         PING,
         send(7, messages=3),

@@ -109,7 +109,7 @@ def test_every_type_comes_back() -> None:
     assert not damaged.any()
 
 
-def test_damage_is_told_row_by_row_and_harms_no_other() -> None:
+def test_damage_is_reported_per_row_and_affects_no_other() -> None:
     written = rows(40)
     payloads = encoded(EVERYTHING, written).to_pylist()
     payloads[3] = payloads[3][:-1]

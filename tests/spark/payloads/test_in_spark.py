@@ -231,7 +231,7 @@ def test_dead_letters_of_tasks_and_micro_batches_that_run_again(
     assert sorted(letters_of(pulsar_client, f"{pulsar_topic}-letters")) == sorted(bad)
 
 
-def test_progress_tells_what_is_left_out(
+def test_progress_reports_left_out_messages(
     spark: SparkSession,
     pulsar_broker: EmbeddedBroker,
     pulsar_client: Client,

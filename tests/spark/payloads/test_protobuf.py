@@ -235,7 +235,7 @@ def sized(number: int, content: bytes) -> bytes:
 
 
 def test_forms_that_encoders_may_use() -> None:
-    """Fields in any order, again and again, packed or not; what nobody knows."""
+    """Fields in any order, repeated, packed or not, and unknown ones."""
     message = everything("proto3")
     numbers = message.DESCRIPTOR.fields_by_name
     one, many = numbers["one_int32"].number, numbers["many_int32"].number

@@ -119,7 +119,7 @@ def test_every_message_by_its_own_version(source: Source, pulsar_client: Client,
     assert source.rows(columns="more,ID") == [
         {"more": row["more"], "id": row["id"]} for row in [*old, plain(newer), *old]
     ]
-    # What the user says is what comes; an older version may be all that has a column.
+    # The user's schema decides the columns; perhaps only an older version has a column.
     assert source.rows("id DOUBLE, part WORDS") == [
         {"id": float(row["id"]), "part": row["part"] and {"words": row["part"]["words"]}}
         for row in [*old, plain(newer), *old]

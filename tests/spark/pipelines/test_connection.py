@@ -1,4 +1,4 @@
-"""How flows of a project reach a cluster that asks who comes."""
+"""Connections of a project's flows to a cluster with authentication."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_by_hand_a_project_goes_to_its_own_address(monkeypatch: pytest.MonkeyPat
         connection()
 
 
-def test_what_a_run_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_returns_the_options_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     access = {"auth.plugin": "token", "auth.params": "token:x"}
     monkeypatch.setenv(VARIABLE, handed_over(ELSEWHERE, is_addressed=True))
     assert connection("pulsar://b:6650") == {"service.url": "pulsar+ssl://a:6651", **access}

@@ -18,7 +18,7 @@ from geminga.spark.pipelines import lake
 
 
 def write(table: Path, batch: int, *rows: list[int], day: int | None = None, **more: object) -> list[Path]:
-    """What micro-batch ``batch`` of Spark leaves: a file for each list, and a list of all files."""
+    """Write the files of Spark's micro-batch ``batch``: a file for each list, and a list of all files."""
     log = table / lake.METADATA
     log.mkdir(parents=True, exist_ok=True)
     made = []
@@ -89,7 +89,7 @@ def test_small_files_become_one_and_each_holds_one_day(tmp_path: Path) -> None:
     assert ids(tmp_path) == before == list(range(60))
     days = [set(parquet.read_table(path)["__day"].to_pylist()) for path in lake.files(str(tmp_path))]
     assert sorted(map(tuple, days)) == [(0,), (1,)]
-    # The next micro-batch of Spark goes on from the new list; the old files are gone when they may be.
+    # Spark's next micro-batch continues from the new list; the old files may be deleted.
     write(tmp_path, 7, [60], day=0)
     assert lake.clean(str(tmp_path)) == []
     assert len(lake.clean(str(tmp_path), keep_seconds=0)) == 7

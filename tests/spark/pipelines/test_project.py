@@ -1,4 +1,4 @@
-"""Projects from templates: what is made, what is asked, what is refused."""
+"""Projects from templates: created files, parameters and errors."""
 
 from __future__ import annotations
 

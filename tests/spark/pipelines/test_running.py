@@ -272,7 +272,7 @@ def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path:
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(580)
-def test_ingest_keeps_a_message_once_that_comes_again(tmp_path: Path) -> None:
+def test_ingest_keeps_a_redelivered_message_once(tmp_path: Path) -> None:
     """The source gives each message twice, and a second run gives all of the first one's again."""
     project = tmp_path / "lake_of_events"
     with geminga.embedded(web_port=None) as broker, broker.client() as client:

@@ -1,4 +1,4 @@
-"""Where a table of the lake ends in the topic that it was made of, and that it stays there."""
+"""Boundary between a table of the lake and its source topic, which stays fixed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def part(index: int) -> str:
     return f"{TOPIC}-partition-{index}"
 
 
-def test_the_last_place_of_each_partition_in_whatever_order(tmp_path: Path) -> None:
+def test_the_last_position_of_each_partition_in_any_order(tmp_path: Path) -> None:
     rows = [
         (part(0), 7, 3, 1), (part(0), 7, 3, 12), (part(0), 7, 2, 40), (part(1), 9, 0, -1),
         (part(1), 8, 99, 5),
@@ -101,7 +101,7 @@ def test_a_table_that_does_not_note_places_is_refused(tmp_path: Path) -> None:
 def test_when_the_seams_message_is_gone_the_topic_is_no_continuation(
     broker: geminga.EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """What lay between the table's end and the topic's beginning, nobody can know: it is an error."""
+    """Messages between the table's end and the topic's beginning are unknown: that is an error."""
     topic = "persistent://public/default/trimmed"
     with broker.client() as client:
         for made in range(2):
