@@ -72,7 +72,7 @@ _NAMES = tuple(names[0].lstrip("-").replace("-", "_") for names, _ in _COMMON)
 
 
 def connecting(command: F) -> F:
-    """Add the connection options; the command receives their `ClusterProfile` as ``cluster``."""
+    """Add the connection options; the command receives their `Cluster` as ``cluster``."""
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:
@@ -112,7 +112,7 @@ def side_options(side: str, what: str) -> Callable[[Callable[..., Any]], Callabl
     return add
 
 
-def cluster_of_side(side: str, given: dict[str, Any]) -> ClusterProfile:
+def cluster_of_side(side: str, given: dict[str, Any]) -> Cluster:
     """Return the cluster that the options of `side_options` name; removes them from ``given``."""
     prefix = f"{side}_"
     chosen = {name: given.pop(prefix + name) for name in ("service_url", "admin_url", *_NAMES)}
@@ -142,7 +142,7 @@ def cluster_of(
     tls_insecure: bool = False,
     tls_any_hostname: bool = False,
     prefix: str = "",
-) -> ClusterProfile:
+) -> Cluster:
     """Return the cluster that options, environment and contexts name. ``prefix``: prefix of the options'
     names. Raises `click.UsageError`, and `InvalidConfiguration` for a bad file of contexts."""
     fields: dict[str, Any] = {}
@@ -179,7 +179,7 @@ def cluster_of(
 _OF_TLS = ("tls_trust_certs", "tls_cert", "tls_insecure", "tls_any_hostname")
 
 
-def check_tls(cluster: ClusterProfile, prefix: str = "") -> ClusterProfile:
+def check_tls(cluster: Cluster, prefix: str = "") -> Cluster:
     """Return ``cluster``. Raises `click.UsageError` if TLS options are given and no address uses TLS: the
     user would wrongly believe that the connection is encrypted."""
     addresses = [url for url in dict.fromkeys((cluster.service_url, cluster.admin_url)) if url is not None]

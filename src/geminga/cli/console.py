@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     help="Further host name to answer to; may be repeated, '*' for any.",
 )  # fmt: skip
 @connecting
-def command(host: str, port: int, web_hosts: tuple[str, ...], cluster: ClusterProfile) -> None:
+def command(host: str, port: int, web_hosts: tuple[str, ...], cluster: Cluster) -> None:
     """Serve a web console for a cluster, until Ctrl-C.
 
     A Geminga broker serves the console at / of its web port; use this command for Apache Pulsar, or if that

@@ -98,7 +98,7 @@ def delete(name: str, as_json: bool) -> None:
 
 def _row(name: str, contexts: Contexts) -> dict[str, Any]:
     """Return a context without its secrets."""
-    cluster = ClusterProfile.from_dict(contexts.get(name))
+    cluster = Cluster.from_dict(contexts.get(name))
     return {
         "current": name == contexts.current,
         "context": name,
@@ -111,7 +111,7 @@ def _row(name: str, contexts: Contexts) -> dict[str, Any]:
     }
 
 
-def _shows(cluster: ClusterProfile) -> str:
+def _shows(cluster: Cluster) -> str:
     """Return the kind of authentication, with its file or variable; never the token itself."""
     kind, parameters = cluster.auth_plugin, cluster.auth_params or ""
     if kind is None:

@@ -31,7 +31,7 @@ def contexts_file() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """Fields of `geminga.client.cluster.ClusterProfile` by context name, and the current context's name."""
+    """Fields of `geminga.client.cluster.Cluster` by context name, and the current context's name."""
 
     current: str | None = None
     by_name: Mapping[str, Fields] = field(default_factory=dict, repr=False)

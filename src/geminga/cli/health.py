@@ -18,7 +18,7 @@ from geminga.errors import AdminNotFound
 )  # fmt: skip
 @connecting
 @json_option
-def command(live: bool, seconds: float, cluster: ClusterProfile, as_json: bool) -> None:
+def command(live: bool, seconds: float, cluster: Cluster, as_json: bool) -> None:
     """Exit with 0 if the broker accepts messages, else print the reason and exit with 1.
 
     A broker is not ready if it does not answer, its store has stopped, or its disk is full. Apache Pulsar

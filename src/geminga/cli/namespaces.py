@@ -24,7 +24,7 @@ def command() -> None:
 @click.argument("tenant", required=False)
 @connecting
 @json_option
-def list_namespaces(tenant: str | None, cluster: ClusterProfile, as_json: bool) -> None:
+def list_namespaces(tenant: str | None, cluster: Cluster, as_json: bool) -> None:
     """List the namespaces of TENANT, or of all tenants."""
     admin = cluster.admin()
     tenants = [tenant] if tenant is not None else admin.tenants.list()
@@ -37,7 +37,7 @@ def list_namespaces(tenant: str | None, cluster: ClusterProfile, as_json: bool) 
 @click.option("--bundles", type=click.IntRange(1), help="Number of bundles: the units that brokers share.")
 @connecting
 @json_option
-def create(namespace: str, bundles: int | None, cluster: ClusterProfile, as_json: bool) -> None:
+def create(namespace: str, bundles: int | None, cluster: Cluster, as_json: bool) -> None:
     """Create a namespace."""
     cluster.admin().namespaces.create(namespace, bundles=bundles)
     emit({"namespace": namespace, "created": True}, as_json=as_json, text=f"created {namespace}")
@@ -60,7 +60,7 @@ def delete(namespace: str, force: bool, yes: bool, cluster: Cluster, as_json: bo
 @namespace_argument
 @connecting
 @json_option
-def unload(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
+def unload(namespace: str, cluster: Cluster, as_json: bool) -> None:
     """Close every topic of a namespace: clients reconnect, and a cluster may move the topics."""
     cluster.admin().namespaces.unload(namespace)
     emit({"namespace": namespace, "unloaded": True}, as_json=as_json, text=f"unloaded {namespace}")
@@ -86,7 +86,7 @@ def clear_backlog(
 @namespace_argument
 @connecting
 @json_option
-def permissions(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
+def permissions(namespace: str, cluster: Cluster, as_json: bool) -> None:
     """List the permissions of each role in a namespace."""
     found = cluster.admin().namespaces.permissions(namespace)
     rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
@@ -101,9 +101,7 @@ def permissions(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
 @connecting
 @json_option
-def grant(
-    namespace: str, role: str, actions: tuple[str, ...], cluster: ClusterProfile, as_json: bool
-) -> None:
+def grant(namespace: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
     """Allow ROLE these ACTIONS in a namespace, replacing its earlier permissions there."""
     cluster.admin().namespaces.grant(namespace, role, actions)
     text = f"{role} may {', '.join(actions)} in {namespace}"
@@ -115,7 +113,7 @@ def grant(
 @click.argument("role")
 @connecting
 @json_option
-def revoke(namespace: str, role: str, cluster: ClusterProfile, as_json: bool) -> None:
+def revoke(namespace: str, role: str, cluster: Cluster, as_json: bool) -> None:
     """Revoke all permissions of ROLE in a namespace."""
     cluster.admin().namespaces.revoke(namespace, role)
     emit({"namespace": namespace, "role": role, "actions": []}, as_json=as_json, text=f"{role} may nothing")

@@ -22,7 +22,7 @@ from geminga.client.cluster import Cluster
 )
 @connecting
 @json_option
-def command(topic: str, subscription: str, count: int, cluster: ClusterProfile, as_json: bool) -> None:
+def command(topic: str, subscription: str, count: int, cluster: Cluster, as_json: bool) -> None:
     """Print the next messages of SUBSCRIPTION of TOPIC, one per line, without consuming them."""
     found = cluster.admin().subscriptions.peek(topic, subscription, count)
     for message in found:

@@ -105,7 +105,7 @@ _SIMPLE: dict[str, SimplePolicy] = {
 }  # fmt: skip
 
 
-def holder(cluster: ClusterProfile, kind: str) -> Any:
+def holder(cluster: Cluster, kind: str) -> Any:
     """Return the part of an admin client that holds policies: ``namespaces`` or ``topic_policies``."""
     return getattr(cluster.admin(), kind)
 
@@ -179,7 +179,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
     @command("policies")
     @click.option("--all", "everything", is_flag=True, help="Show unset policies too, and explain each.")
-    def policies(place: str, everything: bool, cluster: ClusterProfile, as_json: bool) -> None:
+    def policies(place: str, everything: bool, cluster: Cluster, as_json: bool) -> None:
         """Show the policies that are set here; unset policies are inherited."""
         part = holder(cluster, kind)
         if kind == "namespaces":
@@ -203,7 +203,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
     @command("unset")
     @click.argument("policy")
-    def unset(place: str, policy: str, cluster: ClusterProfile, as_json: bool) -> None:
+    def unset(place: str, policy: str, cluster: Cluster, as_json: bool) -> None:
         """Remove POLICY here, so that the value is inherited. `backlog_quota` removes both kinds."""
         name = policy.replace("-", "_")
         check_choice("POLICY", name, (*known, "backlog_quota"))
@@ -219,7 +219,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.argument("time", metavar="TIME", type=SPAN_OR_FOREVER)
     @click.option("--size", "limit", type=SIZE_OR_UNLIMITED, default="unlimited", show_default=True,
                   help="Delete the oldest messages beyond this size, such as 20G.")  # fmt: skip
-    def set_retention(place: str, time: Any, limit: Any, cluster: ClusterProfile, as_json: bool) -> None:
+    def set_retention(place: str, time: Any, limit: Any, cluster: Cluster, as_json: bool) -> None:
         """Set how long acknowledged messages are kept: 7d, 12h, forever, or 0s to delete them at once."""
         minutes = -1 if time == "forever" else -(-_seconds(time) // 60)
         megabytes = -1 if limit == "unlimited" else -(-int(limit) // (1024 * 1024))
@@ -278,9 +278,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("set-subscribe-rate")
     @click.argument("subscribes", type=click.IntRange(-1))
     @click.option("--period", type=SPAN, default="30s", show_default=True, help="Length of a period.")
-    def set_subscribe_rate(
-        place: str, subscribes: int, period: Any, cluster: ClusterProfile, as_json: bool
-    ) -> None:
+    def set_subscribe_rate(place: str, subscribes: int, period: Any, cluster: Cluster, as_json: bool) -> None:
         """Limit the subscribe requests of a consumer per period; -1: no limit."""
         value = SubscribeRate(subscribes_per_consumer=subscribes, period_seconds=_seconds(period))
         put(cluster, place, "subscribe_rate", value, as_json)
@@ -288,9 +286,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("set-delayed-delivery")
     @click.argument("active", metavar="on|off", type=SWITCH)
     @click.option("--tick", type=SPAN, default="1s", show_default=True, help="Precision of the delay.")
-    def set_delayed_delivery(
-        place: str, active: bool, tick: Any, cluster: ClusterProfile, as_json: bool
-    ) -> None:
+    def set_delayed_delivery(place: str, active: bool, tick: Any, cluster: Cluster, as_json: bool) -> None:
         """Enable or disable delayed delivery of messages."""
         milliseconds = max(1, int(tick.total_seconds() * 1000))
         value = DelayedDelivery(active=active, tick_milliseconds=milliseconds)
@@ -332,16 +328,14 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         "--messages", type=click.IntRange(1), default=1000, show_default=True,
         help="Limit of redelivered messages per second.",
     )  # fmt: skip
-    def set_redeliver_unacked(
-        place: str, after: Any, messages: int, cluster: ClusterProfile, as_json: bool
-    ) -> None:
+    def set_redeliver_unacked(place: str, after: Any, messages: int, cluster: Cluster, as_json: bool) -> None:
         """Redeliver messages that are not acknowledged within AFTER; 0s: never. Geminga brokers only."""
         value = RedeliverUnacked(after_seconds=after.total_seconds(), messages_per_second_max=messages)
         put(cluster, place, "redeliver_unacked", value, as_json)
 
     @command("set-auto-subscription-creation")
     @click.argument("allow", metavar="on|off", type=SWITCH)
-    def set_auto_subscriptions(place: str, allow: bool, cluster: ClusterProfile, as_json: bool) -> None:
+    def set_auto_subscriptions(place: str, allow: bool, cluster: Cluster, as_json: bool) -> None:
         """Allow or forbid that a consumer creates an unknown subscription."""
         put(cluster, place, "auto_subscription_creation", AutoSubscriptionCreation(allow=allow), as_json)
 
@@ -349,9 +343,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.argument(
         "types", nargs=-1, required=True, type=click.Choice(("Exclusive", "Shared", "Failover", "Key_Shared"))
     )
-    def set_subscription_types(
-        place: str, types: tuple[str, ...], cluster: ClusterProfile, as_json: bool
-    ) -> None:
+    def set_subscription_types(place: str, types: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
         """Set the allowed subscription types."""
         put(cluster, place, "subscription_types", types, as_json)
 

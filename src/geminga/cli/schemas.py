@@ -30,7 +30,7 @@ def command() -> None:
 @click.option("--version", type=click.IntRange(0), help="Schema version.  [default: the newest]")
 @connecting
 @json_option
-def get(topic: str, version: int | None, cluster: ClusterProfile, as_json: bool) -> None:
+def get(topic: str, version: int | None, cluster: Cluster, as_json: bool) -> None:
     """Show a schema of TOPIC. Exits with 1 if the topic has no schema."""
     found = cluster.admin().schemas.get(topic, version)
     if found is None:
@@ -43,7 +43,7 @@ def get(topic: str, version: int | None, cluster: ClusterProfile, as_json: bool)
 @click.argument("topic")
 @connecting
 @json_option
-def versions(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+def versions(topic: str, cluster: Cluster, as_json: bool) -> None:
     """List all versions of the schema of TOPIC."""
     rows = [_row(one) for one in cluster.admin().schemas.versions(topic)]
     columns = (
@@ -134,7 +134,7 @@ def check(
 @yes_option
 @connecting
 @json_option
-def delete(topic: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def delete(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete all versions of the schema of TOPIC; messages written with them can no longer be decoded.
 
     Version numbers are not reused.

@@ -37,7 +37,7 @@ def command() -> None:
 @click.argument("topic")
 @connecting
 @json_option
-def list_subscriptions(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+def list_subscriptions(topic: str, cluster: Cluster, as_json: bool) -> None:
     """List the subscriptions of TOPIC with their backlogs.
 
     A dash stands for figures that the broker does not report: Apache Pulsar counts entries, not messages.
@@ -74,7 +74,7 @@ def list_subscriptions(topic: str, cluster: ClusterProfile, as_json: bool) -> No
 )
 @connecting
 @json_option
-def create(topic: str, subscription: str, where: Where, cluster: ClusterProfile, as_json: bool) -> None:
+def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_json: bool) -> None:
     """Create SUBSCRIPTION on TOPIC."""
     part = cluster.admin().subscriptions
     if isinstance(where, MessageId):
@@ -96,9 +96,7 @@ def create(topic: str, subscription: str, where: Where, cluster: ClusterProfile,
 @yes_option
 @connecting
 @json_option
-def delete(
-    topic: str, subscription: str, force: bool, yes: bool, cluster: ClusterProfile, as_json: bool
-) -> None:
+def delete(topic: str, subscription: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete SUBSCRIPTION of TOPIC with its backlog."""
     confirm(f"Delete the subscription {subscription!r} of {topic} with its backlog?", yes=yes)
     cluster.admin().subscriptions.delete(topic, subscription, force=force)
@@ -115,7 +113,7 @@ def delete(
 @yes_option
 @connecting
 @json_option
-def clear(topic: str, subscription: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def clear(topic: str, subscription: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Skip the whole backlog of SUBSCRIPTION."""
     admin = cluster.admin()
     if not yes:
@@ -241,9 +239,7 @@ def expire(
 @click.argument("seconds", type=click.FloatRange(0))
 @connecting
 @json_option
-def redeliver_unacked(
-    topic: str, subscription: str, seconds: float, cluster: ClusterProfile, as_json: bool
-) -> None:
+def redeliver_unacked(topic: str, subscription: str, seconds: float, cluster: Cluster, as_json: bool) -> None:
     """Redeliver messages of SUBSCRIPTION that are not acknowledged within SECONDS; 0: never.
 
     Works with Geminga brokers; Apache Pulsar stores the property and ignores it.

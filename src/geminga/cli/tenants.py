@@ -24,7 +24,7 @@ def command() -> None:
 @command.command("list", cls=ConnectingCommand)
 @connecting
 @json_option
-def list_tenants(cluster: ClusterProfile, as_json: bool) -> None:
+def list_tenants(cluster: Cluster, as_json: bool) -> None:
     """List the tenants with their admin roles and clusters."""
     admin = cluster.admin()
     rows = []

@@ -36,7 +36,7 @@ def command() -> None:
 @click.argument("namespace", default="public/default")
 @connecting
 @json_option
-def list_topics(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
+def list_topics(namespace: str, cluster: Cluster, as_json: bool) -> None:
     """List the topics of NAMESPACE (tenant/namespace); a partitioned topic is one row."""
     if namespace.count("/") != 1 or not all(namespace.split("/")):
         raise click.BadParameter(f"{namespace!r} is not tenant/namespace", param_hint="NAMESPACE")
@@ -58,7 +58,7 @@ def list_topics(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
 @click.option("--partitions", "-p", type=click.IntRange(0), default=0, help="0: not partitioned.")
 @connecting
 @json_option
-def create(topic: str, partitions: int, cluster: ClusterProfile, as_json: bool) -> None:
+def create(topic: str, partitions: int, cluster: Cluster, as_json: bool) -> None:
     """Create TOPIC."""
     name = TopicName.parse(topic)
     cluster.admin().topics.create(name, partitions=partitions)
@@ -98,7 +98,7 @@ def delete(topic: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) 
 @click.option("--internal", is_flag=True, help="Ledgers and cursors of a partition or unpartitioned topic.")
 @connecting
 @json_option
-def stats(topic: str, internal: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
     """Show rates, backlog, producers and subscriptions of TOPIC."""
     name, topics = TopicName.parse(topic), cluster.admin().topics
     if internal:
@@ -157,7 +157,7 @@ def _internal(found: Any, as_json: bool) -> None:
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the end.")
 @connecting
 @json_option
-def compact(topic: str, status: bool, wait: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def compact(topic: str, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
     """Compact TOPIC: readers with read_compacted receive the newest message of each key.
 
     Exits with 1 if the compaction fails.
@@ -176,7 +176,7 @@ def compact(topic: str, status: bool, wait: bool, cluster: ClusterProfile, as_js
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the end.")
 @connecting
 @json_option
-def offload(topic: str, keep: int, status: bool, wait: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
     """Move the closed ledgers of TOPIC to the broker's offload location; readers are not affected.
 
     Exits with 1 if the offload fails.
@@ -224,7 +224,7 @@ def _print_status(names: Sequence[str], query: Any, status: bool, wait: bool, as
 @topic_argument
 @connecting
 @json_option
-def unload(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+def unload(topic: str, cluster: Cluster, as_json: bool) -> None:
     """Disconnect all clients from TOPIC: they reconnect, and unacknowledged messages are redelivered."""
     name = TopicName.parse(topic)
     cluster.admin().topics.unload(name)
@@ -236,7 +236,7 @@ def unload(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
 @yes_option
 @connecting
 @json_option
-def terminate(topic: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+def terminate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Refuse new messages for TOPIC forever; consumers can still read to its end."""
     name = TopicName.parse(topic)
     confirm(f"Refuse new messages for {name} forever?", yes=yes)
@@ -263,7 +263,7 @@ def truncate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
 @click.argument("pairs", nargs=-1, metavar="[NAME=VALUE]...")
 @connecting
 @json_option
-def properties(topic: str, pairs: tuple[str, ...], cluster: ClusterProfile, as_json: bool) -> None:
+def properties(topic: str, pairs: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
     """Show or set properties of TOPIC; NAME= removes a property."""
     topics = cluster.admin().topics
     for pair in pairs:
@@ -282,7 +282,7 @@ def properties(topic: str, pairs: tuple[str, ...], cluster: ClusterProfile, as_j
 @topic_argument
 @connecting
 @json_option
-def permissions(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+def permissions(topic: str, cluster: Cluster, as_json: bool) -> None:
     """List the permissions of each role for TOPIC."""
     found = cluster.admin().topics.permissions(topic)
     rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
@@ -297,7 +297,7 @@ def permissions(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
 @connecting
 @json_option
-def grant(topic: str, role: str, actions: tuple[str, ...], cluster: ClusterProfile, as_json: bool) -> None:
+def grant(topic: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
     """Allow ROLE these ACTIONS with TOPIC."""
     cluster.admin().topics.grant(topic, role, actions)
     text = f"{role} may {', '.join(actions)} in {topic}"
@@ -309,7 +309,7 @@ def grant(topic: str, role: str, actions: tuple[str, ...], cluster: ClusterProfi
 @click.argument("role")
 @connecting
 @json_option
-def revoke(topic: str, role: str, cluster: ClusterProfile, as_json: bool) -> None:
+def revoke(topic: str, role: str, cluster: Cluster, as_json: bool) -> None:
     """Revoke the permissions that ROLE was granted for TOPIC."""
     cluster.admin().topics.revoke(topic, role)
     emit({"topic": topic, "role": role, "actions": []}, as_json=as_json, text=f"{role}: permissions revoked")

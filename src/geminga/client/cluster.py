@@ -1,4 +1,4 @@
-"""`ClusterProfile`: addresses and credentials of a cluster, as command lines and files give them.
+"""`Cluster`: addresses and credentials of a cluster, as command lines and files give them.
 
 One frozen object replaces a service URL, an admin URL and half a dozen options: it creates clients and
 admins, and is passed to other processes as JSON.
@@ -24,7 +24,7 @@ DEFAULT_URL = "pulsar://127.0.0.1:6650"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterProfile:
+class Cluster:
     """Addresses and credentials of a cluster."""
 
     service_url: str = ""
@@ -130,9 +130,9 @@ class ClusterProfile:
         }
 
     @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> ClusterProfile:
+    def from_dict(given: Mapping[str, Any]) -> Cluster:
         """Create a profile from `as_dict`'s result. Raises `InvalidConfiguration` for unknown names."""
-        known = {one.name for one in dataclasses.fields(ClusterProfile)}
+        known = {one.name for one in dataclasses.fields(Cluster)}
         for name in given:
             if name not in known:
                 raise InvalidConfiguration(f"a cluster has no {name!r}{suggestion(name, known)}")

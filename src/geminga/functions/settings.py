@@ -44,7 +44,7 @@ class FunctionSettings:
     service_url: str = "pulsar://127.0.0.1:6650"
     """Service URL of the cluster."""
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Authentication and TLS, as fields of `geminga.client.cluster.ClusterProfile`."""
+    """Authentication and TLS, as fields of `geminga.client.cluster.Cluster`."""
     tenant: str = "public"
     """Tenant of the function's full name, ``tenant/namespace/name``."""
     namespace: str = "default"

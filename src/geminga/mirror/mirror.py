@@ -201,7 +201,7 @@ def _told_of(side: str) -> Iterator[None]:
         raise
 
 
-async def _located(cluster: ClusterProfile, client: Any) -> ClusterProfile:
+async def _located(cluster: Cluster, client: Any) -> Cluster:
     """Return the cluster with its web address."""
     if cluster.admin_url is not None:
         return cluster

@@ -19,9 +19,9 @@ class MirrorSettings:
     Raises `InvalidConfiguration` and `InvalidTopicName`.
     """
 
-    source: ClusterProfile
+    source: Cluster
     """Source cluster, with its web address."""
-    target: ClusterProfile
+    target: Cluster
     """Target cluster."""
     topics: Sequence[str]
     """Patterns ``[persistent://][tenant/namespace/]topic``; each part is a regular expression that matches

@@ -53,7 +53,7 @@ class ProofPlan:
     service_url: str
     admin_url: str | None
     profile: TrafficProfile
-    cluster: ClusterProfile | None = None
+    cluster: Cluster | None = None
     """Authentication and TLS."""
     payload: str = "logs"
     samples: tuple[bytes, ...] = field(default=(), repr=False)

@@ -19,7 +19,7 @@ VARIABLE = "GEMINGA_PIPELINE_CLUSTER"
 """Environment variable of a run's processes, with the text of `handed_over`."""
 
 
-def handed_over(cluster: ClusterProfile, *, is_addressed: bool) -> str:
+def handed_over(cluster: Cluster, *, is_addressed: bool) -> str:
     """Return the text for `VARIABLE`, **with the secrets**; ``is_addressed``: and the addresses."""
     return json.dumps({"cluster": cluster.as_dict(), "is_addressed": is_addressed})
 
@@ -36,7 +36,7 @@ def check_asks(folder: Path) -> None:
     )
 
 
-def cluster_at(service_url: str) -> ClusterProfile:
+def cluster_at(service_url: str) -> Cluster:
     """Return the cluster that a flow with this address connects to."""
     text = os.environ.get(VARIABLE)
     if not text:

@@ -33,7 +33,7 @@ class PublishedCounts:
     """Messages and entries by partition."""
 
 
-def _title(cluster: ClusterProfile) -> str:
+def _title(cluster: Cluster) -> str:
     # Report a wrong address early.
     with cluster.client(operation_timeout_seconds=5) as client:
         client.get_topic_partitions("public/default/geminga-tune")  # any request opens a connection

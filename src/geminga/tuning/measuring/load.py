@@ -235,7 +235,7 @@ def _quiet_logger() -> Any:
 
 def _client(library: Any, cluster: dict[str, Any], for_client: dict[str, Any]) -> Any:
     """Return a client of either library, with the same addresses and authentication."""
-    arguments = ClusterProfile.from_dict(cluster).client_arguments()
+    arguments = Cluster.from_dict(cluster).client_arguments()
     if cluster.get("auth_plugin") is not None:
         kind, parameters = cluster["auth_plugin"], cluster.get("auth_params") or ""
         arguments["authentication"] = library.Authentication(kind, parameters)

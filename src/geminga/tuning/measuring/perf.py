@@ -29,7 +29,7 @@ _AGGREGATED = re.compile(
 _RECORDS = re.compile(r"Aggregated throughput stats --- (\d+) records sent")
 
 
-def _configured(cluster: ClusterProfile, folder: Path) -> dict[str, str]:
+def _configured(cluster: Cluster, folder: Path) -> dict[str, str]:
     """Return an environment with a temporary ``client.conf`` if credentials or TLS are needed, to keep them
     out of the process's arguments."""
     lines = []

@@ -167,7 +167,7 @@ class Run:
         watcher.wait("ready", START_SECONDS_MAX)
         return watcher
 
-    def _cluster(self, service_url: str | None = None) -> ClusterProfile:
+    def _cluster(self, service_url: str | None = None) -> Cluster:
         """Return the connection of the processes; ``service_url`` overrides the broker's."""
         cluster = self._view.cluster
         return cluster if service_url is None else dataclasses.replace(cluster, service_url=service_url)

@@ -108,7 +108,7 @@ def _stamps(values: Any) -> Any:
 
 def watch(given: dict[str, Any]) -> None:
     """Main function of the process; see `geminga.tuning.measuring.run` for the specification."""
-    from geminga.client.cluster import ClusterProfile
+    from geminga.client.cluster import Cluster
 
     with Cluster.from_dict(given["cluster"]).client() as client:
         watchers = []
