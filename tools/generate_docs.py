@@ -237,7 +237,7 @@ def proof(name: str, form: str, page: Path) -> str:
 
 
 def client(file: Path, form: str) -> str:
-    """Regenerate the client's costs, compared with others."""
+    """Return the client's costs, compared with others."""
     sys.path.insert(0, str(ROOT / "tools"))
     import client_figures
 
@@ -247,7 +247,7 @@ def client(file: Path, form: str) -> str:
 
 
 def suite(file: Path) -> str:
-    """Regenerate how many of pulsar-client's own tests pass."""
+    """Return how many of pulsar-client's own tests pass."""
     import official_suite
 
     if not file.exists():
@@ -256,7 +256,7 @@ def suite(file: Path) -> str:
 
 
 def coming_tables() -> str:
-    """Regenerate the differences from pulsar-client: behaviour, then names."""
+    """Return the differences from pulsar-client: behaviour, then names."""
     sys.path.insert(0, str(ROOT / "tools"))
     import client_differences
 
@@ -279,7 +279,7 @@ def coming_tables() -> str:
 
 
 def decisions_page() -> str:
-    """Regenerate the list of decisions: the titles of their pages."""
+    """Return the page of decisions: the titles of their pages."""
     lines = ["# Decisions", "", DECISIONS_ABOUT, ""]
     for path in sorted((ROOT / "docs/decisions").glob("*.md")):
         if path.name != "README.md":

@@ -361,7 +361,7 @@ ADMIN = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
 }
-"""Return the name that something has in the synchronous API."""
+"""Name in the asyncio admin client: its name in the synchronous one."""
 
 
 class _Waiting(_Plain):

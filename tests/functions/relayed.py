@@ -40,7 +40,7 @@ def two_of_each(value: str) -> Iterator[str]:
 
 
 class Everything(Function):
-    """Calls the methods of a Pulsar function's context."""
+    """A function that calls many methods of its context."""
 
     def process(self, input: Any, context: Any) -> Any:
         context.get_logger().info("got %s", input)

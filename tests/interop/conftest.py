@@ -41,7 +41,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(scope="session")
 def told(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
-    """Has a title and a text printed at the end of the run, whichever worker has them."""
+    """An object with a title and a text that are printed at the end of the run, from any worker."""
     return lambda title, text: pytestconfig.stash[_TOLD].append((title, text))
 
 

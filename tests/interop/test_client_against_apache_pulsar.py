@@ -243,7 +243,7 @@ def _eventually(condition: Callable[[], bool]) -> None:
 
 
 class _Parts:
-    """What a consumer hears of its part."""
+    """A consumer's listener of its partition's state."""
 
     def __init__(self) -> None:
         self.heard: list[bool] = []
@@ -256,7 +256,7 @@ class _Parts:
 
 
 def test_failover_follows_priority_and_notifies_listeners(ours: geminga.Client, topic: Topic) -> None:
-    """The level with the smaller number is active, whoever came first."""
+    """The consumer with the smallest priority number is active, in any order of arrival."""
     name, low, high = topic("failover"), _Parts(), _Parts()
     options: Any = {"initial_position": geminga.InitialPosition.Earliest}
     second = ours.subscribe(
@@ -383,7 +383,7 @@ def test_a_reset_by_an_administrator_redelivers_partly_acknowledged_batches(
         admin.subscriptions.reset_to_time(name, "s", dt.timedelta(minutes=10))
     wanted, came = [b"%d" % number for number in range(10)], list[bytes]()
     while came[-10:] != wanted:
-        # What waited here may be taken before the broker's word of the reset comes.
+        # Queued messages may be received before the broker reports the reset.
         assert len(came) < 16, came
         came.append(consumer.receive(WAIT_MS).data())
     consumer.close()

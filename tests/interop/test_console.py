@@ -1,4 +1,4 @@
-"""The console for an Apache Pulsar: ``geminga console`` in front of the real thing."""
+"""``geminga console`` in front of an Apache Pulsar."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One topic and what went into it."""
+    """A topic and its published messages."""
 
     topic: str
     key: str | None

@@ -50,7 +50,7 @@ def _fill(client: geminga.Client, topic: str) -> list[bytes]:
 
 
 def _acknowledge_some(client: geminga.Client, topic: str, sent: list[bytes]) -> dict[str, list[bytes]]:
-    """What each subscription has left."""
+    """Return the backlog of each subscription."""
     left = {"holes": [], "behind": sent[137:]}
     holes = client.subscribe(topic, "holes", Shared, initial_position=Earliest, batch_index_ack_enabled=True)
     for n, value in enumerate(sent):
@@ -108,7 +108,7 @@ def test_to_apache_pulsar_and_back(
         # A Shared subscription may give a chunked message after those behind it.
         assert sorted(_read_on(url, name, "holes", len(left["holes"]), **shared)) == sorted(left["holes"])
         assert _read_on(url, name, "behind", len(left["behind"])) == left["behind"]
-        # What others publish there comes back, and nothing else.
+        # Only messages of other producers are mirrored back.
         producer = there.create_producer(name)
         for n in range(5):
             producer.send(b"there %d" % n)

@@ -1,4 +1,4 @@
-"""Transactions in the source: what is aborted never arrives, what is committed arrives once, at its place."""
+"""Transactions in the source: aborted messages are not copied, committed ones once and in order."""
 
 from __future__ import annotations
 

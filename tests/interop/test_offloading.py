@@ -49,7 +49,7 @@ def start(folder: Path, location: str) -> EmbeddedBroker:
 
 
 def until_gone(broker: EmbeddedBroker, topic: str, kept: int) -> None:
-    """Until so many ledgers have their entries in the store."""
+    """Wait until a number of ledgers have their entries in the store."""
     deadline = time.monotonic() + 60
     while len(inside(broker, lambda: broker._server.store.tier.local_ledgers(topic))) > kept:
         assert time.monotonic() < deadline
@@ -156,7 +156,7 @@ spark.stop()
 def test_spark_reads_a_snapshot_from_an_object_store_by_its_own_connector(
     topic: Topic, tmp_path: Path
 ) -> None:
-    """The place is `s3:` with an end point for Arrow, and `s3a:` with the session's settings for Spark."""
+    """The storage is `s3:` with an endpoint for Arrow, and `s3a:` with the session's settings for Spark."""
     name = topic("snapshot")
     with ObjectStore.start(tmp_path / "s3") as store, pytest.MonkeyPatch.context() as patch:
         for key, value in store.environment().items():

@@ -33,7 +33,7 @@ SCHEMA = (
 )
 NAMES = [column.split()[0] for column in SCHEMA.split(", ")]
 FLIGHTS = 6000
-"""So many of the year's 336,776, evenly over it."""
+"""Number of flights, a sample of the year's 336,776."""
 
 
 def successful(outcome: Outcome) -> Outcome:
@@ -297,7 +297,7 @@ def test_rollup_writes_the_same_to_lake_and_topic(world: World, tmp_path: Path) 
     bad = [b"{ broken", b"[]", b"", b'{"name": "n0"}', b'{"name": "n0", "at": "soon"}', b"\xff"]
     for value in bad:
         producer.send_async(value, lambda result, message_id: None)
-    # No group is a group, and a field that nobody knows is no damage.
+    # A missing group is a group, and unknown fields are ignored.
     odd = {"at": "2026-11-02T00:00:30Z", "more": 1}
     producer.send_async(json.dumps(odd).encode(), lambda result, message_id: None)
     producer.flush()
@@ -339,7 +339,7 @@ def test_what_goes_wrong_is_said_in_a_line(tmp_path: Path) -> None:
 
 @dataclass
 class Reading:
-    """What a registered schema says at first."""
+    """Initial schema of the registry."""
 
     station: str
     celsius: float | None = None

@@ -78,7 +78,7 @@ def read_these(client: geminga.Client, topic: str, expected: Sequence[bytes]) ->
 
 
 class Outcomes:
-    """What the callbacks of one producer said, in their order."""
+    """Results of a producer's callbacks, in order."""
 
     def __init__(self) -> None:
         self.results: list[tuple[geminga.Result, geminga.MessageId]] = []
@@ -136,7 +136,7 @@ def test_every_way_of_sending_is_read_by_both(
             consumer.acknowledge(message)
         assert all(indices == sorted(indices) for indices in order.values())
         consumer.close()
-    # The receipts named the very places where the messages are found.
+    # The ids of the receipts are those of the received messages.
     for i, (_, message_id) in enumerate(outcomes.results if way != "key-based batches" else ()):
         assert message_id == by_index[i]
 
@@ -271,7 +271,7 @@ def test_explicit_sequence_ids_are_deduplicated(ours: geminga.Client, topic: Top
     with ours.create_producer(name, producer_name="p", batching_enabled=batching) as producer:
         assert producer.last_sequence_id() == 30
         assert producer.send(b"30", sequence_id=30).ledger_id() == -1
-        assert producer.send(b"31").ledger_id() >= 0  # automatic ids go on behind the broker's last one
+        assert producer.send(b"31").ledger_id() >= 0  # automatic ids continue after the broker's last one
         assert producer.last_sequence_id() == 31
     read_these(ours, name, [b"10", b"20", b"30", b"31"])
 
@@ -351,7 +351,7 @@ def test_unloading_loses_and_repeats_nothing(
     apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
 ) -> None:
     name = topic("unload")
-    ours.subscribe(name, "keeps").close()  # or unloading would trim what nobody has subscribed to
+    ours.subscribe(name, "keeps").close()  # else unloading trims messages without a subscription
     outcomes = Outcomes()
     producer = ours.create_producer(name, block_if_queue_full=True)
     stop = threading.Event()
@@ -462,7 +462,7 @@ def test_a_dead_broker_lets_sends_time_out(
         # A paused JVM may need longer than the time-out for its first answers: others wait for those.
         patient.send(b"awake")
         producer.send(b"after")
-        # A time-out does not tell whether the broker has stored the message.
+        # A time-out leaves open whether the broker has stored the message.
         contents = read_all(ours, name, last=b"after")
         assert contents[0] == b"before"
         assert contents[-1] == b"after"

@@ -34,7 +34,7 @@ def test_what_has_a_receipt_is_found_however_connections_are_cut(
         def unload(path: str = path) -> None:
             admin(apache_pulsar.admin_url, "PUT", f"{path}/unload")
 
-        # Or unloading would trim what nobody has subscribed to.
+        # Else unloading trims messages without a subscription.
         witness.subscribe(name, "keeps").close()
         play = Play(seed, int(apache_pulsar.service_url.rsplit(":", 1)[1]), name, unload, dedup=True)
         play.run()

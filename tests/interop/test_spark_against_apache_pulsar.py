@@ -151,7 +151,7 @@ def test_starting_time_and_no_subscription_left(three_ledgers: Topic) -> None:
     ]  # fmt: skip
     middle = round(times[100])
     assert [row[0] for row in three_ledgers.batch(startingTime=middle)] == list(range(100, 300))
-    # Nobody waits for readers to be closed: the broker may hear of the last ones a moment later.
+    # Closing readers is asynchronous: the broker may close the last ones later.
     deadline = time.monotonic() + 60
     while left := admin(three_ledgers.pulsar.admin_url, "GET", f"{three_ledgers.path}/subscriptions"):
         assert time.monotonic() < deadline, left
@@ -476,7 +476,7 @@ def test_a_cursor_that_is_ahead_is_set_back(topic: Topic) -> None:
     query.restart()
     assert query.batch() == list(range(30, 60))
     assert query.cursor().endswith(":2")
-    # Another query that is told to begin at the first message.
+    # Another query that starts at the first message.
     query.reader.stop()
     again = Query(topic, predefinedSubscription="s")
     again.latest()

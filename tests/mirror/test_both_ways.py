@@ -425,7 +425,8 @@ def notes_of(status: MirrorStatus) -> list[str]:
 
 
 def test_an_outdated_note_resets_nothing(sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mirror was killed in between: whether somebody else was there cannot be told apart, and is said."""
+    """The mirror was killed in between: it is unknown whether another client used the subscription, and this
+    is reported."""
     one, other = sides
     subscribe(one)
     publish(one, *range(20))

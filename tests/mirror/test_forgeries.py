@@ -220,7 +220,7 @@ def test_another_producer_with_the_mirrors_name_causes_no_gap(
     assert messages(other) == list(range(40))
 
 
-# --- what comes from the target ----------------------------------------------------------------------------
+# --- entries from the target -------------------------------------------------------------------------------
 
 
 def test_a_forged_mark_acknowledges_nothing_in_the_target(sides: tuple[Any, Any]) -> None:

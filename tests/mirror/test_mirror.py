@@ -692,7 +692,7 @@ class Pause:
         monkeypatch.setattr(PartitionMirror, "_session", begin)
 
     def __enter__(self) -> str:
-        """Create the mirror's subscription, without a mirror."""
+        """Return the mirror's subscription, once the mirror's consumer is disconnected."""
         self._may_begin.clear()
         self._two.target_admin.topics.unload("t")
         mine = "geminga-mirror.standalone"

@@ -258,7 +258,7 @@ def test_what_another_mirror_of_the_name_has_noted_meanwhile_stays(monkeypatch: 
         copy = SchemaMirror.copy
 
         async def slowly(self: SchemaMirror) -> None:
-            """Let another mirror open and close the producer before the first one opens it."""
+            """Run another mirror to its end before this mirror opens its producer."""
             monkeypatch.setattr(SchemaMirror, "copy", copy)
 
             def other() -> None:

@@ -101,9 +101,7 @@ def permissions(namespace: str, cluster: Cluster, as_json: bool) -> None:
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
 @connecting
 @json_option
-def grant(
-    namespace: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool
-) -> None:
+def grant(namespace: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
     """Allow ROLE these ACTIONS in a namespace, replacing its earlier permissions there."""
     cluster.admin().namespaces.grant(namespace, role, actions)
     text = f"{role} may {', '.join(actions)} in {namespace}"

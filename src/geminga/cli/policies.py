@@ -278,9 +278,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("set-subscribe-rate")
     @click.argument("subscribes", type=click.IntRange(-1))
     @click.option("--period", type=SPAN, default="30s", show_default=True, help="Length of a period.")
-    def set_subscribe_rate(
-        place: str, subscribes: int, period: Any, cluster: Cluster, as_json: bool
-    ) -> None:
+    def set_subscribe_rate(place: str, subscribes: int, period: Any, cluster: Cluster, as_json: bool) -> None:
         """Limit the subscribe requests of a consumer per period; -1: no limit."""
         value = SubscribeRate(subscribes_per_consumer=subscribes, period_seconds=_seconds(period))
         put(cluster, place, "subscribe_rate", value, as_json)
@@ -288,9 +286,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("set-delayed-delivery")
     @click.argument("active", metavar="on|off", type=SWITCH)
     @click.option("--tick", type=SPAN, default="1s", show_default=True, help="Precision of the delay.")
-    def set_delayed_delivery(
-        place: str, active: bool, tick: Any, cluster: Cluster, as_json: bool
-    ) -> None:
+    def set_delayed_delivery(place: str, active: bool, tick: Any, cluster: Cluster, as_json: bool) -> None:
         """Enable or disable delayed delivery of messages."""
         milliseconds = max(1, int(tick.total_seconds() * 1000))
         value = DelayedDelivery(active=active, tick_milliseconds=milliseconds)
@@ -332,9 +328,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         "--messages", type=click.IntRange(1), default=1000, show_default=True,
         help="Limit of redelivered messages per second.",
     )  # fmt: skip
-    def set_redeliver_unacked(
-        place: str, after: Any, messages: int, cluster: Cluster, as_json: bool
-    ) -> None:
+    def set_redeliver_unacked(place: str, after: Any, messages: int, cluster: Cluster, as_json: bool) -> None:
         """Redeliver messages that are not acknowledged within AFTER; 0s: never. Geminga brokers only."""
         value = RedeliverUnacked(after_seconds=after.total_seconds(), messages_per_second_max=messages)
         put(cluster, place, "redeliver_unacked", value, as_json)
@@ -349,9 +343,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.argument(
         "types", nargs=-1, required=True, type=click.Choice(("Exclusive", "Shared", "Failover", "Key_Shared"))
     )
-    def set_subscription_types(
-        place: str, types: tuple[str, ...], cluster: Cluster, as_json: bool
-    ) -> None:
+    def set_subscription_types(place: str, types: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
         """Set the allowed subscription types."""
         put(cluster, place, "subscription_types", types, as_json)
 

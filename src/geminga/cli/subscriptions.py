@@ -96,9 +96,7 @@ def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_jso
 @yes_option
 @connecting
 @json_option
-def delete(
-    topic: str, subscription: str, force: bool, yes: bool, cluster: Cluster, as_json: bool
-) -> None:
+def delete(topic: str, subscription: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete SUBSCRIPTION of TOPIC with its backlog."""
     confirm(f"Delete the subscription {subscription!r} of {topic} with its backlog?", yes=yes)
     cluster.admin().subscriptions.delete(topic, subscription, force=force)
@@ -241,9 +239,7 @@ def expire(
 @click.argument("seconds", type=click.FloatRange(0))
 @connecting
 @json_option
-def redeliver_unacked(
-    topic: str, subscription: str, seconds: float, cluster: Cluster, as_json: bool
-) -> None:
+def redeliver_unacked(topic: str, subscription: str, seconds: float, cluster: Cluster, as_json: bool) -> None:
     """Redeliver messages of SUBSCRIPTION that are not acknowledged within SECONDS; 0: never.
 
     Works with Geminga brokers; Apache Pulsar stores the property and ignores it.
