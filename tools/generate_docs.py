@@ -73,7 +73,7 @@ Pulsar* is what its `broker.conf` calls the same thing, or the nearest to it (un
 """
 
 
-DECISIONS_ABOUT = "What a reader of the code would ask about: the question, what was measured, the answer."
+DECISIONS_ABOUT = "Design questions, with the measurements and the answers."
 
 
 def _cell(text: str) -> str:
