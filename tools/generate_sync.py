@@ -79,9 +79,7 @@ FACE = {
         said={
             "One client may serve several event loops, in sequence or in different threads; it opens "
             "separate connections on each. A producer, consumer or reader belongs to the loop on which "
-            "it was opened.": (
-                "May be used from several threads."
-            )
+            "it was opened.": ("May be used from several threads.")
         }
     ),
     "subscribe": Differs(

@@ -158,10 +158,11 @@ TWINS = frozenset({("geminga.asyncio", "Admin")})
 _INSIDE = {
     "geminga": "Client.context Client.runtime Consumer.wait Producer.publish_encoded Producer.submit_encoded "
     "MessageId.from_wire TopicName.encoded_local",
-    "geminga.asyncio": "Client.context Producer.end Producer.abort Producer.columnar Producer.publish_encoded "
-    "Producer.renew_data_keys Producer.watch_partitions Producer.refresh_partitions Consumer.open "
-    "Consumer.wait Consumer.take Consumer.open_entry Consumer.check_receiving Consumer.acknowledge_others "
-    "Consumer.check_place Consumer.check_cumulative Consumer.refuse Consumer.redeliver_all Consumer.abort "
+    "geminga.asyncio": "Client.context Producer.end Producer.abort Producer.columnar "
+    "Producer.publish_encoded Producer.renew_data_keys Producer.watch_partitions "
+    "Producer.refresh_partitions Consumer.open Consumer.wait Consumer.take Consumer.open_entry "
+    "Consumer.check_receiving Consumer.acknowledge_others Consumer.check_place "
+    "Consumer.check_cumulative Consumer.refuse Consumer.redeliver_all Consumer.abort "
     "Reader.next_entries Reader.note_read Reader.abort Reader.counts TableView.open TableView.abort "
     "TableView.listen TableView.caught_up TableView.decode",
 }

@@ -32,10 +32,11 @@ from virtual import Clock, Network, Stuck, VirtualLoop
 from geminga.client import runtime
 
 _SHELLS = (
-    "client.acknowledging", "client.async_consumer", "client.consumer", "client.submit_queue", "client.submitting",
-    "client.listener", "client.many", "client.permit_wait_queue", "client.producer", "client.publisher",
-    "client.reader", "client.receive_waiters", "client.runtime", "client.sync_base", "client.sync_handles",
-    "client.table_view", "client.completions", "client.waiter", "consumer.inbox", "consumer.queue",
+    "client.acknowledging", "client.async_consumer", "client.consumer", "client.submit_queue",
+    "client.submitting", "client.listener", "client.many", "client.permit_wait_queue", "client.producer",
+    "client.publisher", "client.reader", "client.receive_waiters", "client.runtime", "client.sync_base",
+    "client.sync_handles", "client.table_view", "client.completions", "client.waiter", "consumer.inbox",
+    "consumer.queue",
 )  # fmt: skip
 """Where threads meet: their code is stopped between instructions."""
 

@@ -493,7 +493,9 @@ def test_a_rewind_while_neither_of_two_mirrors_runs(sides: tuple[Any, Any]) -> N
         SubscriptionCheckpoint(state=CursorState(Position(3, -1))),
         SubscriptionCheckpoint(
             state=CursorState(
-                Position(3, 5), ((Position(3, 6), Position(4, 7)),), ((Position(4, 9), PartialBatch(9, (0, 8))),)
+                Position(3, 5),
+                ((Position(3, 6), Position(4, 7)),),
+                ((Position(4, 9), PartialBatch(9, (0, 8))),),
             ),
             through=Position(4, 9), echoed={b"12345678": Position(1, 2)}, marked=Position(7, 8),
             stood=("7:8", "abc"), seen=Position(7, 8),

@@ -57,8 +57,7 @@ REDELIVER_IDS_MAX = 1000
 class ConsumerCore:
     """The state of one subscription on one topic.
 
-    ``queue_size`` is this consumer's share of the receive queue (default: the settings' size).
-    """
+    ``queue_size`` is this consumer's share of the receive queue (default: the settings' size)."""
 
     def __init__(
         self,
@@ -161,8 +160,7 @@ class ConsumerCore:
 
         Messages received before are not acknowledged there, since their ids name other messages; pending
         acknowledgements are dropped. A start that was an id of the old cluster is replaced by the start in
-        the settings.
-        """
+        the settings."""
         tokens = self.acks.forget()
         if tokens:
             self.events.append(AcksSettled(tokens))
@@ -187,9 +185,7 @@ class ConsumerCore:
 
     def _take_back(self) -> tuple[ReceivedEntry, int] | None:
         """Remove this consumer's unread messages and entries from the queue; their permits are earned.
-
-        Return the entry and index (-1 for a whole entry) of the first one, if there was any.
-        """
+        Return the entry and index (-1 for a whole entry) of the first one, if there was any."""
         lots, entries = self.queue.take_back(self.origin)
         self.flow.taken_back(self.counted.withdraw(lots, entries))
         if lots:
@@ -202,8 +198,7 @@ class ConsumerCore:
         `MessageId.earliest` when the topic is empty.
 
         Without it, a connection lost before the first message would move the start to a later end. Has no
-        effect once a message was queued, or for any other start.
-        """
+        effect once a message was queued, or for any other start."""
         self._place.pin(marked)
 
     # --- what the broker sends -------------------------------------------------------------------
@@ -342,8 +337,7 @@ class ConsumerCore:
         """Open an entry that was queued whole; return the indexes of its messages, or none if it cannot be
         read, which is reported.
 
-        The last message carries the entry's permits.
-        """
+        The last message carries the entry's permits."""
         try:
             for index in open_whole(entry, self.settings.message_bytes_max):
                 if entry.acks is not None:
@@ -561,8 +555,7 @@ class ConsumerCore:
         ``is_wish``: see `UnackedEntries.asked_again`.
 
         No effect without a connection, since a new one starts with a redelivery anyway; nor on non-persistent
-        topics, where queued messages would be lost.
-        """
+        topics, where queued messages would be lost."""
         if self.state is not ConsumerState.READY or not self.origin.keeps:
             return
         if not self.settings.individual_only:

@@ -95,8 +95,7 @@ class FileStore:
 
         Raises `StoreLocked` when another process has it open, `NotAStore` when the folder holds other
         files, `StoreDamaged` when its superblock is unreadable, `StoreError` when the system refuses. Damage
-        in the log does not keep the store from opening: see `damage`.
-        """
+        in the log does not keep the store from opening: see `damage`."""
         settings = settings or StoreSettings()
         if sync is not None:
             settings = dataclasses.replace(settings, sync=sync)
@@ -427,8 +426,7 @@ class FileStore:
         within both limits, at least one. Entries may be moved, and their file deleted, before they are read.
 
         If the entries are in memory, or missing, returns False or calls ``done`` with None: use `fetch` then.
-        Raises `StoreError`.
-        """
+        Raises `StoreError`."""
         ledger = self._state.ledger(ledger_id)
         return self._reader.positions(ledger, first_entry_id, entries_max, bytes_max, done)
 
@@ -623,8 +621,7 @@ class FileStore:
     def _drain(self) -> None:
         """Wait until nothing is pending and the worker is done, running callbacks meanwhile.
 
-        Does not wait for records blocked by a full disk.
-        """
+        Does not wait for records blocked by a full disk."""
         while True:
             self.poll()
             checkpoints = self._checkpoints

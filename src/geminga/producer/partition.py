@@ -74,8 +74,7 @@ class PartitionProducer:
     """Producer of one partition. ``index`` is its number, -1 for a topic without partitions.
 
     ``reclaim`` takes unused leases back from all open batches of the producer and returns whether there were
-    any. ``tuning`` chooses delay and batch limits instead of the settings.
-    """
+    any. ``tuning`` chooses delay and batch limits instead of the settings."""
 
     def __init__(
         self,
@@ -175,8 +174,7 @@ class PartitionProducer:
         """Raise `UnsupportedVersionError` for a broker that does not know the requested access mode.
 
         It grants a producer that shares the topic. Its answer has a ``topic_epoch`` only if an exclusive
-        producer has used the topic before.
-        """
+        producer has used the topic before."""
         mode = self._settings.access_mode
         found = _APACHE_VERSION.match(server_version)
         version = (int(found[1]), int(found[2])) if found else _FENCING_SINCE
@@ -285,16 +283,14 @@ class PartitionProducer:
         """Add one message; return whether it filled its batch.
 
         ``message`` is None for a bare payload. Raises `ProducerQueueIsFull` or `MemoryBufferIsFull`,
-        `MessageTooBig`, or the errors of `check_accepting`; the message is not kept then.
-        """
+        `MessageTooBig`, or the errors of `check_accepting`; the message is not kept then."""
         self.check_accepting()
         return self.assembler.add(payload, token, message, now)
 
     def submit(self, operation: SendOperation, now: float) -> None:
         """Add an encoded operation; it keeps its sequence ids and takes bytes but no permits.
 
-        An open batch is sent first, which keeps the order. Raises `MemoryBufferIsFull`.
-        """
+        An open batch is sent first, which keeps the order. Raises `MemoryBufferIsFull`."""
         self.check_accepting()
         memory = self.backlog.memory
         if not memory.take(operation.size) and not (self._reclaim() and memory.take(operation.size)):
@@ -326,8 +322,7 @@ class PartitionProducer:
         """Add a run of plain messages that are sent individually; their permits and bytes are taken already.
         ``keys``: see `UnbatchedRun`.
 
-        The partition must accept messages (`ACCEPTING`).
-        """
+        The partition must accept messages (`ACCEPTING`)."""
         first = self.assembler.next_sequence_id
         self.assembler.next_sequence_id = first + len(payloads)
         self.enqueue(
@@ -383,8 +378,7 @@ class PartitionProducer:
         """Return the SEND frames to write now, in order; about `WRITE_BYTES_MAX` bytes at a time.
 
         Stops at an operation that another thread is encoding. Operations that cannot be sent (too big) settle
-        with their error, and later ones are still sent.
-        """
+        with their error, and later ones are still sent."""
         output: list[Buffer] = []
         if not self.connected:
             self._ready_set.writable.pop(self, None)
@@ -454,8 +448,7 @@ class PartitionProducer:
         """Close a batch that is due or urgent; fail everything when the head's send time-out has passed.
 
         Everything pending fails together, as in the official clients: later operations are about as old, and
-        a later message must not succeed when the application repeats an earlier one.
-        """
+        a later message must not succeed when the application repeats an earlier one."""
         batch = self.batch
         if batch is not None and (batch.urgent or batch.deadline <= now):
             self.close_batch()
@@ -492,10 +485,8 @@ class PartitionProducer:
 
     def _chunk_receipted(self, operation: SendOperation, chunk: ChunkPart) -> Exception | None:
         """Note the receipt of a chunk; with the last one, return the error of an incomplete message.
-
         Chunks of a message with a new sequence id, written once, are no duplicates: a broker that reports
-        duplicates has dropped them. After a reconnect a chunk may have been stored before.
-        """
+        duplicates has dropped them. After a reconnect a chunk may have been stored before."""
         whole = chunk.message
         if chunk.index == 0:
             whole.first_ledger_id, whole.first_entry_id = operation.ledger_id, operation.entry_id

@@ -51,10 +51,8 @@ SKIP_ENTRIES = 4096
 
 class _BatchSizes:
     """Batch sizes of entries that a client acknowledges in part.
-
     A publisher's SEND may omit the size of a batch: if the count is 1, the entry itself is read, so that the
-    other messages are not taken for acknowledged.
-    """
+    other messages are not taken for acknowledged."""
 
     __slots__ = ("_ledger", "_looks_left")
 
@@ -113,8 +111,7 @@ class PersistentSubscription:
     """Subscription. ``type`` is that of the connected consumers, or of the last one; None before the first.
 
     ``start_position`` is the start of a reader of compacted data that has not acknowledged any of the topic's
-    own entries: it may be before those. None is the beginning.
-    """
+    own entries: it may be before those. None is the beginning."""
 
     __slots__ = (
         "_dispatch_limit",
@@ -315,8 +312,7 @@ class PersistentSubscription:
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
         """Acknowledge individual ids. Ids that are foreign, trimmed or not yet stored are ignored.
 
-        Raises `Refused` if some were not accepted; the others are acknowledged.
-        """
+        Raises `Refused` if some were not accepted; the others are acknowledged."""
         topic = self.topic
         ledger = topic.ledger
         cursor = self.cursor
@@ -365,8 +361,7 @@ class PersistentSubscription:
     def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
         """Acknowledge everything up to an id, which may be the one before a ledger's first (entry -1).
 
-        Raises `Refused` if a part of the last batch was not accepted.
-        """
+        Raises `Refused` if a part of the last batch was not accepted."""
         if self.type in (SHARED, KEY_SHARED):
             return
         ledger = self.topic.ledger
@@ -446,8 +441,7 @@ class PersistentSubscription:
     def last_message(self, ready: Done, *, compacted: bool = False) -> LastMessage | None:
         """Return the newest durable entry, and the mark-delete position.
 
-        ``compacted``: the newest entry that compaction kept, if it has read the whole topic.
-        """
+        ``compacted``: the newest entry that compaction kept, if it has read the whole topic."""
         topic = self.topic
         view = topic.compacted
         if compacted and view is not None and topic.ledger.confirmed <= view.horizon:
@@ -490,8 +484,7 @@ class PersistentSubscription:
 
         ``words`` are the open messages of the batch at ``offset``; empty: all. ``is_behind``: older compacted
         entries are not wanted, even if the topic itself starts here. ``done`` is called when the new position
-        is durable.
-        """
+        is durable."""
         self.resetting = True
         self.disconnect_all()
         self.resetting = False
@@ -523,8 +516,7 @@ class PersistentSubscription:
     def skip_messages(self, count: int, done: Done) -> int:
         """Skip the next ``count`` open messages, counting those of a batch individually.
 
-        Returns how many were skipped.
-        """
+        Returns how many were skipped."""
         cursor, end, mark = self.cursor, self.topic.ledger.confirmed, self.cursor.mark
         offset, left = self.behind_messages(count)
         self.skip_to(offset)
@@ -691,9 +683,7 @@ class PersistentSubscription:
 
     def backlog_tally(self) -> Tally | None:
         """Return the unacknowledged messages, and the bytes of their entries.
-
-        None while older entries are being counted.
-        """
+        None while older entries are being counted."""
         found = self.cursor.open_tally(self.topic.ledger.confirmed)
         if found is None:
             self.topic.count_entries()
