@@ -151,7 +151,10 @@ def rest_page() -> str:
     lines = ["# REST", "", HEAD, "", *_REST.strip().splitlines(), ""]
     statuses = {
         (resource, route.segment): route.status
-        for resource, table in (("NamespacePolicies", NAMESPACE_ROUTES), ("TopicPolicies", TOPIC_ROUTES))
+        for resource, table in (
+            ("NamespacePoliciesResource", NAMESPACE_ROUTES),
+            ("TopicPoliciesResource", TOPIC_ROUTES),
+        )
         for route in table
     }
     shown = ""
