@@ -87,7 +87,9 @@ def test_topics_are_made_described_and_deleted(run: Any) -> None:
 @pytest.mark.parametrize(
     "words",
     ["topics delete cli-kept", "subscriptions delete cli-kept s", "namespaces delete public/default --force",
-     "tenants delete public --force"],
+     "tenants delete public --force", "subscriptions skip cli-kept s -n 1",
+     "subscriptions skip cli-kept s --message 0:0", "subscriptions reset cli-kept s latest",
+     "subscriptions expire cli-kept s --older-than 1h", "subscriptions expire cli-kept s --to 0:0"],
 )  # fmt: skip
 def test_what_destroys_data_asks_before(run: Any, words: str) -> None:
     if "cli-kept" not in run("topics", "list").stdout:
@@ -95,8 +97,21 @@ def test_what_destroys_data_asks_before(run: Any, words: str) -> None:
         run("subscriptions", "create", "cli-kept", "s")
     refused = run(*words.split(), check=False, stdin="n\n")
     assert refused.exit_code == 1
-    assert "Delete " in refused.stderr
+    assert "? [y/N]" in refused.stderr
     assert "s" in run("subscriptions", "list", "cli-kept").stdout
+
+
+@pytest.mark.parametrize("words", ["consume", "tail", "peek {} s", "explain {} s"])
+def test_a_look_at_an_absent_topic_fails_with_the_nearest_name_and_creates_nothing(
+    run: Any, words: str
+) -> None:
+    run("produce", "cli-orders", "-m", "x")
+    form = words if "{}" in words else f"{words} {{}}"
+    done = run(*form.format("cli-ordesr").split(), check=False)
+    assert isinstance(done.exception, TopicNotFound)
+    assert "cli-ordesr" in str(done.exception)
+    assert str(done.exception).endswith(" (did you mean 'cli-orders'?)")
+    assert "cli-ordesr" not in run("topics", "list").stdout
 
 
 def test_an_absent_topic_is_named(run: Any) -> None:
@@ -121,7 +136,7 @@ def test_skipped_messages_are_not_delivered(run: Any) -> None:
     for text in ("one", "two", "three"):
         run("produce", "cli-skip", "-m", text)
     run("consume", "cli-skip", "-s", "s", "-n", "1")
-    run("subscriptions", "skip", "persistent://public/default/cli-skip", "s", "-n", "1")
+    run("subscriptions", "skip", "--yes", "persistent://public/default/cli-skip", "s", "-n", "1")
     assert [row["value"] for row in _lines(run("consume", "cli-skip", "-s", "s", "-n", "1", "--json"))] == [
         "three"
     ]
@@ -143,8 +158,8 @@ def test_skip_counts_messages_and_not_batches(run: Any, broker: Any) -> None:
             producer.send_async(str(number).encode(), lambda result, message_id: None)
         producer.flush()
     assert "backlog 1000 messages" in run("topics", "stats", topic).stdout
-    assert "skipped 1 messages" in run("subscriptions", "skip", topic, "s", "-n", "1").stdout
-    (skipped,) = _lines(run("subscriptions", "skip", topic, "s", "-n", "98", "--json"))
+    assert "skipped 1 messages" in run("subscriptions", "skip", "--yes", topic, "s", "-n", "1").stdout
+    (skipped,) = _lines(run("subscriptions", "skip", "--yes", topic, "s", "-n", "98", "--json"))
     assert (skipped["skipped"], skipped["unit"]) == (98, "messages")
     assert "backlog 901 messages" in run("topics", "stats", topic).stdout
     rows = _lines(run("consume", topic, "-s", "s", "-n", "901", "--json"))
@@ -172,11 +187,13 @@ def test_a_stuck_consumer_is_explained_and_its_messages_redelivered(run: Any, br
         (found,) = _lines(run("explain", topic, "s", "--json"))
         assert found["facts"]["redeliverUnackedAfterSeconds"] == 60
         assert [each["kind"] for each in found["findings"]] == ["hole"]
-        run("subscriptions", "skip", topic, "s", "--message", place)
+        run("subscriptions", "skip", "--yes", topic, "s", "--message", place)
         assert "everything is acknowledged" in run("explain", topic, "s").stdout
-        assert run("subscriptions", "skip", topic, "s", "--message", "77:0", check=False).exit_code
-        assert run("subscriptions", "skip", topic, "s", "--message", "77", check=False).exit_code == 2
-        assert run("subscriptions", "skip", topic, "s", check=False).exit_code == 2
+        assert run("subscriptions", "skip", "--yes", topic, "s", "--message", "77:0", check=False).exit_code
+        assert (
+            run("subscriptions", "skip", "--yes", topic, "s", "--message", "77", check=False).exit_code == 2
+        )
+        assert run("subscriptions", "skip", "--yes", topic, "s", check=False).exit_code == 2
 
 
 def test_explain_looks_at_every_partition(run: Any) -> None:

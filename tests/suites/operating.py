@@ -203,25 +203,27 @@ def check_subscriptions(run: Run, place: Place) -> None:
     rows = {row["subscription"]: row for row in run("subscriptions", "list", name, "--json").rows}
     assert {one: row["entries"] for one, row in rows.items()} == {"s": 10, "late": 10}
     assert [r["value"] for r in run("peek", name, "s", "-n", "3", "--json").rows] == ["0", "1", "2"]
-    assert "skipped 4 messages" in run("subscriptions", "skip", name, "s", "-n", "4").stdout
+    assert "skipped 4 messages" in run("subscriptions", "skip", "--yes", name, "s", "-n", "4").stdout
     (row,) = run("peek", name, "s", "-n", "1", "--json").rows
     assert row["value"] == "4"
     ledger = row["message_id"].strip("(").split(",")[0]
-    run("subscriptions", "reset", name, "s", f"{ledger}:2")
+    run("subscriptions", "reset", "--yes", name, "s", f"{ledger}:2")
     assert run("peek", name, "s", "-n", "1", "--json").rows[0]["value"] == "2"
-    run("subscriptions", "reset", name, "s", f"{ledger}:2", "--after")
+    run("subscriptions", "reset", "--yes", name, "s", f"{ledger}:2", "--after")
     assert run("peek", name, "s", "-n", "1", "--json").rows[0]["value"] == "3"
-    assert "2h ago" in run("subscriptions", "reset", name, "s", "2h", "ago").stdout
+    assert "2h ago" in run("subscriptions", "reset", "--yes", name, "s", "2h", "ago").stdout
     assert len(run("peek", name, "s", "-n", "20", "--json").rows) == 10
-    run("subscriptions", "expire", name, "s", "--to", f"{ledger}:4")
+    run("subscriptions", "expire", "--yes", name, "s", "--to", f"{ledger}:4")
     eventually(lambda: run("peek", name, "s", "-n", "1", "--json").rows[0]["value"] == "5")
-    eventually(lambda: settled(lambda: run("subscriptions", "expire", name, "s", "--older-than", "1d")))
+    eventually(
+        lambda: settled(lambda: run("subscriptions", "expire", "--yes", name, "s", "--older-than", "1d"))
+    )
     run("subscriptions", "clear", name, "s", stdin="n\n", fails="")
     run("subscriptions", "clear", name, "s", "--yes")
     eventually(lambda: run("peek", name, "s", "--json").rows == [])
-    run("subscriptions", "reset", name, "s", "yesterday-ish", fails="is no position in a topic")
+    run("subscriptions", "reset", "--yes", name, "s", "yesterday-ish", fails="is no position in a topic")
     run("subscriptions", "skip", name, "s", fails="give one of --count, --entries and --message")
-    run("subscriptions", "skip", name, "none", "-n", "1", fails="HTTP 404")
+    run("subscriptions", "skip", "--yes", name, "none", "-n", "1", fails="HTTP 404")
     run("subscriptions", "delete", "--yes", name, "late")
     assert "late" not in run("subscriptions", "list", name).stdout
 

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 import click
 
 from geminga.client.cluster import DEFAULT_URL, Cluster
-from geminga.config import names_file
+from geminga.config import names_file, suggestion
 from geminga.connection.addresses import ServiceUrl
-from geminga.errors import PulsarException
+from geminga.errors import PulsarException, TopicNotFound
+from geminga.ids import TopicName
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,9 +78,35 @@ def connecting(command: F) -> F:
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:
         chosen = {name: given.pop(name) for name in ("service_url", "admin_url", *_NAMES)}
-        return command(cluster=check_tls(cluster_of(**chosen)), **given)
+        cluster = check_tls(cluster_of(**chosen))
+        try:
+            return command(cluster=cluster, **given)
+        except TopicNotFound as error:
+            if isinstance(given.get("topic"), str):
+                error.args = (f"{error}{_nearest(cluster, given['topic'])}",)
+            raise
 
     return connection_options(wrapped)  # type: ignore[return-value]
+
+
+def check_exists(client: Any, topic: str) -> None:
+    """Raise `TopicNotFound` for a topic that does not exist, and that a reader would create."""
+    name = TopicName.parse(topic)
+    if name.persistent and name.partition < 0:
+        try:
+            client.runtime.call(client.context.partitions(topic, auto_creation=False))
+        except TopicNotFound:
+            raise TopicNotFound(f"there is no topic {name}") from None
+
+
+def _nearest(cluster: Cluster, topic: str) -> str:
+    """Return the suggestion of a topic that exists; empty when none is near, or none can be listed."""
+    name = TopicName.parse(topic)
+    try:
+        names = cluster.admin().topics.list(name.namespace_name, persistent=name.persistent)
+    except PulsarException:
+        return ""
+    return suggestion(name.base.local, {TopicName.parse(each).base.local for each in names})
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:

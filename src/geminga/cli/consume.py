@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from geminga.cli.common import SECONDS, how_many, json_option, show_warnings
-from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.connecting import ConnectingCommand, check_exists, connecting
 from geminga.cli.peek import line, payload_of
 from geminga.client.cluster import Cluster
 from geminga.errors import Timeout
@@ -75,6 +75,7 @@ def command(
     operation_seconds = max(1.0, timeout_seconds or 30.0)
     with cluster.client(operation_timeout_seconds=operation_seconds) as client:
         if subscription is None:
+            check_exists(client, topic)
             start = geminga.MessageId.earliest if position == "earliest" else geminga.MessageId.latest
             source: Any = client.create_reader(topic, start)
             receive = source.read_next

@@ -134,6 +134,7 @@ def clear(topic: str, subscription: str, yes: bool, cluster: Cluster, as_json: b
 @click.option("--count", "-n", "messages", type=click.IntRange(1), help="Messages to skip.")
 @click.option("--entries", type=click.IntRange(1), help="Entries to skip; a batch is one entry.")
 @click.option("--message", metavar="LEDGER:ENTRY", help="Skip only this entry, for example a damaged one.")
+@yes_option
 @connecting
 @json_option
 def skip(
@@ -142,6 +143,7 @@ def skip(
     messages: int | None,
     entries: int | None,
     message: str | None,
+    yes: bool,
     cluster: Cluster,
     as_json: bool,
 ) -> None:
@@ -157,10 +159,12 @@ def skip(
         ledger, _, entry = message.partition(":")
         if not (ledger.isdecimal() and entry.isdecimal()):
             raise click.BadParameter(f"{message!r} is not LEDGER:ENTRY", param_hint="--message")
+        confirm(f"Skip entry {message} in {subscription!r} of {name}?", yes=yes)
         part.skip_entry(name, subscription, MessageId(name.partition, int(ledger), int(entry)))
         skipped, unit, text = 1, "entries", f"{subscription} skipped {message}"
     else:
         unit = "messages" if entries is None else "entries"
+        confirm(f"Skip the next {messages or entries} {unit} in {subscription!r} of {name}?", yes=yes)
         skipped = part.skip(name, subscription, messages or entries or 1, unit=unit)
         text = f"{subscription} skipped {skipped} {unit}"
     emit(
@@ -175,10 +179,17 @@ def skip(
 @click.argument("subscription")
 @click.argument("where", nargs=-1, required=True)
 @click.option("--after", is_flag=True, help="Start after the message of WHERE.")
+@yes_option
 @connecting
 @json_option
 def reset(
-    topic: str, subscription: str, where: tuple[str, ...], after: bool, cluster: Cluster, as_json: bool
+    topic: str,
+    subscription: str,
+    where: tuple[str, ...],
+    after: bool,
+    yes: bool,
+    cluster: Cluster,
+    as_json: bool,
 ) -> None:
     """Reset SUBSCRIPTION of TOPIC to the position WHERE.
 
@@ -187,10 +198,11 @@ def reset(
     """
     start = WHERE.convert(" ".join(where), None, None)
     part = cluster.admin().subscriptions
+    if after and not isinstance(start, MessageId):
+        raise click.UsageError("--after is for LEDGER:ENTRY")
+    confirm(f"Move {subscription!r} of {topic} to {_said(start)} and lose its acknowledgements?", yes=yes)
     if isinstance(start, MessageId):
         part.reset_to_id(topic, subscription, start, exclusive=after)
-    elif after:
-        raise click.UsageError("--after is for LEDGER:ENTRY")
     else:
         part.reset_to_time(topic, subscription, start)
     emit(
@@ -207,6 +219,7 @@ def reset(
 @click.option(
     "--to", "position", metavar="LEDGER:ENTRY", help="Expire messages up to and including this one."
 )
+@yes_option
 @connecting
 @json_option
 def expire(
@@ -214,6 +227,7 @@ def expire(
     subscription: str,
     age: dt.timedelta | None,
     position: str | None,
+    yes: bool,
     cluster: Cluster,
     as_json: bool,
 ) -> None:
@@ -222,12 +236,15 @@ def expire(
         raise click.UsageError("give either --older-than or --to")
     part = cluster.admin().subscriptions
     if age is not None:
+        older = span(age.total_seconds())
+        confirm(f"Expire the messages older than {older} in {subscription!r} of {topic}?", yes=yes)
         part.expire(topic, subscription, age)
-        text = f"{subscription} continues without messages older than {span(age.total_seconds())}"
+        text = f"{subscription} continues without messages older than {older}"
     else:
         last = WHERE.convert(position, None, None)
         if not isinstance(last, MessageId):
             raise click.BadParameter(f"{position!r} is not LEDGER:ENTRY", param_hint="--to")
+        confirm(f"Expire the messages in {subscription!r} of {topic} up to {position}?", yes=yes)
         part.expire_to_id(topic, subscription, last)
         text = f"{subscription} continues after {position}"
     emit({"topic": topic, "subscription": subscription, "expired": True}, as_json=as_json, text=text)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from geminga.cli.common import json_option, show_warnings
-from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.connecting import ConnectingCommand, check_exists, connecting
 from geminga.cli.consume import describe
 from geminga.cli.peek import line
 from geminga.cli.units import SPAN
@@ -83,6 +83,7 @@ def command(
 
         arguments["schema"] = AutoConsumeSchema()
     with cluster.client() as client:
+        check_exists(client, topic)
         if since is None:
             reader = client.create_reader(topic, geminga.MessageId.latest, **arguments)
         else:

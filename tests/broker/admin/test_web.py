@@ -27,8 +27,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
         yield found
 
 
-def connected(broker: EmbeddedBroker) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", urlsplit(broker.admin_url).port), 20)
+def connected(broker: EmbeddedBroker, host: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", urlsplit(broker.admin_url).port), 20, (host, 0))
 
 
 def leave_unread(peer: socket.socket) -> None:
@@ -51,6 +51,24 @@ def was_disconnected(peer: socket.socket) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def test_requests_without_an_end_from_one_host_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "CONNECTIONS_MAX", LIMIT)
+    monkeypatch.setattr(web, "HOST_CONNECTIONS_MAX", LIMIT - 1)
+    head = b"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
+    head += b"Expect: 100-continue\r\n\r\n"
+    with embedded() as broker, contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(connected(broker, "127.0.0.2")) for _ in range(LIMIT - 1)]
+        for peer in peers:
+            peer.sendall(head)
+            assert peer.recv(4096).startswith(b"HTTP/1.1 100 ")
+        for _ in range(2):
+            assert was_disconnected(stack.enter_context(connected(broker, "127.0.0.2")))
+            check_answers(broker)
+        peers[0].settimeout(0)
+        with pytest.raises(BlockingIOError):
+            peers[0].recv(1)
 
 
 def check_answers(broker: EmbeddedBroker) -> None:

@@ -232,6 +232,27 @@ def test_an_attempt_that_waits_for_the_disk_is_refused_after_a_revocation(guarde
     check_refused(guarded, peer)
 
 
+@pytest.mark.parametrize("name", ["PARTITIONED_METADATA", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA"])
+def test_a_question_that_waits_for_the_disk_is_refused_after_a_revocation(
+    guarded: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = guarded.peer(token=token("one-topic"))
+    first.producer(MINE)
+    guarded.restart()
+    reads: list[Callable[[None], None]] = []
+    monkeypatch.setattr(guarded.store, "bring", lambda _, then: bool(reads.append(then)))
+    peer = guarded.peer(token=token("one-topic"))
+    body, fields = FIELDS[name]
+    peer.command(body, request_id=2, topic=MINE, **fields)
+    assert not peer.frames
+    revoke(guarded)
+    while reads:
+        reads.pop(0)(None)
+    [frame] = peer.frames
+    assert refusal(frame.command) == "AuthorizationError"
+    assert not guarded.broker.schemas.versions(guarded_topic(MINE))
+
+
 @pytest.mark.parametrize("name", ["WATCH_TOPIC_LIST", "GET_TOPICS_OF_NAMESPACE"])
 def test_a_list_that_is_being_filled_is_refused_after_a_revocation(
     guarded: Any, name: str, monkeypatch: pytest.MonkeyPatch

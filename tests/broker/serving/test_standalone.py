@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import io
 import os
@@ -21,6 +22,7 @@ import pytest
 
 import geminga
 from geminga.broker.serving.embedded import embedded
+from geminga.broker.serving.output import Output
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.serving.standalone import EXIT_STORE, EXIT_USAGE, SYNC_PROMISES, _main
 from geminga.broker.settings import BrokerSettings
@@ -33,6 +35,7 @@ from tests.broker.serving.test_stalled_disk import Client
 PROGRAM = """
 import sys
 from geminga.broker.settings import BrokerSettings
+from geminga.broker.serving.output import Output
 from geminga.broker.serving.standalone import run
 sys.exit(run(BrokerSettings(**eval(sys.argv[1]))))
 """
@@ -108,12 +111,37 @@ def test_start_serve_stop(started: list[Process], tmp_path: Path, number: int) -
     assert "WARNING" not in err
 
 
-@pytest.mark.parametrize("device", ["pipe", "full disk"])
+def full_pipe() -> tuple[io.FileIO, int]:
+    """A pipe that takes no byte more: its ends for reading and writing."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x")
+    os.set_blocking(writer, True)
+    return io.FileIO(reader), writer
+
+
+def test_output_reports_the_lines_that_a_full_pipe_took_not() -> None:
+    reader, writer = full_pipe()
+    with reader, open(writer, "w") as stream:
+        output = Output(stream)
+        output.write("first\n")
+        output.write("second\n")
+        reader.read(1 << 20)
+        output.write("third\n")
+        found = reader.read(1 << 20).decode()
+    assert found == "geminga: 2 lines are missing here: the pipe was full\nthird\n"
+
+
+@pytest.mark.parametrize("device", ["pipe", "full pipe", "full disk"])
 def test_a_broker_stops_on_sigterm_when_its_output_cannot_be_written(tmp_path: Path, device: str) -> None:
     """On the first signal, with a clean end and exit code 0."""
     if device == "pipe":
         reader, writer = os.pipe()
         os.close(reader)
+    elif device == "full pipe":
+        _reader, writer = full_pipe()
     else:
         writer = os.open("/dev/full", os.O_WRONLY)
     settings = {"data_dir": str(tmp_path / "s"), "port": 0, "web_port": 0}

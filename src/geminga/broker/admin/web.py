@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from aiohttp import web
@@ -42,6 +42,8 @@ log = logging.getLogger("geminga.broker")
 
 CONNECTIONS_MAX = 256
 """Limit of web connections, which keeps file descriptors free for the binary protocol."""
+HOST_CONNECTIONS_MAX = 192
+"""Limit of one host's web connections: other hosts, such as health checks, keep the rest."""
 IDLE_SECONDS = 75.0
 """Time after which an idle connection is closed."""
 LAST_ANSWERS_SECONDS = 1.0
@@ -97,19 +99,25 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 
 class _Connection(WebConnection):
-    """A connection that leaves ``quiet`` when it ends."""
+    """A connection that leaves ``quiet`` when it ends; ``made`` is called with it when it begins."""
 
-    __slots__ = ("_quiet",)
+    __slots__ = ("_made", "_quiet")
 
     def __init__(
         self,
         serving: web.Server,
         tell: Tell,
         quiet: dict[WebConnection, bool],
+        made: Callable[[asyncio.BaseTransport], None],
         **options: Any,
     ) -> None:
         super().__init__(serving, tell, **options)
         self._quiet = quiet
+        self._made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._quiet.pop(self, None)
@@ -140,24 +148,36 @@ class WebServer:
             if with_tls:
                 self._tls_ports.append(self._server.tls_port(listener, self._protocol, self._admits))
             else:
-                self._listeners.append(await loop.create_server(self._protocol, sock=listener))
+                # The backlog is what asyncio accepts at once: no more than one host's share leaves over.
+                at_once = CONNECTIONS_MAX - HOST_CONNECTIONS_MAX
+                server = await loop.create_server(self._protocol, sock=listener, backlog=max(1, at_once))
+                listener.listen(socket.SOMAXCONN)
+                self._listeners.append(server)
 
     def _admits(self, _address: object) -> bool:
-        serving = self._runner.server
-        shaking = sum(map(len, self._tls_ports))
-        count = shaking + (0 if serving is None else len(serving.connections))
+        count = sum(map(len, self._tls_ports)) + self._count_open()
         return count < CONNECTIONS_MAX or self._makes_room()
+
+    def _count_open(self, host: str | None = None) -> int:
+        """Return how many connections, of a host, are not ending."""
+        serving = self._runner.server
+        transports = () if serving is None else (each.transport for each in serving.connections)
+        return sum(
+            each is not None and not each.is_closing() and host in (None, peer_text(each))
+            for each in transports
+        )
 
     def _protocol(self) -> asyncio.Protocol:
         serving = self._runner.server
         assert serving is not None
-        if len(serving.connections) >= CONNECTIONS_MAX and not self._makes_room():
+        if self._count_open() >= CONNECTIONS_MAX and not self._makes_room():
             return _ConnectionRefusal()
         loop = asyncio.get_running_loop()
         made = _Connection(
             serving,
             self._complain,
             self._quiet,
+            self._hold_share,
             loop=loop,
             keepalive_timeout=IDLE_SECONDS,
             logger=self._log,
@@ -168,16 +188,30 @@ class WebServer:
         loop.call_later(seconds, self._look, made)
         return made
 
-    def _makes_room(self) -> bool:
-        """Close a connection whose peer does not read its answers, or else the one idle for longest."""
-        quiet = [each for each in self._quiet if each.transport is not None]
+    def _hold_share(self, transport: asyncio.BaseTransport) -> None:
+        """End a connection of a host that exceeds its share: an idle one, or else the new one."""
+        host = peer_text(transport)
+        if self._count_open(host) > HOST_CONNECTIONS_MAX:
+            self._makes_room(host)
+
+    def _makes_room(self, host: str | None = None) -> bool:
+        """Close a connection whose peer does not read its answers, or else the one idle for longest.
+
+        ``host`` limits the choice to that host's connections.
+        """
+        quiet = [
+            each
+            for each in self._quiet
+            if each.transport is not None and host in (None, peer_text(each.transport))
+        ]
         if not quiet:
             self._complain("web port: %d connections are in use, one more is refused", CONNECTIONS_MAX)
             return False
         found = next((each for each in quiet if each.is_behind), quiet[0])
         del self._quiet[found]
         assert found.transport is not None
-        line = f"web port: {CONNECTIONS_MAX} connections are open, an idle or unread one of %s is closed"
+        open_max = CONNECTIONS_MAX if host is None else HOST_CONNECTIONS_MAX
+        line = f"web port: {open_max} connections are open, an idle or unread one of %s is closed"
         self._complain(line, peer_text(found.transport))
         found.transport.abort()
         return True

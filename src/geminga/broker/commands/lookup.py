@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from geminga.broker.commands import answers
-from geminga.broker.commands.permitted import list_refusal
+from geminga.broker.commands.permitted import list_refusal, look_refusal
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, hash_in_steps, is_hidden
 from geminga.broker.commands.watchers import TopicListWatcher, WatchedList
@@ -31,10 +31,12 @@ def on_partitioned_metadata(session: Session, command: pb.BaseCommand) -> None:
         return
 
     def known(error: StoreError | None) -> None:
-        if error is None:
+        refused = (
+            storage_refusal(error) if error else look_refusal(session, body.topic, "Get Partition Metadata")
+        )
+        if refused is None:
             _answer_partitions(session, body, name)
         else:
-            refused = storage_refusal(error)
             session.output.write(answers.partitions_failed(body.request_id, refused.code, refused.reason))
 
     session.services.topics.bring(existence_of(name), session.later(known))

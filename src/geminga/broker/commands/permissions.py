@@ -2,8 +2,8 @@
 
 Commands that name a topic or a namespace are decided here. Those that act on a producer, a consumer or a
 watcher name it by the id that its connection gave it when it was permitted, so they need no check; when
-a permission is revoked, `disconnect_forbidden` closes open handles, and handles that are being opened are
-checked again before they open. Refusals do not reveal whether the topic exists.
+a permission is revoked, `disconnect_forbidden` closes open handles, and a command that waits is checked again
+when its wait ends. Refusals do not reveal whether the topic exists.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 
 from geminga.broker.commands import answers
 from geminga.broker.commands.permitted import (
-    asks,
     consumer_refusal,
     list_refusal,
+    look_refusal,
     producer_refusal,
-    topic_of,
+    schema_refusal,
 )
 from geminga.broker.commands.session import CommandTable, Handler, Session
 from geminga.broker.commands.table import HANDLERS, TABLE, TRANSACTION_BODIES
@@ -46,48 +46,34 @@ TopicRule = Callable[[Authorization, str, TopicName], bool]
 
 def _partitioned_metadata(session: Session, command: pb.BaseCommand) -> bool:
     body = command.partitionMetadata
-    if _may_look(session, body.topic):
-        return True
-    reason = "Client is not authorized to Get Partition Metadata"
-    session.output.write(answers.partitions_failed(body.request_id, pb.AuthorizationError, reason))
-    return False
+    refused = look_refusal(session, body.topic, "Get Partition Metadata")
+    if refused is not None:
+        session.output.write(answers.partitions_failed(body.request_id, refused.code, refused.reason))
+    return refused is None
 
 
 def _lookup(session: Session, command: pb.BaseCommand) -> bool:
     body = command.lookupTopic
-    if _may_look(session, body.topic):
-        return True
-    reason = "Client is not authorized to Lookup"
-    session.output.write(answers.lookup_failed(body.request_id, pb.AuthorizationError, reason))
-    return False
+    refused = look_refusal(session, body.topic, "Lookup")
+    if refused is not None:
+        session.output.write(answers.lookup_failed(body.request_id, refused.code, refused.reason))
+    return refused is None
 
 
 def _get_schema(session: Session, command: pb.BaseCommand) -> bool:
     body = command.getSchema
-    if _may_look(session, body.topic):
-        return True
-    reason = "Client is not authorized to Get Schema"
-    session.output.write(answers.schema_failed(body.request_id, pb.AuthorizationError, reason))
-    return False
+    refused = look_refusal(session, body.topic, "Get Schema")
+    if refused is not None:
+        session.output.write(answers.schema_failed(body.request_id, refused.code, refused.reason))
+    return refused is None
 
 
 def _put_schema(session: Session, command: pb.BaseCommand) -> bool:
     body = command.getOrCreateSchema
-    if _may(session, PRODUCE, body.topic):
-        return True
-    reason = "Client is not authorized to Create Schema"
-    session.output.write(answers.schema_refused(body.request_id, pb.AuthorizationError, reason))
-    return False
-
-
-def _may_look(session: Session, text: str) -> bool:
-    asked, topic = asks(session), topic_of(text)
-    return topic is None or (asked is not None and asked[0].may_look(asked[1], topic))
-
-
-def _may(session: Session, action: str, text: str) -> bool:
-    asked, topic = asks(session), topic_of(text)
-    return topic is None or (asked is not None and asked[0].may(asked[1], action, topic))
+    refused = schema_refusal(session, body.topic)
+    if refused is not None:
+        session.output.write(answers.schema_refused(body.request_id, refused.code, refused.reason))
+    return refused is None
 
 
 def _produce(session: Session, command: pb.BaseCommand) -> bool:

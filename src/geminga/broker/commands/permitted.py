@@ -1,4 +1,4 @@
-"""Permissions of a connection's role: checked when a command arrives, and again when its handle opens.
+"""Permissions of a connection's role: checked when a command arrives, and again when its wait ends.
 
 A command may wait for its topic, for the disk or for another peer, and meanwhile a permission may be revoked.
 """
@@ -47,6 +47,22 @@ def consumer_refusal(session: Session, body: pb.CommandSubscribe) -> Refused | N
     if asked is None or topic is None or asked[0].may_subscribe(asked[1], topic, body.subscription):
         return None
     return _refusal("Client is not authorized to subscribe")
+
+
+def look_refusal(session: Session, topic: str, action: str) -> Refused | None:
+    """Return the refusal of a question about a topic that the role may not see, else None."""
+    asked, name = asks(session), topic_of(topic)
+    if asked is None or name is None or asked[0].may_look(asked[1], name):
+        return None
+    return _refusal(f"Client is not authorized to {action}")
+
+
+def schema_refusal(session: Session, topic: str) -> Refused | None:
+    """Return the refusal of a schema that the role may not register, else None."""
+    asked, name = asks(session), topic_of(topic)
+    if asked is None or name is None or asked[0].may(asked[1], PRODUCE, name):
+        return None
+    return _refusal("Client is not authorized to Create Schema")
 
 
 def list_refusal(session: Session, namespace: str) -> Refused | None:

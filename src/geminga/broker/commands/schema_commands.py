@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from geminga.broker.commands import answers
+from geminga.broker.commands.permitted import look_refusal, schema_refusal
 from geminga.broker.commands.producing import when_loaded
 from geminga.broker.commands.session import Session
 from geminga.broker.refusal import Refused, storage_refusal
@@ -24,10 +25,10 @@ def on_get_schema(session: Session, command: pb.BaseCommand) -> None:
         return
 
     def at_hand(error: StoreError | None) -> None:
-        if error is None:
+        refused = storage_refusal(error) if error else look_refusal(session, body.topic, "Get Schema")
+        if refused is None:
             _answer_schema(session, body, name)
         else:
-            refused = storage_refusal(error)
             session.output.write(answers.schema_failed(body.request_id, refused.code, refused.reason))
 
     if session.services.schemas.in_memory(name):
@@ -66,10 +67,10 @@ def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
     body = command.getOrCreateSchema
 
     def loaded(error: StoreError | None) -> None:
-        if error is None:
+        refused = storage_refusal(error) if error else schema_refusal(session, body.topic)
+        if refused is None:
             _find_or_create(session, body)
         else:
-            refused = storage_refusal(error)
             session.output.write(answers.schema_refused(body.request_id, refused.code, refused.reason))
 
     when_loaded(session, body.topic, loaded, body.schema)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TextIO
 
 from geminga.broker.serving.garbage_collector import GarbageCollectorPacing
+from geminga.broker.serving.output import Output
 from geminga.broker.serving.server import BrokerServer, end_event_loop
 from geminga.broker.serving.transport_leak_fix import untangle_transports
 from geminga.broker.settings import BrokerSettings
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from geminga.broker.admin.http import Site
 
 log = logging.getLogger("geminga.broker")
+Stream = Output | TextIO
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -45,21 +47,15 @@ _COLLECT_AFTER_SECONDS: Final = 0.5
 """Delay of one garbage collection after the start, so that the first answer is not delayed."""
 
 
-def run(
-    settings: BrokerSettings,
-    *,
-    site: Site | None = None,
-    out: TextIO | None = None,
-    err: TextIO | None = None,
-) -> int:
+def run(settings: BrokerSettings, *, site: Site | None = None) -> int:
     """Run the broker until SIGTERM or Ctrl-C and return the exit code.
 
     It exits when the store has stopped (for example after a failed sync): only a start can check the disk, so
     a supervisor should restart the process. ``site`` adds pages to the web port.
-    ``out`` (stdout) gets the start line, ``err`` (stderr) warnings and errors; what cannot be written there
+    Standard output gets the start line, standard error warnings and errors; what cannot be written there
     changes nothing else. A second signal ends the process at once, which is safe: nothing receipted is lost.
     """
-    out, err = out or sys.stdout, err or sys.stderr
+    out, err = Output(sys.stdout), Output(sys.stderr)
     _log_to(err)
     _raise_descriptor_limit()
     gc.disable()
@@ -79,36 +75,20 @@ def run(
     finally:
         gc.enable()
         end_event_loop(loop)
-        for stream in (out, err):
-            _empty(stream)
 
 
-def _say(line: str, stream: TextIO) -> None:
-    """Print a line; drop it if it cannot be written (its pipe is closed, the disk is full)."""
-    with contextlib.suppress(OSError, ValueError):
-        print(line, file=stream, flush=True)
+def _say(line: str, stream: Stream) -> None:
+    stream.write(f"{line}\n")
 
 
-def _empty(stream: TextIO) -> None:
-    """Drop unwritten output of a stream, or the interpreter's flush at exit changes the exit code."""
-    try:
-        stream.flush()
-    except OSError:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
-    except ValueError:
-        """It is closed."""
-
-
-async def _main(server: BrokerServer, out: TextIO, err: TextIO) -> int:
+async def _main(server: BrokerServer, out: Stream, err: Stream) -> int:
     loop = asyncio.get_running_loop()
     with _asked_to_stop(loop, err) as asked:
         return await _serve(server, loop, asked, out, err)
 
 
 async def _serve(
-    server: BrokerServer, loop: asyncio.AbstractEventLoop, asked: asyncio.Event, out: TextIO, err: TextIO
+    server: BrokerServer, loop: asyncio.AbstractEventLoop, asked: asyncio.Event, out: Stream, err: Stream
 ) -> int:
     await server.start()
     _announce(server, out, err)
@@ -135,7 +115,7 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 
 @contextlib.contextmanager
-def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> Iterator[asyncio.Event]:
+def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: Stream) -> Iterator[asyncio.Event]:
     """Return an event that the first SIGINT or SIGTERM sets; the second exits. `_IGNORED` are logged.
 
     The loop's own handlers run on the loop alone, which closing the store blocks.
@@ -166,7 +146,7 @@ def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> Iterator[asy
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _announce(server: BrokerServer, out: TextIO, err: TextIO) -> None:
+def _announce(server: BrokerServer, out: Stream, err: Stream) -> None:
     """Print the start line, the durability of receipts, and damage that recovery found."""
     settings = server.settings
     where = "in memory" if settings.memory else str(settings.data_dir)
@@ -199,7 +179,7 @@ def _announce(server: BrokerServer, out: TextIO, err: TextIO) -> None:
         _say(f"WARNING: {line}", err)
 
 
-def _log_to(err: TextIO) -> None:
+def _log_to(err: Stream) -> None:
     root = logging.getLogger()
     if not root.handlers:
         logging.basicConfig(
