@@ -277,7 +277,7 @@ class SubscriptionStats:
     """
 
     type: str = ""
-    """``Exclusive``, ``Shared``, ``Failover`` or ``Key_Shared``; empty: nobody was connected yet."""
+    """``Exclusive``, ``Shared``, ``Failover`` or ``Key_Shared``; empty before the first consumer."""
     msg_backlog: int = 0
     """Entries that are not acknowledged."""
     messages_in_backlog: int = -1
