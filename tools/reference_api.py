@@ -161,7 +161,7 @@ _INSIDE = {
     "geminga.asyncio": "Client.context Producer.end Producer.abort Producer.columnar "
     "Producer.publish_encoded Producer.renew_data_keys Producer.watch_partitions "
     "Producer.refresh_partitions Consumer.open Consumer.wait Consumer.take Consumer.open_entry "
-    "Consumer.check_receiving Consumer.acknowledge_others Consumer.check_place "
+    "Consumer.check_receiving Consumer.acknowledge_others Consumer.check_acknowledgeable "
     "Consumer.check_cumulative Consumer.refuse Consumer.redeliver_all Consumer.abort "
     "Reader.next_entries Reader.note_read Reader.abort Reader.counts TableView.open TableView.abort "
     "TableView.listen TableView.caught_up TableView.decode",

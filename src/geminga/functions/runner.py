@@ -171,7 +171,7 @@ class FunctionRunner(LongRunning[None]):
         def acknowledge(message_id: Any, topic: str) -> None:
             from geminga.consumer.inbox import AcknowledgedId
 
-            self._consumer.check_place(message_id)
+            self._consumer.check_acknowledgeable(message_id)
             self._consumer.inbox.add(AcknowledgedId(message_id))
 
         shared.serialize, shared.acknowledge = serialize, acknowledge
