@@ -57,7 +57,7 @@ _TABLE = (
                 "separated by commas. Required."),
     Option(name="admin.url", field="admin_url", use=BOTH, parse=values.text,
            text="``http://host:port`` of the admin REST API; an exactly-once stream turns deduplication on "
-                "through it. Default: port 8080 (8443) of a broker on port 6650 (6651)."),
+                "through it. Default: the address that the broker of `service.url` confirms."),
     Option(name="auth.token", field="token", use=BOTH, parse=values.secret,
            text="JSON web token to authenticate with, or its source: ``file:///path`` or ``env:NAME``."),
     Option(name="auth.plugin", field="auth_plugin", use=BOTH, parse=values.plugin,
