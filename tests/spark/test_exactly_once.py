@@ -343,11 +343,12 @@ def test_a_batch_query_whose_name_was_used_publishes_nothing(sink: Sink) -> None
     assert sink.read() == list(range(10))
 
 
-def test_a_broker_without_deduplication_is_noticed(sink: Sink) -> None:
+def test_a_broker_without_deduplication_is_refused_where_admin_rest_does_not_answer(sink: Sink) -> None:
+    options = {"admin.url": "http://127.0.0.1:1"}
     admin(sink.broker.admin_url, "POST", "namespaces/public/default/deduplication", False)
     try:
         with pytest.raises(NotAllowedError, match=r"does not deduplicate.*set-deduplication public/default"):
-            sink.commit([sink.task(range(10))], 0)
+            sink.commit([sink.task(range(10), **options)], 0, **options)
     finally:
         admin(sink.broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
 
@@ -361,7 +362,7 @@ def plain_sink(tmp_path: Path) -> Iterator[Sink]:
 
 @pytest.mark.parametrize("partitions", [None, 0, 2], ids=["new", "without partitions", "partitioned"])
 def test_deduplication_is_turned_on_for_the_topic(plain_sink: Sink, partitions: int | None) -> None:
-    sink, options = plain_sink, {"admin.url": plain_sink.broker.admin_url}
+    sink, options = plain_sink, dict[str, str]()
     with Admin(sink.broker.admin_url) as there:
         if partitions is not None:
             there.topics.create(sink.topic, partitions=partitions)

@@ -142,7 +142,7 @@ def test_a_subscription_that_is_moved_under_a_task(
     query.restart()
     start, end = query.log[-1], query.latest()
     parts = query.reader.partitions(start, end)
-    assert [part.range.next_kept is not None for part in parts] == [True, False, False, False]
+    assert [part.range.next_kept is not None for part in parts] == [True]
     query.reader.stop()
     admin(broker.admin_url, "POST", f"{pulsar_topic.replace('://', '/')}/subscription/s/skip_all")
     trim(broker, pulsar_topic)

@@ -174,6 +174,7 @@ class RangeReader:
         start, end = self.part.start, self.part.end
         after = start
         for entry in self.part.head:
+            self._check_follows(after, entry)
             yield entry
             after = Offset.after_entry(entry.ledger_id, entry.entry_id)
         if after >= end:
