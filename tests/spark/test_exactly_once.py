@@ -362,14 +362,13 @@ def plain_sink(tmp_path: Path) -> Iterator[Sink]:
 
 @pytest.mark.parametrize("partitions", [None, 0, 2], ids=["new", "without partitions", "partitioned"])
 def test_deduplication_is_turned_on_for_the_topic(plain_sink: Sink, partitions: int | None) -> None:
-    sink, options = plain_sink, dict[str, str]()
-    with Admin(sink.broker.admin_url) as there:
+    with Admin(plain_sink.broker.admin_url) as there:
         if partitions is not None:
-            there.topics.create(sink.topic, partitions=partitions)
+            there.topics.create(plain_sink.topic, partitions=partitions)
         for epoch in range(2):
-            sink.commit([sink.task(range(10 * epoch, 10 * epoch + 10), **options)], epoch, **options)
-        assert there.topic_policies.deduplication.get(sink.topic) is True
-    assert sink.read() == list(range(20))
+            plain_sink.commit([plain_sink.task(range(10 * epoch, 10 * epoch + 10))], epoch)
+        assert there.topic_policies.deduplication.get(plain_sink.topic) is True
+    assert plain_sink.read() == list(range(20))
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["topic", "no topic"])

@@ -171,8 +171,7 @@ class RangeReader:
 
     def _entries(self) -> Iterator[RawEntry | MessageColumns]:
         """Yield the range's entries: first the planner's, then those of the broker or of files."""
-        start, end = self.part.start, self.part.end
-        after = start
+        after, end = self.part.start, self.part.end
         for entry in self.part.head:
             self._check_follows(after, entry)
             yield entry
