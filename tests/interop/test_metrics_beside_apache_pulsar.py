@@ -51,8 +51,8 @@ def load(service_url: str, admin_url: str, topic: str) -> Samples:
             client.subscribe(topic, name, consumer_type=ConsumerType.Shared)
             for name in ("drained", "waiting")
         )
-        single = client.create_producer(topic)
-        batched = client.create_producer(topic, batching_enabled=True, batching_max_messages=10)
+        single = client.create_producer(topic, "single")
+        batched = client.create_producer(topic, "batched", batching_enabled=True, batching_max_messages=10)
         for _ in range(100):
             single.send(b"x" * 100)
         batched.send_many([b"y" * 100] * 100)

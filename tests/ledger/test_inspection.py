@@ -92,7 +92,7 @@ def test_single_wrong_bits_are_corrected_and_nothing_is_lost(clean: bool, catalo
     report = check(disk)
     assert len(report.findings) >= 5
     assert all(finding.wrong_bits for finding in report.findings)
-    assert "put right" in report.findings[0].fate
+    assert "can be corrected" in report.findings[0].fate
     assert repair(FOLDER, report, filesystem=FaultyFileSystem(disk)) == []
     assert bytes(disk.names[LOG].visible)[: len(right.rstrip(b"\0"))] == right.rstrip(b"\0")
     assert check(disk).is_well

@@ -157,9 +157,9 @@ def test_other_clients_are_rejected(
     }[wrong]
     options = {"service.url": broker.service_url, **shown}
     topic = "persistent://public/default/closed"
-    with pytest.raises(Exception, match=r"AuthenticationError|gave no token") as caught:
+    with pytest.raises(Exception, match=r"AuthenticationError|returned no token") as caught:
         spark.read.format("pulsar").options(**options).load(topic).collect()
     frame = spark.sql("SELECT 'x' AS value")
-    with pytest.raises(Exception, match=r"AuthenticationError|gave no token") as also:
+    with pytest.raises(Exception, match=r"AuthenticationError|returned no token") as also:
         frame.write.format("pulsar").options(**options, topic=topic).mode("append").save()
     assert CANARY not in f"{caught.value} {also.value}"

@@ -350,7 +350,7 @@ def test_a_place_that_spark_cannot_open_costs_speed_alone(
             caplog.clear()
             found = geminga.spark.snapshot(spark, options, files_location=elsewhere)
             assert found.files == 0
-            assert "files_location says" in caplog.text
+            assert "Set files_location" in caplog.text
             assert rows(found.frame) == plain_rows(spark, options)
 
 

@@ -33,11 +33,11 @@ PROGRAM = """
 import asyncio, sys
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
-from geminga.ledger import presence, stocktaking
+from geminga.ledger import bloom_filter_builder, key_bloom_filter
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 
-presence.DENIED_MIN, presence._STEMS_FIRST, stocktaking.PAGE_NAMES = 5, 64, 20
+key_bloom_filter.DENIED_MIN, key_bloom_filter._STEMS_FIRST, bloom_filter_builder.PAGE_NAMES = 5, 64, 20
 
 async def main(folder, deduplication):
     settings = StoreSettings(checkpoint_records=150, cache_bytes=20_000)
