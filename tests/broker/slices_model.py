@@ -1,7 +1,7 @@
 """Model of a topic's contents, and a client that compares the topic with it.
 
-A client asks for one thing after another, and waits for it: between two of its steps the broker may have
-done any part of that, and much for others.
+A client sends one request after another and waits for each answer: between two of its steps the broker may
+have done any part of the request, and work for other clients.
 """
 
 from __future__ import annotations

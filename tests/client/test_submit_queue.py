@@ -89,9 +89,9 @@ def test_submissions_during_an_iteration_are_seen_at_its_end() -> None:
     assert loop.told == 1
     loop.submit_queue.begin()
     loop.submit_queue.take()
-    loop.submit_queue.offer(b"", None)  # the batch of before is open: nobody needs to be told
+    loop.submit_queue.offer(b"", None)  # the earlier batch is open: the loop needs no wake-up
     assert loop.told == 1
-    assert loop.submit_queue.open(10, 100, 1, 1)  # but there is none any more
+    assert loop.submit_queue.open(10, 100, 1, 1)  # but its batch is closed
     assert not Loop(wake_at=5).submit_queue.open(10, 100, 5, 5)
 
 
