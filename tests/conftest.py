@@ -6,6 +6,10 @@ that one alone: how a failure is replayed. Hypothesis has its own: ``--hypothesi
 
 A timing never decides a test, so examples of properties have no deadline, and may be slow to make.
 
+pytest's time-out raises an exception in the main thread. Where that is caught, as asyncio does around a
+callback, the test would go on for ever: a minute later its process prints what all threads do and ends, which
+fails the test.
+
 pulsar-client's compiled part crashes now and then when a client closes (apache/pulsar-client-cpp#453, #550)
 and takes its worker along: where it ran, the test is done once more, and that decides.
 
@@ -15,6 +19,7 @@ start: it is taken as usual, since some of them interrupt themselves.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import signal
@@ -26,6 +31,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from geminga import loggers
@@ -74,20 +80,42 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (places.get(item.path, len(places)), -counts[item.path]))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    marker = item.get_closest_marker("timeout")
+    seconds = marker.args[0] if marker is not None else float(item.config.getini("timeout"))
+    standard_error = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(seconds + 60, exit=True, file=standard_error)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 _crashed: set[str] = set()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
-    """xdist gives the test to another worker in any case, with all that its own had: also files that are
-    done, and a worker that is given none but those waits for ever."""
-    files = getattr(sched, "workqueue", {})  # with --dist loadfile
-    for file in [file for file, tests in files.items() if all(tests.values())]:
-        del files[file]
+    """Repair how xdist gives the work of a crashed worker to the next.
+
+    The next runs the test that crashed again, for ever: only an official client's is worth it, once. It is
+    given files that are done, and waits for ever where it has none but those. It begins a test when it knows
+    the next one, and waits for ever with a single one.
+    """
+    schedule = sched.schedule
+    sched.schedule = lambda: (schedule(), schedule())
     is_official = "tests/witness/" in crashitem or re.search(r"[\[-]pulsar[]-]", crashitem)
-    if is_official and crashitem not in _crashed:
+    runs_again = is_official and crashitem not in _crashed
+    if runs_again:
         _crashed.add(crashitem)
         report.outcome = "rerun"
+    files = getattr(sched, "workqueue", {})  # with --dist loadfile
+    for file, tests in list(files.items()):
+        if crashitem in tests and not runs_again:
+            tests[crashitem] = True
+        if all(tests.values()):
+            del files[file]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
