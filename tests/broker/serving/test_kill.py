@@ -221,9 +221,10 @@ def check_acknowledgements(url: str, topic: str, confirmed: set[tuple[int, int]]
     while reader.has_message_available():
         place = reader.read_next(timeout_millis=30_000).message_id()
         everything.add((place.ledger_id(), place.entry_id()))
-    consumer = client.subscribe(
-        topic, "acks", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=5000
-    )
+    consumer = client.subscribe(  # which a kill before its first answer may have prevented so far
+        topic, "acks", pulsar.ConsumerType.Shared, receiver_queue_size=5000,
+        initial_position=pulsar.InitialPosition.Earliest,
+    )  # fmt: skip
     odd = {place for place in everything if place[1] % 2}
     delivered: set[tuple[int, int]] = set()
     while not odd <= delivered:
