@@ -59,10 +59,12 @@ def routes() -> Iterator[tuple[str, str, str, Any]]:
                 yield resource.__name__, route.method, route.resource.canonical, route.handler
 
 
-def _policy_words(path: str) -> str:
-    from geminga.broker.admin.policy_routes import TEXTS
+def _declared() -> dict[tuple[str, str], Any]:
+    """Policies by resource and last part of the path."""
+    from geminga.policies import NamespaceScope, TopicScope, declared
 
-    return TEXTS.get(path.rpartition("/")[2], "")
+    scopes = {"NamespacePoliciesResource": NamespaceScope, "TopicPoliciesResource": TopicScope}
+    return {(name, policy.segment): policy for name, scope in scopes.items() for policy in declared(scope)}
 
 
 def _success(handler: Any) -> int:
@@ -146,25 +148,18 @@ Every refusal has a body `{"reason": "..."}` for people.
 def rest_page() -> str:
     """``rest.md``: every route, then what Apache Pulsar serves and this broker does not."""
     from geminga.broker.admin.permissions import PERMISSIONS
-    from geminga.broker.admin.policy_routes import NAMESPACE_ROUTES, TOPIC_ROUTES
 
     lines = ["# REST", "", HEAD, "", *_REST.strip().splitlines(), ""]
-    statuses = {
-        (resource, route.segment): route.status
-        for resource, table in (
-            ("NamespacePoliciesResource", NAMESPACE_ROUTES),
-            ("TopicPoliciesResource", TOPIC_ROUTES),
-        )
-        for route in table
-    }
+    policies = _declared()
     shown = ""
     rows: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
     for resource, method, path, handler in routes():
-        text = inspect.getdoc(handler) or _policy_words(path)
-        segment = path.rpartition("/")[2]
+        text = inspect.getdoc(handler)
         status = _success(handler)
-        if (resource, segment) in statuses:
-            status = {"GET": 200, "DELETE": 204}.get(method, statuses[resource, segment])
+        policy = policies.get((resource, path.rpartition("/")[2]))
+        if policy is not None:
+            text = policy.text
+            status = {"GET": 200, "DELETE": 204}.get(method, policy.status)
         who = _NEEDS[PERMISSIONS[method, path].name]
         told = words(f"{method} {path}", text)
         rows.setdefault((resource, path, told), []).append((method, str(status), who))

@@ -31,8 +31,8 @@ from geminga.broker.rate_limited_logger import RateLimitedLogger
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.dynamic import DynamicSettings
+from geminga.broker.rules.effective_policies import ThrottleRate
 from geminga.broker.rules.namespaces import NamespaceRegistry
-from geminga.broker.rules.policies import ThrottleRate
 from geminga.broker.rules.schemas import SchemaRegistry
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings

@@ -19,13 +19,12 @@ from geminga.broker.listeners import ListenerAddresses, parse_listeners
 from geminga.by_fields import ByFields
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
 from geminga.errors import InvalidConfiguration
+from geminga.policies import QUOTA_ACTIONS, TOPIC_KINDS
 
 SyncMode = Literal["always", "interval", "never"]
 TopicKind = Literal["non-partitioned", "partitioned"]
 
 SYNC_MODES: Final = ("always", "interval", "never")
-TOPIC_KINDS: Final = ("non-partitioned", "partitioned")
-QUOTA_ACTIONS: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 DISK_FULL_ACTIONS: Final = QUOTA_ACTIONS[:2]
 DISK_LIMIT_BYTES_MIN: Final = 16 * 1024 * 1024
 DISK_PARTS: Final = 32

@@ -14,7 +14,7 @@ from typing import Final
 from aiohttp import web
 
 from geminga.broker.admin.auth import Key, RequiredPermission, key_of
-from geminga.broker.admin.policy_routes import NAMESPACE_ROUTES, TOPIC_ROUTES
+from geminga.policies import NamespaceScope, TopicScope, declared
 
 _BROKER: Final = {
     RequiredPermission.NOTHING: """
@@ -144,10 +144,6 @@ _NAMESPACE: Final = {
         POST /{bundle}/unsubscribe/{subscription}
     """,
 }
-LIMITS_FOR_TENANTS: Final = frozenset(
-    {"publishRate", "dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate"}
-)
-"""Policies that limit a tenant's namespaces: the tenant's administrators may not set them."""
 _TOPIC: Final = {
     RequiredPermission.ADMINISTRATOR: """
         PUT
@@ -175,9 +171,6 @@ _TOPIC: Final = {
         GET /backlogQuotaMap
         POST /backlogQuota
         DELETE /backlogQuota
-        GET /messageTTL
-        POST /messageTTL
-        DELETE /messageTTL
     """,
     RequiredPermission.LOOK: """
         GET /stats
@@ -249,17 +242,14 @@ def _all_routes() -> Mapping[Key, RequiredPermission]:
     found |= _lines(_NAMESPACE, _NAMESPACE_PATH)
     found |= _lines(_TOPIC, _TOPIC_PATH)
     found |= _lines(_SCHEMAS, _SCHEMA_PATH)
-    for path, routes in ((_NAMESPACE_PATH, NAMESPACE_ROUTES), (_TOPIC_PATH, TOPIC_ROUTES)):
+    for path, scope in ((_NAMESPACE_PATH, NamespaceScope), (_TOPIC_PATH, TopicScope)):
         found["GET", f"{path}/policiesSet"] = RequiredPermission.ADMINISTRATOR
-        for route in routes:
-            limits = path == _NAMESPACE_PATH and route.segment in LIMITS_FOR_TENANTS
-            for method in ("GET", route.method, "DELETE"):
-                needs = (
-                    RequiredPermission.SUPER_USER
-                    if limits and method != "GET"
-                    else RequiredPermission.ADMINISTRATOR
-                )
-                found[method, f"{path}/{route.segment}"] = needs
+        for policy in declared(scope):
+            limits = policy.super_user and scope is NamespaceScope
+            change = RequiredPermission.SUPER_USER if limits else RequiredPermission.ADMINISTRATOR
+            found["GET", f"{path}/{policy.segment}"] = RequiredPermission.ADMINISTRATOR
+            found[policy.method, f"{path}/{policy.segment}"] = change
+            found["DELETE", f"{path}/{policy.segment}"] = change
     return MappingProxyType(found)
 
 
