@@ -14,10 +14,8 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import click
-from aiohttp import web
 
-from geminga.broker.admin.permissions import PERMISSIONS
-from geminga.broker.admin.web import _RESOURCES
+from geminga.broker.admin.web import all_routes
 from geminga.cli.main import command
 from geminga.client.admin.aio.admin import Admin as AsyncAdmin
 from geminga.client.admin.sync.admin import Admin
@@ -27,13 +25,9 @@ URL = "http://localhost:1"
 
 
 def _routes() -> Iterator[str]:
-    router = web.UrlDispatcher()
-    for resource in _RESOURCES:
-        resource(MagicMock()).register(router)
-    for route in router.routes():
-        if route.method != "HEAD" and route.resource is not None:
-            path = route.resource.canonical
-            yield f"route {route.method} {path} needs {PERMISSIONS[route.method, path].name}"
+    for route in all_routes(MagicMock()):
+        method, path = route.key
+        yield f"route {method} {path} needs {route.needs.name}"
 
 
 def _commands(one: click.Command, name: str) -> Iterator[str]:

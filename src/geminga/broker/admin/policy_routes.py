@@ -6,7 +6,7 @@ GET answers what was set (200 with an empty body when nothing was) and DELETE re
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -26,6 +26,7 @@ from geminga.broker.admin.http import (
     topic_of,
     whole_number,
 )
+from geminga.broker.admin.routes import ADMINISTRATOR, SUPER_USER, Handler, Route, route
 from geminga.broker.rules.effective_policies import in_force
 from geminga.broker.rules.policies import backlog_quota, one_of, text_map
 from geminga.ids import TopicName
@@ -39,7 +40,7 @@ from geminga.policies import (
     declared,
 )
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 
 
 class _PolicyResource(Resource):
@@ -64,18 +65,22 @@ class _PolicyResource(Resource):
         """
         await self.in_force(lambda done: self.put(request, field, new(self.read(request, field)), done))
 
-    def register_declared(self, router: web.UrlDispatcher) -> None:
-        """Register the routes of the policies of the scope."""
+    def routes(self) -> Iterator[Route]:
+        """Yield the routes of the resource, and those of the policies of the scope."""
+        yield from super().routes()
         policies = tuple(declared(self.scope))
         for policy in policies:
             path = f"{self.path}/{policy.segment}"
-            router.add_get(path, self._getter(policy))
-            router.add_route(policy.method, path, self._setter(policy))
-            router.add_delete(path, self._remover(policy))
-        router.add_get(f"{self.path}/policiesSet", self._lister(policies))
-        router.add_get(f"{self.path}/backlogQuotaMap", self.backlog_quotas)
-        router.add_post(f"{self.path}/backlogQuota", self.set_backlog_quota)
-        router.add_delete(f"{self.path}/backlogQuota", self.remove_backlog_quota)
+            limits = policy.super_user and self.scope is NamespaceScope
+            change = SUPER_USER if limits else ADMINISTRATOR
+            yield Route("GET", path, ADMINISTRATOR, self._getter(policy))
+            yield Route(policy.method, path, change, self._setter(policy))
+            yield Route("DELETE", path, change, self._remover(policy))
+        quota = f"{self.path}/backlogQuota"
+        yield Route("GET", f"{self.path}/policiesSet", ADMINISTRATOR, self._lister(policies))
+        yield Route("GET", f"{self.path}/backlogQuotaMap", ADMINISTRATOR, self.backlog_quotas)
+        yield Route("POST", quota, ADMINISTRATOR, self.set_backlog_quota)
+        yield Route("DELETE", quota, ADMINISTRATOR, self.remove_backlog_quota)
 
     def _getter(self, policy: Policy[Any]) -> Handler:
         async def get(request: web.Request) -> web.StreamResponse:
@@ -159,30 +164,8 @@ def _quota_kind(request: web.Request) -> str:
 class NamespacePoliciesResource(_PolicyResource):
     """``/admin/v2/namespaces/{tenant}/{namespace}/...``"""
 
-    path = "/admin/v2/namespaces/{tenant}/{namespace}"
+    path = _NAMESPACE
     scope = NamespaceScope
-
-    def register(self, router: web.UrlDispatcher) -> None:
-        self.register_declared(router)
-        router.add_delete(f"{self.path}/removeOffloadPolicies", self.remove_offload_policies)
-        router.add_get(f"{self.path}/antiAffinity", self.anti_affinity)
-        router.add_post(f"{self.path}/antiAffinity", self.set_anti_affinity)
-        router.add_delete(f"{self.path}/antiAffinity", self.remove_anti_affinity)
-        # Apache Pulsar's client sends this request to version 1 of the API.
-        router.add_get("/admin/namespaces/{cluster}/antiAffinity/{group}", self.anti_affinity_namespaces)
-        bookies = f"{self.path}/persistence/bookieAffinity"
-        router.add_get(bookies, self.bookie_affinity)
-        router.add_post(bookies, self.set_bookie_affinity)
-        router.add_delete(bookies, self.remove_bookie_affinity)
-        router.add_get(f"{self.path}/resourcegroup", self.resource_group)
-        router.add_delete(f"{self.path}/resourcegroup", self.remove_resource_group)
-        router.add_post(f"{self.path}/resourcegroup/{{group}}", self.set_resource_group)
-        router.add_get(f"{self.path}/properties", self.properties)
-        router.add_put(f"{self.path}/properties", self.add_properties)
-        router.add_delete(f"{self.path}/properties", self.clear_properties)
-        router.add_get(f"{self.path}/property/{{key}}", self.get_property)
-        router.add_put(f"{self.path}/property/{{key}}/{{value}}", self.set_property)
-        router.add_delete(f"{self.path}/property/{{key}}", self.remove_property)
 
     def read(self, request: web.Request, field: str) -> Any:
         return self.namespaces.get_policy(part(request, "tenant"), part(request, "namespace"), field)
@@ -191,16 +174,19 @@ class NamespacePoliciesResource(_PolicyResource):
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
         self.namespaces.set_policy(tenant, namespace, field, value, done)
 
+    @route("DELETE", _NAMESPACE + "/removeOffloadPolicies", needs=ADMINISTRATOR)
     async def remove_offload_policies(self, request: web.Request) -> web.Response:
         """Remove the namespace's offload policies."""
         await self.write(request, "offload_policies", None)
         return done_answer()
 
+    @route("GET", _NAMESPACE + "/antiAffinity", needs=ADMINISTRATOR)
     async def anti_affinity(self, request: web.Request) -> web.Response:
         """Stored and shown, without effect: there is only one broker."""
         found = self.read(request, "antiAffinityGroup")
         return done_answer() if found is None else bare_text(found)
 
+    @route("POST", _NAMESPACE + "/antiAffinity", needs=ADMINISTRATOR)
     async def set_anti_affinity(self, request: web.Request) -> web.Response:
         """Stored and shown, without effect. Body: a name."""
         # Apache Pulsar's client sends the bare name, others a JSON text.
@@ -212,6 +198,7 @@ class NamespacePoliciesResource(_PolicyResource):
         await self.write(request, "antiAffinityGroup", group if isinstance(group, str) else text)
         return done_answer()
 
+    @route("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", needs=SUPER_USER)
     async def anti_affinity_namespaces(self, request: web.Request) -> web.Response:
         """The namespaces of an anti-affinity group."""
         self.namespaces.cluster_note(part(request, "cluster"), "")
@@ -225,66 +212,79 @@ class NamespacePoliciesResource(_PolicyResource):
             ]
         )
 
+    @route("GET", _NAMESPACE + "/persistence/bookieAffinity", needs=ADMINISTRATOR)
     async def bookie_affinity(self, request: web.Request) -> web.Response:
         """Stored and shown, without effect: there are no bookies."""
         return answer_or_empty(self.read(request, "bookieAffinityGroup"))
 
+    @route("POST", _NAMESPACE + "/persistence/bookieAffinity", needs=ADMINISTRATOR)
     async def set_bookie_affinity(self, request: web.Request) -> web.Response:
         """Stored and shown, without effect."""
         await self.write(request, "bookieAffinityGroup", await object_body(request))
         return done_answer()
 
+    @route("DELETE", _NAMESPACE + "/persistence/bookieAffinity", needs=ADMINISTRATOR)
     async def remove_bookie_affinity(self, request: web.Request) -> web.Response:
         """Remove it."""
         await self.write(request, "bookieAffinityGroup", None)
         return done_answer()
 
+    @route("DELETE", _NAMESPACE + "/antiAffinity", needs=ADMINISTRATOR)
     async def remove_anti_affinity(self, request: web.Request) -> web.Response:
         """Remove it."""
         await self.write(request, "antiAffinityGroup", None)
         return done_answer(200)
 
+    @route("GET", _NAMESPACE + "/resourcegroup", needs=ADMINISTRATOR)
     async def resource_group(self, request: web.Request) -> web.Response:
         """Stored and shown, without effect: set rates of namespaces and topics instead."""
         found = self.read(request, "resource_group_name")
         return answer_or_empty(None) if found is None else bare_text(found)
 
+    @route("POST", _NAMESPACE + "/resourcegroup/{group}", needs=SUPER_USER)
     async def set_resource_group(self, request: web.Request) -> web.Response:
         """Stored and shown, without effect."""
         await self.write(request, "resource_group_name", part(request, "group"))
         return done_answer()
 
+    @route("DELETE", _NAMESPACE + "/resourcegroup", needs=SUPER_USER)
     async def remove_resource_group(self, request: web.Request) -> web.Response:
         """Remove it."""
         await self.write(request, "resource_group_name", None)
         return done_answer()
 
+    @route("GET", _NAMESPACE + "/properties", needs=ADMINISTRATOR)
     async def properties(self, request: web.Request) -> web.Response:
         """Properties of the namespace."""
         return answer(self.read(request, "properties") or {})
 
+    @route("PUT", _NAMESPACE + "/properties", needs=ADMINISTRATOR)
     async def add_properties(self, request: web.Request) -> web.Response:
         """Add properties, or replace single ones."""
         added = text_map("properties", await object_body(request))
         await self.change(request, "properties", lambda found: {**(found or {}), **added})
         return done_answer()
 
+    @route("DELETE", _NAMESPACE + "/properties", needs=ADMINISTRATOR)
     async def clear_properties(self, request: web.Request) -> web.Response:
         """Remove all properties."""
         await self.write(request, "properties", None)
         return done_answer()
 
+    @route("GET", _NAMESPACE + "/property/{key}", needs=ADMINISTRATOR)
     async def get_property(self, request: web.Request) -> web.Response:
         """One property."""
         found = (self.read(request, "properties") or {}).get(part(request, "key"))
         return answer_or_empty(None) if found is None else bare_text(found)
 
+    @route("PUT", _NAMESPACE + "/property/{key}/{value}", needs=ADMINISTRATOR)
     async def set_property(self, request: web.Request) -> web.Response:
         """Set a property."""
         added = {part(request, "key"): part(request, "value")}
         await self.change(request, "properties", lambda found: {**(found or {}), **added})
         return done_answer()
 
+    @route("DELETE", _NAMESPACE + "/property/{key}", needs=ADMINISTRATOR)
     async def remove_property(self, request: web.Request) -> web.Response:
         """Remove a property; answers with its value."""
         key = part(request, "key")
@@ -298,9 +298,6 @@ class TopicPoliciesResource(_PolicyResource):
 
     path = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
     scope = TopicScope
-
-    def register(self, router: web.UrlDispatcher) -> None:
-        self.register_declared(router)
 
     def _topic(self, request: web.Request) -> TopicName:
         topic = topic_of(request)
