@@ -60,7 +60,7 @@ class BacklogQuota:
     """Bytes; -1: no limit."""
     limit_seconds: int = named("limitTime", -1, minimum=-INT32_MAX - 1)
     """Age in seconds; -1: no limit."""
-    policy: str = named("policy", QUOTA_ACTIONS[0], choices=QUOTA_ACTIONS)
+    policy: str = named("policy", "producer_request_hold", choices=QUOTA_ACTIONS)
     """Action beyond the limit."""
 
 
@@ -135,7 +135,7 @@ class InactiveTopics:
     """Whether unused topics are deleted."""
     inactive_seconds_max: int = named("maxInactiveDurationSeconds", 60, minimum=1)
     """Seconds of inactivity until deletion."""
-    mode: str = named("inactiveTopicDeleteMode", INACTIVE_TOPIC_MODES[0], choices=INACTIVE_TOPIC_MODES)
+    mode: str = named("inactiveTopicDeleteMode", "delete_when_no_subscriptions", choices=INACTIVE_TOPIC_MODES)
     """Condition under which a topic counts as inactive."""
 
 
@@ -146,7 +146,7 @@ class AutoTopicCreation:
 
     allow: bool = named("allowAutoTopicCreation", True)
     """Whether topics are created automatically."""
-    topic_type: str = named("topicType", TOPIC_KINDS[0], choices=TOPIC_KINDS)
+    topic_type: str = named("topicType", "non-partitioned", choices=TOPIC_KINDS)
     """Type of the created topics."""
     default_partitions: int | None = named("defaultNumPartitions", None)
     """Number of partitions, for ``partitioned``."""

@@ -32,7 +32,7 @@ def _routes() -> Iterator[str]:
 
 def _commands(one: click.Command, name: str) -> Iterator[str]:
     taken = (f"{'/'.join(sorted(each.opts + each.secondary_opts))} {each.type.name}" for each in one.params)
-    yield f"{name}: {', '.join(taken)}"
+    yield f"{name}: {', '.join(sorted(taken))}"
     if isinstance(one, click.Group):
         for each in one.list_commands(click.Context(one)):
             found = one.get_command(click.Context(one), each)
