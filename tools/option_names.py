@@ -1,11 +1,15 @@
 """What an option is called elsewhere: in Java's client, and in Apache Pulsar's ``broker.conf``.
 
 ``docs/reference/client.md`` and ``settings.md`` show these names beside ours, for people who come with a
-program or a configuration of theirs. The docs test fails for an option that is missing here: one that
-nobody else has says so with an empty text.
+program or a configuration of theirs. The docs test fails for an option of the client that is
+missing here: one that nobody else has says so with an empty text.
 """
 
 from __future__ import annotations
+
+import dataclasses
+
+from geminga.broker.settings import BrokerSettings
 
 JAVA: dict[str, dict[str, str]] = {
     "Client": {
@@ -188,6 +192,7 @@ WORDS: dict[str, dict[str, str]] = {
 """Meaning by method and argument, for arguments without a field in the settings."""
 
 BROKER_CONF: dict[str, str] = {
+    **{field.name: field.metadata.get("dynamic", "") for field in dataclasses.fields(BrokerSettings)},
     "host": "bindAddress",
     "port": "brokerServicePort",
     "web_port": "webServicePort",
@@ -217,59 +222,18 @@ BROKER_CONF: dict[str, str] = {
     "tls_key": "tlsKeyFilePath",
     "tls_trust_certificates": "tlsTrustCertsFilePath",
     "tls_require_client_certificate": "tlsRequireTrustedClientCertOnConnect",
-    "auto_create_topics": "allowAutoTopicCreation",
-    "auto_create_topic_kind": "allowAutoTopicCreationType",
-    "auto_create_partitions": "defaultNumPartitions",
-    "auto_create_subscriptions": "allowAutoSubscriptionCreation",
     "partitions_max": "maxNumPartitionsPerPartitionedTopic",
     "namespace_bundles": "defaultNumberOfNamespaceBundles",
-    "delete_inactive_topics": "brokerDeleteInactiveTopicsEnabled",
-    "inactive_topic_seconds": "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
     "compaction_retain_null_key": "topicCompactionRetainNullKey",
     "offload_location": "managedLedgerOffloadBucket",
-    "offload_threshold_bytes": "managedLedgerOffloadAutoTriggerSizeThresholdBytes",
-    "offload_threshold_seconds": "managedLedgerOffloadThresholdInSeconds",
-    "offload_deletion_lag_seconds": "managedLedgerOffloadDeletionLagMs",
     "batch_index_ack": "acknowledgmentAtBatchIndexLevelEnabled",
-    "unacked_messages_per_consumer_max": "maxUnackedMessagesPerConsumer",
-    "unacked_messages_per_subscription_max": "maxUnackedMessagesPerSubscription",
     "key_shared_consistent_hashing": "subscriptionKeySharedUseConsistentHashing",
     "failover_delay_seconds": "activeConsumerFailoverDelayTimeMillis",
     "delayed_delivery": "delayedDeliveryEnabled",
     "delayed_delivery_tick_seconds": "delayedDeliveryTickTimeMillis",
-    "subscription_expiration_minutes": "subscriptionExpirationTimeMinutes",
-    "deduplication": "brokerDeduplicationEnabled",
     "deduplication_producers_max": "brokerDeduplicationMaxNumberOfProducers",
-    "retention_minutes": "defaultRetentionTimeInMinutes",
-    "retention_megabytes": "defaultRetentionSizeInMB",
-    "message_ttl_seconds": "ttlDurationDefaultInSeconds",
-    "backlog_quota_bytes": "backlogQuotaDefaultLimitBytes",
-    "backlog_quota_seconds": "backlogQuotaDefaultLimitSecond",
-    "backlog_quota_action": "backlogQuotaDefaultRetentionPolicy",
-    "publish_rate_messages_max": "brokerPublisherThrottlingMaxMessageRate",
-    "publish_rate_bytes_max": "brokerPublisherThrottlingMaxByteRate",
-    "dispatch_rate_messages_max": "dispatchThrottlingRateInMsg",
-    "dispatch_rate_bytes_max": "dispatchThrottlingRateInByte",
-    "topic_publish_rate_messages": "maxPublishRatePerTopicInMessages",
-    "topic_publish_rate_bytes": "maxPublishRatePerTopicInBytes",
-    "topic_dispatch_rate_messages": "dispatchThrottlingRatePerTopicInMsg",
-    "topic_dispatch_rate_bytes": "dispatchThrottlingRatePerTopicInByte",
-    "subscription_dispatch_rate_messages": "dispatchThrottlingRatePerSubscriptionInMsg",
-    "subscription_dispatch_rate_bytes": "dispatchThrottlingRatePerSubscriptionInByte",
     "ledger_entries_max": "managedLedgerMaxEntriesPerLedger",
     "ledger_bytes_max": "managedLedgerMaxSizePerLedgerMbytes",
     "ledger_seconds_max": "managedLedgerMaxLedgerRolloverTimeMinutes",
-    **dict.fromkeys(
-        (
-            "web_hosts", "data_dir", "memory", "disk_limit_bytes", "disk_low_water_bytes",
-            "disk_low_water_fraction", "disk_full_action", "disk_retention_gives_way", "handshake_seconds",
-            "write_buffer_high_bytes", "write_buffer_low_bytes", "write_buffer_limit_bytes",
-            "handshake_bytes_max", "pending_bytes_per_peer_max", "received_bytes_max", "unsent_bytes_max",
-            "handles_per_connection_max", "shutdown_seconds", "compaction_memory_bytes_max",
-            "redeliver_unacked_after_seconds", "redeliver_unacked_per_second_max",
-            "redeliver_unacked_age_seconds_max",
-        ),
-        "",
-    ),
-}  # fmt: skip
-"""By field of `BrokerSettings`: the key of Apache Pulsar's ``broker.conf`` that is nearest."""
+}
+"""By field of `BrokerSettings`: the key of Apache Pulsar's ``broker.conf`` that is nearest; empty: none."""

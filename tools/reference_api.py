@@ -473,8 +473,9 @@ def default_of(text: str) -> str:
     """A field's default as people write it."""
     if call := re.match(r"field\(default_factory=(\w+)", text):
         return {"dict": "{}", "list": "[]"}.get(call[1], f"{call[1]}()")
-    if call := re.match(r"named\('\w+', (.*)\)$", text):
-        return call[1]
+    made = None if text == "required" else ast.parse(text, mode="eval").body
+    if isinstance(made, ast.Call) and ast.unparse(made.func) in ("named", "setting"):
+        return ast.unparse(made.args[ast.unparse(made.func) == "named"])
     if text.startswith("field("):
         given = re.search(r"default=([^,)]+)", text)
         return given[1] if given else "required"

@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import apache_routes
 
@@ -35,34 +36,21 @@ def words(what: str, found: str | None) -> str:
 # --- REST ----------------------------------------------------------------------------------------
 
 
-class _Anything:
-    """Stands for a server: routes are registered, none is called."""
-
-    def __getattr__(self, _name: str) -> _Anything:
-        return _Anything()
-
-    def __call__(self, *_arguments: Any, **_named: Any) -> _Anything:
-        return _Anything()
-
-
-def routes() -> Iterator[tuple[str, str, str, Any]]:
-    """Resource, method, path and handler of every route of the web port."""
-    from aiohttp import web
-
+def routes() -> Iterator[tuple[str, Any]]:
+    """Resource and route of every route of the web port."""
     from geminga.broker.admin.web import _RESOURCES
 
     for resource in _RESOURCES:
-        router = web.UrlDispatcher()
-        resource(_Anything()).register(router)  # type: ignore[arg-type]
-        for route in router.routes():
-            if route.method != "HEAD" and route.resource is not None:
-                yield resource.__name__, route.method, route.resource.canonical, route.handler
+        for route in resource(MagicMock()).routes():
+            yield resource.__name__, route
 
 
-def _policy_words(path: str) -> str:
-    from geminga.broker.admin.policy_routes import TEXTS
+def _declared() -> dict[tuple[str, str], Any]:
+    """Policies by resource and last part of the path."""
+    from geminga.policies import NamespaceScope, TopicScope, declared
 
-    return TEXTS.get(path.rpartition("/")[2], "")
+    scopes = {"NamespacePoliciesResource": NamespaceScope, "TopicPoliciesResource": TopicScope}
+    return {(name, policy.segment): policy for name, scope in scopes.items() for policy in declared(scope)}
 
 
 def _success(handler: Any) -> int:
@@ -145,27 +133,20 @@ Every refusal has a body `{"reason": "..."}` for people.
 
 def rest_page() -> str:
     """``rest.md``: every route, then what Apache Pulsar serves and this broker does not."""
-    from geminga.broker.admin.permissions import PERMISSIONS
-    from geminga.broker.admin.policy_routes import NAMESPACE_ROUTES, TOPIC_ROUTES
 
     lines = ["# REST", "", HEAD, "", *_REST.strip().splitlines(), ""]
-    statuses = {
-        (resource, route.segment): route.status
-        for resource, table in (
-            ("NamespacePoliciesResource", NAMESPACE_ROUTES),
-            ("TopicPoliciesResource", TOPIC_ROUTES),
-        )
-        for route in table
-    }
+    policies = _declared()
     shown = ""
     rows: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
-    for resource, method, path, handler in routes():
-        text = inspect.getdoc(handler) or _policy_words(path)
-        segment = path.rpartition("/")[2]
+    for resource, route in routes():
+        (method, path), handler = route.key, route.handler
+        text = inspect.getdoc(handler)
         status = _success(handler)
-        if (resource, segment) in statuses:
-            status = {"GET": 200, "DELETE": 204}.get(method, statuses[resource, segment])
-        who = _NEEDS[PERMISSIONS[method, path].name]
+        policy = policies.get((resource, path.rpartition("/")[2]))
+        if policy is not None:
+            text = policy.text
+            status = {"GET": 200, "DELETE": 204}.get(method, policy.status)
+        who = _NEEDS[route.needs.name]
         told = words(f"{method} {path}", text)
         rows.setdefault((resource, path, told), []).append((method, str(status), who))
     for (resource, path, told), calls in rows.items():
@@ -195,7 +176,7 @@ def _shape(path: str) -> str:
 
 def not_served() -> dict[str, list[tuple[str, str]]]:
     """Reason to the methods and paths of Apache Pulsar that are not served because of it."""
-    served = {(method, _shape(path)) for _, method, path, _ in routes()}
+    served = {(route.method, _shape(route.key[1])) for _, route in routes()}
     found: dict[str, list[tuple[str, str]]] = {}
     for method, path in apache_routes.listed():
         if (method, _shape(path)) not in served:
@@ -222,7 +203,7 @@ def _not_served() -> list[str]:
         "| path | methods | why |",
         "|---|---|---|",
     ]
-    served = {_service(path) for _, _, path, _ in routes()}
+    served = {_service(route.key[1]) for _, route in routes()}
     for why, places in not_served().items():
         by_path: dict[str, list[str]] = {}
         for method, path in places:

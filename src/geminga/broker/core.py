@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import cast
 
 from geminga._version import __version__
-from geminga.broker.commands.permissions import GUARDED_TABLE, disconnect_forbidden
+from geminga.broker.commands.permissions import disconnect_forbidden
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
-from geminga.broker.commands.table import TABLE
+from geminga.broker.commands.table import GUARDED_TABLE, TABLE
 from geminga.broker.commands.watchers import WatchedLists
 from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.delivery.limits import RateLimit, TopicLimits
@@ -31,8 +31,8 @@ from geminga.broker.rate_limited_logger import RateLimitedLogger
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.dynamic import DynamicSettings
+from geminga.broker.rules.effective_policies import ThrottleRate
 from geminga.broker.rules.namespaces import NamespaceRegistry
-from geminga.broker.rules.policies import ThrottleRate
 from geminga.broker.rules.schemas import SchemaRegistry
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings

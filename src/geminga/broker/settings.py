@@ -13,19 +13,18 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from geminga.broker.listeners import ListenerAddresses, parse_listeners
 from geminga.by_fields import ByFields
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
 from geminga.errors import InvalidConfiguration
+from geminga.policies import QUOTA_ACTIONS, TOPIC_KINDS
 
 SyncMode = Literal["always", "interval", "never"]
 TopicKind = Literal["non-partitioned", "partitioned"]
 
 SYNC_MODES: Final = ("always", "interval", "never")
-TOPIC_KINDS: Final = ("non-partitioned", "partitioned")
-QUOTA_ACTIONS: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 DISK_FULL_ACTIONS: Final = QUOTA_ACTIONS[:2]
 DISK_LIMIT_BYTES_MIN: Final = 16 * 1024 * 1024
 DISK_PARTS: Final = 32
@@ -37,6 +36,28 @@ _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _HOST = re.compile(r"[-.:%\w]+\Z", re.ASCII)
 
 
+def setting(
+    default: Any,
+    *,
+    dynamic: str = "",
+    secret: bool = False,
+    option: str = "",
+    help: str = "",
+    metavar: str | None = None,
+    env: str | None = None,
+    multiple: bool = False,
+) -> Any:
+    """Return a field of `BrokerSettings` that is more than an argument.
+
+    ``dynamic``: Apache Pulsar's name, by which the setting may be changed while the broker runs. ``secret``:
+    reprs and admin REST leave the value out. ``option``: option of ``geminga standalone``, with its ``help``,
+    ``metavar`` and environment variable ``env``; ``multiple``: the option may be repeated. Its click type
+    follows from the field's type and the unit at the end of its name (`geminga.cli.standalone`).
+    """
+    options = {"option": option, "help": help, "metavar": metavar, "env": env, "multiple": multiple}
+    return dataclasses.field(default=default, repr=not secret, metadata={"dynamic": dynamic, **options})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BrokerSettings(ByFields):
     """Frozen settings of a broker; every field is checked and an error names it.
@@ -46,24 +67,52 @@ class BrokerSettings(ByFields):
     """
 
     # --- where ---
-    host: str = "127.0.0.1"
+    host: str = setting("127.0.0.1", option="--host", help="Address to listen on.")
     """Address to listen on; ``0.0.0.0`` for all of them."""
-    port: int = 6650
+    port: int = setting(6650, option="--port", help="Port of the binary protocol; 0: a free port.")
     """Port of the binary protocol; 0 takes a free one."""
-    web_port: int | None = 8080
+    web_port: int | None = setting(
+        8080, option="--web-port", help="Port of admin REST and metrics; 0: a free port."
+    )
     """Admin REST and metrics; 0 takes a free one, None starts no web server."""
-    advertised_address: str | None = None
+    advertised_address: str | None = setting(
+        None, option="--advertised-address", help="Host name that lookups return to clients."
+    )
     """Host that lookups name. None: ``host``, or the address the client used when that is a wildcard."""
-    tls_port: int | None = None
+    tls_port: int | None = setting(
+        None,
+        option="--tls-port",
+        help="Port of the binary protocol with TLS; --port stays without TLS. Pulsar's brokerServicePortTls.",
+    )
     """Binary protocol with TLS, beside ``port`` without; 0 takes a free one. See ``tls_certificate``."""
-    web_tls_port: int | None = None
+    web_tls_port: int | None = setting(
+        None,
+        option="--web-tls-port",
+        help="Port of admin REST with TLS; --web-port stays without TLS. Pulsar's webServicePortTls.",
+    )
     """Admin REST with TLS, beside ``web_port`` without; 0 takes a free one."""
-    advertised_listeners: tuple[str, ...] = ()
+    advertised_listeners: tuple[str, ...] = setting(
+        (),
+        option="--advertised-listeners",
+        help="Addresses returned to clients by listener name, such as "
+        "internal:pulsar://10.0.0.5:6650,external:pulsar+ssl://example.org:6651.",
+        metavar="NAME:URL,...",
+    )
     """Addresses for clients that name a listener in look-ups, as ``advertisedListeners`` of Apache Pulsar:
     ``("internal:pulsar://10.0.0.5:6650", "external:pulsar+ssl://example.org:6651")``."""
-    internal_listener: str | None = None
+    internal_listener: str | None = setting(
+        None,
+        option="--internal-listener",
+        help="Listener of clients that name none.  [default: the first]",
+        metavar="NAME",
+    )
     """Listener of clients that name none; None: the first of ``advertised_listeners``."""
-    web_hosts: tuple[str, ...] = ()
+    web_hosts: tuple[str, ...] = setting(
+        (),
+        option="--web-host",
+        help="Further host name that the web port answers to; may be repeated, '*' for any.",
+        multiple=True,
+    )
     """Further host names under which the web port answers; ``*`` for any. Addresses, names without a
     dot, private names (``.local``, ``.internal``, …), ``host``, ``advertised_address`` and the machine's
     own name always do. It keeps web pages from reaching the broker by DNS rebinding."""
@@ -71,13 +120,25 @@ class BrokerSettings(ByFields):
     """Name of the cluster, which consists of this broker."""
 
     # --- what is kept ---
-    data_dir: Path | str | None = None
+    data_dir: Path | str | None = setting(
+        None,
+        option="--data-dir",
+        help="Data folder; created if missing.  [default: geminga-data in the current folder]",
+    )
     """Folder of the store, created if missing. Exactly one of it and ``memory`` is given."""
-    memory: bool = False
+    memory: bool = setting(
+        False, option="--memory", help="Keep all data in memory; it is lost when the broker stops."
+    )
     """True keeps everything in memory; nothing survives the process."""
-    disk_limit_bytes: int | None = None
+    disk_limit_bytes: int | None = setting(
+        None, option="--disk-limit", help="Maximum size of the data folder, such as 20G."
+    )
     """Maximum size of the data folder, 16 MiB at least; None: the whole disk."""
-    disk_low_water_bytes: int = 1024 * 1024 * 1024
+    disk_low_water_bytes: int = setting(
+        1024 * 1024 * 1024,
+        option="--disk-low-water",
+        help="Free space below which publishing is refused.  [default: 1G, or 5 % of a smaller disk]",
+    )
     """Free bytes below which publishing is refused; below twice as many (more, on small disks) retained
     messages are deleted early."""
     disk_low_water_fraction: float = 0.05
@@ -86,11 +147,13 @@ class BrokerSettings(ByFields):
     """Treatment of producers below that mark: ``producer_request_hold`` or ``producer_exception``."""
     disk_retention_gives_way: bool = True
     """Whether acknowledged messages are deleted before the end of their retention when disk space is low."""
-    sync: SyncMode = "always"
+    sync: SyncMode = setting(
+        "always", option="--sync", help="Send receipts after fdatasync (always), or earlier."
+    )
     """When a write counts as durable: after its fdatasync, at the next interval, or never synced."""
 
     # --- connections ---
-    max_message_size: int = 5 * 1024 * 1024
+    max_message_size: int = setting(5 * 1024 * 1024, option="--max-message-size", help="Limit in bytes.")
     """Largest entry (a message or a batch) in bytes. A larger frame closes its connection."""
     keepalive_seconds: float = 30.0
     """A PING after this long without a frame from the peer; closed after as long again in silence."""
@@ -120,10 +183,22 @@ class BrokerSettings(ByFields):
     """Longest wait of a graceful stop for the last bytes to reach the peers."""
 
     # --- who may do what ---
-    token_secret_key: str | None = dataclasses.field(default=None, repr=False)
+    token_secret_key: str | None = setting(
+        None,
+        secret=True,
+        option="--token-secret-key",
+        help="Require tokens signed with this secret: a file, file:///PATH, data:;base64,... or base64.",
+        metavar="KEY",
+        env="GEMINGA_TOKEN_SECRET_KEY",
+    )
     """Secret that tokens are signed with, as for Pulsar: a file's path or ``file:`` URL, ``data:;base64,…``,
     or base64. With it, or a public key, every connection needs a token."""
-    token_public_key: str | None = None
+    token_public_key: str | None = setting(
+        None,
+        option="--token-public-key",
+        help="Require tokens signed with the private key of this public key; same forms.",
+        metavar="KEY",
+    )
     """Public key (RSA or elliptic curve) of tokens that are signed with a private key; forms as above."""
     token_role_claim: str = "sub"
     """Claim of a token that names the role."""
@@ -133,44 +208,75 @@ class BrokerSettings(ByFields):
     """Claim of a token with its audience; see ``token_audience``."""
     token_clock_skew_seconds: float = 0.0
     """Tolerated clock difference to the issuers of tokens."""
-    basic_auth: str | None = dataclasses.field(default=None, repr=False)
+    basic_auth: str | None = setting(
+        None,
+        secret=True,
+        option="--basic-auth",
+        help="Require users and passwords of this htpasswd file; same forms.",
+        metavar="FILE",
+        env="GEMINGA_BASIC_AUTH",
+    )
     """Users and hashes of their passwords as ``htpasswd`` writes them, for ``AuthenticationBasic``: a file's
     path or ``file:`` URL, ``data:;base64,…``, or base64. Read at the start; a user's name is the role."""
     authentication_refresh_seconds: float = 60.0
     """Time for a client whose token has expired to send a fresh one before it is closed."""
     authorization: bool = True
     """With authentication: whether roles need permissions. False: authenticated roles may do everything."""
-    super_user_roles: tuple[str, ...] = ()
+    super_user_roles: tuple[str, ...] = setting(
+        (),
+        option="--super-user",
+        help="Role with all permissions; may be repeated.",
+        metavar="ROLE",
+        multiple=True,
+    )
     """Roles that may do everything."""
     anonymous_role: str | None = None
     """With authentication: the role of clients without credentials; None refuses them."""
 
-    tls_certificate: Path | str | None = None
+    tls_certificate: Path | str | None = setting(
+        None,
+        option="--tls-certificate",
+        help="Certificate in PEM: both ports use TLS only, unless --tls-port or --web-tls-port is given. "
+        "Reloaded when it changes.",
+    )
     """Certificate (chain) in PEM. With it both ports speak TLS and nothing else; ``port`` is plain where
     ``tls_port`` is given, and ``web_port`` where ``web_tls_port`` is. Read again when changed."""
-    tls_key: Path | str | None = None
+    tls_key: Path | str | None = setting(
+        None, option="--tls-key", help="Private key in PEM, if not in the certificate's file."
+    )
     """Private key of the certificate in PEM; None if the certificate's file contains it."""
-    tls_trust_certificates: Path | str | None = None
+    tls_trust_certificates: Path | str | None = setting(
+        None,
+        option="--tls-trust-certificates",
+        help="CA certificates of clients, in PEM; a client certificate's common name is the role.",
+    )
     """CA certificates of clients, in PEM: the common name of a client's certificate is its role."""
-    tls_require_client_certificate: bool = False
+    tls_require_client_certificate: bool = setting(
+        False, option="--tls-require-client-certificate", help="Reject clients without a certificate."
+    )
     """True ends handshakes without a client certificate; False lets clients show a token instead."""
 
     # --- topics ---
-    auto_create_topics: bool = True
+    auto_create_topics: bool = setting(
+        True,
+        dynamic="allowAutoTopicCreation",
+        option="--auto-create-topics",
+        help="Create unknown topics for their first producer or consumer.",
+    )
     """Whether the first producer or consumer creates an unknown topic. Namespace policies override it."""
-    auto_create_topic_kind: TopicKind = "non-partitioned"
+    auto_create_topic_kind: TopicKind = setting("non-partitioned", dynamic="allowAutoTopicCreationType")
     """Kind of topic that is created automatically: ``non-partitioned`` or ``partitioned``."""
-    auto_create_partitions: int = 1
+    auto_create_partitions: int = setting(1, dynamic="defaultNumPartitions")
     """Partitions of an automatically created partitioned topic."""
-    auto_create_subscriptions: bool = True
+    auto_create_subscriptions: bool = setting(True, dynamic="allowAutoSubscriptionCreation")
     """Whether the first consumer creates an unknown subscription."""
     partitions_max: int = 10_000
     """Partitions of one topic."""
     namespace_bundles: int = 4
     """Hash ranges that a new namespace shows; one broker serves them all."""
-    delete_inactive_topics: bool = False
+    delete_inactive_topics: bool = setting(False, dynamic="brokerDeleteInactiveTopicsEnabled")
     """Whether unused topics are deleted if no subscription has a backlog on them."""
-    inactive_topic_seconds: int = 60
+    inactive_topic_seconds: int = setting(60, dynamic="brokerDeleteInactiveTopicsMaxInactiveDurationSeconds")
     """Time after which an unused topic is deleted."""
 
     # --- compaction ---
@@ -180,22 +286,31 @@ class BrokerSettings(ByFields):
     """Memory limit of the keys of a topic in compaction; more keys are handled in several passes."""
 
     # --- cheap storage ---
-    offload_location: str | None = None
+    offload_location: str | None = setting(
+        None,
+        option="--offload-location",
+        help="Storage for offloaded ledgers (Parquet): a folder, or a URL such as s3://bucket/path.",
+    )
     """Storage location for closed ledgers, as Parquet: a folder, or a URL that Arrow or fsspec know, such as
     ``s3://bucket/path``. None: no offloading. Each broker needs a location of its own."""
-    offload_threshold_bytes: int = -1
+    offload_threshold_bytes: int = setting(
+        -1,
+        dynamic="managedLedgerOffloadAutoTriggerSizeThresholdBytes",
+        option="--offload-threshold",
+        help="Size of a topic in the data folder above which its oldest ledgers are offloaded, such as 10G.",
+    )
     """Local size of a topic above which its oldest ledgers are offloaded; -1: never. Policies override it."""
-    offload_threshold_seconds: int = -1
+    offload_threshold_seconds: int = setting(-1, dynamic="managedLedgerOffloadThresholdInSeconds")
     """Age after which a ledger is offloaded; -1: never. Policies override it."""
-    offload_deletion_lag_seconds: float = 4 * 60 * 60
+    offload_deletion_lag_seconds: float = setting(4 * 60 * 60, dynamic="managedLedgerOffloadDeletionLagMs")
     """Time for which an offloaded ledger's local copy is kept; -1: forever. Policies override it."""
 
     # --- subscriptions ---
     batch_index_ack: bool = True
     """Store acknowledgements of single messages of a batch (``acknowledgmentAtBatchIndexLevelEnabled``)."""
-    unacked_messages_per_consumer_max: int = 50_000
+    unacked_messages_per_consumer_max: int = setting(50_000, dynamic="maxUnackedMessagesPerConsumer")
     """A Shared or Key_Shared consumer that holds more waits until half are acknowledged; 0: no limit."""
-    unacked_messages_per_subscription_max: int = 200_000
+    unacked_messages_per_subscription_max: int = setting(200_000, dynamic="maxUnackedMessagesPerSubscription")
     """Limit of unacknowledged messages of all consumers of a subscription together; 0: no limit."""
     key_shared_consistent_hashing: bool = True
     """Key_Shared consumers own points of a hash ring; False: each newcomer halves the largest range."""
@@ -205,54 +320,71 @@ class BrokerSettings(ByFields):
     """Deliver messages at the time that their producers set (Shared and Key_Shared)."""
     delayed_delivery_tick_seconds: float = 1.0
     """Largest delay of a delayed message after its time."""
-    redeliver_unacked_after_seconds: float = 0.0
+    redeliver_unacked_after_seconds: float = setting(
+        0.0,
+        option="--redeliver-unacked-after",
+        help="Redeliver messages that are not acknowledged within SECONDS; 0, the default: never.",
+        metavar="SECONDS",
+    )
     """Redeliver messages that are not acknowledged within this time; 0 never. Set more than the slowest
     consumer needs for a message. Policies and a property of a subscription override it."""
     redeliver_unacked_per_second_max: int = 1_000
     """Messages that a subscription redelivers per second for that reason."""
     redeliver_unacked_age_seconds_max: int = 0
     """Age above which messages are not redelivered for that reason; 0: no limit."""
-    subscription_expiration_minutes: int = 0
+    subscription_expiration_minutes: int = setting(0, dynamic="subscriptionExpirationTimeMinutes")
     """Delete subscriptions without consumers after this; 0 never."""
 
     # --- policies where a namespace sets none ---
-    deduplication: bool = False
+    deduplication: bool = setting(
+        False,
+        dynamic="brokerDeduplicationEnabled",
+        option="--deduplication",
+        help="Drop repeated sequence ids, unless a policy disables it.",
+    )
     """Drop messages of a producer name whose sequence id is not higher than its last one."""
     deduplication_producers_max: int = 10_000
     """Producer names that a topic keeps; those unused for longest are dropped first."""
-    retention_minutes: int = 7 * 24 * 60
+    retention_minutes: int = setting(
+        7 * 24 * 60,
+        dynamic="defaultRetentionTimeInMinutes",
+        option="--retention-minutes",
+        help="Minutes to keep acknowledged messages; -1: forever; 0: none.",
+    )
     """Retention of acknowledged messages; 0 deletes them, -1 keeps them forever."""
-    retention_megabytes: int | None = None
+    retention_megabytes: int | None = setting(None, dynamic="defaultRetentionSizeInMB")
     """Retained megabytes per topic; -1 no limit. None: no limit on disk, 256 in memory."""
-    message_ttl_seconds: int = 0
+    message_ttl_seconds: int = setting(0, dynamic="ttlDurationDefaultInSeconds")
     """Time after which unacknowledged messages are expired; 0 never."""
-    backlog_quota_bytes: int = -1
+    backlog_quota_bytes: int = setting(-1, dynamic="backlogQuotaDefaultLimitBytes")
     """Size of the backlog at which ``backlog_quota_action`` is applied; -1 never."""
-    backlog_quota_seconds: int = -1
+    backlog_quota_seconds: int = setting(-1, dynamic="backlogQuotaDefaultLimitSecond")
     """Age of the oldest unacknowledged message at which ``backlog_quota_action`` is applied; -1 never."""
-    backlog_quota_action: str = "producer_request_hold"
+    backlog_quota_action: str = setting("producer_request_hold", dynamic="backlogQuotaDefaultRetentionPolicy")
     """``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``."""
 
-    publish_rate_messages_max: int = -1
+    publish_rate_messages_max: int = setting(-1, dynamic="brokerPublisherThrottlingMaxMessageRate")
     """Messages per second of all producers together; -1: no limit. Policies (``publishRate``) limit topics
     and namespaces."""
-    publish_rate_bytes_max: int = -1
+    publish_rate_bytes_max: int = setting(-1, dynamic="brokerPublisherThrottlingMaxByteRate")
     """Bytes per second of all producers together; -1: no limit."""
-    dispatch_rate_messages_max: int = -1
+    dispatch_rate_messages_max: int = setting(-1, dynamic="dispatchThrottlingRateInMsg")
     """Messages per second to all consumers together, a batch counting as one; -1: no limit."""
-    dispatch_rate_bytes_max: int = -1
+    dispatch_rate_bytes_max: int = setting(-1, dynamic="dispatchThrottlingRateInByte")
     """Bytes per second to all consumers together; -1: no limit."""
-    topic_publish_rate_messages: int = -1
+    topic_publish_rate_messages: int = setting(-1, dynamic="maxPublishRatePerTopicInMessages")
     """Messages per second of each topic without a policy; -1: no limit."""
-    topic_publish_rate_bytes: int = -1
+    topic_publish_rate_bytes: int = setting(-1, dynamic="maxPublishRatePerTopicInBytes")
     """Bytes per second of each topic without a policy; -1: no limit."""
-    topic_dispatch_rate_messages: int = -1
+    topic_dispatch_rate_messages: int = setting(-1, dynamic="dispatchThrottlingRatePerTopicInMsg")
     """Messages per second to the consumers of each topic without a policy; -1: no limit."""
-    topic_dispatch_rate_bytes: int = -1
+    topic_dispatch_rate_bytes: int = setting(-1, dynamic="dispatchThrottlingRatePerTopicInByte")
     """Bytes per second to the consumers of each topic without a policy; -1: no limit."""
-    subscription_dispatch_rate_messages: int = -1
+    subscription_dispatch_rate_messages: int = setting(
+        -1, dynamic="dispatchThrottlingRatePerSubscriptionInMsg"
+    )
     """Messages per second of each subscription without a policy; -1: no limit."""
-    subscription_dispatch_rate_bytes: int = -1
+    subscription_dispatch_rate_bytes: int = setting(-1, dynamic="dispatchThrottlingRatePerSubscriptionInByte")
     """Bytes per second of each subscription without a policy; -1: no limit."""
 
     # --- ledgers ---

@@ -24,7 +24,14 @@ from geminga.cli.units import (
     span,
 )
 from geminga.client.admin.sync.policies import PolicyHolder
-from geminga.client.admin.types import (
+from geminga.client.cluster import Cluster
+from geminga.config import check_choice
+from geminga.errors import AdminNotAllowed, AdminNotFound, AdminServerError
+from geminga.policies import (
+    INACTIVE_TOPIC_MODES,
+    QUOTA_ACTIONS,
+    SUBSCRIPTION_TYPES,
+    TOPIC_KINDS,
     AutoSubscriptionCreation,
     AutoTopicCreation,
     BacklogQuota,
@@ -32,27 +39,17 @@ from geminga.client.admin.types import (
     DispatchRate,
     InactiveTopics,
     Persistence,
+    Policy,
     PublishRate,
     RedeliverUnacked,
     Retention,
     SubscribeRate,
 )
-from geminga.client.cluster import Cluster
-from geminga.config import check_choice
-from geminga.errors import AdminNotAllowed, AdminNotFound, AdminServerError
-
-QUOTA_POLICIES = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
-_STRATEGIES = (
-    "UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL",
-    "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE",
-)  # fmt: skip
-_NUMBER = click.IntRange(0)
 
 
-class SimplePolicy(NamedTuple):
-    """Policy whose value is one argument: command, click type, and functions to and from the value."""
+class ArgumentForm(NamedTuple):
+    """Form of a value that is one argument: click type, and functions to and from the value."""
 
-    command: str
     kind: Any
     make: Callable[[Any], Any]
     show: Callable[[Any], str]
@@ -70,39 +67,22 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-def _limit(command: str) -> SimplePolicy:
-    return SimplePolicy(command, _NUMBER, _number, count)
+_FORMS: dict[tuple[type, str], ArgumentForm] = {
+    (bool, ""): ArgumentForm(SWITCH, _number, _on),
+    (int, ""): ArgumentForm(click.IntRange(0), _number, count),
+    (int, "bytes"): ArgumentForm(SIZE, _number, size),
+    (int, "seconds"): ArgumentForm(SPAN, _seconds, span),
+    (int, "minutes"): ArgumentForm(SPAN, lambda v: _seconds(v) // 60, lambda v: span(v * 60)),
+    (int, "milliseconds"): ArgumentForm(SPAN, lambda v: _seconds(v) * 1000, lambda v: span(v / 1000)),
+}
+"""Form by type and unit of a policy."""
 
 
-_SIMPLE: dict[str, SimplePolicy] = {
-    "message_ttl": SimplePolicy("set-ttl", SPAN, _seconds, span),
-    "deduplication": SimplePolicy("set-deduplication", SWITCH, _number, _on),
-    "compaction_threshold": SimplePolicy("set-compaction-threshold", SIZE, _number, size),
-    "max_message_size": SimplePolicy("set-max-message-size", SIZE, _number, size),
-    "encryption_required": SimplePolicy("set-encryption-required", SWITCH, _number, _on),
-    "allow_auto_update_schema": SimplePolicy("set-allow-auto-update-schema", SWITCH, _number, _on),
-    "schema_compatibility": SimplePolicy(
-        "set-schema-compatibility", click.Choice(_STRATEGIES, case_sensitive=False), _number, str
-    ),
-    "schema_validation": SimplePolicy("set-schema-validation", SWITCH, _number, _on),
-    "subscription_expiration_minutes": SimplePolicy(
-        "set-subscription-expiration", SPAN, lambda v: _seconds(v) // 60, lambda v: span(v * 60)
-    ),
-    "offload_threshold": SimplePolicy("set-offload-threshold", SIZE, _number, size),
-    "offload_threshold_seconds": SimplePolicy("set-offload-threshold-time", SPAN, _seconds, span),
-    "offload_deletion_lag_ms": SimplePolicy(
-        "set-offload-deletion-lag", SPAN, lambda v: _seconds(v) * 1000, lambda v: span(v / 1000)
-    ),
-    **{
-        name: _limit("set-" + name.replace("_", "-").replace("-messages-per-", "-per-"))
-        for name in (
-            "max_producers", "max_consumers", "max_producers_per_topic", "max_consumers_per_topic",
-            "max_consumers_per_subscription", "max_subscriptions_per_topic", "max_topics",
-            "max_unacked_messages_per_consumer", "max_unacked_messages_per_subscription",
-            "deduplication_snapshot_interval",
-        )
-    },
-}  # fmt: skip
+def _form(policy: Policy[Any]) -> ArgumentForm | None:
+    """Return the form of a policy whose value is one argument, else None."""
+    if policy.kind is str:
+        return ArgumentForm(click.Choice(policy.choices, case_sensitive=False), _number, str)
+    return _FORMS.get((policy.kind, policy.unit))
 
 
 def holder(cluster: Cluster, kind: str) -> Any:
@@ -110,12 +90,13 @@ def holder(cluster: Cluster, kind: str) -> Any:
     return getattr(cluster.admin(), kind)
 
 
-def shown(name: str, value: Any) -> str:
-    """Return a policy's value as text."""
+def shown(policy: Policy[Any] | None, value: Any) -> str:
+    """Return a policy's value as text. ``policy`` is None for a backlog quota."""
     if value is None:
         return ""
-    if name in _SIMPLE:
-        return _SIMPLE[name].show(value)
+    form = None if policy is None else _form(policy)
+    if form is not None:
+        return form.show(value)
     if isinstance(value, Retention):
         return f"{_minutes(value.minutes)}, {_megabytes(value.megabytes)}"
     if isinstance(value, BacklogQuota):
@@ -174,7 +155,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         emit(
             {"place": place, "policy": name, "value": _json(value)},
             as_json=as_json,
-            text=f"{place}: {name} {shown(name, value)}",
+            text=f"{place}: {name} {shown(known[name], value)}",
         )
 
     @command("policies")
@@ -194,7 +175,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
             (
                 {**row, "value": _json(row["value"])}
                 if as_json
-                else {**row, "shown": shown(row["policy"].split()[0], row["value"]) or "-"}
+                else {**row, "shown": shown(known.get(row["policy"]), row["value"]) or "-"}
                 for row in rows
             ),
             columns,
@@ -229,7 +210,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("set-quota")
     @click.argument("limit", metavar="[SIZE]", type=SIZE, required=False)
     @click.option("--age", type=SPAN, help="Limit the oldest message's age instead of the size.")
-    @click.option("--policy", type=click.Choice(QUOTA_POLICIES), default=QUOTA_POLICIES[0],
+    @click.option("--policy", type=click.Choice(QUOTA_ACTIONS), default=QUOTA_ACTIONS[0],
                   show_default=True, help="Hold producers, refuse them, or delete the oldest.")  # fmt: skip
     def set_quota(
         place: str, limit: int | None, age: Any, policy: str, cluster: Cluster, as_json: bool
@@ -247,7 +228,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         emit(
             {"place": place, "policy": f"backlog_quota {which}", "value": _json(quota)},
             as_json=as_json,
-            text=f"{place}: backlog_quota {shown('backlog_quota', quota)}",
+            text=f"{place}: backlog_quota {shown(None, quota)}",
         )
 
     def rate_command(name: str, make: Any, about: str) -> None:
@@ -300,7 +281,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         place: str, delete: bool, after: Any, caught_up: bool, cluster: Cluster, as_json: bool
     ) -> None:
         """Enable or disable deletion of inactive topics."""
-        mode = "delete_when_subscriptions_caught_up" if caught_up else "delete_when_no_subscriptions"
+        mode = INACTIVE_TOPIC_MODES[caught_up]
         value = InactiveTopics(delete=delete, inactive_seconds_max=_seconds(after), mode=mode)
         put(cluster, place, "inactive_topics", value, as_json)
 
@@ -340,9 +321,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         put(cluster, place, "auto_subscription_creation", AutoSubscriptionCreation(allow=allow), as_json)
 
     @command("set-subscription-types")
-    @click.argument(
-        "types", nargs=-1, required=True, type=click.Choice(("Exclusive", "Shared", "Failover", "Key_Shared"))
-    )
+    @click.argument("types", nargs=-1, required=True, type=click.Choice(SUBSCRIPTION_TYPES))
     def set_subscription_types(place: str, types: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
         """Set the allowed subscription types."""
         put(cluster, place, "subscription_types", types, as_json)
@@ -356,13 +335,14 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
             place: str, allow: bool, partitions: int | None, cluster: Cluster, as_json: bool
         ) -> None:
             """Allow or forbid that a producer or consumer creates an unknown topic."""
-            topic_type = "partitioned" if partitions else "non-partitioned"
+            topic_type = TOPIC_KINDS[partitions is not None]
             value = AutoTopicCreation(allow=allow, topic_type=topic_type, default_partitions=partitions)
             put(cluster, place, "auto_topic_creation", value, as_json)
 
-    for name, policy in known.items():
-        if name in _SIMPLE:
-            _add_simple(command, put, name, policy.text, group)
+    for policy in known.values():
+        form = _form(policy)
+        if form is not None and policy.command is not None:
+            _add_simple(command, put, policy, form, group)
 
     @command("policy")
     @click.argument("policy")
@@ -379,14 +359,13 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         emit({"place": place, "policy": policy, "value": found}, as_json=as_json, text=json.dumps(found))
 
 
-def _add_simple(command: Any, put: Any, name: str, text: str, group: click.Group) -> None:
-    simple = _SIMPLE[name]
-
+def _add_simple(command: Any, put: Any, policy: Policy[Any], form: ArgumentForm, group: click.Group) -> None:
     def set_one(place: str, value: Any, cluster: Cluster, as_json: bool) -> None:
-        put(cluster, place, name, simple.make(value), as_json)
+        put(cluster, place, policy.name, form.make(value), as_json)
 
-    command(simple.command)(click.argument("value", type=simple.kind)(set_one))
-    group.commands[simple.command].help = text
+    name = policy.command or f"set-{policy.name.replace('_', '-')}"
+    command(name)(click.argument("value", type=form.kind)(set_one))
+    group.commands[name].help = policy.text
 
 
 def _by_rest_name(part: Any, place: str, policy: str, value: str | None, remove: bool) -> Any:

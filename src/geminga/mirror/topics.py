@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from geminga.asyncio import Admin
-from geminga.client.admin.aio.policies import PolicyHolder, TopicPolicies
+from geminga.client.admin.aio.policies import NamespacePolicies, PolicyHolder, TopicPolicies
 from geminga.errors import AdminConflict, AdminError, AdminNotAllowed, AdminNotFound
 from geminga.ids import TopicName
 from geminga.mirror.pairing import PREFIX, MirrorRefused
@@ -20,22 +20,10 @@ from geminga.mirror.patterns import MirrorPattern
 logger = logging.getLogger("geminga.mirror")
 
 NOT_COPIED = frozenset(
-    {
-        "deduplication",  # the mirror needs it itself
-        "deduplication_snapshot_interval",
-        "persistence",  # copies on bookies: the cluster's own matter
-        "offload",
-        "offload_threshold",
-        "offload_threshold_seconds",
-        "offload_deletion_lag_ms",
-        "replication_clusters",
-        "replicator_dispatch_rate",
-        "entry_filters",
-        "subscription_auth_mode",
-        "redeliver_unacked",
-        "inactive_topics",  # the target's topics and subscriptions have no clients before the move
-        "subscription_expiration_minutes",
-    }
+    policy.name
+    for scope in (NamespacePolicies, TopicPolicies)
+    for policy in scope.policies_known()
+    if not policy.mirrored
 )
 """Policies that belong to a cluster rather than to its data, or would delete data before it is used.
 Permissions are not copied either: roles differ."""

@@ -13,12 +13,12 @@ import pytest
 from geminga.broker.admin import facts
 from geminga.broker.delivery import delayed, shared
 from geminga.cli.explain import as_text
-from geminga.client.admin.records import decode
 from geminga.client.admin.types import Explanation
 from geminga.diagnosis.conclude import CONSUMERS_NAMED_MAX, Trouble
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
+from geminga.records import decode
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.commands.permissions import GUARDED_TABLE, PERMISSIONS, NoPermissionNeeded
+from geminga.broker.commands.permissions import NoPermissionNeeded
 from geminga.broker.commands.probing import PROBE_SECONDS
-from geminga.broker.commands.table import HANDLERS
+from geminga.broker.commands.table import COMMANDS, GUARDED_TABLE, HANDLERS
 from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.rules.tokens import make_token
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -88,20 +88,17 @@ def refusal(command: Any) -> str:
     return ""
 
 
-def test_the_table_has_no_gap() -> None:
-    for kind in (*HANDLERS, Command.SEND):
-        assert kind in PERMISSIONS, f"{Command.Type.Name(kind)} needs a rule in commands/permissions.py"  # type: ignore[arg-type]
-    assert set(GUARDED_TABLE.handlers) == set(HANDLERS)
+def test_guarded_commands_are_those_of_the_test() -> None:
+    assert set(GUARDED_TABLE.handlers) == set(HANDLERS) == set(COMMANDS) - {Command.SEND}
     guarded = {
-        Command.Type.Name(kind)
-        for kind, rule in PERMISSIONS.items()
-        if not isinstance(rule, NoPermissionNeeded)
-    }  # type: ignore[arg-type]
+        Command.Type.Name(kind)  # type: ignore[arg-type]
+        for kind, spec in COMMANDS.items()
+        if not isinstance(spec.needs, NoPermissionNeeded)
+    }
     assert guarded == set(ALLOWED) == set(FIELDS)
-    for kind, rule in PERMISSIONS.items():
-        assert isinstance(rule, NoPermissionNeeded) == (
-            GUARDED_TABLE.handlers.get(kind) is HANDLERS.get(kind)
-        )
+    for kind, handler in HANDLERS.items():
+        is_free = isinstance(COMMANDS[kind].needs, NoPermissionNeeded)
+        assert is_free == (GUARDED_TABLE.handlers[kind] is handler)
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.broker.delivery.limits import BURST_SECONDS, RateLimit, in_force, with_rate
-from geminga.broker.rules.policies import ThrottleRate
+from geminga.broker.rules.effective_policies import ThrottleRate
 
 
 def limit(**rate: int) -> RateLimit:

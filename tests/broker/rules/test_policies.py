@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from geminga.broker.admin.errors import STATUS_OF_RULE
+from geminga.broker.rules.effective_policies import ThrottleRate, resolve
 from geminga.broker.rules.policies import (
     FIELDS,
     InvalidRequest,
     RuleViolation,
-    ThrottleRate,
     bundle_ranges,
     check_document,
     check_policy,
-    resolve,
 )
 from geminga.broker.settings import BrokerSettings
 

@@ -28,6 +28,7 @@ from geminga.broker.admin.http import (
     stepwise,
 )
 from geminga.broker.admin.namespaces import bundle_of
+from geminga.broker.admin.routes import CREDENTIALS, NOTHING, SUPER_USER, route
 from geminga.broker.core import Broker
 from geminga.broker.rules.dynamic import DYNAMIC
 from geminga.broker.topics import quota
@@ -48,33 +49,10 @@ class BrokersResource(Resource):
         self._counting = ""
         self._follows = False
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        base = "/admin/v2/brokers"
-        router.add_get(f"{base}/health", self.health)
-        router.add_get("/status.html", self.health)
-        router.add_get("/livez", self.health)
-        router.add_get("/readyz", self.ready)
-        router.add_get(f"{base}/ready", self.health)
-        router.add_get(f"{base}/version", self.version)
-        router.add_get(f"{base}/leaderBroker", self.leader)
-        router.add_get(f"{base}/configuration", self.configuration_names)
-        router.add_get(f"{base}/configuration/runtime", self.configuration)
-        router.add_get(f"{base}/configuration/values", self.changed_configuration)
-        router.add_post(f"{base}/configuration/{{name}}/{{value}}", self.change_configuration)
-        router.add_delete(f"{base}/configuration/{{name}}", self.change_configuration)
-        router.add_get(f"{base}/internal-configuration", self.internal_configuration)
-        router.add_get(f"{base}/backlog-quota-check", self.backlog_quota_check)
-        router.add_get(base, self.names)
-        router.add_get(f"{base}/{{cluster}}", self.names)
-        router.add_get(f"{base}/{{cluster}}/{{broker}}/ownedNamespaces", self.owned)
-        router.add_get("/admin/v2/geminga/disk", self.disk)
-        router.add_get("/metrics", self.metrics)
-        router.add_get("/metrics/", self.metrics)
-        router.add_get("/admin/v2/bookies/all", self.bookies)
-        router.add_get("/admin/v2/bookies/racks-info", self.no_entries)
-        router.add_get("/admin/v2/resource-quotas", self.resource_quotas)
-        router.add_get("/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}", self.resource_quotas)
-
+    @route("GET", "/admin/v2/brokers/health", needs=SUPER_USER)
+    @route("GET", "/status.html", needs=NOTHING)
+    @route("GET", "/livez", needs=NOTHING)
+    @route("GET", "/admin/v2/brokers/ready", needs=CREDENTIALS)
     async def health(self, _request: web.Request) -> web.Response:
         """``ok`` while the store takes writes; 503 with the reason once it has stopped."""
         failure = self.server.store.failure
@@ -82,6 +60,7 @@ class BrokersResource(Resource):
             raise AdminRefusal(503, f"the store has stopped: {failure}")
         return bare_text("ok")
 
+    @route("GET", "/readyz", needs=NOTHING)
     async def ready(self, request: web.Request) -> web.Response:
         """``ok`` while messages are taken; 503 with the reason when the store has stopped or the disk is
         full. The port does not answer while the broker starts and stops."""
@@ -90,21 +69,26 @@ class BrokersResource(Resource):
             raise AdminRefusal(503, "the disk is full: nothing is published; see /admin/v2/geminga/disk")
         return await self.health(request)
 
+    @route("GET", "/admin/v2/brokers/version", needs=CREDENTIALS)
     async def version(self, _request: web.Request) -> web.Response:
         """The version of Geminga."""
         return bare_text(__version__)
 
+    @route("GET", "/admin/v2/brokers/leaderBroker", needs=SUPER_USER)
     async def leader(self, _request: web.Request) -> web.Response:
         """This broker, the only one."""
         settings = self.server.settings
         return answer({"serviceUrl": settings.admin_url, "brokerId": settings.broker_id})
 
+    @route("GET", "/admin/v2/brokers", needs=SUPER_USER)
+    @route("GET", "/admin/v2/brokers/{cluster}", needs=SUPER_USER)
     async def names(self, request: web.Request) -> web.Response:
         """This broker's address; empty for other clusters."""
         cluster = request.match_info.get("cluster", self.server.settings.cluster)
         self.namespaces.cluster(cluster)
         return answer([self.server.settings.broker_id] if cluster == self.server.settings.cluster else [])
 
+    @route("GET", "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", needs=SUPER_USER)
     async def owned(self, request: web.Request) -> web.Response:
         """The bundles that this broker serves: all."""
         if part(request, "broker") != self.server.settings.broker_id:
@@ -119,6 +103,7 @@ class BrokersResource(Resource):
                 owned[f"{name}/{low}_{high}"] = state
         return answer(owned)
 
+    @route("GET", "/admin/v2/geminga/disk", needs=SUPER_USER)
     async def disk(self, _request: web.Request) -> web.Response:
         """Disk space, the limits in force and what retention deleted early; 404 in memory."""
         found = disk_figures(self.server.broker)
@@ -158,18 +143,23 @@ class BrokersResource(Resource):
         found = own | pulsar_names
         return {name: _text(value) for name, value in sorted(found.items()) if value is not None}
 
+    @route("GET", "/admin/v2/brokers/configuration/runtime", needs=SUPER_USER)
     async def configuration(self, _request: web.Request) -> web.Response:
         """Configuration of this broker under Geminga's and Apache Pulsar's names; secrets are left out."""
         return answer(self._configuration())
 
+    @route("GET", "/admin/v2/brokers/configuration", needs=SUPER_USER)
     async def configuration_names(self, _request: web.Request) -> web.Response:
         """The names of the settings that can be changed while the broker runs."""
         return answer(sorted(DYNAMIC))
 
+    @route("GET", "/admin/v2/brokers/configuration/values", needs=SUPER_USER)
     async def changed_configuration(self, _request: web.Request) -> web.Response:
         """Settings that were changed at run time, as they were given."""
         return answer(self.server.broker.dynamic.changed)
 
+    @route("POST", "/admin/v2/brokers/configuration/{name}/{value}", needs=SUPER_USER)
+    @route("DELETE", "/admin/v2/brokers/configuration/{name}", needs=SUPER_USER)
     async def change_configuration(self, request: web.Request) -> web.Response:
         """Change a setting durably, or reset it to its start value; 412 if it is read only at the start."""
         dynamic, name = self.server.broker.dynamic, part(request, "name")
@@ -180,6 +170,7 @@ class BrokersResource(Resource):
             await self.in_force(lambda done: dynamic.remove(name, done))
         return done_answer()
 
+    @route("GET", "/admin/v2/brokers/internal-configuration", needs=SUPER_USER)
     async def internal_configuration(self, _request: web.Request) -> web.Response:
         """Storage location of the metadata: the broker's own folder."""
         settings = self.server.settings
@@ -191,6 +182,7 @@ class BrokersResource(Resource):
             }
         )  # fmt: skip
 
+    @route("GET", "/admin/v2/brokers/backlog-quota-check", needs=SUPER_USER)
     async def backlog_quota_check(self, _request: web.Request) -> web.Response:
         """Check the quotas of the topics in memory now instead of within 15 s."""
         topics = self.server.broker.topics
@@ -200,14 +192,18 @@ class BrokersResource(Resource):
                 quota.check(topic)
         return done_answer()
 
+    @route("GET", "/admin/v2/bookies/all", needs=SUPER_USER)
     async def bookies(self, _request: web.Request) -> web.Response:
         """This broker: it has its own store."""
         return answer({"bookies": [{"bookieId": self.server.settings.broker_id}]})
 
+    @route("GET", "/admin/v2/bookies/racks-info", needs=SUPER_USER)
     async def no_entries(self, _request: web.Request) -> web.Response:
         """Always empty: there are no racks."""
         return answer({})
 
+    @route("GET", "/admin/v2/resource-quotas", needs=SUPER_USER)
+    @route("GET", "/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}", needs=SUPER_USER)
     async def resource_quotas(self, request: web.Request) -> web.Response:
         """Fixed figures that tools expect; they have no effect."""
         if "bundle" in request.match_info:
@@ -248,6 +244,8 @@ class BrokersResource(Resource):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), RESTING_SECONDS)
 
+    @route("GET", "/metrics", needs=SUPER_USER)
+    @route("GET", "/metrics/", needs=SUPER_USER)
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """All metrics in Prometheus' text format: see [metrics](metrics.md)."""
         server = self.server
@@ -279,15 +277,8 @@ class BrokersResource(Resource):
 class BrokerStatsResource(Resource):
     """``/admin/v2/broker-stats``, as far as it has a meaning for a single broker."""
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        base = "/admin/v2/broker-stats"
-        router.add_get(f"{base}/topics", self.topics_by_bundle)
-        router.add_get(f"{base}/destinations", self.topics_by_bundle)
-        router.add_get(f"{base}/metrics", self.figures)
-        router.add_get(f"{base}/mbeans", self.figures)
-        router.add_get(f"{base}/load-report", self.load_report)
-        router.add_get(f"{base}/allocator-stats/{{allocator}}", self.allocator)
-
+    @route("GET", "/admin/v2/broker-stats/topics", needs=SUPER_USER)
+    @route("GET", "/admin/v2/broker-stats/destinations", needs=SUPER_USER)
     async def topics_by_bundle(self, request: web.Request) -> web.StreamResponse:
         """Stats of all topics in memory, by namespace, bundle and domain."""
         return await answer_pieces(request, self._by_bundle())
@@ -325,6 +316,8 @@ class BrokerStatsResource(Resource):
             yield "}}"
         yield "{}" if outer == "{" else "}"
 
+    @route("GET", "/admin/v2/broker-stats/metrics", needs=SUPER_USER)
+    @route("GET", "/admin/v2/broker-stats/mbeans", needs=SUPER_USER)
     async def figures(self, _request: web.Request) -> web.Response:
         """Counters of store and process in the form of Apache Pulsar's broker stats."""
         stats = self.server.store.stats()
@@ -336,10 +329,12 @@ class BrokerStatsResource(Resource):
         }
         return answer([{"metrics": {**store, **process}, "dimensions": {"metric": "geminga"}}])
 
+    @route("GET", "/admin/v2/broker-stats/load-report", needs=SUPER_USER)
     async def load_report(self, _request: web.Request) -> web.Response:
         """Empty: one broker has no load to be spread."""
         return done_answer()
 
+    @route("GET", "/admin/v2/broker-stats/allocator-stats/{allocator}", needs=SUPER_USER)
     async def allocator(self, request: web.Request) -> web.Response:
         """Always 404: memory is Python's."""
         raise AdminRefusal(

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import Resource, answer, done_answer, part
+from geminga.broker.admin.routes import SUPER_USER, route
 from geminga.broker.cooperative import Job
 from geminga.broker.core import Broker
 from geminga.broker.refusal import Refused
@@ -29,16 +30,13 @@ SETTLED_AT_ONCE: Final = 500
 class DamageResource(Resource):
     """Resource of the damaged records of the store."""
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        base = "/admin/v2/geminga/damage"
-        router.add_get(base, self.list)
-        router.add_delete(f"{base}/{{name}}", self.settle)
-
+    @route("GET", "/admin/v2/geminga/damage", needs=SUPER_USER)
     async def list(self, _request: web.Request) -> web.Response:
         """Damage in the store that is not settled yet."""
         store = self.server.broker.store
         return answer([described(store, damage) for damage in store.damage])
 
+    @route("DELETE", "/admin/v2/geminga/damage/{name}", needs=SUPER_USER)
     async def settle(self, request: web.Request) -> web.Response:
         """Accept a loss: subscriptions continue behind it, and it is no longer listed."""
         name = part(request, "name")

@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from geminga.broker.admin.auth import AuthorizationMiddleware, Key, RequiredPerm
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.origins import WebHosts
+from geminga.broker.admin.routes import Handler, Route, declared
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.cooperative import STEP_SECONDS
 from geminga.broker.core import Broker
@@ -40,7 +41,6 @@ from geminga.ledger.api import Done, EntryStore
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DONE_SECONDS_MAX = 60.0
 LOOKING_SECONDS_MAX = 25.0
 """Longest time that a call is retried while the entries it needs are being read, in seconds."""
@@ -99,12 +99,16 @@ class Server(Protocol):
 
 
 class Resource:
-    """Base of the resources: each registers its routes and works on one server."""
+    """Base of the resources: each declares its routes and works on one server."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self.topics = server.broker.topics
         self.actions = TopicActions(server.broker)
+
+    def routes(self) -> Iterator[Route]:
+        """Yield the routes of the resource."""
+        return declared(self)
 
     @property
     def namespaces(self) -> NamespaceRegistry:

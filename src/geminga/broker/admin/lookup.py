@@ -7,17 +7,16 @@ from aiohttp import web
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import Resource, answer, bare_text, topic_of
 from geminga.broker.admin.namespaces import bundle_of
+from geminga.broker.admin.routes import LOOK, route
 from geminga.broker.listeners import no_listener
+
+_PATH = "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 
 
 class LookupResource(Resource):
     """Lookups over HTTP; one broker serves everything, so the answer is always this broker."""
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        path = "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-        router.add_get(path, self.get)
-        router.add_get(f"{path}/bundle", self.bundle)
-
+    @route("GET", _PATH, needs=LOOK)
     async def get(self, request: web.Request) -> web.Response:
         """The broker that serves a topic: this one, by the address that the client can reach."""
         topic = topic_of(request)
@@ -40,6 +39,7 @@ class LookupResource(Resource):
         }
         return answer({name: url for name, url in found.items() if url is not None})
 
+    @route("GET", _PATH + "/bundle", needs=LOOK)
     async def bundle(self, request: web.Request) -> web.Response:
         """The hash range that a topic falls into."""
         topic = topic_of(request)

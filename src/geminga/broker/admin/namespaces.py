@@ -24,6 +24,7 @@ from geminga.broker.admin.http import (
     query_flag,
     stepwise,
 )
+from geminga.broker.admin.routes import ADMINISTRATOR, LIST, SUBSCRIPTIONS, SUPER_USER, route
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rules.policies import AUTH_ACTIONS, words
 from geminga.ids import TopicName
@@ -90,47 +91,24 @@ async def topics_of(
 class NamespacesResource(Resource):
     """Namespaces. Policies are in `geminga.broker.admin.policy_routes`."""
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        router.add_get(f"{_BASE}/{{tenant}}", self.names)
-        router.add_get("/admin/namespaces/{tenant}/{cluster}", self.names_in_cluster)
-        router.add_get(_PATH, self.get)
-        router.add_put(_PATH, self.create)
-        router.add_delete(_PATH, self.delete)
-        router.add_get(f"{_PATH}/topics", self.topic_names)
-        router.add_get(f"{_PATH}/bundles", self.bundles)
-        router.add_put(f"{_PATH}/unload", self.unload)
-        router.add_put(f"{_PATH}/{{bundle}}/unload", self.unload)
-        router.add_put(f"{_PATH}/{{bundle}}/split", self.split)
-        router.add_get(f"{_PATH}/{{bundle}}/topicHashPositions", self.hash_positions)
-        for scope in (_PATH, f"{_PATH}/{{bundle}}"):
-            router.add_post(f"{scope}/clearBacklog", self.clear_backlog)
-            router.add_post(f"{scope}/clearBacklog/{{subscription}}", self.clear_backlog)
-            router.add_post(f"{scope}/unsubscribe/{{subscription}}", self.unsubscribe)
-        self._register_permissions(router)
-
-    def _register_permissions(self, router: web.UrlDispatcher) -> None:
-        path = f"{_PATH}/permissions"
-        router.add_get(path, self.permissions)
-        router.add_get(f"{path}/subscription", self.subscription_permissions)
-        router.add_post(f"{path}/subscription/{{subscription}}", self.grant_subscription)
-        router.add_post(f"{path}/{{role}}", self.grant)
-        router.add_delete(f"{path}/{{role}}", self.revoke)
-        router.add_delete(f"{path}/{{subscription}}/{{role}}", self.revoke_subscription)
-
     # --- life ---
+    @route("GET", "/admin/v2/namespaces/{tenant}", needs=ADMINISTRATOR)
     async def names(self, request: web.Request) -> web.Response:
         """Names of a tenant's namespaces."""
         return answer(self.namespaces.namespaces(part(request, "tenant")))
 
+    @route("GET", "/admin/namespaces/{tenant}/{cluster}", needs=ADMINISTRATOR)
     async def names_in_cluster(self, request: web.Request) -> web.Response:
         """Namespaces of version 1, whose names contained a cluster; always empty."""
         self.namespaces.tenant(part(request, "tenant"))
         return answer([])
 
+    @route("GET", _PATH, needs=ADMINISTRATOR)
     async def get(self, request: web.Request) -> web.Response:
         """All policies of a namespace."""
         return answer(self.namespaces.document(*_names(request)))
 
+    @route("PUT", _PATH, needs=ADMINISTRATOR)
     async def create(self, request: web.Request) -> web.Response:
         """Make a namespace. Body: policies, or nothing."""
         tenant, namespace = _names(request)
@@ -138,6 +116,7 @@ class NamespacesResource(Resource):
         await self.durable(lambda done: self.namespaces.create_namespace(tenant, namespace, document, done))
         return done_answer()
 
+    @route("DELETE", _PATH, needs=ADMINISTRATOR)
     async def delete(self, request: web.Request) -> web.Response:
         """Delete an empty namespace; with ``?force=true`` its topics, too."""
         tenant, namespace = _names(request)
@@ -153,6 +132,7 @@ class NamespacesResource(Resource):
         return done_answer()
 
     # --- topics of the namespace ---
+    @route("GET", _PATH + "/topics", needs=LIST)
     async def topic_names(self, request: web.Request) -> web.StreamResponse:
         """Names of its topics, partitions each. ``?mode=`` ``PERSISTENT``, ``NON_PERSISTENT`` or ``ALL``."""
         tenant, namespace = _names(request)
@@ -161,6 +141,8 @@ class NamespacesResource(Resource):
         walks = [self.actions.walk(f"{tenant}/{namespace}", domain) for domain in sorted(domains)]
         return await answer_names(request, self.walk_names(*walks))
 
+    @route("PUT", _PATH + "/unload", needs=ADMINISTRATOR)
+    @route("PUT", _PATH + "/{bundle}/unload", needs=ADMINISTRATOR)
     async def unload(self, request: web.Request) -> web.Response:
         """Unload its topics from memory; clients reconnect automatically."""
         place, chosen = "/".join(_names(request)), self._chosen(request)
@@ -170,6 +152,10 @@ class NamespacesResource(Resource):
                     self.now(partial(self.actions.unload, topic))
         return done_answer()
 
+    @route("POST", _PATH + "/clearBacklog", needs=ADMINISTRATOR)
+    @route("POST", _PATH + "/clearBacklog/{subscription}", needs=SUBSCRIPTIONS)
+    @route("POST", _PATH + "/{bundle}/clearBacklog", needs=ADMINISTRATOR)
+    @route("POST", _PATH + "/{bundle}/clearBacklog/{subscription}", needs=SUBSCRIPTIONS)
     async def clear_backlog(self, request: web.Request) -> web.Response:
         """Acknowledge everything: for one subscription, or for all, of each topic."""
         only = request.match_info.get("subscription")
@@ -179,6 +165,8 @@ class NamespacesResource(Resource):
                     await self.durable(partial(self.actions.skip_all, topic, subscription))
         return done_answer()
 
+    @route("POST", _PATH + "/unsubscribe/{subscription}", needs=SUBSCRIPTIONS)
+    @route("POST", _PATH + "/{bundle}/unsubscribe/{subscription}", needs=SUBSCRIPTIONS)
     async def unsubscribe(self, request: web.Request) -> web.Response:
         """Delete a subscription from each topic that has it; refused while consumers are connected."""
         name = part(request, "subscription")
@@ -205,10 +193,12 @@ class NamespacesResource(Resource):
                 yield topic
 
     # --- bundles: kept for the tools that show them; one broker owns them all ---
+    @route("GET", _PATH + "/bundles", needs=ADMINISTRATOR)
     async def bundles(self, request: web.Request) -> web.Response:
         """Boundaries of its hash ranges."""
         return answer(self.namespaces.document(*_names(request))["bundles"])
 
+    @route("PUT", _PATH + "/{bundle}/split", needs=SUPER_USER)
     async def split(self, request: web.Request) -> web.Response:
         """Halve a hash range. One broker serves all of them: nothing moves."""
         tenant, namespace = _names(request)
@@ -224,6 +214,7 @@ class NamespacesResource(Resource):
         )
         return done_answer()
 
+    @route("GET", _PATH + "/{bundle}/topicHashPositions", needs=ADMINISTRATOR)
     async def hash_positions(self, request: web.Request) -> web.Response:
         """Hash positions of topics in a hash range."""
         tenant, namespace = _names(request)
@@ -237,14 +228,17 @@ class NamespacesResource(Resource):
         return answer({**found, "topicHashPositions": positions})
 
     # --- permissions: in force where the broker has authentication (`rules.authorization`) ---
+    @route("GET", _PATH + "/permissions", needs=ADMINISTRATOR)
     async def permissions(self, request: web.Request) -> web.Response:
         """Permissions of roles in the namespace."""
         return answer(self._auth(request)["namespace_auth"])
 
+    @route("GET", _PATH + "/permissions/subscription", needs=ADMINISTRATOR)
     async def subscription_permissions(self, request: web.Request) -> web.Response:
         """Roles that may use each subscription."""
         return answer(self._auth(request)["subscription_auth_roles"])
 
+    @route("POST", _PATH + "/permissions/{role}", needs=ADMINISTRATOR)
     async def grant(self, request: web.Request) -> web.Response:
         """Allow a role actions. Body: a list of ``produce``, ``consume``, ``functions``, ``sources``,
         ``sinks``, ``packages``."""
@@ -253,12 +247,14 @@ class NamespacesResource(Resource):
         await self._change_auth(request, lambda auth: auth["namespace_auth"].update({role: actions}))
         return done_answer()
 
+    @route("DELETE", _PATH + "/permissions/{role}", needs=ADMINISTRATOR)
     async def revoke(self, request: web.Request) -> web.Response:
         """Revoke all permissions of a role."""
         role = part(request, "role")
         await self._change_auth(request, lambda auth: auth["namespace_auth"].pop(role, None))
         return done_answer()
 
+    @route("POST", _PATH + "/permissions/subscription/{subscription}", needs=ADMINISTRATOR)
     async def grant_subscription(self, request: web.Request) -> web.Response:
         """Restrict a subscription to roles. Body: a list of roles."""
         roles = words()("roles", await body(request))
@@ -266,6 +262,7 @@ class NamespacesResource(Resource):
         await self._change_auth(request, lambda auth: auth["subscription_auth_roles"].update({name: roles}))
         return done_answer()
 
+    @route("DELETE", _PATH + "/permissions/{subscription}/{role}", needs=ADMINISTRATOR)
     async def revoke_subscription(self, request: web.Request) -> web.Response:
         """Revoke a role's use of a subscription."""
         name, role = part(request, "subscription"), part(request, "role")

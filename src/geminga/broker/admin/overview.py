@@ -22,6 +22,7 @@ from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.hole_map import CELLS_MAX, hole_map
 from geminga.broker.admin.http import DOORKEEPER, Server, answer, part, query_flag, whole_number
 from geminga.broker.admin.previews import Preview, preview
+from geminga.broker.admin.routes import CONSUME, CREDENTIALS, SUPER_USER, route
 from geminga.broker.admin.subscription_overview import ROWS_MAX, SORTS, SubscriptionOverview, Visibility
 from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, MessageFilter, first_messages, tail
 from geminga.broker.admin.topics import PATH, TopicResourceBase
@@ -46,18 +47,8 @@ class OverviewResource(TopicResourceBase):
         super().__init__(server)
         self._boards = SubscriptionOverview(server.broker)
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        router.add_get(f"{BASE}/subscriptions", self.subscriptions)
-        router.add_get(f"{BASE}/overview", self.overview)
-        router.add_get(f"{BASE}/happenings", self.event_log)
-        router.add_get(f"{_SUBSCRIPTION}/holes", self.holes)
-        router.add_get(f"{_SUBSCRIPTION}/cursor", self.cursor)
-        router.add_get(f"{_SUBSCRIPTION}/preview/{{action}}", self.preview)
-        router.add_get(f"{_SUBSCRIPTION}/open", self.open_messages)
-        router.add_post(f"{_SUBSCRIPTION}/redeliver", self.redeliver)
-        router.add_get(f"{PATH}/tail", self.tail)
-
     # --- all subscriptions ---
+    @route("GET", BASE + "/subscriptions", needs=CREDENTIALS)
     async def subscriptions(self, request: web.Request) -> web.Response:
         """A page of all subscriptions, sorted by trouble."""
         query = request.query
@@ -82,6 +73,7 @@ class OverviewResource(TopicResourceBase):
         )
 
     # --- the broker ---
+    @route("GET", BASE + "/overview", needs=SUPER_USER)
     async def overview(self, _request: web.Request) -> web.Response:
         """The broker at a glance; counters start at the broker's start."""
         server = self.server
@@ -145,6 +137,7 @@ class OverviewResource(TopicResourceBase):
                 break
         return found
 
+    @route("GET", BASE + "/happenings", needs=SUPER_USER)
     async def event_log(self, _request: web.Request) -> web.Response:
         """Automatic actions of the broker, newest first."""
         found = self.server.broker.scheduler.event_log.newest(HAPPENINGS_SHOWN_MAX)
@@ -155,6 +148,7 @@ class OverviewResource(TopicResourceBase):
         name = self.stored(request)
         return self.actions.found(name, part(request, "subscription"))
 
+    @route("GET", _SUBSCRIPTION + "/holes", needs=CONSUME)
     async def holes(self, request: web.Request) -> web.Response:
         """The map of acknowledged entries, or a range of it."""
         topic, subscription = self._one(request)
@@ -163,6 +157,7 @@ class OverviewResource(TopicResourceBase):
         cells = whole_number(query.get("cells", "512"), "cells", 1)
         return answer(hole_map(topic, subscription, places[0], places[1], min(cells, CELLS_MAX)))
 
+    @route("GET", _SUBSCRIPTION + "/cursor", needs=CONSUME)
     async def cursor(self, request: web.Request) -> web.Response:
         """Everything that is acknowledged, a page at a time."""
         topic, subscription = self._one(request)
@@ -171,6 +166,7 @@ class OverviewResource(TopicResourceBase):
         limit = whole_number(query.get("limit", str(RANGES_MAX)), "limit", 1)
         return answer(cursor_page(topic, subscription, after, min(limit, RANGES_MAX)))
 
+    @route("GET", _SUBSCRIPTION + "/preview/{action}", needs=CONSUME)
     async def preview(self, request: web.Request) -> web.Response:
         """Effect of an action."""
         topic, subscription = self._one(request)
@@ -185,12 +181,14 @@ class OverviewResource(TopicResourceBase):
         found = Preview(topic, subscription, time.monotonic)
         return answer(await self.looking(partial(preview, found, action, number, message, consumer)))
 
+    @route("GET", _SUBSCRIPTION + "/open", needs=CONSUME)
     async def open_messages(self, request: web.Request) -> web.Response:
         """The next messages that are not acknowledged, opened."""
         topic, subscription = self._one(request)
         count = min(whole_number(request.query.get("count", "10"), "count", 1), OPEN_SHOWN_MAX)
         return answer(await self.looking(partial(_open_messages, topic, subscription, count)))
 
+    @route("POST", _SUBSCRIPTION + "/redeliver", needs=CONSUME)
     async def redeliver(self, request: web.Request) -> web.Response:
         """Redeliver the unacknowledged messages of all consumers, or of ``consumer``."""
         _, subscription = self._one(request)
@@ -200,6 +198,7 @@ class OverviewResource(TopicResourceBase):
         return answer({"messages": self.now(partial(subscription.redeliver_unacknowledged, name))})
 
     # --- one topic ---
+    @route("GET", PATH + "/tail", needs=CONSUME)
     async def tail(self, request: web.Request) -> web.Response:
         """Messages behind an entry that match a filter; first the newest."""
         name = self.stored(request)

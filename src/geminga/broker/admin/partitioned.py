@@ -23,6 +23,7 @@ from geminga.broker.admin.http import (
     topic_of,
     whole_number,
 )
+from geminga.broker.admin.routes import ADMINISTRATOR, LIST, LOOK, route
 from geminga.broker.admin.stats import UNKNOWN
 from geminga.broker.admin.topics import DOMAIN, PATH, TopicResourceBase
 from geminga.ids import TopicName
@@ -31,18 +32,7 @@ from geminga.ids import TopicName
 class PartitionedTopicsResource(TopicResourceBase):
     """Partitioned topics: a number of partitions under a name; each partition is a topic."""
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        router.add_get(f"{DOMAIN}/partitioned", self.names)
-        path = f"{PATH}/partitions"
-        router.add_get(path, self.get)
-        router.add_put(path, self.create)
-        router.add_post(path, self.grow)
-        router.add_delete(path, self.delete)
-        router.add_get(f"{PATH}/partitioned-stats", self.stats)
-        router.add_get(f"{PATH}/partitioned-internalStats", self.internal_stats)
-        router.add_post(f"{PATH}/createMissedPartitions", self.create_missed)
-        router.add_post(f"{PATH}/terminate/partitions", self.terminate)
-
+    @route("GET", DOMAIN + "/partitioned", needs=LIST)
     async def names(self, request: web.Request) -> web.StreamResponse:
         """Names of the partitioned topics."""
         tenant, namespace, domain = (part(request, p) for p in ("tenant", "namespace", "domain"))
@@ -51,6 +41,7 @@ class PartitionedTopicsResource(TopicResourceBase):
         walk = self.topics.walk_partitioned(f"{tenant}/{namespace}", persistent=persistent)
         return await answer_names(request, self.walk_names(walk))
 
+    @route("GET", PATH + "/partitions", needs=LOOK)
     async def get(self, request: web.Request) -> web.Response:
         """Number of partitions of a topic; 0 if it is not partitioned. With ``?checkAllowAutoCreation=true``
         the topic is created if policies allow it."""
@@ -66,6 +57,7 @@ class PartitionedTopicsResource(TopicResourceBase):
             raise AdminRefusal(404, f"Topic {topic} not found")
         return answer({"partitions": count, "deleted": False})
 
+    @route("PUT", PATH + "/partitions", needs=ADMINISTRATOR)
     async def create(self, request: web.Request) -> web.Response:
         """Make a partitioned topic. Body: the number, or ``partitions`` and ``properties``."""
         topic = topic_of(request)
@@ -81,6 +73,7 @@ class PartitionedTopicsResource(TopicResourceBase):
         )
         return done_answer()
 
+    @route("POST", PATH + "/partitions", needs=ADMINISTRATOR)
     async def grow(self, request: web.Request) -> web.Response:
         """Add partitions. Body: the new number. Fewer are refused; keys move to other partitions."""
         topic = topic_of(request)
@@ -98,18 +91,21 @@ class PartitionedTopicsResource(TopicResourceBase):
             raise AdminRefusal(406, f"partitions={count} is not allowed; allowed: at most {limit}")
         return count
 
+    @route("DELETE", PATH + "/partitions", needs=ADMINISTRATOR)
     async def delete(self, request: web.Request) -> web.Response:
         """Delete the topic with its partitions; with ``?force=true`` also while clients are connected."""
         topic, force = self._partitioned(request), query_flag(request, "force")
         await self.durable(lambda done: self.actions.delete(topic, force, done))
         return done_answer()
 
+    @route("POST", PATH + "/createMissedPartitions", needs=ADMINISTRATOR)
     async def create_missed(self, request: web.Request) -> web.Response:
         """No effect: partitions are never missing."""
         # Partitions are made together with the number, or at first use: none can be missed.
         self._partitioned(request)
         return done_answer()
 
+    @route("POST", PATH + "/terminate/partitions", needs=ADMINISTRATOR)
     async def terminate(self, request: web.Request) -> web.Response:
         """Terminate the topic: publishing is refused. Answers with the last message of each partition."""
         topic = topic_of(request)
@@ -124,6 +120,7 @@ class PartitionedTopicsResource(TopicResourceBase):
         return answer(found)
 
     # --- stats ---
+    @route("GET", PATH + "/partitioned-stats", needs=LOOK)
     async def stats(self, request: web.Request) -> web.StreamResponse:
         """Stats, added up, and with ``?perPartition=true`` (the default) of each partition."""
         topic = self._partitioned(request)
@@ -137,6 +134,7 @@ class PartitionedTopicsResource(TopicResourceBase):
 
         return await answer_pieces(request, self._pieces(topic, stats_of, merged.finish, is_listed))
 
+    @route("GET", PATH + "/partitioned-internalStats", needs=LOOK)
     async def internal_stats(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors of each partition."""
         topic = self._partitioned(request)

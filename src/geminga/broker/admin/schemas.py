@@ -21,12 +21,15 @@ from geminga.broker.admin.http import (
     topic_of,
     whole_number,
 )
+from geminga.broker.admin.routes import ADMINISTRATOR, LOOK, PRODUCE, route
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.compatibility import check_definition, comparisons
 from geminga.broker.rules.policies import text_map
 from geminga.config import suggestion
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+_PATH = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 _TYPES: Final = {
     "NONE": "None", "STRING": "String", "JSON": "Json", "PROTOBUF": "Protobuf", "AVRO": "Avro",
@@ -78,22 +81,12 @@ def _parsed(text: str) -> Any:
 class SchemasResource(Resource):
     """Schemas of topics. A topic may have a schema before it exists."""
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        base = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
-        router.add_get(f"{base}/schema", self.latest)
-        router.add_post(f"{base}/schema", self.upload)
-        router.add_delete(f"{base}/schema", self.delete)
-        router.add_get(f"{base}/schema/{{version}}", self.get)
-        router.add_get(f"{base}/schemas", self.all)
-        router.add_get(f"{base}/metadata", self.metadata)
-        router.add_post(f"{base}/compatibility", self.compatibility)
-        router.add_post(f"{base}/version", self.version)
-
     def _topic(self, request: web.Request) -> TopicName:
         topic = topic_of(request, domain="persistent")
         self.namespaces.policies(topic.tenant, topic.namespace)
         return topic
 
+    @route("GET", _PATH + "/schema", needs=LOOK)
     async def latest(self, request: web.Request) -> web.Response:
         """The newest schema of a topic."""
         topic = self._topic(request)
@@ -102,6 +95,7 @@ class SchemasResource(Resource):
             raise AdminRefusal(404, f"Schema not found for topic {topic}")
         return answer(_schema_json(*found))
 
+    @route("GET", _PATH + "/schema/{version}", needs=LOOK)
     async def get(self, request: web.Request) -> web.Response:
         """One version of the schema."""
         topic = self._topic(request)
@@ -111,11 +105,13 @@ class SchemasResource(Resource):
             raise AdminRefusal(404, f"Schema version {number} not found for topic {topic}")
         return answer(_schema_json(number, found))
 
+    @route("GET", _PATH + "/schemas", needs=LOOK)
     async def all(self, request: web.Request) -> web.Response:
         """All versions."""
         found = self.server.broker.schemas.numbered(self._topic(request))
         return answer({"getSchemaResponses": [_schema_json(number, schema) for number, schema in found]})
 
+    @route("GET", _PATH + "/metadata", needs=LOOK)
     async def metadata(self, request: web.Request) -> web.Response:
         """Version numbers."""
         topic = self._topic(request)
@@ -126,6 +122,7 @@ class SchemasResource(Resource):
         index = [{"ledgerId": -1, "entryId": number, "version": number} for number in range(count)]
         return answer({"info": index[-1], "index": index})
 
+    @route("POST", _PATH + "/schema", needs=PRODUCE)
     async def upload(self, request: web.Request) -> web.Response:
         """Set a topic's schema if its compatibility strategy allows it. Body: ``type``, ``schema``,
         ``properties``. 409 if it is incompatible."""
@@ -142,6 +139,7 @@ class SchemasResource(Resource):
             raise AdminRefusal(409, refused.reason) from refused
         return answer({"version": {"version": number}})
 
+    @route("DELETE", _PATH + "/schema", needs=ADMINISTRATOR)
     async def delete(self, request: web.Request) -> web.Response:
         """Delete all of a topic's schemas; the answer is the deletion's version, and version numbers are not
         reused. With ``?force=true`` numbers restart at 0: remaining messages are then decoded with new
@@ -153,6 +151,7 @@ class SchemasResource(Resource):
             return answer({"version": -1})
         return answer({"version": await self.durable(lambda done: schemas.retire(topic, done))})
 
+    @route("POST", _PATH + "/compatibility", needs=LOOK)
     async def compatibility(self, request: web.Request) -> web.Response:
         """Whether a schema is compatible, and by which strategy."""
         topic, schema = self._topic(request), await self._posted(request)
@@ -165,6 +164,7 @@ class SchemasResource(Resource):
             fits = False
         return answer({"schemaCompatibilityStrategy": strategy, "compatibility": fits}, 202)
 
+    @route("POST", _PATH + "/version", needs=LOOK)
     async def version(self, request: web.Request) -> web.Response:
         """Version of a schema; -1 if the topic does not have it."""
         topic, schema = self._topic(request), await self._posted(request)

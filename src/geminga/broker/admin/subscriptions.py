@@ -23,6 +23,7 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.admin.messages import entry_answer
+from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, route
 from geminga.broker.admin.topics import PATH, TopicResourceBase
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rules.policies import flag, one_of, properties_map
@@ -35,26 +36,7 @@ _SUBSCRIPTION = PATH + "/subscription/{subscription}"
 class SubscriptionsResource(TopicResourceBase):
     """Subscriptions and their cursors."""
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        router.add_get(f"{PATH}/subscriptions", self.names)
-        router.add_put(_SUBSCRIPTION, self.create)
-        router.add_delete(_SUBSCRIPTION, self.delete)
-        router.add_post(f"{_SUBSCRIPTION}/resetcursor", self.reset_to_position)
-        router.add_post(f"{_SUBSCRIPTION}/resetcursor/{{timestamp}}", self.reset_to_time)
-        router.add_post(f"{_SUBSCRIPTION}/skip/{{count}}", self.skip)
-        router.add_post(f"{_SUBSCRIPTION}/skip/{{ledger}}/{{entry}}", self.skip_entry)
-        router.add_get(f"{_SUBSCRIPTION}/explain", self.explain)
-        router.add_post(f"{_SUBSCRIPTION}/skip_all", self.skip_all)
-        router.add_post(f"{_SUBSCRIPTION}/expireMessages/{{seconds}}", self.expire)
-        router.add_post(f"{_SUBSCRIPTION}/expireMessages", self.expire_to_position)
-        router.add_post(f"{PATH}/all_subscription/expireMessages/{{seconds}}", self.expire_all)
-        router.add_get(f"{_SUBSCRIPTION}/position/{{nth}}", self.peek)
-        router.add_post(f"{_SUBSCRIPTION}/analyzeBacklog", self.analyze)
-        router.add_get(f"{_SUBSCRIPTION}/properties", self.properties)
-        router.add_put(f"{_SUBSCRIPTION}/properties", self.set_properties)
-        router.add_get(f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", self.replicated)
-        router.add_post(f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", self.set_replicated)
-
+    @route("GET", PATH + "/subscriptions", needs=CONSUME)
     async def names(self, request: web.Request) -> web.Response:
         """Names of a topic's subscriptions."""
         topic = self.existing(request)
@@ -82,6 +64,7 @@ class SubscriptionsResource(TopicResourceBase):
         return topic, name
 
     # --- life ---
+    @route("PUT", _SUBSCRIPTION, needs=CONSUME)
     async def create(self, request: web.Request) -> web.Response:
         """Create a subscription. Body: the message id it starts behind, with optional ``properties``; empty:
         at the end. A missing topic is created if policies allow it."""
@@ -116,6 +99,7 @@ class SubscriptionsResource(TopicResourceBase):
         else:
             await self.durable(lambda done: self.actions.create(topic, done))
 
+    @route("DELETE", _SUBSCRIPTION, needs=CONSUME)
     async def delete(self, request: web.Request) -> web.Response:
         """Delete it; with ``?force=true`` also while consumers are connected."""
         topics, name = self._with_subscription(request)
@@ -125,6 +109,7 @@ class SubscriptionsResource(TopicResourceBase):
         return done_answer()
 
     # --- where it stands ---
+    @route("POST", _SUBSCRIPTION + "/resetcursor", needs=CONSUME)
     async def reset_to_position(self, request: web.Request) -> web.Response:
         """Move the cursor to a message id (body), forward or back; ``excluded`` starts behind it."""
         document = await object_body(request)
@@ -142,6 +127,7 @@ class SubscriptionsResource(TopicResourceBase):
             )
         return done_answer()
 
+    @route("POST", _SUBSCRIPTION + "/resetcursor/{timestamp}", needs=CONSUME)
     async def reset_to_time(self, request: web.Request) -> web.Response:
         """Move the cursor to the first message published at a time (ms since 1970) or later."""
         topics, name = self._with_subscription(request)
@@ -150,6 +136,7 @@ class SubscriptionsResource(TopicResourceBase):
             await self.durable(partial(self.actions.reset_cursor, topic, name, timestamp_ms=moment))
         return done_answer()
 
+    @route("POST", _SUBSCRIPTION + "/skip/{count}", needs=CONSUME)
     async def skip(self, request: web.Request) -> web.Response:
         """Skip the next entries of the backlog by count; with ``?unit=messages`` messages of batches count
         individually."""
@@ -168,6 +155,7 @@ class SubscriptionsResource(TopicResourceBase):
         await self.durable(skip)
         return answer({"skippedMessages": skipped})
 
+    @route("POST", _SUBSCRIPTION + "/skip/{ledger}/{entry}", needs=CONSUME)
     async def skip_entry(self, request: web.Request) -> web.Response:
         """Geminga's own: skip a single entry by its ids."""
         topic, name = self._one_with_subscription(request)
@@ -177,11 +165,13 @@ class SubscriptionsResource(TopicResourceBase):
         await self.durable(lambda done: self.actions.skip_entry(topic, name, position, done))
         return done_answer()
 
+    @route("GET", _SUBSCRIPTION + "/explain", needs=CONSUME)
     async def explain(self, request: web.Request) -> web.Response:
         """Geminga's own: why the subscription makes no progress; a list with one item per partition."""
         topics, name = self._with_subscription(request)
         return answer([self.actions.explain(topic, name) for topic in topics])
 
+    @route("POST", _SUBSCRIPTION + "/skip_all", needs=CONSUME)
     async def skip_all(self, request: web.Request) -> web.Response:
         """Acknowledge everything."""
         topics, name = self._with_subscription(request)
@@ -189,12 +179,14 @@ class SubscriptionsResource(TopicResourceBase):
             await self.durable(partial(self.actions.skip_all, topic, name))
         return done_answer()
 
+    @route("POST", _SUBSCRIPTION + "/expireMessages/{seconds}", needs=CONSUME)
     async def expire(self, request: web.Request) -> web.Response:
         """Acknowledge messages that are older than a number of seconds."""
         topics, name = self._with_subscription(request)
         await self._expire(request, [(topic, name) for topic in topics])
         return done_answer()
 
+    @route("POST", PATH + "/all_subscription/expireMessages/{seconds}", needs=ADMINISTRATOR)
     async def expire_all(self, request: web.Request) -> web.Response:
         """Acknowledge messages older than a number of seconds, for all subscriptions of the topic."""
         topics = [t for t in self.parts(request) if self.actions.exists(t)]
@@ -207,6 +199,7 @@ class SubscriptionsResource(TopicResourceBase):
         for topic, name in targets:
             await self.durable(partial(self.actions.expire, topic, name, seconds))
 
+    @route("POST", _SUBSCRIPTION + "/expireMessages", needs=CONSUME)
     async def expire_to_position(self, request: web.Request) -> web.Response:
         """Expire everything up to a message: the cursor moves behind it, and never back."""
         topic, name = self._one_with_subscription(request)
@@ -217,6 +210,7 @@ class SubscriptionsResource(TopicResourceBase):
         )
         return done_answer()
 
+    @route("GET", _SUBSCRIPTION + "/position/{nth}", needs=CONSUME)
     async def peek(self, request: web.Request) -> web.Response:
         """The nth unacknowledged entry: payload as body, metadata as headers."""
         topic, name = self._one_with_subscription(request)
@@ -224,6 +218,7 @@ class SubscriptionsResource(TopicResourceBase):
         position, entry = await self.looking(lambda: self.actions.peek(topic, name, nth))
         return await entry_answer(position.ledger_id, position.entry_id, entry)
 
+    @route("POST", _SUBSCRIPTION + "/analyzeBacklog", needs=CONSUME)
     async def analyze(self, request: web.Request) -> web.Response:
         """Numbers of entries and messages in the backlog."""
         topic, name = self._one_with_subscription(request)
@@ -239,11 +234,13 @@ class SubscriptionsResource(TopicResourceBase):
         return answer(counts)
 
     # --- properties and replication flag ---
+    @route("GET", _SUBSCRIPTION + "/properties", needs=CONSUME)
     async def properties(self, request: web.Request) -> web.Response:
         """Properties of the subscription."""
         topics, name = self._with_subscription(request)
         return answer(self.actions.subscription_properties(topics[0], name))
 
+    @route("PUT", _SUBSCRIPTION + "/properties", needs=CONSUME)
     async def set_properties(self, request: web.Request) -> web.Response:
         """Replace the properties."""
         topics, name = self._with_subscription(request)
@@ -252,11 +249,13 @@ class SubscriptionsResource(TopicResourceBase):
             await self.durable(partial(self.actions.set_subscription_properties, topic, name, properties))
         return done_answer()
 
+    @route("GET", _SUBSCRIPTION + "/replicatedSubscriptionStatus", needs=CONSUME)
     async def replicated(self, request: web.Request) -> web.Response:
         """Whether it is replicated: false."""
         topics, _name = self._with_subscription(request)
         return answer({str(topic): False for topic in topics})
 
+    @route("POST", _SUBSCRIPTION + "/replicatedSubscriptionStatus", needs=CONSUME)
     async def set_replicated(self, request: web.Request) -> web.Response:
         """False is accepted; true is refused with 501: a single broker does not replicate."""
         topics, name = self._with_subscription(request)

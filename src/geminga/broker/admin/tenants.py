@@ -16,6 +16,7 @@ from geminga.broker.admin.http import (
     query_flag,
 )
 from geminga.broker.admin.namespaces import delete_namespace_with_topics
+from geminga.broker.admin.routes import CREDENTIALS, SUPER_USER, route
 from geminga.broker.rules.namespaces import check_name
 from geminga.broker.rules.policies import words
 from geminga.ledger.api import Done
@@ -24,34 +25,31 @@ from geminga.ledger.api import Done
 class TenantsResource(Resource):
     """Tenants: owners of namespaces."""
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/admin/v2/tenants", self.names)
-        path = "/admin/v2/tenants/{tenant}"
-        router.add_get(path, self.get)
-        router.add_put(path, self.create)
-        router.add_post(path, self.update)
-        router.add_delete(path, self.delete)
-
+    @route("GET", "/admin/v2/tenants", needs=SUPER_USER)
     async def names(self, _request: web.Request) -> web.Response:
         """Names of all tenants."""
         return answer(self.namespaces.tenants())
 
+    @route("GET", "/admin/v2/tenants/{tenant}", needs=SUPER_USER)
     async def get(self, request: web.Request) -> web.Response:
         """Administrators' roles and allowed clusters of a tenant."""
         return answer(self.namespaces.tenant(part(request, "tenant")))
 
+    @route("PUT", "/admin/v2/tenants/{tenant}", needs=SUPER_USER)
     async def create(self, request: web.Request) -> web.Response:
         """Make a tenant. Body: ``adminRoles``, ``allowedClusters``; empty takes this cluster."""
         tenant, info = part(request, "tenant"), await object_body(request, optional=True)
         await self.durable(lambda done: self.namespaces.create_tenant(tenant, info, done))
         return done_answer()
 
+    @route("POST", "/admin/v2/tenants/{tenant}", needs=SUPER_USER)
     async def update(self, request: web.Request) -> web.Response:
         """Replace a tenant's roles and clusters."""
         tenant, info = part(request, "tenant"), await object_body(request, optional=True)
         await self.durable(lambda done: self.namespaces.update_tenant(tenant, info, done))
         return done_answer()
 
+    @route("DELETE", "/admin/v2/tenants/{tenant}", needs=SUPER_USER)
     async def delete(self, request: web.Request) -> web.Response:
         """Delete an empty tenant; with ``?force=true`` its namespaces and topics, too."""
         tenant = part(request, "tenant")
@@ -65,54 +63,43 @@ class TenantsResource(Resource):
 class ClustersResource(Resource):
     """Clusters: this broker's own, and the registered addresses of others."""
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/admin/v2/clusters", self.names)
-        path = "/admin/v2/clusters/{cluster}"
-        router.add_get(path, self.get)
-        router.add_put(path, self.create)
-        router.add_post(path, self.update)
-        router.add_delete(path, self.delete)
-        router.add_get(f"{path}/peers", self.peers)
-        router.add_post(f"{path}/peers", self.set_peers)
-        router.add_get(f"{path}/migrate", self.migration)
-        router.add_post(f"{path}/migrate", self.set_migration)
-        domains = f"{path}/failureDomains"
-        router.add_get(domains, self.failure_domains)
-        router.add_get(f"{domains}/{{name}}", self.failure_domain)
-        router.add_post(f"{domains}/{{name}}", self.set_failure_domain)
-        router.add_delete(f"{domains}/{{name}}", self.delete_failure_domain)
-        router.add_get(f"{path}/namespaceIsolationPolicies", self.no_policies)
-
+    @route("GET", "/admin/v2/clusters", needs=CREDENTIALS)
     async def names(self, _request: web.Request) -> web.Response:
         """Names of the registered clusters."""
         return answer(self.namespaces.clusters())
 
+    @route("GET", "/admin/v2/clusters/{cluster}", needs=SUPER_USER)
     async def get(self, request: web.Request) -> web.Response:
         """Addresses of a cluster."""
         return answer(self.namespaces.cluster(part(request, "cluster")))
 
+    @route("PUT", "/admin/v2/clusters/{cluster}", needs=SUPER_USER)
     async def create(self, request: web.Request) -> web.Response:
         """Register another cluster's addresses."""
         name, data = part(request, "cluster"), await object_body(request)
         await self.durable(lambda done: self.namespaces.create_cluster(name, data, done))
         return done_answer(200)
 
+    @route("POST", "/admin/v2/clusters/{cluster}", needs=SUPER_USER)
     async def update(self, request: web.Request) -> web.Response:
         """Replace a cluster's addresses."""
         name, data = part(request, "cluster"), await object_body(request)
         await self.durable(lambda done: self.namespaces.update_cluster(name, data, done))
         return done_answer(200)
 
+    @route("DELETE", "/admin/v2/clusters/{cluster}", needs=SUPER_USER)
     async def delete(self, request: web.Request) -> web.Response:
         """Remove a cluster."""
         name = part(request, "cluster")
         await self.durable(lambda done: self.namespaces.delete_cluster(name, done))
         return done_answer()
 
+    @route("GET", "/admin/v2/clusters/{cluster}/peers", needs=SUPER_USER)
     async def peers(self, request: web.Request) -> web.Response:
         """Names of its peer clusters."""
         return answer_or_empty(self.namespaces.cluster(part(request, "cluster")).get("peerClusterNames"))
 
+    @route("POST", "/admin/v2/clusters/{cluster}/peers", needs=SUPER_USER)
     async def set_peers(self, request: web.Request) -> web.Response:
         """Replace the peer clusters. Body: a list of registered clusters."""
         name = part(request, "cluster")
@@ -129,6 +116,7 @@ class ClustersResource(Resource):
         await self.durable(replace)
         return done_answer()
 
+    @route("GET", "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies", needs=SUPER_USER)
     async def no_policies(self, request: web.Request) -> web.Response:
         """Always 404: isolation policies need several brokers."""
         name = part(request, "cluster")
@@ -136,6 +124,7 @@ class ClustersResource(Resource):
         raise AdminRefusal(404, f"NamespaceIsolationPolicies for cluster {name} does not exist")
 
     # --- noted down for the tools: one broker does not move its topics by them ---
+    @route("GET", "/admin/v2/clusters/{cluster}/migrate", needs=SUPER_USER)
     async def migration(self, request: web.Request) -> web.Response:
         """Registered migration of the cluster; 404 without one."""
         name = part(request, "cluster")
@@ -144,6 +133,7 @@ class ClustersResource(Resource):
             raise AdminRefusal(404, f"nothing is noted of a migration of cluster {name}")
         return answer(found)
 
+    @route("POST", "/admin/v2/clusters/{cluster}/migrate", needs=SUPER_USER)
     async def set_migration(self, request: web.Request) -> web.Response:
         """Register a migration; clients are not redirected. ``?migrated=``; body: addresses."""
         name = part(request, "cluster")
@@ -151,10 +141,12 @@ class ClustersResource(Resource):
         await self.durable(lambda done: self.namespaces.note_cluster(name, "migration", note, done))
         return done_answer()
 
+    @route("GET", "/admin/v2/clusters/{cluster}/failureDomains", needs=SUPER_USER)
     async def failure_domains(self, request: web.Request) -> web.Response:
         """Registered failure domains."""
         return answer(self.namespaces.cluster_note(part(request, "cluster"), "failureDomains"))
 
+    @route("GET", "/admin/v2/clusters/{cluster}/failureDomains/{name}", needs=SUPER_USER)
     async def failure_domain(self, request: web.Request) -> web.Response:
         """A failure domain."""
         cluster, name = part(request, "cluster"), part(request, "name")
@@ -163,6 +155,7 @@ class ClustersResource(Resource):
             raise _no_such_domain(cluster, name)
         return answer(found[name])
 
+    @route("POST", "/admin/v2/clusters/{cluster}/failureDomains/{name}", needs=SUPER_USER)
     async def set_failure_domain(self, request: web.Request) -> web.Response:
         """Register a failure domain; a single broker moves no topics. Body: ``brokers``."""
         cluster, name = part(request, "cluster"), check_name("failure domain", part(request, "name"))
@@ -175,6 +168,7 @@ class ClustersResource(Resource):
         await self.durable(note)
         return done_answer()
 
+    @route("DELETE", "/admin/v2/clusters/{cluster}/failureDomains/{name}", needs=SUPER_USER)
     async def delete_failure_domain(self, request: web.Request) -> web.Response:
         """Remove a failure domain."""
         cluster, name = part(request, "cluster"), part(request, "name")
@@ -196,27 +190,24 @@ def _no_such_domain(cluster: str, name: str) -> AdminRefusal:
 class ResourceGroupsResource(Resource):
     """``/admin/v2/resourcegroups``: limits for groups of namespaces; stored, but not enforced."""
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        base = "/admin/v2/resourcegroups"
-        router.add_get(base, self.names)
-        router.add_get(f"{base}/{{group}}", self.get)
-        router.add_put(f"{base}/{{group}}", self.set)
-        router.add_delete(f"{base}/{{group}}", self.delete)
-
+    @route("GET", "/admin/v2/resourcegroups", needs=SUPER_USER)
     async def names(self, _request: web.Request) -> web.Response:
         """Names of resource groups."""
         return answer(self.namespaces.resource_groups())
 
+    @route("GET", "/admin/v2/resourcegroups/{group}", needs=SUPER_USER)
     async def get(self, request: web.Request) -> web.Response:
         """Limits of a resource group."""
         return answer(self.namespaces.resource_group(part(request, "group")))
 
+    @route("PUT", "/admin/v2/resourcegroups/{group}", needs=SUPER_USER)
     async def set(self, request: web.Request) -> web.Response:
         """Store a resource group. It is not enforced: set rates of namespaces and topics instead."""
         name, limits = part(request, "group"), await object_body(request)
         await self.durable(lambda done: self.namespaces.set_resource_group(name, limits, done))
         return done_answer()
 
+    @route("DELETE", "/admin/v2/resourcegroups/{group}", needs=SUPER_USER)
     async def delete(self, request: web.Request) -> web.Response:
         """Remove a resource group."""
         name = part(request, "group")

@@ -27,6 +27,7 @@ from geminga.broker.admin.http import (
 )
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.namespaces import bundle_of, check_bundle
+from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, LIST, LOOK, route
 from geminga.broker.rules.policies import AUTH_ACTIONS, properties_map, words
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
@@ -83,37 +84,8 @@ class TopicResourceBase(Resource):
 class TopicsResource(TopicResourceBase):
     """Plain topics, and single partitions."""
 
-    def register(self, router: web.UrlDispatcher) -> None:
-        router.add_get(DOMAIN, self.names)
-        router.add_get(f"{DOMAIN}/{{bundle:0x[0-9a-fA-F]+_0x[0-9a-fA-F]+}}", self.names_in_bundle)
-        router.add_get(f"{PATH}/stats", self.stats)
-        router.add_get(f"{PATH}/internalStats", self.internal_stats)
-        router.add_get(f"{PATH}/internal-info", self.internal_info)
-        router.add_get(f"{PATH}/lastMessageId", self.last_message_id)
-        router.add_get(f"{PATH}/messageid/{{timestamp}}", self.message_id_at)
-        router.add_get(f"{PATH}/ledger/{{ledger}}/entry/{{entry}}", self.entry)
-        router.add_get(f"{PATH}/examinemessage", self.examine)
-        router.add_put(f"{PATH}/backlogSize", self.backlog_size)
-        router.add_get(f"{PATH}/backlog", self.backlog)
-        router.add_post(f"{PATH}/terminate", self.terminate)
-        router.add_delete(f"{PATH}/truncate", self.truncate)
-        router.add_put(f"{PATH}/unload", self.unload)
-        router.add_post(f"{PATH}/trim", self.trim)
-        router.add_get(f"{PATH}/compaction", self.compaction_status)
-        router.add_put(f"{PATH}/compaction", self.compact)
-        router.add_get(f"{PATH}/offload", self.offload_status)
-        router.add_put(f"{PATH}/offload", self.trigger_offload)
-        router.add_get(f"{PATH}/shadowTopics", self.existing_empty)
-        router.add_get(f"{PATH}/properties", self.properties)
-        router.add_put(f"{PATH}/properties", self.add_properties)
-        router.add_delete(f"{PATH}/properties", self.remove_property)
-        router.add_get(f"{PATH}/permissions", self.permissions)
-        router.add_post(f"{PATH}/permissions/{{role}}", self.grant)
-        router.add_delete(f"{PATH}/permissions/{{role}}", self.revoke)
-        router.add_put(PATH, self.create)
-        router.add_delete(PATH, self.delete)
-
     # --- life ---
+    @route("GET", DOMAIN, needs=LIST)
     async def names(self, request: web.Request) -> web.StreamResponse:
         """Names of the topics, partitions included; with ``?includeSystemTopic=true`` system topics, too."""
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
@@ -127,6 +99,7 @@ class TopicsResource(TopicResourceBase):
         )
         return await answer_names(request, shown)
 
+    @route("GET", DOMAIN + "/{bundle:0x[0-9a-fA-F]+_0x[0-9a-fA-F]+}", needs=LIST)
     async def names_in_bundle(self, request: web.Request) -> web.StreamResponse:
         """Topics of one bundle, as Apache Pulsar's tools ask for non-persistent ones."""
         tenant, namespace, bundle = (part(request, p) for p in ("tenant", "namespace", "bundle"))
@@ -136,6 +109,7 @@ class TopicsResource(TopicResourceBase):
         inside = (name async for name in names if bundle_of(boundaries, TopicName.parse(name)) == bundle)
         return await answer_names(request, inside)
 
+    @route("PUT", PATH, needs=ADMINISTRATOR)
     async def create(self, request: web.Request) -> web.Response:
         """Make a topic. Body: its properties, or nothing."""
         topic = topic_of(request)
@@ -145,6 +119,7 @@ class TopicsResource(TopicResourceBase):
         await self.durable(lambda done: self.actions.create(topic, done, properties=properties))
         return done_answer()
 
+    @route("DELETE", PATH, needs=ADMINISTRATOR)
     async def delete(self, request: web.Request) -> web.Response:
         """Delete it; with ``?force=true`` also while clients are connected."""
         topic, force = self.existing(request), query_flag(request, "force")
@@ -153,18 +128,21 @@ class TopicsResource(TopicResourceBase):
         await self.durable(lambda done: self.actions.delete(topic, force, done))
         return done_answer()
 
+    @route("POST", PATH + "/terminate", needs=ADMINISTRATOR)
     async def terminate(self, request: web.Request) -> web.Response:
         """Terminate it: publishing to it is refused. Answers with the last message's id."""
         topic = self.stored(request)
         await self.durable(lambda done: self.actions.terminate(topic, done))
         return answer(message_id_json(self.now(lambda: self.actions.last_message_id(topic))))
 
+    @route("DELETE", PATH + "/truncate", needs=ADMINISTRATOR)
     async def truncate(self, request: web.Request) -> web.Response:
         """Delete all its messages; subscriptions stay."""
         for topic in self.parts(request):
             await self.durable(partial(self.actions.truncate, topic))
         return done_answer()
 
+    @route("PUT", PATH + "/unload", needs=ADMINISTRATOR)
     async def unload(self, request: web.Request) -> web.Response:
         """Unload it from memory; clients reconnect automatically."""
         topic = self.existing(request)
@@ -173,6 +151,7 @@ class TopicsResource(TopicResourceBase):
             self.now(partial(self.actions.unload, name))
         return done_answer()
 
+    @route("POST", PATH + "/trim", needs=ADMINISTRATOR)
     async def trim(self, request: web.Request) -> web.Response:
         """Delete unneeded ledgers now instead of at the next check."""
         for topic in self.parts(request):
@@ -180,17 +159,20 @@ class TopicsResource(TopicResourceBase):
         return done_answer(200)
 
     # --- what it holds ---
+    @route("GET", PATH + "/stats", needs=LOOK)
     async def stats(self, request: web.Request) -> web.Response:
         """Rates, sizes, producers, subscriptions and consumers. ``?excludePublishers=true`` and
         ``?excludeConsumers=true`` leave those out."""
         topic = self._plain(request)
         return answer(self.asked_stats(request, topic))
 
+    @route("GET", PATH + "/internalStats", needs=LOOK)
     async def internal_stats(self, request: web.Request) -> web.Response:
         """Ledgers and cursors."""
         topic = self._plain(request)
         return answer(self.actions.internal_stats(topic))
 
+    @route("GET", PATH + "/internal-info", needs=LOOK)
     async def internal_info(self, request: web.Request) -> web.Response:
         """Ledgers and cursors as they are stored."""
         topic = self.stored(request)
@@ -204,10 +186,12 @@ class TopicsResource(TopicResourceBase):
             )
         return topic
 
+    @route("GET", PATH + "/lastMessageId", needs=CONSUME)
     async def last_message_id(self, request: web.Request) -> web.Response:
         """The last message's id."""
         return answer(message_id_json(self.actions.last_message_id(self.stored(request))))
 
+    @route("GET", PATH + "/messageid/{timestamp}", needs=CONSUME)
     async def message_id_at(self, request: web.Request) -> web.Response:
         """The first message published at a time (ms since 1970) or later."""
         topic = self.stored(request)
@@ -215,6 +199,7 @@ class TopicsResource(TopicResourceBase):
         found = await self.looking(lambda: self.actions.message_id_at(topic, timestamp))
         return answer(message_id_json(found))
 
+    @route("GET", PATH + "/ledger/{ledger}/entry/{entry}", needs=CONSUME)
     async def entry(self, request: web.Request) -> web.Response:
         """One entry: payload as body, metadata as headers."""
         topic = self.stored(request)
@@ -223,6 +208,7 @@ class TopicsResource(TopicResourceBase):
         entry = await self.looking(lambda: self.actions.read_entry(topic, ledger_id, entry_id))
         return await entry_answer(ledger_id, entry_id, entry)
 
+    @route("GET", PATH + "/examinemessage", needs=CONSUME)
     async def examine(self, request: web.Request) -> web.Response:
         """The nth entry from ``?initialPosition=`` ``earliest`` or ``latest``, in the same form."""
         topic = self.stored(request)
@@ -233,12 +219,14 @@ class TopicsResource(TopicResourceBase):
         position, entry = await self.looking(lambda: self.actions.examine(topic, start, nth))
         return await entry_answer(position.ledger_id, position.entry_id, entry)
 
+    @route("PUT", PATH + "/backlogSize", needs=CONSUME)
     async def backlog_size(self, request: web.Request) -> web.Response:
         """Bytes behind a message id (body)."""
         topic = self.stored(request)
         position = message_id_of(await body(request))
         return answer(self.actions.backlog_size(topic, position))
 
+    @route("GET", PATH + "/backlog", needs=CONSUME)
     async def backlog(self, request: web.Request) -> web.Response:
         """Figures of a backlog estimate, without scheduling one."""
         found = self.actions.stats(self.stored(request), key_ranges=False)
@@ -246,6 +234,7 @@ class TopicsResource(TopicResourceBase):
         return answer({"storageSize": found["storageSize"], "backlogSizes": backlogs})
 
     # --- compaction ---
+    @route("GET", PATH + "/compaction", needs=ADMINISTRATOR)
     async def compaction_status(self, request: web.Request) -> web.Response:
         """Status of the last compaction."""
         topic = self.existing(request)
@@ -253,6 +242,7 @@ class TopicsResource(TopicResourceBase):
             raise AdminRefusal(404, f"Topic {topic} is partitioned; ask for the compaction of a partition")
         return answer(self.actions.compaction_status(topic))
 
+    @route("PUT", PATH + "/compaction", needs=ADMINISTRATOR)
     async def compact(self, request: web.Request) -> web.Response:
         """Compact it now."""
         for topic in self.parts(request):
@@ -260,6 +250,7 @@ class TopicsResource(TopicResourceBase):
         return done_answer()
 
     # --- offloading ---
+    @route("GET", PATH + "/offload", needs=ADMINISTRATOR)
     async def offload_status(self, request: web.Request) -> web.Response:
         """Status of offloading."""
         status, error, first = self.actions.offload_status(self.stored(request))
@@ -267,6 +258,7 @@ class TopicsResource(TopicResourceBase):
             {"status": status, "lastError": error, "firstUnoffloadedMessage": message_id_json(first)}
         )
 
+    @route("PUT", PATH + "/offload", needs=ADMINISTRATOR)
     async def trigger_offload(self, request: web.Request) -> web.Response:
         """Move ledgers before a message id (body) to offload storage."""
         topic = self.stored(request)
@@ -276,16 +268,19 @@ class TopicsResource(TopicResourceBase):
 
     # --- what this broker does not do, said in the forms that tools expect ---
 
+    @route("GET", PATH + "/shadowTopics", needs=ADMINISTRATOR)
     async def existing_empty(self, request: web.Request) -> web.Response:
         """Always empty: there are no shadow topics."""
         self.existing(request)
         return bare_text("")
 
     # --- properties and permissions ---
+    @route("GET", PATH + "/properties", needs=LOOK)
     async def properties(self, request: web.Request) -> web.Response:
         """Properties of the topic."""
         return answer(self.actions.properties(self.existing(request)))
 
+    @route("PUT", PATH + "/properties", needs=ADMINISTRATOR)
     async def add_properties(self, request: web.Request) -> web.Response:
         """Add properties, or replace single ones."""
         topic = self.existing(request)
@@ -294,6 +289,7 @@ class TopicsResource(TopicResourceBase):
         await self.durable(lambda done: self.actions.set_properties(topic, merged, done))
         return done_answer()
 
+    @route("DELETE", PATH + "/properties", needs=ADMINISTRATOR)
     async def remove_property(self, request: web.Request) -> web.Response:
         """Remove the property that ``?key=`` names."""
         topic = self.existing(request)
@@ -302,12 +298,14 @@ class TopicsResource(TopicResourceBase):
         await self.durable(lambda done: self.actions.set_properties(topic, left, done))
         return done_answer()
 
+    @route("GET", PATH + "/permissions", needs=ADMINISTRATOR)
     async def permissions(self, request: web.Request) -> web.Response:
         """Permissions of roles on the topic: its own and the namespace's."""
         topic = self.existing(request)
         auth = self._auth(topic)
         return answer({**auth["namespace_auth"], **auth["destination_auth"].get(str(topic), {})})
 
+    @route("POST", PATH + "/permissions/{role}", needs=ADMINISTRATOR)
     async def grant(self, request: web.Request) -> web.Response:
         """Allow a role actions on it. Body: as for namespaces."""
         topic = self.existing(request)
@@ -318,6 +316,7 @@ class TopicsResource(TopicResourceBase):
         )
         return done_answer()
 
+    @route("DELETE", PATH + "/permissions/{role}", needs=ADMINISTRATOR)
     async def revoke(self, request: web.Request) -> web.Response:
         """Revoke a role's permissions on the topic itself."""
         topic, role = self.existing(request), part(request, "role")

@@ -18,7 +18,6 @@ from geminga.broker.admin.http import (
     LONG_BODY_BYTES_MAX,
     SERVER,
     WEB_HOSTS,
-    Handler,
     Server,
     Site,
     TlsPortInfo,
@@ -29,9 +28,9 @@ from geminga.broker.admin.namespaces import NamespacesResource
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.overview import OverviewResource
 from geminga.broker.admin.partitioned import PartitionedTopicsResource
-from geminga.broker.admin.permissions import PERMISSIONS
 from geminga.broker.admin.policy_routes import NamespacePoliciesResource, TopicPoliciesResource
 from geminga.broker.admin.redacted_log import Tell, WebConnection, peer_text, unquoted
+from geminga.broker.admin.routes import Handler, Route, add_routes
 from geminga.broker.admin.schemas import SchemasResource
 from geminga.broker.admin.subscriptions import SubscriptionsResource
 from geminga.broker.admin.tenants import ClustersResource, ResourceGroupsResource, TenantsResource
@@ -53,10 +52,14 @@ QUIET: web.AppKey[dict[WebConnection, bool]] = web.AppKey("quiet", dict)
 _RESOURCES = (
     ClustersResource, TenantsResource, ResourceGroupsResource, BrokersResource, BrokerStatsResource,
     DamageResource, LookupResource, SchemasResource, OverviewResource,
-    # Fixed last path parts before variable ones in the same position.
     NamespacePoliciesResource, NamespacesResource, PartitionedTopicsResource, SubscriptionsResource,
     TopicPoliciesResource, TopicsResource,
 )  # fmt: skip
+
+
+def all_routes(server: Server) -> list[Route]:
+    """Return the routes of all resources."""
+    return [each for resource in _RESOURCES for each in resource(server).routes()]
 
 
 def make_application(server: Server, site: Site | None = None) -> web.Application:
@@ -68,14 +71,16 @@ def make_application(server: Server, site: Site | None = None) -> web.Applicatio
     application[QUIET] = {}
     application[WEB_HOSTS] = WebHosts(server.settings)
     broker = server.broker
-    permissions = {**PERMISSIONS, **(site(application) if site is not None else {})}
+    routes = all_routes(server)
+    permissions = {each.key: each.needs for each in routes}
+    if site is not None:
+        permissions |= site(application)
     if broker.authentication is not None:
         application[DOORKEEPER] = AuthorizationMiddleware(
             broker.authentication, broker.authorization, permissions
         )
     application.on_response_prepare.append(_add_headers)
-    for resource in _RESOURCES:
-        resource(server).register(application.router)
+    add_routes(application.router, routes)
     return application
 
 

@@ -55,15 +55,6 @@ Command = pb.BaseCommand
 Handler = Callable[["Session", pb.BaseCommand], Job | None]
 """A long command returns a job; the peer's next command waits for its end."""
 
-_QUICK = frozenset((Command.PING, Command.PONG, Command.FLOW, Command.ACK, SEND))
-"""Commands handled even when a turn's time is used up, so that quiet peers do not wait for others."""
-_CALM = frozenset((Command.PING, Command.PONG))
-"""Commands that write nothing: a peer that sends only these is read from although the store is behind."""
-_UNANSWERED = frozenset(
-    (Command.ACK, SEND, Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER, Command.UNSUBSCRIBE)
-)
-"""Commands that are still handled for a disconnected peer. All others request something, or open it; a client
-without an answer repeats a SEEK, and what its consumer sent after it refers to the new position."""
 LINGER_SECONDS = 10.0
 """Longest time for handling commands of a disconnected peer: rate limits and the disk may delay it."""
 FRAMES_AT_ONCE = 256
@@ -95,6 +86,11 @@ class CommandTable(ByFields):
     on_send_run: Callable[[Session, SendRun], None]
     on_single_ack: Callable[[Session, AckFrame], None]
     handlers: Mapping[int, Handler]
+    before_connect: frozenset[int]
+    """Commands with this field set in `geminga.broker.commands.table.CommandSpec`; the next three likewise."""
+    quick: frozenset[int]
+    calm: frozenset[int]
+    when_gone: frozenset[int]
 
 
 class Session:
@@ -270,13 +266,14 @@ class Session:
     def _frames(self, data: Buffer) -> Job:
         decoder, slices, output, late = self.decoder, self._slices, self.output, self._late
         table, connected = self._table, SessionState.CONNECTED
+        quick, when_gone = table.quick, table.when_gone
         # The turn's time is checked only when there is more to do.
         should_yield, look, handled, has_gone = False, True, False, False
         while True:
             # Until CONNECT is answered, the next frame may be no larger than a handshake.
             for frame in decoder.feed(data, self._frames_at_once if self.state is connected else 1):
                 kind = frame.type
-                if handled or kind not in _QUICK:
+                if handled or kind not in quick:
                     if look:
                         unread = handled and not (output.writable or has_gone)
                         should_yield = unread or (slices.should_yield if handled else slices.over)
@@ -286,7 +283,7 @@ class Session:
                         should_yield, has_gone = False, self.has_gone
                         if self.state is SessionState.CLOSED:
                             return
-                if has_gone and kind not in _UNANSWERED:
+                if has_gone and kind not in when_gone:
                     if kind == Command.SEEK:
                         self._close_consumer(frame.command.seek.consumer_id)
                     continue
@@ -486,16 +483,12 @@ class Session:
 
     # --- commands ---
     def _handle(self, kind: int, command: pb.BaseCommand) -> Job | None:
-        if self.state is SessionState.CONNECTING and kind not in (
-            Command.CONNECT,
-            Command.PING,
-            Command.PONG,
-        ):
+        if self.state is SessionState.CONNECTING and kind not in self._table.before_connect:
             raise ProtocolViolation(f"{_name(kind)} before CONNECT")
         handler = self._table.handlers.get(kind)
         if handler is None:
             raise ProtocolViolation(f"{_name(kind)} is not for a broker")
-        if kind not in _CALM:
+        if kind not in self._table.calm:
             self._is_calm = False
         return handler(self, command)
 

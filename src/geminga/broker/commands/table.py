@@ -1,13 +1,47 @@
-"""Commands of a connected client and their handlers. Any other command closes the connection."""
+"""Commands of a connected client: each is declared once. Any other command closes the connection."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
 from geminga.broker.commands import answers, consuming, lookup, producing, schema_commands
+from geminga.broker.commands.permissions import Guard, NoPermissionNeeded, guard, guarded
+from geminga.broker.commands.permitted import (
+    consumer_refusal,
+    list_refusal,
+    look_refusal,
+    producer_refusal,
+    schema_refusal,
+)
 from geminga.broker.commands.session import CommandTable, Handler, Session
 from geminga.broker.refusal import Refused
+from geminga.by_fields import ByFields
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Command = pb.BaseCommand
+HANDSHAKE, HANDLE = NoPermissionNeeded.HANDSHAKE, NoPermissionNeeded.HANDLE
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CommandSpec(ByFields):
+    """Declaration of a command."""
+
+    handler: Handler | None
+    """Handler; None for SEND, whose frames have their own handlers in `TABLE`."""
+    needs: Guard | NoPermissionNeeded
+    """Permission that the command needs, or the reason why it needs none."""
+    before_connect: bool = False
+    """Whether the command is allowed before CONNECT is answered."""
+    quick: bool = False
+    """Whether it is handled even when a turn's time is used up: quiet peers do not wait for others."""
+    calm: bool = False
+    """Whether it writes nothing: a peer that sends only such commands is read from although the store is
+    behind."""
+    when_gone: bool = False
+    """Whether it is still handled for a disconnected peer. All others request something, or open it; a client
+    without an answer repeats a SEEK, and what its consumer sent after it refers to the new position."""
 
 
 def _on_ping(session: Session, command: pb.BaseCommand) -> None:
@@ -20,11 +54,11 @@ def _on_pong(session: Session, command: pb.BaseCommand) -> None:
 
 def _on_transaction(session: Session, command: pb.BaseCommand) -> None:
     """Refuse requests about transactions, which this broker does not have."""
-    body = getattr(command, TRANSACTION_BODIES[command.type])
+    body = getattr(command, _TRANSACTION_BODIES[command.type])
     session.refuse(body.request_id, Refused(pb.NotAllowedError, "Transactions are not enabled."))
 
 
-TRANSACTION_BODIES = {
+_TRANSACTION_BODIES = {
     Command.TC_CLIENT_CONNECT_REQUEST: "tcClientConnectRequest",
     Command.NEW_TXN: "newTxn",
     Command.ADD_PARTITION_TO_TXN: "addPartitionToTxn",
@@ -34,35 +68,79 @@ TRANSACTION_BODIES = {
     Command.END_TXN_ON_SUBSCRIPTION: "endTxnOnSubscription",
 }
 
-HANDLERS: dict[int, Handler] = {
-    Command.CONNECT: Session.connect,
-    Command.AUTH_RESPONSE: Session.respond,
-    Command.PING: _on_ping,
-    Command.PONG: _on_pong,
-    Command.PARTITIONED_METADATA: lookup.on_partitioned_metadata,
-    Command.LOOKUP: lookup.on_lookup,
-    Command.GET_TOPICS_OF_NAMESPACE: lookup.on_topics_of_namespace,
-    Command.WATCH_TOPIC_LIST: lookup.on_watch,
-    Command.WATCH_TOPIC_LIST_CLOSE: lookup.on_watch_close,
-    Command.PRODUCER: producing.on_producer,
-    Command.CLOSE_PRODUCER: producing.on_close_producer,
-    Command.SUBSCRIBE: consuming.on_subscribe,
-    Command.FLOW: consuming.on_flow,
-    Command.ACK: consuming.on_ack,
-    Command.REDELIVER_UNACKNOWLEDGED_MESSAGES: consuming.on_redeliver,
-    Command.UNSUBSCRIBE: consuming.on_unsubscribe,
-    Command.SEEK: consuming.on_seek,
-    Command.GET_LAST_MESSAGE_ID: consuming.on_last_message_id,
-    Command.CONSUMER_STATS: consuming.on_consumer_stats,
-    Command.CLOSE_CONSUMER: consuming.on_close_consumer,
-    Command.GET_SCHEMA: schema_commands.on_get_schema,
-    Command.GET_OR_CREATE_SCHEMA: schema_commands.on_get_or_create_schema,
-    **dict.fromkeys(TRANSACTION_BODIES, _on_transaction),
+_MAY_PRODUCE = guard("producer", producer_refusal)
+_MAY_SUBSCRIBE = guard("subscribe", consumer_refusal)
+_MAY_LIST = guard("getTopicsOfNamespace", lambda session, body: list_refusal(session, body.namespace))
+_MAY_WATCH = guard("watchTopicList", lambda session, body: list_refusal(session, body.namespace))
+_MAY_REGISTER_SCHEMA = guard(
+    "getOrCreateSchema", lambda session, body: schema_refusal(session, body.topic), answers.schema_refused
+)
+_MAY_READ_SCHEMA = guard(
+    "getSchema",
+    lambda session, body: look_refusal(session, body.topic, "Get Schema"),
+    answers.schema_failed,
+)
+_MAY_LOOK_UP = guard(
+    "lookupTopic", lambda session, body: look_refusal(session, body.topic, "Lookup"), answers.lookup_failed
+)
+_MAY_READ_PARTITIONS = guard(
+    "partitionMetadata",
+    lambda session, body: look_refusal(session, body.topic, "Get Partition Metadata"),
+    answers.partitions_failed,
+)
+
+COMMANDS: Final[Mapping[int, CommandSpec]] = {
+    Command.CONNECT: CommandSpec(Session.connect, HANDSHAKE, before_connect=True),
+    Command.AUTH_RESPONSE: CommandSpec(Session.respond, HANDSHAKE),
+    Command.PING: CommandSpec(_on_ping, HANDSHAKE, before_connect=True, quick=True, calm=True),
+    Command.PONG: CommandSpec(_on_pong, HANDSHAKE, before_connect=True, quick=True, calm=True),
+    Command.PARTITIONED_METADATA: CommandSpec(lookup.on_partitioned_metadata, _MAY_READ_PARTITIONS),
+    Command.LOOKUP: CommandSpec(lookup.on_lookup, _MAY_LOOK_UP),
+    Command.GET_TOPICS_OF_NAMESPACE: CommandSpec(lookup.on_topics_of_namespace, _MAY_LIST),
+    Command.WATCH_TOPIC_LIST: CommandSpec(lookup.on_watch, _MAY_WATCH),
+    Command.WATCH_TOPIC_LIST_CLOSE: CommandSpec(lookup.on_watch_close, HANDLE),
+    Command.PRODUCER: CommandSpec(producing.on_producer, _MAY_PRODUCE),
+    Command.SEND: CommandSpec(None, HANDLE, quick=True, when_gone=True),
+    Command.CLOSE_PRODUCER: CommandSpec(producing.on_close_producer, HANDLE, when_gone=True),
+    Command.SUBSCRIBE: CommandSpec(consuming.on_subscribe, _MAY_SUBSCRIBE),
+    Command.FLOW: CommandSpec(consuming.on_flow, HANDLE, quick=True),
+    Command.ACK: CommandSpec(consuming.on_ack, HANDLE, quick=True, when_gone=True),
+    Command.REDELIVER_UNACKNOWLEDGED_MESSAGES: CommandSpec(consuming.on_redeliver, HANDLE),
+    Command.UNSUBSCRIBE: CommandSpec(consuming.on_unsubscribe, HANDLE, when_gone=True),
+    Command.SEEK: CommandSpec(consuming.on_seek, HANDLE),
+    Command.GET_LAST_MESSAGE_ID: CommandSpec(consuming.on_last_message_id, HANDLE),
+    Command.CONSUMER_STATS: CommandSpec(consuming.on_consumer_stats, HANDLE),
+    Command.CLOSE_CONSUMER: CommandSpec(consuming.on_close_consumer, HANDLE, when_gone=True),
+    Command.GET_SCHEMA: CommandSpec(schema_commands.on_get_schema, _MAY_READ_SCHEMA),
+    Command.GET_OR_CREATE_SCHEMA: CommandSpec(schema_commands.on_get_or_create_schema, _MAY_REGISTER_SCHEMA),
+    **dict.fromkeys(_TRANSACTION_BODIES, CommandSpec(_on_transaction, NoPermissionNeeded.REFUSED)),
+}
+"""Declaration of every command of clients."""
+
+
+def _table(handlers: Mapping[int, Handler]) -> CommandTable:
+    return CommandTable(
+        on_send=producing.on_send,
+        on_send_run=producing.on_send_run,
+        on_single_ack=consuming.on_single_ack,
+        handlers=handlers,
+        before_connect=frozenset(kind for kind, spec in COMMANDS.items() if spec.before_connect),
+        quick=frozenset(kind for kind, spec in COMMANDS.items() if spec.quick),
+        calm=frozenset(kind for kind, spec in COMMANDS.items() if spec.calm),
+        when_gone=frozenset(kind for kind, spec in COMMANDS.items() if spec.when_gone),
+    )
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    kind: spec.handler for kind, spec in COMMANDS.items() if spec.handler is not None
 }
 
-TABLE = CommandTable(
-    on_send=producing.on_send,
-    on_send_run=producing.on_send_run,
-    on_single_ack=consuming.on_single_ack,
-    handlers=HANDLERS,
-)
+
+def _guarded(kind: int, handler: Handler) -> Handler:
+    needs = COMMANDS[kind].needs
+    return handler if isinstance(needs, NoPermissionNeeded) else guarded(needs, handler)
+
+
+TABLE: Final = _table(HANDLERS)
+GUARDED_TABLE: Final = _table({kind: _guarded(kind, handler) for kind, handler in HANDLERS.items()})
+"""`TABLE` for brokers with authorization."""

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from geminga.broker.rules.effective_policies import UnackedRedelivery
 from geminga.broker.rules.json_values import number_of
-from geminga.broker.rules.policies import UnackedRedelivery
 from geminga.broker.scheduler import Scheduler, Timer
 
 log = logging.getLogger("geminga.broker")

@@ -17,7 +17,7 @@ from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.rules.policies import Policies
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler, Timer
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreBusy, StoreError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from geminga.broker.rules.policies import Policies, ThrottleRate
+from geminga.broker.rules.effective_policies import Policies, ThrottleRate
 
 BURST_SECONDS: Final = 0.1
 """Capacity of a bucket: tokens of this time can be used at once after a pause, at least one message."""

@@ -43,48 +43,36 @@ def _seconds_of_ms(text: str) -> float:
         return inf  # the setting's check refuses it with the allowed values
 
 
+def _ms_of_seconds(value: float) -> int:
+    return max(-1, int(value * 1000))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
 class _Dynamic(NamedTuple):
     field: str
     """Name of the field in `BrokerSettings`."""
     read: Callable[[str], Any]
-    show: Callable[[Any], Any] = lambda value: value
+    show: Callable[[Any], Any]
 
+
+_FORMS: Final[Mapping[str, tuple[Callable[[str], Any], Callable[[Any], Any]]]] = {
+    "bool": (_flag, _same),
+    "int": (_number, _same),
+    "int | None": (_number, _same),
+    "float": (_seconds_of_ms, _ms_of_seconds),
+    "str": (str, _same),
+    "TopicKind": (str, _same),
+}
+"""Functions from and to the text of a setting, by the type of its field; seconds are given in ms."""
 
 DYNAMIC: Final[Mapping[str, _Dynamic]] = MappingProxyType(
     {
-        "allowAutoSubscriptionCreation": _Dynamic("auto_create_subscriptions", _flag),
-        "allowAutoTopicCreation": _Dynamic("auto_create_topics", _flag),
-        "allowAutoTopicCreationType": _Dynamic("auto_create_topic_kind", str),
-        "backlogQuotaDefaultLimitBytes": _Dynamic("backlog_quota_bytes", _number),
-        "backlogQuotaDefaultLimitSecond": _Dynamic("backlog_quota_seconds", _number),
-        "backlogQuotaDefaultRetentionPolicy": _Dynamic("backlog_quota_action", str),
-        "brokerDeduplicationEnabled": _Dynamic("deduplication", _flag),
-        "brokerDeleteInactiveTopicsEnabled": _Dynamic("delete_inactive_topics", _flag),
-        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": _Dynamic("inactive_topic_seconds", _number),
-        "brokerPublisherThrottlingMaxByteRate": _Dynamic("publish_rate_bytes_max", _number),
-        "brokerPublisherThrottlingMaxMessageRate": _Dynamic("publish_rate_messages_max", _number),
-        "defaultNumPartitions": _Dynamic("auto_create_partitions", _number),
-        "defaultRetentionSizeInMB": _Dynamic("retention_megabytes", _number),
-        "defaultRetentionTimeInMinutes": _Dynamic("retention_minutes", _number),
-        "dispatchThrottlingRateInByte": _Dynamic("dispatch_rate_bytes_max", _number),
-        "dispatchThrottlingRateInMsg": _Dynamic("dispatch_rate_messages_max", _number),
-        "dispatchThrottlingRatePerSubscriptionInByte": _Dynamic("subscription_dispatch_rate_bytes", _number),
-        "dispatchThrottlingRatePerSubscriptionInMsg": _Dynamic(
-            "subscription_dispatch_rate_messages", _number
-        ),
-        "dispatchThrottlingRatePerTopicInByte": _Dynamic("topic_dispatch_rate_bytes", _number),
-        "dispatchThrottlingRatePerTopicInMsg": _Dynamic("topic_dispatch_rate_messages", _number),
-        "managedLedgerOffloadAutoTriggerSizeThresholdBytes": _Dynamic("offload_threshold_bytes", _number),
-        "managedLedgerOffloadDeletionLagMs": _Dynamic(
-            "offload_deletion_lag_seconds", _seconds_of_ms, lambda value: max(-1, int(value * 1000))
-        ),
-        "managedLedgerOffloadThresholdInSeconds": _Dynamic("offload_threshold_seconds", _number),
-        "maxPublishRatePerTopicInBytes": _Dynamic("topic_publish_rate_bytes", _number),
-        "maxPublishRatePerTopicInMessages": _Dynamic("topic_publish_rate_messages", _number),
-        "maxUnackedMessagesPerConsumer": _Dynamic("unacked_messages_per_consumer_max", _number),
-        "maxUnackedMessagesPerSubscription": _Dynamic("unacked_messages_per_subscription_max", _number),
-        "subscriptionExpirationTimeMinutes": _Dynamic("subscription_expiration_minutes", _number),
-        "ttlDurationDefaultInSeconds": _Dynamic("message_ttl_seconds", _number),
+        field.metadata["dynamic"]: _Dynamic(field.name, *_FORMS[str(field.type)])
+        for field in dataclasses.fields(BrokerSettings)
+        if field.metadata.get("dynamic")
     }
 )
 """Settings that can be changed. Ports, addresses, folders and authentication are set at the start only."""

@@ -18,22 +18,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from geminga.broker.rules.effective_policies import Policies, cautious, resolve
 from geminga.broker.rules.policies import (
     InvalidRequest,
-    Policies,
     RuleViolation,
     bundle_ranges,
-    cautious,
     check_document,
     check_policy,
     check_resource_group,
-    resolve,
     words,
 )
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore, StoredValue
+from geminga.policies import NamespaceScope, declared
 
 log = logging.getLogger("geminga.broker")
 
@@ -62,31 +61,17 @@ _DEFAULT_NAMESPACES = (("public", "default"), ("pulsar", "system"))
 _ABOUT_PERMISSIONS = ("auth_policies", "subscription_auth_mode")
 _PRESENT_WHEN_UNSET: Mapping[str, Any] = {
     "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
-    "allowed_clusters": [],
     "backlog_quota_map": {},
     "clusterDispatchRate": {},
-    "topicDispatchRate": {},
-    "subscriptionDispatchRate": {},
-    "replicatorDispatchRate": {},
-    "clusterSubscribeRate": {},
-    "publishMaxMessageRate": {},
     "latency_stats_sample_rate": {},
     "deleted": False,
-    "encryption_required": False,
-    "subscription_auth_mode": "None",
-    "offload_threshold": -1,
-    "offload_threshold_in_seconds": -1,
-    "schema_compatibility_strategy": "UNDEFINED",
-    "is_allow_auto_update_schema": True,
-    "schema_validation_enforced": False,
-    "subscription_types_enabled": [],
     "properties": {},
-    "migrated": False,
-    "dispatcherPauseOnAckStatePersistentEnabled": False,
+} | {
+    policy.field: {} if policy.by_cluster else policy.default
+    for policy in declared(NamespaceScope)
+    if policy.by_cluster or policy.default is not None
 }
 """Values that Pulsar shows in a namespace's policies even if they are not set."""
-
-
 _OFFLOAD_TWINS: Mapping[str, str] = {
     "offload_threshold": "managedLedgerOffloadThresholdInBytes",
     "offload_threshold_in_seconds": "managedLedgerOffloadThresholdInSeconds",

@@ -23,8 +23,8 @@ from geminga.broker.rules.compatibility import (
     comparisons,
     meaning,
 )
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.rules.namespaces import NamespaceRegistry
-from geminga.broker.rules.policies import Policies
 from geminga.errors import InvalidTopicName, StoreDamaged, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore

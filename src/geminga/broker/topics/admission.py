@@ -6,7 +6,7 @@ from typing import Protocol
 
 from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.entries import head_of
-from geminga.broker.rules.policies import Policies
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.topics.dedup import Deduplication, DedupVerdict
 from geminga.broker.topics.pending_adds import DedupRecord

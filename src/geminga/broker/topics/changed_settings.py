@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from geminga.broker.cooperative import Job
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.rules.namespaces import NamespaceRegistry, PoliciesBefore
-from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.record import Json, decode_json, encode_json
 from geminga.broker.topics.topic import TopicServices

@@ -28,7 +28,7 @@ from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscript
 from geminga.broker.entries import count_of, head_of
 from geminga.broker.latest_per_key import LatestPerKey
 from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.rules.policies import Policies
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreBusy, StoreError

@@ -18,7 +18,7 @@ from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import arrived_ms
-from geminga.broker.rules.policies import Policies
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.topics.expiry_index import NEVER, ExpiryIndex
 from geminga.broker.topics.maintenance_queue import ROUND_SECONDS

@@ -10,7 +10,7 @@ from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.delivery.selectors import ConsistentHashSelector, Selector, StickySelector
 from geminga.broker.entries import head_of, sticky_key
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.policies import Policies
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.producer import Producer, slow_down
 from geminga.broker.topics.quota import QuotaExceeded

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from geminga.broker.managed_ledger import ManagedLedger, Segment
-from geminga.broker.rules.policies import Policies
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.errors import StoreError
 from geminga.ledger.api import EntryStore, Tier, TieredLedger

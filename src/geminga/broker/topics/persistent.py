@@ -12,7 +12,7 @@ from geminga.broker.entries import backlog_count
 from geminga.broker.managed_ledger import ManagedLedger, Segment, ledger_limits
 from geminga.broker.position_lookup import offset_by_time
 from geminga.broker.refusal import Refused, storage_refusal
-from geminga.broker.rules.policies import Policies
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Timer
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import compaction, deadlines, offloading, quota

@@ -20,7 +20,7 @@ from typing import Protocol
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import offset_by_time
-from geminga.broker.rules.policies import Policies
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.topics.access import ProducerAccess
 from geminga.by_fields import ByFields

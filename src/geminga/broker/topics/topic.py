@@ -11,7 +11,7 @@ from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.limits import RateLimit, TopicLimits
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
-from geminga.broker.rules.policies import Policies
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.access import ProducerAccess

@@ -19,8 +19,8 @@ from typing import Final
 from geminga.broker.background_jobs import BackgroundJobs
 from geminga.broker.cooperative import Job
 from geminga.broker.refusal import Refused
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.rules.namespaces import NamespaceRegistry
-from geminga.broker.rules.policies import Policies
 from geminga.broker.topics import deadlines, expiry
 from geminga.broker.topics.changed_settings import ChangedSettings
 from geminga.broker.topics.expiry_index import Due

@@ -14,8 +14,8 @@ from functools import partial
 
 from geminga.broker.cooperative import Job
 from geminga.broker.refusal import Refused, storage_refusal
+from geminga.broker.rules.effective_policies import Policies, cautious
 from geminga.broker.rules.namespaces import NamespaceRegistry
-from geminga.broker.rules.policies import Policies, cautious
 from geminga.broker.topics import deadlines
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.maintenance_queue import UNUSED_SECONDS

@@ -1,4 +1,4 @@
-"""Typed values of admin REST; the public names are in `geminga.admin`.
+"""Typed values of admin REST; the public names are in `geminga.admin`, and `geminga.policies` has policies.
 
 Sizes are in bytes and rates per second unless a field's name says otherwise; -1 means "no limit" where Pulsar
 uses it so. Statistics keep the whole JSON in ``raw``.
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from geminga.client.admin.records import named, nothing, raw
 from geminga.ids import MessageId
+from geminga.records import named, nothing, raw
 
 Names = list[str]
 """Names of topics, namespaces and so on."""
@@ -54,147 +54,6 @@ class BrokerInfo:
     """URL of its admin REST."""
     broker_id: str = ""
     """Its id among the brokers."""
-
-
-# --- policies -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Retention:
-    """Retention of acknowledged messages: deleted after ``minutes``, or when there are more than
-    ``megabytes``; -1: no limit, 0 for both: deleted at once."""
-
-    minutes: int = named("retentionTimeInMinutes", 0)
-    """Minutes; -1: no limit."""
-    megabytes: int = named("retentionSizeInMB", 0)
-    """Megabytes; -1: no limit."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BacklogQuota:
-    """Limit of a subscription's backlog, in ``limit_bytes`` or by the age of its oldest message in
-    ``limit_seconds`` (-1: no limit), and the action beyond it.
-
-    ``policy``: ``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``.
-    """
-
-    limit_bytes: int = named("limitSize", -1)
-    """Bytes; -1: no limit."""
-    limit_seconds: int = named("limitTime", -1)
-    """Age in seconds; -1: no limit."""
-    policy: str = "producer_request_hold"
-    """Action beyond the limit."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Persistence:
-    """Copies of entries on bookies; an embedded broker stores the setting and has one copy."""
-
-    ensemble: int = named("bookkeeperEnsemble", 2)
-    """Number of bookies that a ledger is spread over."""
-    write_quorum: int = named("bookkeeperWriteQuorum", 2)
-    """Number of copies of an entry."""
-    ack_quorum: int = named("bookkeeperAckQuorum", 2)
-    """Number of copies stored before a receipt."""
-    mark_delete_rate_max: float = named("managedLedgerMaxMarkDeleteRate", 0.0)
-    """Updates of a cursor per second; 0: no limit."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DispatchRate:
-    """Limits on messages and bytes sent to consumers per period; -1: no limit."""
-
-    messages: int = named("dispatchThrottlingRateInMsg", -1)
-    """Messages per period; -1: no limit."""
-    bytes: int = named("dispatchThrottlingRateInByte", -1)
-    """Bytes per period; -1: no limit."""
-    period_seconds: int = named("ratePeriodInSecond", 1)
-    """Length of the period in seconds."""
-    relative_to_publish_rate: bool = False
-    """Whether the limits are added to the publish rate."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublishRate:
-    """Limits on messages and bytes accepted per second; -1: no limit."""
-
-    messages: int = named("publishThrottlingRateInMsg", -1)
-    """Messages per second; -1: no limit."""
-    bytes: int = named("publishThrottlingRateInByte", -1)
-    """Bytes per second; -1: no limit."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SubscribeRate:
-    """Limit on subscribe requests of a consumer per period; -1: no limit."""
-
-    subscribes_per_consumer: int = named("subscribeThrottlingRatePerConsumer", -1)
-    """Requests per period; -1: no limit."""
-    period_seconds: int = named("ratePeriodInSecond", 30)
-    """Length of the period in seconds."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DelayedDelivery:
-    """Delayed delivery of messages: whether it is allowed, and its precision."""
-
-    active: bool = True
-    """Whether delayed delivery is allowed."""
-    tick_milliseconds: int = named("tickTime", 1000)
-    """Largest delay in milliseconds beyond the requested time."""
-    delay_milliseconds_max: int = named("maxDeliveryDelayInMillis", 0)
-    """Longest delay in milliseconds; 0: no limit."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InactiveTopics:
-    """Deletion of unused topics.
-
-    ``mode``: ``delete_when_no_subscriptions`` or ``delete_when_subscriptions_caught_up``.
-    """
-
-    delete: bool = named("deleteWhileInactive", True)
-    """Whether unused topics are deleted."""
-    inactive_seconds_max: int = named("maxInactiveDurationSeconds", 60)
-    """Seconds of inactivity until deletion."""
-    mode: str = named("inactiveTopicDeleteMode", "delete_when_no_subscriptions")
-    """Condition under which a topic counts as inactive."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AutoTopicCreation:
-    """Automatic creation of topics by the first producer or consumer, and their type (``non-partitioned`` or
-    ``partitioned``)."""
-
-    allow: bool = named("allowAutoTopicCreation", True)
-    """Whether topics are created automatically."""
-    topic_type: str = "non-partitioned"
-    """Type of the created topics."""
-    default_partitions: int | None = named("defaultNumPartitions", None)
-    """Number of partitions, for ``partitioned``."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AutoSubscriptionCreation:
-    """Automatic creation of subscriptions by the first consumer."""
-
-    allow: bool = named("allowAutoSubscriptionCreation", True)
-    """Whether subscriptions are created automatically."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RedeliverUnacked:
-    """Geminga only: redelivery of messages that stay unacknowledged for ``after_seconds``.
-
-    ``after_seconds`` 0: never; ``age_seconds_max`` 0: no limit on their age.
-    """
-
-    after_seconds: float = 0.0
-    """Seconds without acknowledgement until redelivery; 0: never."""
-    messages_per_second_max: int = 1000
-    """Messages that a subscription redelivers per second."""
-    age_seconds_max: int = 0
-    """Age in seconds above which messages are not redelivered; 0: no limit."""
 
 
 # --- statistics -----------------------------------------------------------------------------------

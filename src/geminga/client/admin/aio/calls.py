@@ -14,10 +14,10 @@ from geminga.client.admin.exchange import (
     make_request,
     parse_admin_url,
 )
-from geminga.client.admin.records import decode, encode
 from geminga.client.admin.transport import AsyncTransport, async_credentials, async_pause
 from geminga.connection.authentication import REFRESH_CHALLENGE
 from geminga.errors import AlreadyClosed, PulsarException
+from geminga.records import decode, encode
 
 T = TypeVar("T")
 

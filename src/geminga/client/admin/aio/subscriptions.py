@@ -21,13 +21,13 @@ from geminga.client.admin.messages import (
     milliseconds,
     seconds,
 )
-from geminga.client.admin.records import decode
 from geminga.client.admin.types import Explanation, Explanations, Messages, Names
 from geminga.config import check_choice, check_int
 from geminga.diagnosis.conclude import explanation
 from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.errors import AdminNotFound, AdminSubscriptionNotFound
 from geminga.ids import MessageId
+from geminga.records import decode
 
 
 class Subscriptions(AdminSection):

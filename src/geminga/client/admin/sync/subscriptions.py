@@ -21,7 +21,6 @@ from geminga.client.admin.messages import (
     milliseconds,
     seconds,
 )
-from geminga.client.admin.records import decode
 from geminga.client.admin.sync.calls import AdminSection
 from geminga.client.admin.sync.tenants import Brokers
 from geminga.client.admin.sync.topics import Topic, Topics
@@ -31,6 +30,7 @@ from geminga.diagnosis.conclude import explanation
 from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.errors import AdminNotFound, AdminSubscriptionNotFound
 from geminga.ids import MessageId
+from geminga.records import decode
 
 
 class Subscriptions(AdminSection):

@@ -19,9 +19,10 @@ R = TypeVar("R")
 RAW = "raw"
 
 
-def named(json_name: str, default: Any) -> Any:
-    """Return a field with a different JSON name."""
-    return dataclasses.field(default=default, metadata={"json": json_name})
+def named(json_name: str, default: Any, **limits: Any) -> Any:
+    """Return a field with a JSON name. ``limits``: ``minimum``, ``maximum`` or ``choices`` that a broker
+    allows."""
+    return dataclasses.field(default=default, metadata={"json": json_name, "limits": limits})
 
 
 def nothing() -> Any:
@@ -40,7 +41,7 @@ def camel(name: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _plan(kind: type) -> tuple[tuple[str, str, Any], ...]:
+def plan(kind: type) -> tuple[tuple[str, str, Any], ...]:
     """Return (field, JSON name, type) of each field of a record."""
     hints = typing.get_type_hints(kind)
     return tuple(
@@ -79,7 +80,7 @@ def decode(kind: Any, value: Any, what: str = "the answer") -> Any:
 def _record(kind: Any, value: Mapping[str, Any], what: str) -> Any:
     given = {
         name: decode(inner, value[json_name], f"{what}.{json_name}")
-        for name, json_name, inner in _plan(kind)
+        for name, json_name, inner in plan(kind)
         if value.get(json_name) is not None
     }
     if RAW in kind.__dataclass_fields__:
@@ -101,7 +102,7 @@ def encode(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             json_name: encode(getattr(value, name))
-            for name, json_name, _ in _plan(type(value))
+            for name, json_name, _ in plan(type(value))
             if getattr(value, name) is not None
         }
     if isinstance(value, Mapping):
