@@ -29,7 +29,12 @@ _REASONS_AT_ONCE = 10
     "--to-name",
     "target_name",
     metavar="NAME",
-    help="The target cluster's name; its messages are not copied back.  [default: from the cluster]",
+    help="The target cluster's name, for --forward.  [default: from the cluster]",
+)
+@click.option(
+    "--forward",
+    is_flag=True,
+    help="Copy also messages that a mirror or geo-replication brought to the source, except the target's.",
 )
 @click.option(
     "--no-subscriptions", "subscriptions", flag_value=False, default=True, help="Do not mirror subscriptions."
@@ -64,8 +69,11 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
     """Copy messages, schemas and subscriptions of topics to another cluster, continuously.
 
     Runs until Ctrl-C or SIGTERM. A restart resumes at the position recorded in the target. New topics and
-    partitions are included. A mirror in the opposite direction may run at the same time; each message is
-    copied once.
+    partitions are included.
+
+    A message is copied only from the cluster where it was published (as in geo-replication), so mirrors may
+    connect any clusters in both directions. In a chain A to B to C, the messages of A reach C only with a
+    mirror from A to C, or with --forward on the second mirror.
     """
     import logging
 

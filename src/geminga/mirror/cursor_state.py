@@ -158,10 +158,6 @@ def went_back(known: CursorState, state: CursorState) -> bool:
     return False
 
 
-def newest_of(inside: InternalStats) -> Position:
-    return parse_position(inside.last_confirmed_entry)
-
-
 def cursor_of(inside: InternalStats, name: str) -> tuple[str, str]:
     """Return a subscription's mark-delete position and a digest of its holes; empty if it does not exist."""
     cursor = inside.cursors.get(name)

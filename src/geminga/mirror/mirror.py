@@ -23,7 +23,6 @@ from geminga.errors import AdminError, InvalidConfiguration, PulsarException
 from geminga.ids import TopicName
 from geminga.mirror.cluster_pair import ClusterPair, PartitionState
 from geminga.mirror.cursors import CursorMirror
-from geminga.mirror.keys import StampKeys
 from geminga.mirror.pairing import MirrorRefused, subscription_of
 from geminga.mirror.partition import PartitionMirror
 from geminga.mirror.patterns import MirrorPattern
@@ -143,11 +142,9 @@ class Mirror(LongRunning[MirrorStatus]):
                     source_admin=source_admin,
                     target_admin=target_admin,
                     source_name=names[0],
-                    target_name=names[1],
+                    forwarded_to=names[1] if settings.forward else None,
                     mirror=settings.name or names[0],
                     on_mismatch=settings.on_mismatch,
-                    source_keys=StampKeys(source_admin),
-                    target_keys=StampKeys(target_admin),
                 ),
             )
             if settings.metrics_port is not None:
@@ -224,6 +221,11 @@ async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> 
                 "with --from-name or --to-name"
             )
         names.append(clusters[0])
+    if settings.forward and names[0] == names[1]:
+        raise InvalidConfiguration(
+            f"forward: both clusters are called {names[0]!r}, so that messages of the target cannot be "
+            "recognised by their cluster's name; give different names, with --from-name or --to-name"
+        )
     return names[0], names[1]
 
 
@@ -439,8 +441,6 @@ class _Run:
         self._ends.window_bytes = max(WINDOW_BYTES_MIN, min(WINDOW_BYTES_MAX, share))
         opening = asyncio.Semaphore(_OPENING_AT_ONCE)
         await asyncio.gather(*(self._add(one, opening) for one in new))
-        with _told_of("source"):
-            await self._ends.source_keys.keep()
         return took
 
     async def _add(self, found: SourceTopic, opening: asyncio.Semaphore) -> None:
@@ -564,6 +564,6 @@ def _status_of(part: _Part) -> PartitionStatus:
         error="" if mirror.error is None else str(mirror.error),
         subscriptions=tuple(
             SubscriptionStatus(name, "" if one.marked is None else str(one.marked), one.note)
-            for name, one in sorted(dict(part.cursors.applied).items())
+            for name, one in sorted(dict(part.cursors.followed).items())
         ),
     )
