@@ -97,7 +97,7 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
             say(f"{start}geminga: {reason}")
         if more := len(new[_REASONS_AT_ONCE:]):
             say(f"{start}geminga: and {more} more")
-        if said - set(status.warnings) and not any(one.error for one in status.partitions):
+        if said - reasons.keys() and not any(one.error for one in status.partitions):
             say(f"{start}geminga: all topics are mirrored again")
         said.clear()
         said.update(reasons)

@@ -19,7 +19,7 @@ from geminga.client.cluster import Cluster
 from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
 from geminga.client.web_address import find_admin_url
-from geminga.errors import AdminError, InvalidConfiguration, PulsarException
+from geminga.errors import AdminError, InvalidConfiguration, NotConnected, PulsarException
 from geminga.ids import TopicName
 from geminga.mirror.cluster_pair import ClusterPair, PartitionState
 from geminga.mirror.cursors import CursorMirror
@@ -49,6 +49,7 @@ START_SECONDS_MAX = 60.0
 LAST_LOOK_SECONDS = 5.0
 """Time limit of the wait for the final lags."""
 BATCH_INDEX_ACKS = "acknowledgmentAtBatchIndexLevelEnabled"
+_NOT_FOLLOWED = "subscriptions are not mirrored at present"
 _OPENING_AT_ONCE = 32
 _ROUND_SECONDS = 0.05
 _REST = 4.0
@@ -166,7 +167,10 @@ class Mirror(LongRunning[MirrorStatus]):
                 if not error.retriable or _is_hopeless(error) or time.monotonic() >= until:
                     raise
                 if not is_logged:
-                    logger.warning("waiting for %.0f s: %s", until - time.monotonic(), error)
+                    text = f"waiting for up to {until - time.monotonic():.0f} s: {error}"
+                    logger.warning("%s", text)
+                    if self._on_status is not None:
+                        self._on_status(replace(self.status(), warnings=(text,)))
                 is_logged = True
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 0.5)
@@ -317,6 +321,8 @@ class _Run:
         self._refused: dict[str, str] = {}
         self._known: dict[str, int] = {}
         self._unmatched: tuple[str, ...] = ()
+        self._troubles: dict[str, str] = {}
+        """What does not work at present beside the copying itself, by job."""
         self._first: set[str] | None = None
         """Topics that existed at the start."""
 
@@ -356,10 +362,12 @@ class _Run:
     ) -> None:
         """Run discovery, status and subscriptions until ``until`` is done or nothing is left to do."""
         keepers: list[asyncio.Task[Any]] = [
-            asyncio.create_task(self._every(self.settings.discovery_seconds, self._discover)),
-            asyncio.create_task(self._every(LAG_SECONDS, self._look)),
+            asyncio.create_task(
+                self._every(self.settings.discovery_seconds, "no search for new topics", self._discover)
+            ),
+            asyncio.create_task(self._every(LAG_SECONDS, "the lag is not known", self._look)),
             # Separate from `_look`, which waits while the source does not answer.
-            asyncio.create_task(self._every(LAG_SECONDS, lambda: self._show(on_status))),
+            asyncio.create_task(self._every(LAG_SECONDS, "no status", lambda: self._show(on_status))),
             asyncio.create_task(self._follow_always()),
         ]
         try:
@@ -399,21 +407,27 @@ class _Run:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _every(self, seconds: float, call: Callable[[], Awaitable[float | None]]) -> None:
-        """Run ``call`` periodically. It returns the seconds that set the pause; None: its whole duration."""
-        pause, failure = seconds, ""
+    async def _every(self, seconds: float, harm: str, call: Callable[[], Awaitable[float | None]]) -> None:
+        """Run ``call`` periodically. It returns the seconds that set the pause; None: its whole duration.
+        ``harm``: what its failure means."""
+        pause = seconds
         while True:
             await asyncio.sleep(pause)
             started, took = time.monotonic(), None
             try:
                 took = await call()
-                failure = ""
+                self._troubles.pop(harm, None)
             except (PulsarException, OSError) as error:
-                logger.log(logging.DEBUG if str(error) == failure else logging.WARNING, "%s", error)
-                failure = str(error)
+                self._failed(harm, error)
             except Exception:
                 logger.exception("unexpected error in the mirror")
             pause = max(seconds, (time.monotonic() - started if took is None else took) * _REST)
+
+    def _failed(self, harm: str, error: Exception) -> None:
+        """Note what does not work; log it when it begins."""
+        text = f"{harm}: {error}"
+        logger.log(logging.DEBUG if self._troubles.get(harm) == text else logging.WARNING, "%s", text)
+        self._troubles[harm] = text
 
     # --- topics ---------------------------------------------------------------------------------------
 
@@ -502,8 +516,11 @@ class _Run:
             try:
                 moved = await part.cursors.follow()
                 part.followed |= at_goal and part.mirror.state is PartitionState.COPYING
+                self._troubles.pop(_NOT_FOLLOWED, None)
+            except NotConnected as error:
+                logger.debug("subscriptions of %s are not mirrored yet: %s", part.mirror.topic, error)
             except (PulsarException, OSError) as error:
-                logger.warning("subscriptions of %s are not followed yet: %s", part.mirror.topic, error)
+                self._failed(_NOT_FOLLOWED, error)
             except Exception:
                 logger.exception("unexpected error with the subscriptions of %s", part.mirror.topic)
             part.was_followed(time.monotonic(), seconds, len(self._parts) * QUIET_SECONDS, moved=moved)
@@ -531,7 +548,7 @@ class _Run:
                 try:
                     await part.mirror.look()
                 except (PulsarException, OSError) as error:
-                    logger.warning("what %s has is not known: %s", part.mirror.topic, error)
+                    logger.debug("what %s has is not known: %s", part.mirror.topic, error)
 
     def status(self) -> MirrorStatus:
         settings = self.settings
@@ -543,7 +560,7 @@ class _Run:
             partitions=tuple(_status_of(part) for part in list(self._parts.values())),
             refused=tuple(self._refused.items()),
             unmatched=self._unmatched,
-            warnings=self.warnings,
+            warnings=(*self.warnings, *self._troubles.values()),
         )
 
 

@@ -96,7 +96,8 @@ class MirrorStatus:
     unmatched: Sequence[str] = ()
     """Patterns that match no topic of the source."""
     warnings: Sequence[str] = ()
-    """Limits of the target cluster that affect its users."""
+    """Limits of the target cluster that affect its users, and what fails at present beside the copying, for
+    example because an admin address does not answer."""
 
     @property
     def messages(self) -> int:
