@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from geminga.asyncio import Admin
-from geminga.client.context import ClientContext
+from geminga.entries import ClientContext
 
 
 class PartitionState(Enum):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 
 from geminga.admin import InternalStats
-from geminga.client.entry_consumer import EntryConsumer
+from geminga.entries import EntryConsumer
 from geminga.errors import AdminConflict, ConsumerBusy, NotConnected
 from geminga.ids import MessageId
 from geminga.mirror.cluster_pair import ClusterPair, PartitionState

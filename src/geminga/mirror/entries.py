@@ -13,14 +13,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from geminga.entries import (
+    Buffer,
+    Entry,
+    MessageMetadata,
+    checksum_matches,
+    crc32c,
+    metadata_size,
+    parse_entry,
+    text,
+    varint,
+)
 from geminga.errors import CorruptPayload
 from geminga.mirror.positions import Position
 from geminga.mirror.replication_stamp import PAIR_BYTES, ReplicationStamp, stamp_in
-from geminga.wire.checksum import Buffer, crc32c
-from geminga.wire.metadata import Entry, checksum_matches, metadata_size, parse_entry
-from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.strict import text
-from geminga.wire.varint import varint
 
 _REPLICATED_FROM_TAG = b"\x2a"
 _MAGIC = b"\x0e\x01"
@@ -100,7 +106,7 @@ class EntryRewriter:
         messages = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
         return TargetEntry(_MAGIC + checksum.to_bytes(4, "big") + sized, payload, max(1, messages))
 
-    def _map_version(self, metadata: pb.MessageMetadata) -> bool:
+    def _map_version(self, metadata: MessageMetadata) -> bool:
         version = bytes(metadata.schema_version)
         try:
             mapped = self.schema_versions[version]

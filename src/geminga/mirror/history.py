@@ -12,12 +12,10 @@ from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
 from geminga.admin import InternalStats
-from geminga.client.context import ClientContext
-from geminga.client.entry_reader import next_entry, open_entries
+from geminga.entries import ClientContext, Entry, RawEntry, next_entry, open_entries, parse_entry
 from geminga.errors import CorruptPayload, Timeout
 from geminga.mirror.entries import stamp_of
 from geminga.mirror.positions import NOWHERE, Position, parse_position
-from geminga.wire.metadata import Entry, RawEntry, parse_entry
 
 _LOOK_ENTRIES = 4
 """Number of newest entries that are read first; each further step reads four times as many."""

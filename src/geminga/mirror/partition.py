@@ -16,10 +16,7 @@ from collections import deque
 from typing import NamedTuple
 
 from geminga.admin import InternalStats
-from geminga.client.entry_consumer import EntryConsumer
-from geminga.client.entry_publisher import EntryPublisher
-from geminga.connection.backoff import Backoff
-from geminga.consumer.message import ReceivedEntry
+from geminga.entries import EntryConsumer, EntryPublisher, ReceivedEntry, parse_entry
 from geminga.errors import (
     AdminError,
     ConnectError,
@@ -38,7 +35,6 @@ from geminga.mirror.pairing import MirrorRefused, Pair, find_pair, readers_of, s
 from geminga.mirror.position_map import PositionMap
 from geminga.mirror.positions import NOWHERE, Position, parse_position, position_of, sequence_id_of
 from geminga.mirror.schemas import SchemaMirror
-from geminga.wire.metadata import parse_entry
 
 logger = logging.getLogger("geminga.mirror")
 
@@ -51,7 +47,9 @@ _DRAIN_SECONDS = 10.0
 _LAST_ACK_SECONDS = 5.0
 _CLAIM_SECONDS = 10.0
 """Longest wait for an entry to become readable that the target's deduplication knows already."""
-_BACKOFF_SECONDS_MAX = 10.0
+_RETRY_SECONDS = 0.1
+_RETRY_SECONDS_MAX = 10.0
+"""First and longest pause after an error; it doubles until an entry is copied."""
 _STEADY_SECONDS = 5.0
 """A connection that ends after this time of copying is logged only if the next attempt fails: brokers unload
 topics, and move them to other brokers."""
@@ -121,7 +119,7 @@ class PartitionMirror:
 
     async def run(self) -> None:
         """Run until cancelled, or until the user has to decide (`PartitionState.FAILED`)."""
-        backoff = Backoff(self._ends.source.random.random, maximum_seconds=_BACKOFF_SECONDS_MAX)
+        delay = 0.0
         try:
             while True:
                 before = self.counters.entries
@@ -134,12 +132,11 @@ class PartitionMirror:
                     if isinstance(error, OperationNotSupported) and not isinstance(error, AdminError):
                         self._failed(error)
                         return
-                    if self.counters.entries > before:
-                        backoff.reset()
-                    delay = backoff.next()
+                    delay = 0.0 if self.counters.entries > before else delay
+                    delay = min(2 * delay, _RETRY_SECONDS_MAX) or _RETRY_SECONDS
                     self._log(error, delay)
                     self._set(PartitionState.WAITING, error)
-                    await asyncio.sleep(delay)
+                    await asyncio.sleep(delay * self._ends.source.random.uniform(0.9, 1.0))
         except asyncio.CancelledError:
             self._set(PartitionState.STOPPED, self.error)
             raise

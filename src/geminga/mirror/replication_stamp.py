@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from geminga.entries import ORIGIN_FIELD, read_varint, varint
 from geminga.mirror.positions import Position
-from geminga.wire.metadata import ORIGIN_FIELD
-from geminga.wire.varint import read_varint, varint
 
 PAIR_BYTES: Final = 8
 _TAG = varint(ORIGIN_FIELD << 3 | 2)
