@@ -85,6 +85,8 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
     source, target = cluster_of_side("from", given), cluster_of_side("to", given)
     settings = MirrorSettings(source=source, target=target, memory_bytes=memory_mib << 20, **given)
     show_warnings()
+    if settings.target_name is not None and not settings.forward:
+        say("geminga: --to-name has no effect without --forward: every message of another cluster is skipped")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.ERROR)
     is_terminal = sys.stderr.isatty()
     start, said = "\r\x1b[K" if is_terminal else "", set[str]()

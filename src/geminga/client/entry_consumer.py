@@ -75,7 +75,7 @@ class EntryConsumer:
         return self._handle.driver.detached
 
     def take(self) -> ReceivedEntry:
-        """Return the first of `entries`; more is fetched in its place."""
+        """Remove and return the first of `entries`, so that the broker may send another one."""
         entry = self.entries.popleft()
         self._consumer.group.took_entries([entry])
         return entry

@@ -219,12 +219,12 @@ async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> 
             continue
         with _told_of(side):
             clusters = [name for name in await admin.clusters.list() if name != "global"]
-        if len(clusters) != 1:
+        if len(clusters) != 1 and (side == "source" or settings.forward):
             raise InvalidConfiguration(
                 f"{admin.admin_url} knows the clusters {', '.join(clusters) or 'none'}: say which one it is, "
                 "with --from-name or --to-name"
             )
-        names.append(clusters[0])
+        names.append("".join(clusters[:1]))
     if settings.forward and names[0] == names[1]:
         raise InvalidConfiguration(
             f"forward: both clusters are called {names[0]!r}, so that messages of the target cannot be "
@@ -322,7 +322,7 @@ class _Run:
         self._known: dict[str, int] = {}
         self._unmatched: tuple[str, ...] = ()
         self._troubles: dict[str, str] = {}
-        """What does not work at present beside the copying itself, by job."""
+        """Faults of jobs beside the copying, by their harm, while they last."""
         self._first: set[str] | None = None
         """Topics that existed at the start."""
 
