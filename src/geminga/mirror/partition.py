@@ -272,14 +272,20 @@ class PartitionMirror:
         last = parse_position(stats.last_confirmed_entry)
         self._sizes.learn(stats, min(marked, self.done).ledger if self._begun else marked.ledger)
         claimed = position_of(publisher.last_sequence_id)
-        mirrored = NOWHERE
+        newest = None
         if not pair.fresh and max(last, claimed) > marked:
             # Deduplication forgets ids, over time and when a broker dies. Stored entries are reliable.
             newest = await self._newest(publisher, pair, marked, claimed)
-            if newest is not None:
-                mirrored = newest.stamp
-                await self._check_source(newest, stats, last)
-        return max(marked, claimed, mirrored), mirrored
+        mirrored = NOWHERE if newest is None else newest.stamp
+        known = max(claimed, mirrored)
+        if known != NOWHERE and not await self._source_has(known, newest, stats):
+            raise MirrorRefused(
+                f"{self.topic}: the target has the message that was at {known} in the source, and the source "
+                f"(its end is {last}) does not have it: it was restored from a backup, or lost messages. Its "
+                "positions are those of other messages now; choose another --name, which copies all that it "
+                "has"
+            )
+        return max(marked, known), mirrored
 
     async def _newest(
         self, publisher: EntryPublisher, pair: Pair, marked: Position, claimed: Position
@@ -297,22 +303,15 @@ class PartitionMirror:
                 publisher.ended.result()
             await asyncio.sleep(0.1)
 
-    async def _check_source(self, newest: StampedEntry, stats: InternalStats, last: Position) -> None:
-        """Raise `MirrorRefused` if the source has not got the entry that is the newest in the target: it was
-        restored, and its positions are those of other messages now."""
+    async def _source_has(self, place: Position, newest: StampedEntry | None, stats: InternalStats) -> bool:
+        """Return whether the source has an entry, with the messages of ``newest`` if that is its copy; True if
+        the entry is older than all that the source has."""
         history = StampHistory(self._ends.source, self.topic, (), stats)
-        place = newest.stamp
-        is_there = history.shape.has(place)
-        if is_there:
-            entry = await history.entry(place)
-            is_there = entry is None or is_same(entry, parse_entry(newest.raw.entry, verify=False))
-        if place > last or is_there is False:
-            raise MirrorRefused(
-                f"{self.topic}: the target has the message that was at {place} in the source, and the source "
-                f"(its end is {last}) does not have it: it was restored from a backup, or lost messages. Its "
-                "positions are those of other messages now; choose another --name, which copies all that it "
-                "has"
-            )
+        if not (is_there := history.shape.has(place)):
+            return is_there is None
+        if newest is None or newest.stamp != place or (entry := await history.entry(place)) is None:
+            return True
+        return is_same(entry, parse_entry(newest.raw.entry, verify=False))
 
     async def _move_to(self, resume: Position) -> None:
         """Move the mirror's subscription to a position, so that no entry is read twice."""
