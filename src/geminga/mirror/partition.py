@@ -304,8 +304,8 @@ class PartitionMirror:
             await asyncio.sleep(0.1)
 
     async def _source_has(self, place: Position, newest: StampedEntry | None, stats: InternalStats) -> bool:
-        """Return whether the source has an entry, with the messages of ``newest`` if that is its copy; True if
-        the entry is older than all that the source has."""
+        """Return whether the source has an entry, with the messages of ``newest`` if that is its copy; True
+        if the entry is older than all that the source has."""
         history = StampHistory(self._ends.source, self.topic, (), stats)
         if not (is_there := history.shape.has(place)):
             return is_there is None
