@@ -102,6 +102,15 @@ def test_a_cluster_that_refuses_is_named(pulsar_broker: Any, tmp_path: Any) -> N
         assert str(done.exception).startswith("the source: Authentication required")
 
 
+def test_to_name_without_forward_is_reported(pulsar_broker: Any, other: Any) -> None:
+    pulsar_broker.client().create_producer("t").send(b"x")
+    done = run(*options(pulsar_broker, other, "--once", "--to-name", "there"))
+    assert done.return_value == 0, done.exception
+    assert "--to-name has no effect without --forward" in done.stderr
+    done = run(*options(pulsar_broker, other, "--once", "--forward"))
+    assert "give different names, with --from-name or --to-name" in str(done.exception)
+
+
 @pytest.mark.parametrize(("pattern", "code"), [("typo", 1), ("public/default/typo-.*", 0)])
 def test_a_pattern_that_matches_nothing_is_reported(
     pulsar_broker: Any, other: Any, pattern: str, code: int

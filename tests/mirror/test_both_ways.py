@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import geminga
-from geminga.mirror import Mirror, subscription_checkpoint
+from geminga.mirror import Mirror
 from geminga.mirror.cursor_state import CursorState, PartialBatch, went_back
-from geminga.mirror.cursors import AHEAD, BACK_THERE, IN_USE, MOVED_BACK, CursorMirror
-from geminga.mirror.pairing import PAIR_PROPERTY, RECEIPT_PROPERTY, SIGNER_PROPERTY
+from geminga.mirror.cursors import IN_USE, MOVED_BACK, MOVED_BACK_THERE
 from geminga.mirror.positions import Position
-from geminga.mirror.status import MirrorStatus, SubscriptionStatus
-from geminga.mirror.subscription_checkpoint import NOTE_BYTES_MAX, SubscriptionCheckpoint, restored
+from geminga.mirror.status import SubscriptionStatus
 from tests.mirror.helpers import mirror, mirrored
 
 Earliest = geminga.InitialPosition.Earliest
@@ -173,40 +169,6 @@ def test_holes_that_close_while_mirrors_run(sides: tuple[Any, Any]) -> None:
             assert waiting(one) == list(left_over)
 
 
-def test_a_source_brought_back_from_a_backup_loses_nothing_by_echoes(tmp_path: Path) -> None:
-    """Its positions mean other messages now: what the other cluster says of them is not believed."""
-    import shutil
-
-    with geminga.embedded() as other:
-        with geminga.embedded(tmp_path / "one") as one:
-            subscribe(one)
-            publish(one, *range(10))
-            mirrored(one, other)
-            mirrored(other, one)
-        shutil.copytree(tmp_path / "one", tmp_path / "backup")
-        with geminga.embedded(tmp_path / "one") as one:
-            publish(one, *range(10, 20))
-            mirrored(one, other)
-            mirrored(other, one)
-        take(other, count=20)
-        with geminga.embedded(tmp_path / "backup") as one:
-            publish(one, *range(100, 120))
-            mirrored(other, one)
-            assert [number for number in waiting(one) if number >= 100] == list(range(100, 120))
-
-
-def test_through_three_clusters(sides: tuple[Any, Any]) -> None:
-    one, other = sides
-    with geminga.embedded() as third:
-        subscribe(one)
-        publish(one, *range(10))
-        mirrored(one, other)
-        mirrored(other, third)
-        take(third, count=10, but=(4,))
-        assert mirrored(third, one).messages == 0
-        assert waiting(one) == waiting(third) == [4]
-
-
 # --- rewinds ----------------------------------------------------------------------------------------------
 
 
@@ -278,6 +240,15 @@ def followed(running: Mirror) -> list[SubscriptionStatus]:
     return [one for part in running.status().partitions for one in part.subscriptions]
 
 
+def seen(running: Mirror) -> int:
+    """Return the entry of the source's mark-delete position when the mirror last sent it."""
+    run = running._run
+    assert run is not None
+    (part,) = run._parts.values()
+    one = part.cursors.followed.get("s")
+    return -1 if one is None or one.state is None else one.state.marked.entry
+
+
 def notes(running: Mirror) -> list[str]:
     return [one.note for one in followed(running)]
 
@@ -314,7 +285,7 @@ def test_a_rewind_with_a_mirror_each_way(sides: tuple[Any, Any]) -> None:
         arrived(back, 10)
         take(one, count=30)
         # Both are at rest: else the one back may bring what the other side has just learnt from here.
-        until(lambda: [one.marked[-3:] for one in followed(back)] == [":29"])
+        until(lambda: seen(back) == 29)
         rewind(one)
         until(lambda: backlog(other) == 30)
         assert waiting(one) == list(range(30))
@@ -335,11 +306,11 @@ def test_a_rewind_is_not_undone_by_what_the_other_cluster_has_learnt_before(side
             arrived(there, 20)
             take(one, count=11)
             until(lambda: backlog(other) == 10)
-            until(lambda: [status.marked[-2:] for status in followed(back)] == [":0"])
+            until(lambda: seen(back) == 10)
         rewind(one)
         with geminga.Admin(other.admin_url) as admin:
             admin.subscriptions.skip("t", "s", 5)  # as the one there would have told it
-        until(lambda: notes(back) == [BACK_THERE])
+        until(lambda: notes(back) == [MOVED_BACK_THERE])
         assert backlog(one) == 21
         # What is taken from now on is told, and leaves the rest as it is.
         take(other, count=2)
@@ -366,180 +337,6 @@ def test_more_of_the_other_side_than_a_map_can_be(
     take(one, count=1)
     mirrored(one, other)
     assert waiting(other) == []
-
-
-# --- rewinds while no mirror runs -------------------------------------------------------------------------
-
-
-def test_a_rewind_while_no_mirror_runs_is_copied(sides: tuple[Any, Any]) -> None:
-    one, other = sides
-    subscribe(one)
-    publish(one, *range(40))
-    mirrored(one, other)
-    take(one, count=40, but=(30,))
-    mirrored(one, other)
-    assert backlog(other) == 1
-    rewind(one)
-    mirrored(one, other)
-    assert waiting(other) == list(range(40))
-    take(one, count=40, but=(10, 20))
-    mirrored(one, other)
-    assert waiting(one) == waiting(other) == [10, 20]
-    with geminga.Admin(one.admin_url) as admin:
-        place = admin.topics.internal_stats("t").cursors["s"].mark_delete_position
-        ledger, entry = map(int, place.split(":"))
-        admin.subscriptions.reset_to_id(
-            "t", "s", geminga.MessageId(-1, ledger, entry + 1)
-        )  # opens holes only
-    publish(one, 40)
-    assert mirrored(one, other).messages == 1
-    assert waiting(one) == waiting(other) == list(range(10, 41))
-
-
-def test_moves_in_the_target_while_no_mirror_runs_are_left_alone(sides: tuple[Any, Any]) -> None:
-    one, other = sides
-    subscribe(one)
-    publish(one, *range(20))
-    take(one, count=10)
-    mirrored(one, other)
-    # Somebody has moved on there: a rewind here does not take that back, and it is said.
-    take(other, count=3)
-    rewind(one)
-    assert notes_of(mirrored(one, other)) == [MOVED_BACK]
-    assert waiting(other) == list(range(13, 20))
-    # Somebody moves it back there: nothing is taken anew that was told before.
-    take(one, count=20)
-    mirrored(one, other)
-    assert waiting(other) == []
-    rewind(other)
-    publish(one, 20)
-    mirrored(one, other)
-    assert waiting(other) == list(range(21))
-    take(one, count=1)
-    mirrored(one, other)
-    assert waiting(other) == list(range(20))
-
-
-def notes_of(status: MirrorStatus) -> list[str]:
-    return [one.note for part in status.partitions for one in part.subscriptions]
-
-
-def test_an_outdated_note_resets_nothing(sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mirror was killed in between: it is unknown whether another client used the subscription, and this
-    is reported."""
-    one, other = sides
-    subscribe(one)
-    publish(one, *range(20))
-    take(one, count=5)
-    mirrored(one, other)
-    with monkeypatch.context() as patched:
-
-        async def killed(self: CursorMirror) -> bool:
-            self._noted = {}
-            return False
-
-        patched.setattr(CursorMirror, "_note", killed)
-        take(one, count=10)
-        mirrored(one, other)
-    rewind(one)
-    with geminga.Admin(one.admin_url) as admin:
-        admin.subscriptions.skip("t", "s", 7)
-    assert notes_of(mirrored(one, other)) == [AHEAD]
-    assert waiting(other) == list(range(15, 20))
-
-
-def test_what_was_noted_of_another_subscription_does_not_count(sides: tuple[Any, Any]) -> None:
-    one, other = sides
-    subscribe(one)
-    publish(one, *range(20))
-    take(one, count=12)
-    mirrored(one, other)
-    with geminga.Admin(other.admin_url) as admin:
-        admin.subscriptions.delete("t", "s")
-    mirrored(one, other)
-    assert waiting(other) == list(range(12, 20))
-    with geminga.Admin(one.admin_url) as admin:
-        admin.subscriptions.delete("t", "s")
-        mirrored(one, other)
-        noted = admin.subscriptions.properties("t", "geminga-mirror.standalone")
-    assert set(noted) == {PAIR_PROPERTY, SIGNER_PROPERTY, RECEIPT_PROPERTY}
-
-
-def test_a_rewind_while_neither_of_two_mirrors_runs(sides: tuple[Any, Any]) -> None:
-    one, other = sides
-    subscribe(one)
-    publish(one, *range(20))
-    publish(other, *range(20, 30))
-
-    def both() -> None:
-        for source, target in ((one, other), (other, one)) * 2:
-            mirrored(source, target)
-
-    both()
-    take(one, count=30)
-    both()
-    assert backlog(other) == 0
-    rewind(one)
-    both()
-    assert waiting(one) == waiting(other) == list(range(30))
-    take(other, count=30, but=(5, 25))
-    both()
-    assert waiting(one) == waiting(other) == [5, 25]
-
-
-@pytest.mark.parametrize(
-    "applied",
-    [
-        SubscriptionCheckpoint(state=CursorState(Position(3, -1))),
-        SubscriptionCheckpoint(
-            state=CursorState(
-                Position(3, 5),
-                ((Position(3, 6), Position(4, 7)),),
-                ((Position(4, 9), PartialBatch(9, (0, 8))),),
-            ),
-            through=Position(4, 9), echoed={b"12345678": Position(1, 2)}, marked=Position(7, 8),
-            stood=("7:8", "abc"), seen=Position(7, 8),
-        ),
-    ],
-)  # fmt: skip
-def test_a_note_is_read_as_it_was_written(applied: SubscriptionCheckpoint) -> None:
-    text = applied.noted()
-    assert text is not None
-    assert restored(text) == dataclasses.replace(applied, restored=True)
-
-
-def test_notes_have_bounds() -> None:
-    holes = tuple((Position(n, 5), Position(n, 7)) for n in range(1, 20_000, 2))
-    partly = tuple((Position(n, 9), PartialBatch(10_000, tuple(range(n)))) for n in range(1, 500))
-    large = SubscriptionCheckpoint(state=CursorState(Position(0, 3), holes, partly))
-    text = large.noted()
-    assert text is not None
-    assert len(text) <= NOTE_BYTES_MAX
-    found = restored(text)
-    assert found is not None
-    assert found.state is not None
-    assert large.state is not None
-    assert not went_back(found.state, large.state)
-    assert went_back(found.state, CursorState(Position(-1, -1)))
-    notes = subscription_checkpoint.notes_of("t", {f"s-{n:05}": large for n in range(5_000)})
-    assert 100 < len(notes) < 5_000
-    assert (
-        sum(len(key) + len(value) for key, value in notes.items())
-        <= 2 * subscription_checkpoint.NOTES_BYTES_MAX
-    )
-
-
-@pytest.mark.parametrize(
-    "junk",
-    [
-        "", "{", "[]", "3", '{"source":"x"}', '{"source":"1:2"}', '{"source":3,"through":"1:2"}', "null",
-        '{"source":"1:2","through":"1:2","partly":[["1:2",3,[1]]]}', "[" * 100_000,
-        '{"source":"1:2","through":"1:2","partly":[["1:2",[3]]]}',
-        '{"source":"1:2","through":"1:2","partly":[["1:2"]]}',
-    ],
-)  # fmt: skip
-def test_what_is_no_note(junk: str) -> None:
-    assert restored(junk) is None
 
 
 def position(entry: int) -> Position:

@@ -445,7 +445,7 @@ def test_a_source_that_was_brought_back_from_a_backup_is_not_read_on(tmp_path: P
         with geminga.embedded(tmp_path / "backup") as source:
             fill(source.client(), "t", 3, start=100)
             status = mirror(source, target, once=True).run(signals=False)
-            assert "brought back from a backup" in status.failed[0]
+            assert "restored from a backup" in status.failed[0]
             mirrored(source, target, name="anew")
         assert left(target, "t", "s", initial_position=Earliest)[-3:] == [b"100", b"101", b"102"]
 
@@ -831,5 +831,3 @@ def test_quiet_topics_are_left_in_peace(two: Two, monkeypatch: pytest.MonkeyPatc
         running._loop.call_soon_threadsafe(running._loop.call_later, 1.0, rounds.set)
         assert rounds.wait(60)
         assert looks - settled <= 2
-        partition = next(iter(running._run._parts.values()))
-        assert not partition.wants_look(time.monotonic()) or partition.lag != 0

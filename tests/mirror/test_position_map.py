@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from geminga.mirror.position_map import PositionMap, behind
+from geminga.mirror.position_map import PositionMap
 from geminga.mirror.positions import NOWHERE, Position
 
 
@@ -24,20 +24,6 @@ def grown(chance: random.Random, entries: int) -> tuple[PositionMap, dict[Positi
     return places, known
 
 
-def test_how_far_it_reaches() -> None:
-    for seed in range(30):
-        chance = random.Random(seed)
-        places, known = grown(chance, 100)
-        for target in [*known.values(), Position(0, 0), Position(1000, 0), Position(100, 5)]:
-            reach = places.reach(target)
-            within = {source for source, place in known.items() if place <= target}
-            if reach is None:
-                assert within == set(known)
-            else:
-                assert {source for source in known if source <= reach} == within != set(known)
-    assert PositionMap(NOWHERE).reach(Position(5, 5)) is None
-
-
 def test_it_says_what_was_added() -> None:
     for seed in range(30):
         chance = random.Random(seed)
@@ -45,9 +31,6 @@ def test_it_says_what_was_added() -> None:
         sources = sorted(known)
         for _ in range(100):
             asked = Position(chance.randint(2, sources[-1].ledger + 1), chance.randint(-1, 60))
-            below = [one for one in sources if one <= asked]
-            assert places.floor(asked) == (known[below[-1]] if below else None)
-            assert places.exact(asked) == known.get(asked)
             other = Position(chance.randint(2, sources[-1].ledger + 1), chance.randint(-1, 60))
             low, high = min(asked, other), max(asked, other)
             found = [
@@ -72,36 +55,9 @@ def test_it_keeps_runs_max_runs_and_reports_its_range() -> None:
         places.add(Position(1, 2 * entry), Position(9, entry))
     assert len(places) <= 100
     assert places.complete_from > Position(1, 0)
-    assert places.exact(Position(1, 1998)) == Position(9, 999)
-    assert places.floor(Position(1, 3)) is None
-
-
-def test_older_places_come_before() -> None:
-    places, older = PositionMap(Position(5, 0)), PositionMap(Position(2, 0))
-    places.add(Position(5, 0), Position(8, 0))
-    older.add(Position(2, 0), Position(7, 0))
-    places.put_before(older)
-    assert places.complete_from == Position(2, 0)
-    assert places.between(NOWHERE, Position(5, 0)) == [(7, 0, 0), (8, 0, 0)]
-
-
-def test_the_targets_own_entries_up_to_a_place() -> None:
-    for seed in range(30):
-        chance = random.Random(seed)
-        places, known = grown(chance, 200)
-        targets = sorted(known.values())
-        for _ in range(50):
-            last, after = chance.choice(targets), chance.choice([NOWHERE, *targets])
-            last = Position(last.ledger, last.entry + chance.randint(-1, 1))
-            reach, found = places.targets(last)
-            assert reach == NOWHERE, "nothing is missing"
-            entries = [
-                Position(ledger, entry)
-                for ledger, first, end in behind(after, found)
-                for entry in range(first, end + 1)
-            ]
-            assert entries == [one for one in targets if after < one <= last]
-    places = PositionMap(Position(1, 5))
-    assert places.targets(Position(9, 7)) == (Position(9, 7), [])
-    places.add(Position(1, 5), Position(9, 3))
-    assert places.targets(Position(9, 7)) == (Position(9, 3), [(9, 3, 3)])
+    assert places.between(Position(1, 1997), Position(1, 1998)) == [(9, 999, 999)]
+    assert places.between(NOWHERE, Position(1, 3)) == []
+    unlimited = PositionMap(NOWHERE, runs_max=0)
+    for entry in range(30_000):
+        unlimited.add(Position(1, 2 * entry), Position(9, entry))
+    assert (len(unlimited), unlimited.complete_from) == (30_000, NOWHERE)

@@ -29,7 +29,12 @@ _REASONS_AT_ONCE = 10
     "--to-name",
     "target_name",
     metavar="NAME",
-    help="The target cluster's name; its messages are not copied back.  [default: from the cluster]",
+    help="The target cluster's name, for --forward.  [default: from the cluster]",
+)
+@click.option(
+    "--forward",
+    is_flag=True,
+    help="Copy also messages that a mirror or geo-replication brought to the source, except the target's.",
 )
 @click.option(
     "--no-subscriptions", "subscriptions", flag_value=False, default=True, help="Do not mirror subscriptions."
@@ -64,8 +69,11 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
     """Copy messages, schemas and subscriptions of topics to another cluster, continuously.
 
     Runs until Ctrl-C or SIGTERM. A restart resumes at the position recorded in the target. New topics and
-    partitions are included. A mirror in the opposite direction may run at the same time; each message is
-    copied once.
+    partitions are included.
+
+    A message is copied only from the cluster where it was published (as in geo-replication), so mirrors may
+    connect any clusters in both directions. In a chain A to B to C, the messages of A reach C only with a
+    mirror from A to C, or with --forward on the second mirror.
     """
     import logging
 
@@ -77,6 +85,8 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
     source, target = cluster_of_side("from", given), cluster_of_side("to", given)
     settings = MirrorSettings(source=source, target=target, memory_bytes=memory_mib << 20, **given)
     show_warnings()
+    if settings.target_name is not None and not settings.forward:
+        say("geminga: --to-name has no effect without --forward: every message of another cluster is skipped")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.ERROR)
     is_terminal = sys.stderr.isatty()
     start, said = "\r\x1b[K" if is_terminal else "", set[str]()
@@ -89,7 +99,7 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
             say(f"{start}geminga: {reason}")
         if more := len(new[_REASONS_AT_ONCE:]):
             say(f"{start}geminga: and {more} more")
-        if said - set(status.warnings) and not any(one.error for one in status.partitions):
+        if said - reasons.keys() and not any(one.error for one in status.partitions):
             say(f"{start}geminga: all topics are mirrored again")
         said.clear()
         said.update(reasons)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from geminga.asyncio import Admin
-from geminga.client.context import ClientContext
-from geminga.mirror.keys import StampKeys
+from geminga.entries import ClientContext
 
 
 class PartitionState(Enum):
@@ -42,12 +41,9 @@ class ClusterPair:
     source_admin: Admin
     target_admin: Admin
     source_name: str
-    target_name: str
+    forwarded_to: str | None
+    """Name of the target if messages of other clusters are copied as well, else None."""
     mirror: str
     on_mismatch: str
-    source_keys: StampKeys
-    """Keys that sign the marks of this mirror."""
-    target_keys: StampKeys
-    """Keys that sign the marks of mirrors that read the target."""
     window_bytes: int = field(default=4 * 1024 * 1024)
     """Limit per partition of bytes without a receipt, and of bytes queued for sending."""

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from geminga.admin import InternalStats, TopicStats, topic_path
 from geminga.asyncio import Admin
-from geminga.client.admin.exchange import part
 from geminga.mirror.pairing import PREFIX
 from geminga.mirror.positions import NOWHERE, Position, parse_position
 
@@ -115,7 +115,7 @@ def _partly(raw: Any) -> Iterable[tuple[Position, PartialBatch]]:
 async def _in_pages(
     admin: Admin, topic: str, name: str, properties: tuple[tuple[str, str], ...]
 ) -> CursorState:
-    path = f"{topic_path(topic)}/subscription/{part('subscription', name)}/cursor"
+    path = f"{topic_path(topic)}/subscription/{quote(name, safe='')}/cursor"
     holes: list[tuple[Position, Position]] = []
     partly: list[tuple[Position, PartialBatch]] = []
     marked: Position | None = None
@@ -156,10 +156,6 @@ def went_back(known: CursorState, state: CursorState) -> bool:
         if place > state.highest or (place in done and not done[place].issuperset(batch.done)):
             return True
     return False
-
-
-def newest_of(inside: InternalStats) -> Position:
-    return parse_position(inside.last_confirmed_entry)
 
 
 def cursor_of(inside: InternalStats, name: str) -> tuple[str, str]:

@@ -3,21 +3,19 @@
 A subscription of the source has a mark-delete position, holes behind it (acknowledged entries), and partially
 acknowledged batches. The mirror sends the same acknowledgements to the target: repeating them is harmless,
 and messages that consumers have acknowledged in the target stay acknowledged. An entry that came from the
-target stands for the original there. A reset in the source is repeated in the target as long as only mirrors
-have acknowledged there.
+target stands for the original there. If a subscription is reset in the source while the mirror runs, it is
+reset in the target, unless consumers have acknowledged there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import merge
 
-from geminga.admin import InternalStats, TopicStats
-from geminga.client.async_consumer import AsyncConsumer
-from geminga.client.context import ClientContext
-from geminga.client.topic_set import TopicSet
-from geminga.consumer.settings import ConsumerSettings, ConsumerType, InitialPosition
+from geminga.admin import InternalStats
+from geminga.entries import EntryConsumer
 from geminga.errors import AdminConflict, ConsumerBusy, NotConnected
 from geminga.ids import MessageId
 from geminga.mirror.cluster_pair import ClusterPair, PartitionState
@@ -26,39 +24,61 @@ from geminga.mirror.cursor_state import (
     PartialBatch,
     cursor_of,
     mark_of,
-    newest_of,
     source_cursors,
     went_back,
 )
-from geminga.mirror.history import LedgerLayout
-from geminga.mirror.pairing import PREFIX, pair_of, readers_of, subscription_of
+from geminga.mirror.history import LedgerLayout, StampHistory
+from geminga.mirror.pairing import readers_of
 from geminga.mirror.partition import PartitionMirror
 from geminga.mirror.position_map import PositionMap, Range, behind
 from geminga.mirror.positions import NOWHERE, Position
-from geminga.mirror.subscription_checkpoint import NOTE_PREFIX, SubscriptionCheckpoint, notes_of, restored
 
 logger = logging.getLogger("geminga.mirror")
 
 IN_USE = "in use in the target"
 MOVED_BACK = "moved back in the source; stays in the target, where it was used since"
-BACK_THERE = "moved back in the target: what was taken in the source before is not taken there again"
-AHEAD = "further in the target: used there, or moved back in the source while no mirror ran"
+MOVED_BACK_THERE = "moved back in the target; acknowledgements sent before are not repeated there"
 _ACKS_AT_ONCE = 5_000
+_OPEN_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class FollowedSubscription:
+    """A subscription of the source, as far as it was sent to the target."""
+
+    state: CursorState | None = None
+    """State that was last sent; None: nothing yet."""
+    through: Position = NOWHERE
+    """Source position up to which entries were mirrored then."""
+    note: str = ""
+    in_use: bool = False
+    marked: Position | None = None
+    """Mark-delete position of the target's subscription after the last update."""
+    stood: tuple[str, str] | None = None
+    """State of the target's subscription after the last update; None: it has acknowledged more."""
+    older: PositionMap = field(default_factory=lambda: PositionMap(NOWHERE, runs_max=0))
+    """Positions of entries older than the partition's map, from the first one that the target's subscription
+    has not acknowledged ..."""
+    older_through: Position = NOWHERE
+    """... up to this source position."""
+    own_after: Position | None = None
+    """Target position up to which the target was read for that; None: not yet."""
+
+    def forget(self) -> None:
+        """Reset, so that everything is sent again."""
+        self.state, self.through, self.marked, self.stood = None, NOWHERE, None, None
+        self.older.forget(NOWHERE)
+        self.older_through, self.own_after = NOWHERE, None
 
 
 class CursorMirror:
-    """The subscriptions of one partition. ``applied``: the checkpoint of each, by name."""
+    """The subscriptions of one partition. ``followed``: those of the source, by name."""
 
     def __init__(self, ends: ClusterPair, partition: PartitionMirror) -> None:
-        self.applied: dict[str, SubscriptionCheckpoint] = {}
+        self.followed: dict[str, FollowedSubscription] = {}
         self._ends = ends
         self._partition = partition
         self.topic = partition.topic
-        self._made: set[str] = set()
-        """Subscriptions that this mirror created in the target: their older notes are void."""
-        self._rollbacks = partition.rollbacks
-        self._noted: dict[str, str] | None = None
-        """Notes in the source's properties; None: not read yet."""
 
     async def create(self) -> None:
         """Create the source's subscriptions in the target, before the first message is copied."""
@@ -66,7 +86,6 @@ class CursorMirror:
         there = set(await self._ends.target_admin.subscriptions.list(self.topic))
         for name, state in cursors.items():
             if name not in there:
-                self._made.add(name)
                 await self._create(name, state)
 
     async def _create(self, name: str, state: CursorState) -> None:
@@ -82,277 +101,185 @@ class CursorMirror:
         partition = self._partition
         if partition.state is not PartitionState.COPYING:
             return False
-        source = await self._ends.source_admin.topics.stats(self.topic)
-        cursors = await source_cursors(self._ends.source_admin, self.topic, source)
+        cursors = await source_cursors(self._ends.source_admin, self.topic)
         if partition.pair is None or partition.state is not PartitionState.COPYING:
             return False
-        if self._rollbacks != partition.rollbacks:
-            # The checkpoints describe a target that has lost messages since.
-            self.applied.clear()
-            self._noted, self._rollbacks = {}, partition.rollbacks
-        if self._noted is None:
-            self._restore(source, cursors)
-        for gone in set(self.applied) - set(cursors):
-            del self.applied[gone]
-        if not cursors:
-            return await self._note() if self._noted else False
+        for gone in set(self.followed) - set(cursors):
+            del self.followed[gone]
+        changed = {}
+        for name, state in cursors.items():
+            one = self.followed.setdefault(name, FollowedSubscription())
+            if one.state != state or one.in_use or one.through < min(partition.done, state.highest):
+                changed[name] = state
+        if not changed:
+            return False
         stats = await self._ends.target_admin.topics.stats(self.topic)
-        readers, moved = readers_of(stats), False
-        for name, state in cursors.items():
-            applied = self.applied.setdefault(name, SubscriptionCheckpoint())
-            through = min(partition.done, state.highest)
-            if (
-                applied.state == state
-                and applied.through >= through
-                and not applied.in_use
-                and not applied.waits
-                and not applied.restored
-            ):
-                continue
-            moved = True
-            there = stats.subscriptions.get(name)
+        readers = readers_of(stats)
+        for name, state in changed.items():
+            one, there = self.followed[name], stats.subscriptions.get(name)
             if there is None:
-                applied.forget()
+                one.forget()
                 await self._create(name, state)
-            elif there.consumers:
-                applied.in_use, applied.note = True, IN_USE
+            if there is not None and there.consumers:
+                one.in_use, one.note = True, IN_USE
                 continue
-            note = ""
             try:
-                if applied.state is not None and went_back(applied.state, state):
-                    note = await self._take_back(name, state, applied, readers)
-                elif applied.restored:
-                    note = await self._is_ahead(name, state, applied)
-                note = await self._apply(name, state, applied, readers) or note
-                while applied.has_more:
-                    applied.state, applied.through = state, through
-                    note = await self._apply(name, state, applied, readers) or note
+                one.note = await self._update(name, state, one, readers)
+                one.in_use = False
             except ConsumerBusy:
-                applied.in_use, applied.note = True, IN_USE
-                continue
-            applied.state, applied.through = state, through
-            applied.in_use, applied.note, applied.restored = False, note, False
-        if moved or self._noted is None:
-            await self._note()
-        return moved
-
-    def _restore(self, source: TopicStats, cursors: Mapping[str, CursorState]) -> None:
-        """Restore the checkpoints that an earlier process noted."""
-        mine = source.subscriptions.get(subscription_of(self._ends.mirror))
-        found = {} if mine is None else mine.subscription_properties
-        assert self._partition.pair is not None
-        if pair_of(found) != self._partition.pair.id:
-            return
-        self._noted = {key: text for key, text in found.items() if key.startswith(NOTE_PREFIX)}
-        for name, state in cursors.items():
-            applied = restored(self._noted.get(NOTE_PREFIX + name, ""))
-            if applied is not None and name not in self._made and name not in self.applied:
-                assert applied.state is not None
-                applied.state = replace(applied.state, properties=state.properties)
-                self.applied[name] = applied
-
-    async def _note(self) -> bool:
-        """Note the checkpoints for the next process. Raises errors of admin REST."""
-        pair, notes = self._partition.pair, notes_of(self.topic, self.applied)
-        if pair is None or notes == self._noted or self._partition.state is not PartitionState.COPYING:
-            return False  # other properties may be another mirror's by now
-        self._noted = None  # even if the call fails
-        await self._partition.notes.tell(notes)
-        self._noted = notes
+                one.in_use, one.note = True, IN_USE
         return True
 
-    async def _is_ahead(self, name: str, state: CursorState, applied: SubscriptionCheckpoint) -> str:
-        """Return a warning if the target's subscription is ahead of its checkpoint and the source's."""
-        inside = await self._ends.target_admin.topics.internal_stats(self.topic)
-        if applied.stood is None or cursor_of(inside, name) == applied.stood:
-            return ""
-        first = await self._first_behind(state)
-        return AHEAD if first is not None and first <= mark_of(inside, name) else ""
-
-    async def _first_open(self, state: CursorState, readers: Mapping[bytes, str]) -> Position | None:
-        """Return the target's first entry whose source entry is not acknowledged."""
-        partition = self._partition
-        first = await self._first_behind(state)
-        found = [] if first is None else [first]
-        for pair in readers:
-            places = partition.loop_detection.places(pair)
-            if state.marked >= places.complete_from:
-                found += [Position(*one[:2]) for one in places.between(state.marked, partition.done)[:1]]
-                continue
-            if not await partition.loop_detection.may_have(pair, state.marked):
-                continue
-            history = await partition.loop_detection.history(pair)
-            async for one in history.mirrored(
-                history.shape.offset_behind(state.marked), history.shape.entries
-            ):
-                found.append(one.source)
-                break
-        return min(found, default=None)
-
-    async def _first_behind(self, state: CursorState) -> Position | None:
-        """Return the target position of the first mirrored entry after the source's mark-delete position."""
-        partition = self._partition
-        if state.marked >= partition.places.complete_from:
-            ranges = partition.places.between(state.marked, partition.done)[:1]
-            return Position(*ranges[0][:2]) if ranges else None
-        assert partition.pair is not None
-        found = await (await partition.history(partition.pair)).behind(state.marked)
-        return None if found is None else found.target
-
-    async def _apply(
-        self, name: str, state: CursorState, applied: SubscriptionCheckpoint, readers: Mapping[bytes, str]
+    async def _update(
+        self, name: str, state: CursorState, one: FollowedSubscription, readers: set[bytes]
     ) -> str:
-        """Send new acknowledgements to the target. Returns a warning or an empty text."""
-        target, session = self._ends.target_admin, self._partition.counters.sessions
-        inside = await target.topics.internal_stats(self.topic)
-        places, older = await self._places(state)
-        stands, loop_detection = mark_of(inside, name), []
-        if readers and LedgerLayout(inside).offset_behind(stands) < LedgerLayout(inside).offset_behind(
-            applied.seen
-        ):
-            # Another mirror has acknowledged these entries in the source, and may not have mirrored the reset
-            # yet: acknowledging them in the target would undo the reset. Later acknowledgements are applied.
-            applied.seen, applied.stood, applied.waits = stands, None, False
-            applied.echoed = dict.fromkeys(readers, self._partition.done)
-            return BACK_THERE
-        applied.seen = stands
-        for pair, reader in readers.items():
-            told = NOWHERE if applied.state is None else applied.state.marked
-            told = min(told, applied.echoed.get(pair, NOWHERE))
-            if stands >= newest_of(inside):
-                # All entries are acknowledged.
-                found, through = self._partition.loop_detection.places(pair), None
-            else:
-                found, through = await self._echo_places(pair, told, stands)
-            loop_detection.append(ReturnedEntries(pair, found, mark_of(inside, reader), through))
-        if self._partition.counters.sessions != session:
-            raise NotConnected(f"{self.topic} was opened anew meanwhile")
-        # No await from here until all is looked up: the maps belong to the partition and change.
-        done = self._partition.done
-        marked = floor = places.floor(min(state.marked, done))
-        reach, own = (NOWHERE, []) if marked is None else places.targets(marked)
-        if marked is None and older is not None:
-            marked = floor = older
-            reach = Position(older.ledger, older.entry + 1)
-        known = applied.state
-        before_partly = set(known.partly) if known is not None else set()
-        ranges: list[Range] = []
-        for low, high in _new_holes(state, known, applied.through):
-            ranges += places.between(max(low, state.marked), min(high, done))
-        partly = []
-        for place, batch in state.partly:
-            there = places.exact(place) if place <= done else None
-            if there is not None and ((place, batch) not in before_partly or place > applied.through):
-                partly.append((there, batch))
-        echoed: dict[bytes, Position] = {}
-        came: list[Range] = []
-        applied.has_more = False
-        for echo in loop_detection:
-            before = applied.echoed.get(echo.pair, NOWHERE)
-            up_to = echo.up_to(done)
-            since = NOWHERE if known is None else min(known.marked, before)
-            came += echo.places.between(since, min(state.marked, up_to))
-            for low, high in _new_holes(state, known, before):
-                ranges += echo.places.between(max(low, state.marked), min(high, up_to))
-            for place, batch in state.partly:
-                there = echo.places.exact(place) if place <= up_to else None
-                if there is not None and ((place, batch) not in before_partly or place > before):
-                    partly.append((there, batch))
-            echoed[echo.pair] = up_to
-            applied.has_more |= before < up_to == echo.through
-        waits = any(up_to < min(done, state.highest) for up_to in echoed.values())
-        if marked == applied.marked:
-            marked = None
-        if marked is not None or came or ranges or partly:
-            if newest_of(inside) < max([NOWHERE if marked is None else marked, *map(_end, came)]):
-                inside = await target.topics.internal_stats(self.topic)
+        """Bring the target's subscription to the source's state. Returns a warning or an empty text."""
+        partition, session = self._partition, self._partition.counters.sessions
+        done = partition.done  # before the statistics, which then show all entries up to there
+        inside = await self._ends.target_admin.topics.internal_stats(self.topic)
+        note, stands = "", mark_of(inside, name)
+        layout = LedgerLayout(inside)
+        if one.state is not None and went_back(one.state, state):
+            note = await self._take_back(name, state, one, readers)
+            inside = await self._ends.target_admin.topics.internal_stats(self.topic)
             stands = mark_of(inside, name)
-            if marked is not None:
-                came += await self._own(inside, stands, applied.marked, marked, reach, own)
-            through, alone = settled(LedgerLayout(inside), stands, behind(stands, came))
-            await self._tell(name, applied, through, [*alone, *ranges], partly, floor)
-        elif applied.stood is None and has_only(inside, name, floor):
-            applied.stood = cursor_of(inside, name)
-        if marked is not None:
-            applied.marked = marked
-        applied.echoed, applied.waits = echoed, waits
-        return ""
+        elif readers and layout.offset_behind(stands) < layout.offset_behind(one.marked or NOWHERE):
+            # Another mirror has acknowledged these entries in the source, and may not have mirrored the reset
+            # yet: sending them would undo it. Later acknowledgements are sent.
+            note, one.stood = MOVED_BACK_THERE, None
+        is_ours = one.stood == cursor_of(inside, name)
+        if one.state is None and not note:
+            is_ours = not await self._is_ahead(inside, name, state)
+        before = partition.places.complete_from
+        await self._learn_older(one, state, inside, stands, readers)
+        if partition.counters.sessions != session or partition.places.complete_from != before:
+            raise NotConnected(f"{self.topic} was opened again meanwhile")
+        # No await from here until all positions are looked up: the partition's map changes.
+        ranges, partly = self._new_acks(state, one, done)
+        if note != MOVED_BACK_THERE and (ranges or partly):
+            mark, alone = settled(LedgerLayout(inside), stands, behind(stands, ranges))
+            if mark is not None or alone or partly:
+                inside = await self._send(name, mark, alone, partly)
+        if note != MOVED_BACK_THERE:
+            one.stood = cursor_of(inside, name) if is_ours else None
+        one.state, one.through = state, min(done, state.highest)
+        one.marked = mark_of(inside, name)
+        return note
 
-    async def _own(
+    async def _is_ahead(self, inside: InternalStats, name: str, state: CursorState) -> bool:
+        """Return whether the target's subscription has acknowledged more than the source's, as far as its
+        mark-delete position and the existence of holes show."""
+        history = self._own_history(inside)
+        last = await history.newest(history.shape.offset_behind(mark_of(inside, name)))
+        return bool(cursor_of(inside, name)[1]) or (last is not None and last.stamp > state.marked)
+
+    def _own_history(self, inside: InternalStats) -> StampHistory:
+        assert self._partition.pair is not None
+        return StampHistory(self._ends.target, self.topic, (self._partition.pair.id,), inside)
+
+    async def _learn_older(
         self,
+        one: FollowedSubscription,
+        state: CursorState,
         inside: InternalStats,
         stands: Position,
-        known: Position | None,
-        marked: Position,
-        reach: Position,
-        own: list[Range],
-    ) -> list[Range]:
-        """Return the mirrored entries of the target up to ``marked`` that are not applied yet to a
-        subscription at ``stands``; ``own`` has the entries from ``reach`` on."""
-        assert self._partition.pair is not None
-        after = stands if known is None else max(stands, known)
-        if after >= marked:
-            return []
-        history = self._partition.history_in(inside, self._partition.pair.id)
-        if history.shape.offset_behind(after) < history.shape.offset(reach):
-            own = await history.between(after, marked)
-        return behind(after, own)
+        readers: set[bytes],
+    ) -> None:
+        """Read the positions of entries that are older than the partition's map and acknowledged in the
+        source: those that were mirrored, in the target; those that came from there, in the source."""
+        begins = self._partition.places.complete_from
+        through = min(state.highest, Position(begins.ledger, begins.entry - 1))
+        own = self._own_history(inside)
+        has_backlog = own.shape.offset_behind(stands) < own.shape.entries
+        if begins == NOWHERE or through <= one.older_through or not has_backlog:
+            return
+        after = max(stands, one.own_after or NOWHERE)
+        found: list[tuple[Position, Position]] = []
+        async for entry in own.stamped(own.shape.offset_behind(after), own.shape.entries):
+            if entry.stamp > through:
+                break
+            after = entry.position
+            if entry.stamp > one.older_through:
+                found.append((entry.stamp, entry.position))
+        came: list[tuple[Position, Position]] = []
+        if readers:
+            stats = await self._ends.source_admin.topics.internal_stats(self.topic)
+            there = StampHistory(self._ends.source, self.topic, readers, stats)
+            start, stop = map(there.shape.offset_behind, (one.older_through, through))
+            came = [(entry.position, entry.stamp) for entry in await there.last(stands, start, stop)]
+        for source, target in merge(found, came):
+            one.older.add(source, target)
+        one.own_after, one.older_through = after, through
 
-    async def _tell(
+    def _new_acks(
+        self, state: CursorState, one: FollowedSubscription, done: Position
+    ) -> tuple[list[Range], list[tuple[Position, PartialBatch]]]:
+        """Return the target's ranges and partly acknowledged batches that were not sent yet, of entries up to
+        the source position ``done``."""
+        known = one.state
+        sent = NOWHERE if known is None else min(known.marked, one.through)
+        wanted = [(sent, min(state.marked, done))]
+        before = set(known.holes) if known is not None else set()
+        for low, high in state.holes:
+            if (low, high) not in before or high > one.through:
+                wanted.append((max(low, state.marked), min(high, done)))
+        ranges = [each for low, high in wanted for each in self._between(one, low, high)]
+        partly_before = set(known.partly) if known is not None else set()
+        partly = []
+        for place, batch in state.partly:
+            if place <= done and ((place, batch) not in partly_before or place > one.through):
+                there = self._between(one, Position(place.ledger, place.entry - 1), place)
+                partly += [(Position(*each[:2]), batch) for each in there]
+        return ranges, partly
+
+    def _between(self, one: FollowedSubscription, low: Position, high: Position) -> list[Range]:
+        """Return the target's ranges of the source's entries after ``low`` up to ``high``."""
+        places = self._partition.places
+        border = Position(places.complete_from.ledger, places.complete_from.entry - 1)
+        found = one.older.between(low, min(high, border)) if low < border else []
+        return found + places.between(max(low, border), high)
+
+    async def _send(
         self,
         name: str,
-        applied: SubscriptionCheckpoint,
-        through: Position | None,
+        mark: Position | None,
         ranges: list[Range],
         partly: list[tuple[Position, PartialBatch]],
-        floor: Position | None,
-    ) -> None:
-        consumer = await _open(self._ends.target, self.topic, name)
+    ) -> InternalStats:
+        """Acknowledge in the target; return its statistics afterwards, before a consumer may attach."""
+        consumer = await EntryConsumer.open(self._ends.target, self.topic, name, timeout=_OPEN_SECONDS)
         try:
-            (handle,) = consumer.group.handles.values()
-            now = self._ends.target.now
-            inside = await self._ends.target_admin.topics.internal_stats(self.topic)
-            # The consumer is exclusive, so that no other client acknowledges meanwhile.
-            mine = applied.stood == cursor_of(inside, name) or has_only(inside, name, floor)
-            if through is not None:
-                handle.consumer.acknowledge_id_through(through.message_id(), now())
-            said = 0
+            if mark is not None:
+                consumer.acknowledge_through(*mark)
+            sent = 0
             for ledger, first, last in ranges:
                 for entry in range(first, last + 1):
-                    handle.consumer.acknowledge_id(MessageId(-1, ledger, entry), now())
-                    said += 1
-                    if said % _ACKS_AT_ONCE == 0:
-                        await consumer.acknowledging.receipt()
+                    consumer.acknowledge(ledger, entry)
+                    sent += 1
+                    if sent % _ACKS_AT_ONCE == 0:
+                        await consumer.receipt()
             for target, batch in partly:
-                handle.consumer.acknowledge_indexes(
-                    (target.ledger, target.entry), batch.messages, batch.done, now()
-                )
-            await consumer.acknowledging.receipt()
-            inside = await self._ends.target_admin.topics.internal_stats(self.topic)
-            applied.stood = cursor_of(inside, name) if mine else None
-            applied.seen = mark_of(inside, name)
+                consumer.acknowledge_indexes(*target, batch.messages, batch.done)
+            await consumer.receipt()
+            return await self._ends.target_admin.topics.internal_stats(self.topic)
         finally:
             await consumer.close()
 
     async def _take_back(
-        self, name: str, state: CursorState, applied: SubscriptionCheckpoint, readers: Mapping[bytes, str]
+        self, name: str, state: CursorState, one: FollowedSubscription, readers: set[bytes]
     ) -> str:
         """Reset the target's subscription as the source's was, unless consumers have acknowledged in the
         target since. Returns a warning or an empty text. Raises `ConsumerBusy`."""
-        first = await self._first_open(state, readers)
-        if first is None:
-            applied.forget()
-            return ""
-        consumer = await _open(self._ends.target, self.topic, name)
+        consumer = await EntryConsumer.open(self._ends.target, self.topic, name, timeout=_OPEN_SECONDS)
         try:
             inside = await self._ends.target_admin.topics.internal_stats(self.topic)
-            stood, current = applied.stood, cursor_of(inside, name)
-            applied.forget()
-            stands = mark_of(inside, name)
-            if stands < first and not current[1]:
-                applied.stood = current  # the target is not ahead
-                return ""
-            if current != stood:
+            first = await self._first_behind(state.marked, inside, readers)
+            current, stands = cursor_of(inside, name), mark_of(inside, name)
+            is_ours = current == one.stood
+            one.forget()
+            if first is None or (stands < first and not current[1]):
+                return ""  # the target is not ahead
+            if not is_ours:
                 logger.warning(
                     "%s of %s was moved back in the source, and stays in the target, where it was used since",
                     name, self.topic,
@@ -364,92 +291,25 @@ class CursorMirror:
                 # consumed.
                 first = Position(stands.ledger, stands.entry + 1)
             await consumer.seek(first.message_id() if first.ledger >= 0 else MessageId.earliest)
-            inside = await self._ends.target_admin.topics.internal_stats(self.topic)
-            applied.stood = cursor_of(inside, name)
             return ""
         finally:
             await consumer.close()
 
-    async def _places(self, state: CursorState) -> tuple[PositionMap, Position | None]:
-        """Return a map that covers the entries of the state; entries older than this process are searched in
-        the target. If it does not reach the source's mark, also return that mark's target position, if
-        any."""
-        partition = self._partition
-        places, before = partition.places, partition.places.complete_from
-        if state.marked >= before or before == NOWHERE:
-            return places, None
-        assert partition.pair is not None
-        history = await partition.history(partition.pair)
-        start = await history.floor(state.marked)
-        if start is not None and (state.highest == state.marked or places.room < places.runs_max // 2):
-            return places, start.target  # holes can be older than the map
-        # The target may have deleted entries that old; its oldest entry is later.
-        first = start or await history.first()
-        found = PositionMap(NOWHERE) if first is None else await history.places(first, before)
-        if start is None and (first is None or found.complete_from == first.source):
-            found.complete_from = NOWHERE
-        if places.complete_from != before:
-            # A new session has begun: entries copied in between are in no map.
-            raise NotConnected(f"{self.topic} was opened anew meanwhile")
-        places.put_before(found)
-        return places, None if start is None else start.target
-
-    async def _echo_places(
-        self, pair: bytes, told: Position, beyond: Position
-    ) -> tuple[PositionMap, Position | None]:
-        """Like `_places`, for entries that the mirror of ``pair`` copied from the target: the source's
-        entries hold their target positions. Covers entries after ``told`` in the source and ``beyond`` in the
-        target, up to a limit, which is returned too."""
-        places = self._partition.loop_detection.places(pair)
-        before = places.complete_from
-        if before == NOWHERE or (told.ledger, told.entry + 1) >= before:
-            return places, None
-        if not await self._partition.loop_detection.may_have(pair, told):
-            return places, None
-        history = await self._partition.loop_detection.history(pair)
-        offset = 0 if told == NOWHERE else history.shape.offset_behind(told)
-        found = PositionMap(NOWHERE if told == NOWHERE else Position(told.ledger, told.entry + 1))
-        start = await history.floor(beyond)
-        if start is not None and start.offset > offset:
-            offset, found.complete_from = start.offset, start.target
-        through = Position(before.ledger, before.entry - 1)
-        async for one in history.mirrored(offset, history.shape.entries):
-            if one.target >= before:
-                break
-            found.add(one.target, one.source)
-            if found.room <= 1:
-                through = one.target
-                break
-        if self._partition.loop_detection.places(pair) is not places or places.complete_from != before:
-            raise NotConnected(f"{self.topic} was opened anew meanwhile")
-        if found.room <= 1 or len(found) > places.room:
-            return found, through
-        places.put_before(found)
-        return places, None
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnedEntries:
-    """Entries that the mirror of ``pair`` copied from the target; ``taken``: its progress there."""
-
-    pair: bytes
-    places: PositionMap
-    taken: Position
-    through: Position | None
-    """Limit of the known positions; None: all are known."""
-
-    def up_to(self, done: Position) -> Position:
-        """Return up to which source position the entries are known. If the target was restored from a backup,
-        its positions mean other entries; that mirror's subscription shows which are unchanged."""
-        return min(one for one in (done, self.through, self.places.reach(self.taken)) if one is not None)
-
-
-def _new_holes(
-    state: CursorState, known: CursorState | None, covered: Position
-) -> Iterator[tuple[Position, Position]]:
-    """Return the holes that are not applied completely. ``covered``: limit of the ``known`` holes."""
-    before = set(known.holes) if known is not None else set()
-    return (hole for hole in state.holes if hole not in before or hole[1] > covered)
+    async def _first_behind(
+        self, marked: Position, inside: InternalStats, readers: set[bytes]
+    ) -> Position | None:
+        """Return the target's first entry whose source entry is after a position."""
+        own = self._own_history(inside)
+        floor = await own.floor(marked)
+        first = await own.first(0 if floor is None else floor.offset + 1)
+        found = [] if first is None else [first.position]
+        if readers:
+            stats = await self._ends.source_admin.topics.internal_stats(self.topic)
+            history = StampHistory(self._ends.source, self.topic, readers, stats)
+            came = await history.first(history.shape.offset_behind(marked))
+            if came is not None:
+                found.append(came.stamp)
+        return min(found, default=None)
 
 
 def settled(
@@ -465,33 +325,3 @@ def settled(
         through = Position(ledger, last)
         expected = max(expected, shape.offset_behind(through))
     return through, []
-
-
-def has_only(inside: InternalStats, name: str, floor: Position | None) -> bool:
-    """Return whether a subscription has acknowledged nothing after ``floor``, according to its mark."""
-    if cursor_of(inside, name)[1]:
-        return False
-    stands = mark_of(inside, name)
-    return (floor is not None and stands <= floor) or LedgerLayout(inside).offset_behind(stands) == 0
-
-
-def _end(one: Range) -> Position:
-    return Position(one[0], one[2])
-
-
-async def _open(context: ClientContext, topic: str, subscription: str) -> AsyncConsumer:
-    """Open a consumer that receives nothing and only acknowledges. Raises `ConsumerBusy`."""
-    settings = ConsumerSettings(
-        consumer_type=ConsumerType.Exclusive,
-        initial_position=InitialPosition.Earliest,
-        receiver_queue_size=0,
-        ack_receipt_enabled=True,
-        batch_index_ack_enabled=True,
-        ack_grouping_time_ms=0,
-        force_topic_creation=False,
-    )
-    name = f"{PREFIX}cursor-{context.random.getrandbits(40):010x}"
-    consumer = AsyncConsumer(context, TopicSet(context, topic), subscription, name, settings)
-    await consumer.open(timeout=5.0)
-    context.register(consumer)
-    return consumer

@@ -1,26 +1,21 @@
-"""Search in the target: how far it has been mirrored, and at which position it has an entry of the source.
+"""Search for mirrored entries in a topic: the newest one, and which entry is at which position of the other
+cluster.
 
-Entries of other producers may lie in between, so that positions cannot be computed; but the source positions
-in the mirror's entries increase with their target positions. Forged entries are not signed, and copied marks
-occur behind their original (`geminga.mirror.replication_stamp`): both are ignored.
+Entries of other producers may lie in between, so that positions cannot be computed; but the positions in a
+pair's stamps increase with the positions of its entries.
 """
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
 from geminga.admin import InternalStats
-from geminga.client.context import ClientContext
-from geminga.client.entry_reader import next_entry, open_entries
+from geminga.entries import ClientContext, Entry, RawEntry, next_entry, open_entries, parse_entry
 from geminga.errors import CorruptPayload, Timeout
-from geminga.mirror.entries import mark_of, pairs_of
-from geminga.mirror.position_map import PositionMap, Range
+from geminga.mirror.entries import stamp_of
 from geminga.mirror.positions import NOWHERE, Position, parse_position
-from geminga.mirror.replication_stamp import StampOrigin
-from geminga.wire.metadata import Entry, RawEntry, parse_entry
 
 _LOOK_ENTRIES = 4
 """Number of newest entries that are read first; each further step reads four times as many."""
@@ -32,12 +27,13 @@ _QUEUE_BYTES = 8 * 1024 * 1024
 _ENTRY_SECONDS_MAX = 60.0
 
 
-class MirroredEntry(NamedTuple):
-    """A mirrored entry in the target."""
+class StampedEntry(NamedTuple):
+    """A mirrored entry: the position in its stamp, its own position and offset, and its bytes."""
 
-    source: Position
-    target: Position
+    stamp: Position
+    position: Position
     offset: int
+    raw: RawEntry
 
 
 class LedgerLayout:
@@ -87,152 +83,81 @@ class LedgerLayout:
         return self._begins[index + 1] if index + 1 < len(self._begins) else self.entries
 
 
-class TargetHistory:
-    """Queries about a topic or partition of the target. ``keys``: keys that sign the pair's marks; None:
-    accept any. ``is_direct``: the mirror of the pair writes here; else another mirror copied its entries on,
-    in order."""
+class StampHistory:
+    """Queries about the present entries of a topic or partition with a stamp of one of ``pairs``."""
 
     def __init__(
-        self,
-        context: ClientContext,
-        topic: str,
-        pair: bytes,
-        stats: InternalStats,
-        keys: Sequence[bytes] | None,
-        *,
-        is_direct: bool = True,
+        self, context: ClientContext, topic: str, pairs: Collection[bytes], stats: InternalStats
     ) -> None:
         self._context = context
         self._topic = topic
-        self._pair = pair
-        self._keys = keys
-        self._is_direct = is_direct
+        self._pairs = pairs
         self.shape = LedgerLayout(stats)
 
-    async def has(self, source: Position, target: Position) -> bool:
-        """Return whether the copy of a source entry is at the position that the target reported; True also if
-        the target has deleted entries that old."""
-        there = self.shape.has(target)
-        if not there:
-            return there is None
-        offset = self.shape.offset(target)
-        return any([one[0].position == source async for one in self._marked(offset, offset + 1)])
-
     async def entry(self, position: Position) -> Entry | None:
-        """Return the entry at a position; None if it cannot be read."""
+        """Return the entry at a position; None if it does not exist or cannot be read."""
         offset = self.shape.offset(position)
         try:
-            async for raw in self._entries(offset, offset + 1):
-                return parse_entry(raw.entry, verify=False)
+            async for raw in self._entries(offset, min(offset + 1, self.shape.entries)):
+                if (raw.ledger_id, raw.entry_id) == position:
+                    return parse_entry(raw.entry, verify=False)
         except CorruptPayload:
             pass
         return None
 
-    async def newest(self, claimed: Position = NOWHERE) -> MirroredEntry | None:
-        """Return the newest mirrored entry, or None. Reads backwards from the end. ``claimed``: source
-        position of that entry according to the target's deduplication."""
-        stop, count = self.shape.entries, _LOOK_ENTRIES
-        while stop > 0:
-            start = max(0, stop - count)
-            marks = [one async for one in self._marked(start, stop)]
-            if marks:
-                # If the highest is a copy of an earlier one, so are all others.
-                origin, target, offset = max(marks, key=lambda one: one[0].position)
-                if origin.position == claimed or not await self.is_copy(origin, start):
-                    return MirroredEntry(origin.position, target, offset)
-            stop, count = start, min(count * 4, _LOOK_ENTRIES_MAX)
-        return None
+    async def newest(self, stop: int | None = None) -> StampedEntry | None:
+        """Return the last mirrored entry, below offset ``stop``, or None. Reads backwards."""
+        found = await self.last(NOWHERE, 0, self.shape.entries if stop is None else stop, only_one=True)
+        return found[-1] if found else None
 
-    async def floor(self, source: Position) -> MirroredEntry | None:
-        """Return the last mirrored entry at or before a source position, or None."""
+    async def last(
+        self, above: Position, start: int, stop: int, *, only_one: bool = False
+    ) -> list[StampedEntry]:
+        """Return the mirrored entries with offsets ``start <= offset < stop`` and a stamp after ``above``, in
+        order. Reads backwards, up to a stamp that is not after ``above``; ``only_one``: up to any stamp."""
+        found: list[StampedEntry] = []
+        count = _LOOK_ENTRIES
+        while stop > start:
+            begin = max(start, stop - count)
+            some = [one async for one in self.stamped(begin, stop)]
+            found = [*(one for one in some if one.stamp > above), *found]
+            if some and (only_one or some[0].stamp <= above):
+                break
+            stop, count = begin, min(count * 4, _LOOK_ENTRIES_MAX)
+        return found
+
+    async def floor(self, stamp: Position) -> StampedEntry | None:
+        """Return the last mirrored entry whose stamp is not after a position, or None."""
         low, high = 0, self.shape.entries
-        best: MirroredEntry | None = None
+        best: StampedEntry | None = None
         while high - low > _SCAN_ENTRIES:
             middle = (low + high) // 2
-            first = await self._first(middle, high)
-            if first is None or first.source > source:
+            first = await self.first(middle, high)
+            if first is None or first.stamp > stamp:
                 high = middle
             else:
                 best, low = first, first.offset + 1
-        async for one in self.mirrored(low, high):
-            if one.source > source:
+        async for one in self.stamped(low, high):
+            if one.stamp > stamp:
                 break
             best = one
         return best
 
-    async def behind(self, source: Position) -> MirroredEntry | None:
-        """Return the first mirrored entry after a source position, or None."""
-        floor = await self.floor(source)
-        return await self._first(0 if floor is None else floor.offset + 1, self.shape.entries)
-
-    async def first(self) -> MirroredEntry | None:
-        """Return the oldest mirrored entry that still exists."""
-        return await self._first(0, self.shape.entries)
-
-    async def places(self, start: MirroredEntry, before: Position) -> PositionMap:
-        """Return the map of mirrored entries from ``start`` on, below a source position."""
-        found = PositionMap(start.source)
-        async for one in self.mirrored(start.offset, self.shape.entries):
-            if one.source >= before:
-                break
-            found.add(one.source, one.target)
-        return found
-
-    async def between(self, after: Position, last: Position) -> list[Range]:
-        """Return the ranges of mirrored entries after a target position, up to and including another."""
-        found: list[Range] = []
-        stop = min(self.shape.offset_behind(last), self.shape.entries)
-        async for one in self.mirrored(self.shape.offset_behind(after), stop):
-            ledger, entry = one.target
-            if found and found[-1][0] == ledger and found[-1][2] == entry - 1:
-                found[-1] = (ledger, found[-1][1], entry)
-            else:
-                found.append((ledger, entry, entry))
-        return found
-
-    async def _first(self, start: int, stop: int) -> MirroredEntry | None:
-        async for one in self.mirrored(start, stop):
+    async def first(self, start: int, stop: int | None = None) -> StampedEntry | None:
+        """Return the first mirrored entry with an offset ``start <= offset < stop``, or None."""
+        async for one in self.stamped(start, self.shape.entries if stop is None else stop):
             return one
         return None
 
-    async def mirrored(self, start: int, stop: int) -> AsyncIterator[MirroredEntry]:
-        """Yield the mirrored entries with offsets ``start <= offset < stop``, in order."""
-        highest: Position | None = None
-        async for origin, target, offset in self._marked(start, stop):
-            if highest is None:
-                if self._is_direct and await self.is_copy(origin, start):
-                    continue
-            elif origin.position <= highest:
-                continue
-            highest = origin.position
-            yield MirroredEntry(origin.position, target, offset)
-
-    async def is_copy(self, origin: StampOrigin, offset: int) -> bool:
-        """Return whether a mark at ``offset`` or later is a copy: its entry, or a later one, exists
-        before."""
-        async for earlier, _, _ in self._marked(self.shape.offset_behind(origin.after), offset):
-            if earlier.position >= origin.position:
-                return True
-        return False
-
-    async def pairs(self, start: int, stop: int) -> set[bytes]:
-        """Return the pairs of all mirrors' marks in the entries with offsets ``start <= offset < stop``."""
-        found: set[bytes] = set()
-        async for raw in self._entries(start, stop):
-            with contextlib.suppress(CorruptPayload):
-                found |= pairs_of(raw.entry, self._keys or ())
-        return found
-
-    async def _marked(self, start: int, stop: int) -> AsyncIterator[tuple[StampOrigin, Position, int]]:
-        """Yield all entries with a mark of the pair, copies included, with positions and offsets."""
-        async for raw in self._entries(start, stop):
-            try:
-                origin = mark_of(raw.entry, self._pair, self._keys, is_direct=self._is_direct)
-            except CorruptPayload:
-                continue
-            if origin is not None:
+    async def stamped(self, start: int, stop: int) -> AsyncIterator[StampedEntry]:
+        """Yield the mirrored entries with offsets ``start <= offset < stop``, with increasing stamps."""
+        highest = NOWHERE
+        async for raw in self._entries(start, min(stop, self.shape.entries)):
+            stamp = stamp_of(raw.entry)
+            if stamp is not None and stamp.pair in self._pairs and stamp.position > highest:
+                highest = stamp.position
                 place = Position(raw.ledger_id, raw.entry_id)
-                yield origin, place, self.shape.offset(place)
+                yield StampedEntry(highest, place, self.shape.offset(place), raw)
 
     async def _entries(self, start: int, stop: int) -> AsyncIterator[RawEntry]:
         """Yield the entries with offsets ``start <= offset < stop`` that still exist."""

@@ -19,11 +19,10 @@ from geminga.client.cluster import Cluster
 from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
 from geminga.client.web_address import find_admin_url
-from geminga.errors import AdminError, InvalidConfiguration, PulsarException
+from geminga.errors import AdminError, InvalidConfiguration, NotConnected, PulsarException
 from geminga.ids import TopicName
 from geminga.mirror.cluster_pair import ClusterPair, PartitionState
 from geminga.mirror.cursors import CursorMirror
-from geminga.mirror.keys import StampKeys
 from geminga.mirror.pairing import MirrorRefused, subscription_of
 from geminga.mirror.partition import PartitionMirror
 from geminga.mirror.patterns import MirrorPattern
@@ -50,6 +49,7 @@ START_SECONDS_MAX = 60.0
 LAST_LOOK_SECONDS = 5.0
 """Time limit of the wait for the final lags."""
 BATCH_INDEX_ACKS = "acknowledgmentAtBatchIndexLevelEnabled"
+_NOT_FOLLOWED = "subscriptions are not mirrored at present"
 _OPENING_AT_ONCE = 32
 _ROUND_SECONDS = 0.05
 _REST = 4.0
@@ -143,11 +143,9 @@ class Mirror(LongRunning[MirrorStatus]):
                     source_admin=source_admin,
                     target_admin=target_admin,
                     source_name=names[0],
-                    target_name=names[1],
+                    forwarded_to=names[1] if settings.forward else None,
                     mirror=settings.name or names[0],
                     on_mismatch=settings.on_mismatch,
-                    source_keys=StampKeys(source_admin),
-                    target_keys=StampKeys(target_admin),
                 ),
             )
             if settings.metrics_port is not None:
@@ -169,7 +167,10 @@ class Mirror(LongRunning[MirrorStatus]):
                 if not error.retriable or _is_hopeless(error) or time.monotonic() >= until:
                     raise
                 if not is_logged:
-                    logger.warning("waiting for %.0f s: %s", until - time.monotonic(), error)
+                    text = f"waiting for up to {until - time.monotonic():.0f} s: {error}"
+                    logger.warning("%s", text)
+                    if self._on_status is not None:
+                        self._on_status(replace(self.status(), warnings=(text,)))
                 is_logged = True
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 0.5)
@@ -218,12 +219,17 @@ async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> 
             continue
         with _told_of(side):
             clusters = [name for name in await admin.clusters.list() if name != "global"]
-        if len(clusters) != 1:
+        if len(clusters) != 1 and (side == "source" or settings.forward):
             raise InvalidConfiguration(
                 f"{admin.admin_url} knows the clusters {', '.join(clusters) or 'none'}: say which one it is, "
                 "with --from-name or --to-name"
             )
-        names.append(clusters[0])
+        names.append("".join(clusters[:1]))
+    if settings.forward and names[0] == names[1]:
+        raise InvalidConfiguration(
+            f"forward: both clusters are called {names[0]!r}, so that messages of the target cannot be "
+            "recognised by their cluster's name; give different names, with --from-name or --to-name"
+        )
     return names[0], names[1]
 
 
@@ -315,6 +321,8 @@ class _Run:
         self._refused: dict[str, str] = {}
         self._known: dict[str, int] = {}
         self._unmatched: tuple[str, ...] = ()
+        self._troubles: dict[str, str] = {}
+        """Faults of jobs beside the copying, by their harm, while they last."""
         self._first: set[str] | None = None
         """Topics that existed at the start."""
 
@@ -354,10 +362,12 @@ class _Run:
     ) -> None:
         """Run discovery, status and subscriptions until ``until`` is done or nothing is left to do."""
         keepers: list[asyncio.Task[Any]] = [
-            asyncio.create_task(self._every(self.settings.discovery_seconds, self._discover)),
-            asyncio.create_task(self._every(LAG_SECONDS, self._look)),
+            asyncio.create_task(
+                self._every(self.settings.discovery_seconds, "no search for new topics", self._discover)
+            ),
+            asyncio.create_task(self._every(LAG_SECONDS, "the lag is not known", self._look)),
             # Separate from `_look`, which waits while the source does not answer.
-            asyncio.create_task(self._every(LAG_SECONDS, lambda: self._show(on_status))),
+            asyncio.create_task(self._every(LAG_SECONDS, "no status", lambda: self._show(on_status))),
             asyncio.create_task(self._follow_always()),
         ]
         try:
@@ -397,21 +407,27 @@ class _Run:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _every(self, seconds: float, call: Callable[[], Awaitable[float | None]]) -> None:
-        """Run ``call`` periodically. It returns the seconds that set the pause; None: its whole duration."""
-        pause, failure = seconds, ""
+    async def _every(self, seconds: float, harm: str, call: Callable[[], Awaitable[float | None]]) -> None:
+        """Run ``call`` periodically. It returns the seconds that set the pause; None: its whole duration.
+        ``harm``: what its failure means."""
+        pause = seconds
         while True:
             await asyncio.sleep(pause)
             started, took = time.monotonic(), None
             try:
                 took = await call()
-                failure = ""
+                self._troubles.pop(harm, None)
             except (PulsarException, OSError) as error:
-                logger.log(logging.DEBUG if str(error) == failure else logging.WARNING, "%s", error)
-                failure = str(error)
+                self._failed(harm, error)
             except Exception:
                 logger.exception("unexpected error in the mirror")
             pause = max(seconds, (time.monotonic() - started if took is None else took) * _REST)
+
+    def _failed(self, harm: str, error: Exception) -> None:
+        """Note what does not work; log it when it begins."""
+        text = f"{harm}: {error}"
+        logger.log(logging.DEBUG if self._troubles.get(harm) == text else logging.WARNING, "%s", text)
+        self._troubles[harm] = text
 
     # --- topics ---------------------------------------------------------------------------------------
 
@@ -439,8 +455,6 @@ class _Run:
         self._ends.window_bytes = max(WINDOW_BYTES_MIN, min(WINDOW_BYTES_MAX, share))
         opening = asyncio.Semaphore(_OPENING_AT_ONCE)
         await asyncio.gather(*(self._add(one, opening) for one in new))
-        with _told_of("source"):
-            await self._ends.source_keys.keep()
         return took
 
     async def _add(self, found: SourceTopic, opening: asyncio.Semaphore) -> None:
@@ -502,8 +516,11 @@ class _Run:
             try:
                 moved = await part.cursors.follow()
                 part.followed |= at_goal and part.mirror.state is PartitionState.COPYING
+                self._troubles.pop(_NOT_FOLLOWED, None)
+            except NotConnected as error:
+                logger.debug("subscriptions of %s are not mirrored yet: %s", part.mirror.topic, error)
             except (PulsarException, OSError) as error:
-                logger.warning("subscriptions of %s are not followed yet: %s", part.mirror.topic, error)
+                self._failed(_NOT_FOLLOWED, error)
             except Exception:
                 logger.exception("unexpected error with the subscriptions of %s", part.mirror.topic)
             part.was_followed(time.monotonic(), seconds, len(self._parts) * QUIET_SECONDS, moved=moved)
@@ -531,7 +548,7 @@ class _Run:
                 try:
                     await part.mirror.look()
                 except (PulsarException, OSError) as error:
-                    logger.warning("what %s has is not known: %s", part.mirror.topic, error)
+                    logger.debug("what %s has is not known: %s", part.mirror.topic, error)
 
     def status(self) -> MirrorStatus:
         settings = self.settings
@@ -543,7 +560,7 @@ class _Run:
             partitions=tuple(_status_of(part) for part in list(self._parts.values())),
             refused=tuple(self._refused.items()),
             unmatched=self._unmatched,
-            warnings=self.warnings,
+            warnings=(*self.warnings, *self._troubles.values()),
         )
 
 
@@ -564,6 +581,6 @@ def _status_of(part: _Part) -> PartitionStatus:
         error="" if mirror.error is None else str(mirror.error),
         subscriptions=tuple(
             SubscriptionStatus(name, "" if one.marked is None else str(one.marked), one.note)
-            for name, one in sorted(dict(part.cursors.applied).items())
+            for name, one in sorted(dict(part.cursors.followed).items())
         ),
     )

@@ -11,54 +11,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
 from collections import deque
+from typing import NamedTuple
 
 from geminga.admin import InternalStats
-from geminga.client.async_consumer import AsyncConsumer
-from geminga.client.entry_reader import open_cursor
-from geminga.client.topic_set import TopicSet
-from geminga.connection.backoff import Backoff
-from geminga.consumer.message import ReceivedEntry
-from geminga.consumer.settings import ConsumerSettings, ConsumerType
+from geminga.entries import EntryConsumer, EntryPublisher, ReceivedEntry, parse_entry
 from geminga.errors import (
     AdminError,
     ConnectError,
     IncompatibleSchema,
+    MessageTooBig,
     OperationNotSupported,
     ProtocolError,
     PulsarException,
 )
-from geminga.ids import MessageId, TopicName
+from geminga.ids import TopicName
 from geminga.mirror.cluster_pair import ClusterPair, Counters, PartitionState
-from geminga.mirror.entries import (
-    EntryRewriter,
-    PairsUnknownError,
-    SchemaUnknownError,
-    TargetEntry,
-    is_same,
-)
-from geminga.mirror.history import LedgerLayout, TargetHistory
-from geminga.mirror.keys import fingerprint
+from geminga.mirror.entries import EntryRewriter, SchemaUnknownError, TargetEntry, is_same
+from geminga.mirror.history import StampedEntry, StampHistory
 from geminga.mirror.ledger_sizes import LedgerSizes
-from geminga.mirror.loop_detection import LoopDetection
-from geminga.mirror.pairing import (
-    MirrorRefused,
-    Pair,
-    find_pair,
-    make_pair,
-    noted_in_source,
-    pair_of,
-    readers_of,
-    subscription_of,
-)
+from geminga.mirror.pairing import MirrorRefused, Pair, find_pair, readers_of, subscription_of
 from geminga.mirror.position_map import PositionMap
-from geminga.mirror.positions import NOWHERE, Position, parse_position
-from geminga.mirror.publishing import EntryPublisher
-from geminga.mirror.replication_stamp import ReplicationStamp, StampOrigin
+from geminga.mirror.positions import NOWHERE, Position, parse_position, position_of, sequence_id_of
 from geminga.mirror.schemas import SchemaMirror
-from geminga.mirror.subscription_properties import NO_RECEIPT, MirrorProperties, MirrorReceipt
 
 logger = logging.getLogger("geminga.mirror")
 
@@ -69,17 +45,30 @@ _ACK_SECONDS = 0.5
 _DEDUPLICATION_SECONDS = 30.0
 _DRAIN_SECONDS = 10.0
 _LAST_ACK_SECONDS = 5.0
-_NOTES_PER_SECOND = 32 * 1024
-"""Limit of written notes per second, in characters."""
-_REST = 4.0
-"""Pause after a note or acknowledgement, as a multiple of its duration."""
 _CLAIM_SECONDS = 10.0
 """Longest wait for an entry to become readable that the target's deduplication knows already."""
-_BACKOFF_SECONDS_MAX = 10.0
+_RETRY_SECONDS = 0.1
+_RETRY_SECONDS_MAX = 10.0
+"""First and longest pause after an error; it doubles until an entry is copied."""
+_STEADY_SECONDS = 5.0
+"""A connection that ends after this time of copying is logged only if the next attempt fails: brokers unload
+topics, and move them to other brokers."""
+_PAIRS_MAX = 1_000
+"""Most pairs for which is remembered whether their mirrors read the target."""
 
 
-class _RestartPartition(Exception):
-    """The partition was repaired; start a new session."""
+class _PendingEntry(NamedTuple):
+    """An entry without a receipt, or one that is not copied and waits for those before it."""
+
+    sequence_id: int
+    """-1 for an entry that is not copied."""
+    place: Position
+    missed: int
+    """Entries before it that the source did not deliver."""
+    size: int
+    messages: int
+    origin: Position | None = None
+    """Target position of an entry that came from there."""
 
 
 class PartitionMirror:
@@ -94,40 +83,27 @@ class PartitionMirror:
         """Source position up to which all entries are in the target or excluded."""
         self.pair: Pair | None = None
         self.places = PositionMap(NOWHERE)
-        """Target positions of the source's entries."""
-        self.loop_detection = LoopDetection(ends, topic)
-        self.notes = MirrorProperties(ends.source_admin, topic, ends.mirror)
-        self.rollbacks = 0
-        """Number of repairs after the target was found restored from a backup."""
+        """Target positions of the source's entries, mirrored ones and those that came from the target."""
         self.progress = asyncio.Event()
-        """Set when the mirror's subscription can be moved or noted."""
+        """Set when the mirror's subscription can be moved."""
         self._ends = ends
         self._schemas = schemas
-        self._pending: deque[tuple[int, Position, int, int, StampOrigin | None]] = deque()
-        """Sequence id (-1 for entries that are not copied), source position, bytes, messages, and the origin
-        of an entry that came from the target."""
+        self._pending: deque[_PendingEntry] = deque()
         self._pending_bytes = 0
         self._room: asyncio.Future[None] | None = None
         self._acknowledged = NOWHERE
-        self._receipt = NO_RECEIPT
-        """Receipt of the last known entry in the target."""
+        self._read = NOWHERE
+        """Source position of the last entry that was sent or excluded."""
         self._begun = False
+        self._began_at = 0.0
+        self._logged = ""
+        """Text of the error that was logged last in this outage."""
         self._sizes = LedgerSizes()
-        self._gaps: deque[tuple[Position, int]] = deque()
-        """Positions and sizes of gaps of undelivered entries, until a later entry is done."""
-        self._given_up = 0
-        """Part of `Counters.missed` after the last delivered entry."""
         self._stood: tuple[Position, Position, int] | None = None
         self._rests = False
         self._looked_at = NOWHERE
-        self._namespace = TopicName.parse(topic).namespace_name
-        self._after: Position | None = None
-        """A target position before the next entry; None: not queried yet."""
-        self._resumed = NOWHERE
-        self._echoed: dict[bytes, Position] = {}
-        """Last target position of entries in this session that came from the target, by pair."""
-        self._claimed = NOWHERE
-        """Source position up to which the target's deduplication has dropped entries as known."""
+        self._reads_target: dict[bytes, bool] = {}
+        """Whether the mirror of a pair reads the target."""
 
     @property
     def rests(self) -> bool:
@@ -143,14 +119,12 @@ class PartitionMirror:
 
     async def run(self) -> None:
         """Run until cancelled, or until the user has to decide (`PartitionState.FAILED`)."""
-        backoff = Backoff(self._ends.source.random.random, maximum_seconds=_BACKOFF_SECONDS_MAX)
+        delay = 0.0
         try:
             while True:
                 before = self.counters.entries
                 try:
                     await self._session()
-                except _RestartPartition:
-                    continue
                 except MirrorRefused as error:
                     self._failed(error)
                     return
@@ -158,13 +132,11 @@ class PartitionMirror:
                     if isinstance(error, OperationNotSupported) and not isinstance(error, AdminError):
                         self._failed(error)
                         return
-                    level = logging.DEBUG if str(error) == str(self.error) else logging.WARNING
+                    delay = 0.0 if self.counters.entries > before else delay
+                    delay = min(2 * delay, _RETRY_SECONDS_MAX) or _RETRY_SECONDS
+                    self._log(error, delay)
                     self._set(PartitionState.WAITING, error)
-                    if self.counters.entries > before:
-                        backoff.reset()
-                    delay = backoff.next()
-                    logger.log(level, "%s is not mirrored, retry in %.1f s: %s", self.topic, delay, error)
-                    await asyncio.sleep(delay)
+                    await asyncio.sleep(delay * self._ends.source.random.uniform(0.9, 1.0))
         except asyncio.CancelledError:
             self._set(PartitionState.STOPPED, self.error)
             raise
@@ -172,9 +144,22 @@ class PartitionMirror:
             logger.exception("unexpected error while mirroring %s", self.topic)
             self._failed(error)
 
+    def _log(self, error: Exception, delay: float) -> None:
+        was_steady = (
+            isinstance(error, ConnectError)
+            and self.state is PartitionState.COPYING
+            and time.monotonic() - self._began_at >= _STEADY_SECONDS
+        )
+        is_new = not was_steady and str(error) != self._logged
+        if is_new:
+            self._logged = str(error)
+        level = logging.WARNING if is_new else logging.DEBUG
+        logger.log(level, "%s is not mirrored, retry in %.1f s: %s", self.topic, delay, error)
+
     def _set(self, state: PartitionState, error: Exception | None) -> None:
-        if state is PartitionState.COPYING and self.error is not None:
+        if state is PartitionState.COPYING and self._logged:
             logger.info("%s is mirrored again", self.topic)
+            self._logged = ""
         self.state, self.error = state, error
         self.progress.set()
 
@@ -190,46 +175,42 @@ class PartitionMirror:
         self.counters.sessions += 1
         self._pending.clear()
         self._pending_bytes = 0
-        await self.notes.settled()
         await self._want_deduplication()
-        key = await ends.source_keys.own(self._namespace)
-        there = ends.source_keys.known(self._namespace)
         pair = self.pair = await find_pair(
             ends.source_admin,
             ends.target_admin,
             self.topic,
             ends.mirror,
             ends.on_mismatch,
-            [fingerprint(one) for one in (key, *there)],
             self._has_nothing_of,
         )
-        self.notes.begin(pair)
-        self._receipt = self.notes.receipt
         if pair.bound:
             self._schemas.forget()  # they belong to another topic
         await self._schemas.copy()
         async with contextlib.AsyncExitStack() as stack:
             publisher = await self._publisher(pair.producer_name(ends.mirror))
             stack.push_async_callback(publisher.close)
-            resume, mirrored = await self._look(publisher, pair)
-            if self._claimed > resume:
-                publisher = await self._beside(publisher, pair)
-                stack.push_async_callback(publisher.close)
-            self._claimed = NOWHERE
+            resume, mirrored = await self._find_resume(publisher, pair)
             await self._move_to(resume)
             rewriter = EntryRewriter(
-                pair=pair.id, source_name=ends.source_name, target_name=ends.target_name, key=key,
-                target_keys=ends.target_keys.known(self._namespace),
+                pair=pair.id, source_name=ends.source_name, target_name=ends.forwarded_to,
                 schema_versions=self._schemas.versions,
             )  # fmt: skip
-            consumer = await self._consumer()
+            consumer = await EntryConsumer.open(
+                ends.source,
+                self.topic,
+                subscription_of(ends.mirror),
+                queue_messages=QUEUE_MESSAGES,
+                queue_bytes_max=ends.window_bytes,
+                must_exist=True,  # a recreated topic has no pair and is another topic
+            )
             try:
                 self._begin(resume, mirrored)
                 await self._copy(consumer, publisher, rewriter)
             finally:
+                self._acknowledge(consumer)
                 with contextlib.suppress(PulsarException, TimeoutError):
-                    await asyncio.wait_for(self._acknowledge(consumer), _LAST_ACK_SECONDS)
-                await consumer.close()
+                    await asyncio.wait_for(consumer.close(), _LAST_ACK_SECONDS)
 
     async def _want_deduplication(self) -> None:
         """Enable deduplication in the target: without it, the fate of entries in flight after an error is
@@ -247,30 +228,16 @@ class PartitionMirror:
                     if error.retriable:
                         raise
                     raise MirrorRefused(
-                        f"{self.topic}: the target does not deduplicate, and it cannot be switched on here "
-                        f"({error}). Have it set on the namespace: namespaces set-deduplication --enable"
+                        f"{self.topic}: the target does not deduplicate, and the mirror may not enable it "
+                        f"({error}). Set it on the namespace: namespaces set-deduplication --enable"
                     ) from error
             if time.monotonic() >= deadline:
                 raise MirrorRefused(
-                    f"{self.topic}: deduplication was switched on in the target and is not in force after "
+                    f"{self.topic}: deduplication was enabled in the target and is not active after "
                     f"{_DEDUPLICATION_SECONDS:g} s ({stats.deduplication_status or 'unknown'}); set it on "
                     "the namespace: namespaces set-deduplication --enable"
                 )
             await asyncio.sleep(0.02)
-
-    async def _beside(self, holder: EntryPublisher, pair: Pair) -> EntryPublisher:
-        """Open a publisher with another name, while ``holder`` excludes other mirrors."""
-        logger.warning(
-            "%s: deduplication in the target has later sequence ids of producer %s than stored messages: "
-            "another client has used that name, or messages were deleted. Sending with another name",
-            self.topic, holder.name,
-        )  # fmt: skip
-        name = f"{pair.producer_name(self._ends.mirror)}.{secrets.token_hex(4)}"
-        publisher = await self._publisher(name)
-        holder.ended.add_done_callback(
-            lambda _: publisher.end(ConnectError(f"the producer {holder.name} has ended"))
-        )
-        return publisher
 
     async def _publisher(self, name: str) -> EntryPublisher:
         """Open a publisher that meets the topic's demands on producers, known once it refuses one."""
@@ -288,210 +255,121 @@ class PartitionMirror:
                 else:
                     raise
 
-    async def history(self, pair: Pair) -> TargetHistory:
+    async def target_history(self, pair: bytes) -> StampHistory:
+        """Return a search for the pair's entries among the present ones of the target."""
         stats = await self._ends.target_admin.topics.internal_stats(self.topic)
-        self._after = max(self._after or NOWHERE, parse_position(stats.last_confirmed_entry))
-        return self.history_in(stats, pair.id)
-
-    def history_in(self, stats: InternalStats, pair: bytes) -> TargetHistory:
-        """Return a search in the present entries of the target."""
-        keys = self._ends.source_keys.known(self._namespace)
-        return TargetHistory(self._ends.target, self.topic, pair, stats, keys)
+        return StampHistory(self._ends.target, self.topic, (pair,), stats)
 
     async def _has_nothing_of(self, pair: bytes) -> bool:
-        """Return whether the target has no entry of a pair, signed or not: another source may own the key."""
-        stats = await self._ends.target_admin.topics.internal_stats(self.topic)
-        return await TargetHistory(self._ends.target, self.topic, pair, stats, None).newest() is None
+        return await (await self.target_history(pair)).newest() is None
 
-    async def _look(self, publisher: EntryPublisher, pair: Pair) -> tuple[Position, Position]:
-        """Return the source position at which to resume, and that of the newest entry in the target if it was
-        searched. The publisher is open, so that no other mirror adds entries of the pair."""
-        claimed = self._claimed = max(publisher.last, self._claimed)
-        self._after = None
-        if pair.fresh:
-            await self.history(pair)
-            return NOWHERE, NOWHERE
-        # The previous holder of the producer name may sign with a key created since the last query.
-        await self._ends.source_keys.learn(self._namespace)
+    async def _find_resume(self, publisher: EntryPublisher, pair: Pair) -> tuple[Position, Position]:
+        """Return the source position at which to resume, and that of the newest entry in the target as far as
+        it is known. The publisher is open, so that no other mirror adds entries of the pair."""
         stats = await self._ends.source_admin.topics.internal_stats(self.topic)
         cursor = stats.cursors.get(subscription_of(self._ends.mirror))
         marked = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
         last = parse_position(stats.last_confirmed_entry)
         self._sizes.learn(stats, min(marked, self.done).ledger if self._begun else marked.ledger)
-        await self._note_again(pair)
-        mirrored, noted = NOWHERE, self.notes.receipt
-        is_older = noted != NO_RECEIPT and not await (await self.history(pair)).has(*noted)
-        if is_older:
-            self._receipt = NO_RECEIPT
-        if is_older or max(last, claimed) > marked:
-            # Deduplication forgets ids, over time and when a broker dies, and accepts any holder of the name.
-            # Stored entries are reliable.
-            mirrored = await self._newest(pair, marked, claimed)
-        if mirrored > last:
+        claimed = position_of(publisher.last_sequence_id)
+        newest = None
+        if not pair.fresh and max(last, claimed) > marked:
+            # Deduplication forgets ids, over time and when a broker dies. Stored entries are reliable.
+            newest = await self._newest(publisher, pair, marked, claimed)
+        mirrored = NOWHERE if newest is None else newest.stamp
+        known = max(claimed, mirrored)
+        if known != NOWHERE and not await self._source_has(known, newest, stats):
             raise MirrorRefused(
-                f"{self.topic}: the target has what was at {mirrored} in the source, and the source ends at "
-                f"{last}: it was brought back from a backup, or lost something. Its positions mean other "
-                "messages now; choose another --name, which copies all that it has"
+                f"{self.topic}: the target has the message that was at {known} in the source, and the source "
+                f"(its end is {last}) does not have it: it was restored from a backup, or lost messages. Its "
+                "positions are those of other messages now; choose another --name, which copies all that it "
+                "has"
             )
-        if mirrored != NOWHERE and not await self._is_still_there(pair, stats):
-            raise MirrorRefused(
-                f"{self.topic}: what was at {mirrored} in the source, and is in the target, is not in the "
-                "source any more: it was brought back from a backup, and has grown since. Its positions mean "
-                "other messages now; choose another --name, which copies all that it has"
-            )
-        if is_older:
-            await self._mend_rollback(pair, mirrored, mirrored < marked, LedgerLayout(stats))
-            raise _RestartPartition
-        return max(marked, mirrored), mirrored
+        return max(marked, known), mirrored
 
-    async def _note_again(self, pair: Pair) -> None:
-        """Read the notes again: the previous holder of the producer name may have copied entries since the
-        pair was found. It noted them before it moved the subscription, whose position was just read."""
-        noted = await noted_in_source(self._ends.source_admin, self.topic, self._ends.mirror)
-        if pair_of(noted) != pair.id:
-            raise ConnectError(f"{self.topic} was paired anew meanwhile, by another mirror of that name")
-        self.notes.begin(pair._replace(noted=noted))
-        self._receipt = self.notes.receipt
-
-    async def _is_still_there(self, pair: Pair, stats: InternalStats) -> bool:
-        """Return whether the source's entry equals the target's newest; True if this is unknown."""
-        place, target = self._receipt
-        history = TargetHistory(self._ends.source, self.topic, pair.id, stats, None)
-        there = history.shape.has(place)
-        if not there:
-            return there is None
-        one, other = await history.entry(place), await (await self.history(pair)).entry(target)
-        return one is None or other is None or is_same(one, other)
-
-    async def _mend_rollback(
-        self, pair: Pair, mirrored: Position, is_missed: bool, source: LedgerLayout
-    ) -> None:
-        """Handle a target that has lost entries with receipts: copy them again if ``on_mismatch`` allows it.
-        Checkpoints are sent again in any case: an earlier repair may have been interrupted."""
-        ends, noted = self._ends, self.notes.receipt
-        if is_missed and ends.on_mismatch == "stop":
-            raise MirrorRefused(
-                f"{self.topic}: the target gave a receipt for what was at {noted.source} in the source, and "
-                f"has not got it (at {noted.target}) any more: it was brought back from a backup, or lost "
-                "something. --on-mismatch continue copies again what is missing, as far as the source still "
-                "has it; restart copies all that the source still has"
-            )
-        # Forget the checkpoints before any step that may fail: they do not describe this target.
-        self._claimed = NOWHERE
-        self._schemas.forget()  # its schemas are older, too
-        self.rollbacks += 1
-        if is_missed and ends.on_mismatch == "restart":
-            await make_pair(ends.source_admin, ends.target_admin, self.topic, ends.mirror, pair.signer)
-            return
-        if is_missed:
-            logger.warning(
-                "%s: the target has lost the entries after %s in the source. They are copied again, as far "
-                "as the source still has them: %s", self.topic, mirrored if mirrored != NOWHERE else "all",
-                f"from {source.position(0)} on" if source.entries else "nothing",
-            )  # fmt: skip
-            mine = subscription_of(ends.mirror)
-            behind = MessageId.earliest if mirrored == NOWHERE else mirrored.message_id()
-            await ends.source_admin.subscriptions.reset_to_id(self.topic, mine, behind)
-        await self.notes.forget(self._receipt)
-
-    async def _newest(self, pair: Pair, marked: Position, claimed: Position) -> Position:
-        """Return the source position of the newest entry in the target. Waits for a ``claimed`` entry."""
+    async def _newest(
+        self, publisher: EntryPublisher, pair: Pair, marked: Position, claimed: Position
+    ) -> StampedEntry | None:
+        """Return the newest entry in the target. If its deduplication has ``claimed`` a later one, that is in
+        flight from an earlier connection, or was deleted there: wait for a short time until it is readable.
+        """
         deadline = time.monotonic() + _CLAIM_SECONDS
         while True:
-            newest = await (await self.history(pair)).newest(claimed)
-            mirrored = NOWHERE if newest is None else newest.source
-            if newest is not None:
-                self._receipt = MirrorReceipt(newest.source, newest.target)
-            if max(mirrored, marked) >= claimed or time.monotonic() >= deadline:
-                return mirrored
+            newest = await (await self.target_history(pair.id)).newest()
+            known = marked if newest is None else max(marked, newest.stamp)
+            if known >= claimed or time.monotonic() >= deadline:
+                return newest
+            if publisher.ended.done():
+                publisher.ended.result()
             await asyncio.sleep(0.1)
+
+    async def _source_has(self, place: Position, newest: StampedEntry | None, stats: InternalStats) -> bool:
+        """Return whether the source has an entry, with the messages of ``newest`` if that is its copy; True
+        if the entry is older than all that the source has."""
+        history = StampHistory(self._ends.source, self.topic, (), stats)
+        if not (is_there := history.shape.has(place)):
+            return is_there is None
+        if newest is None or newest.stamp != place or (entry := await history.entry(place)) is None:
+            return True
+        return is_same(entry, parse_entry(newest.raw.entry, verify=False))
 
     async def _move_to(self, resume: Position) -> None:
         """Move the mirror's subscription to a position, so that no entry is read twice."""
         if resume.entry < 0:
             return
-        await self.notes.receive(self._receipt)
-        context = self._ends.source
-        mine = subscription_of(self._ends.mirror)
-        consumer = await open_cursor(context, self.topic, mine, from_latest=False, must_exist=True)
+        name = subscription_of(self._ends.mirror)
+        consumer = await EntryConsumer.open(self._ends.source, self.topic, name, must_exist=True)
         try:
-            for handle in consumer.group.handles.values():
-                handle.consumer.acknowledge_id_through(resume.message_id(), context.now())
-            await consumer.acknowledging.receipt()
+            consumer.acknowledge_through(*resume)
+            await consumer.receipt()
         finally:
             await consumer.close()
 
-    async def _consumer(self) -> AsyncConsumer:
-        context = self._ends.source
-        settings = ConsumerSettings(
-            consumer_type=ConsumerType.Exclusive,
-            receiver_queue_size=QUEUE_MESSAGES,
-            receiver_queue_bytes_max=self._ends.window_bytes,
-            ack_grouping_time_ms=0,
-            force_topic_creation=False,
-            must_exist=True,  # a recreated topic has no pair and is another topic
-        )
-        name = f"{subscription_of(self._ends.mirror)}-{context.random.getrandbits(40):010x}"
-        consumer = AsyncConsumer(
-            context, TopicSet(context, self.topic), subscription_of(self._ends.mirror), name, settings
-        )
-        consumer.group.whole_entries = True
-        consumer.group.untouched_entries = True
-        await consumer.open()
-        context.register(consumer)
-        return consumer
-
     def _begin(self, resume: Position, mirrored: Position) -> None:
         if resume != self.done or not self._begun:
-            # Entries older than this map are searched in the target.
-            begins = Position(resume.ledger, resume.entry + 1) if resume != NOWHERE else NOWHERE
-            self.places.forget(begins)
-            self.loop_detection.begin(begins)
-        while self._gaps and self._gaps[-1][0] > resume:
-            # Entries sent after it are not in the target: they are read again, and their gaps counted again.
-            self.counters.missed -= self._gaps.pop()[1]
-        read = max(self.done, mirrored)
-        if self._begun and resume > read:
-            self._count_gap(read, Position(resume.ledger, resume.entry + 1))
+            # Entries older than this map are searched in the clusters.
+            self.places.forget(Position(resume.ledger, resume.entry + 1) if resume != NOWHERE else NOWHERE)
+        known = max(self.done, mirrored)
+        if self._begun and resume > known:
+            self._count_missed(self._missed(known, Position(resume.ledger, resume.entry + 1)), resume)
         self._begun = True
-        self.done = self._looked_at = self._resumed = resume
-        self._echoed.clear()
+        self._began_at = time.monotonic()
+        self.done = self._looked_at = self._read = resume
         self._acknowledged = NOWHERE
         self._set(PartitionState.COPYING, None)
 
     # --- copying ------------------------------------------------------------------------------------
 
     async def _copy(
-        self, consumer: AsyncConsumer, publisher: EntryPublisher, rewriter: EntryRewriter
+        self, consumer: EntryConsumer, publisher: EntryPublisher, rewriter: EntryRewriter
     ) -> None:
-        read = self.done
         acknowledging = asyncio.create_task(self._keep_acknowledging(consumer))
-        (handle,) = consumer.group.handles.values()
-        detached = handle.driver.detached
-        queued = consumer.queue.entries
-        for end in (publisher.ended, detached):
-            end.add_done_callback(lambda _: consumer.receive_waiters.wake_all())
+        for end in (publisher.ended, consumer.ended):
+            end.add_done_callback(consumer.wake)
         try:
             while True:
-                if detached.done():
+                if consumer.ended.done():
                     # Another broker, or a restarted one: its entries are searched from the start.
-                    raise ConnectError(f"the source: {detached.result() or 'its broker gave up the topic'}")
-                if not queued:
-                    await self._wait_for_entries(consumer, publisher)
+                    error = consumer.ended.result() or "its broker closed the consumer"
+                    raise ConnectError(f"the source: {error}")
+                if not consumer.entries:
+                    # No await in between: a new entry wakes this task.
+                    if publisher.ended.done():
+                        publisher.ended.result()
+                    await consumer.wait()
                     continue
                 for _ in range(_TURN_ENTRIES):
                     # The queue may belong to another connection since the request.
-                    if not queued or self._pending_bytes >= self._ends.window_bytes or detached.done():
+                    is_full = self._pending_bytes >= self._ends.window_bytes
+                    if not consumer.entries or is_full or consumer.ended.done():
                         break
-                    entry = queued.popleft()
-                    consumer.group.took_entries([entry])
+                    entry = consumer.take()
                     place = Position(entry.ledger_id, entry.entry_id)
-                    if place > read:  # else it was redelivered: it is in flight or done
-                        if place.ledger != read.ledger and not self._sizes.reaches(place):
+                    if place > self._read:  # else it was redelivered: it is in flight or done
+                        if place.ledger != self._read.ledger and not self._sizes.reaches(place):
                             await self._learn_sizes()
-                        self._count_gap(read, place)
                         await self._pass_on(entry, place, publisher, rewriter)
-                        read = place
+                        self._read = place
                 await self._wait_for_room(publisher)
         except asyncio.CancelledError:
             await self._finish(publisher)
@@ -517,22 +395,18 @@ class PartitionMirror:
         stands = self.done, marked, self.counters.sessions
         self._rests = stands == self._stood  # entries in flight have arrived by now
         self._stood = stands
-        if self._rests and marked > self.done:
-            self._count_gap(self.done, Position(marked.ledger, marked.entry + 1), is_end=True)
+        if self._rests and marked > self.done == self._read:
+            self._count_missed(self._missed(self.done, Position(marked.ledger, marked.entry + 1)), marked)
+            self.done = self._read = marked
 
-    def _count_gap(self, read: Position, place: Position, *, is_end: bool = False) -> None:
-        """Count the entries between the last read one and ``place`` that the source did not deliver: it moved
-        the mirror's subscription, or they hold no messages. ``is_end``: no entry follows, so they are counted
-        again with the next entry."""
-        if self._given_up:
-            self.counters.missed -= self._given_up
-            self._given_up = 0
-        if read == NOWHERE:
-            return  # entries before the first session were never due
-        missed = self._sizes.between(read, place)
-        if missed <= 0:
-            return
-        if not self.counters.missed:
+    def _missed(self, read: Position, place: Position) -> int:
+        """Return the number of entries between the last read one and ``place`` that the source did not
+        deliver: it moved the mirror's subscription, or they hold no messages."""
+        # Entries before the first session were never due.
+        return 0 if read == NOWHERE else max(0, self._sizes.between(read, place))
+
+    def _count_missed(self, missed: int, place: Position) -> None:
+        if missed and not self.counters.missed:
             logger.warning(
                 "%s: the source did not deliver the %d entries before %s. They expired (TTL), were "
                 "evicted by a backlog quota or skipped by an administrator, and are not in the target, "
@@ -540,77 +414,42 @@ class PartitionMirror:
                 self.topic, missed, place,
             )  # fmt: skip
         self.counters.missed += missed
-        if is_end:
-            self._given_up = missed
-        elif place > self.done:
-            while self._gaps and self._gaps[0][0] <= self.done:
-                self._gaps.popleft()
-            self._gaps.append((place, missed))
 
     async def _pass_on(
         self, entry: ReceivedEntry, place: Position, publisher: EntryPublisher, rewriter: EntryRewriter
     ) -> None:
         assert entry.raw is not None
-        if self._after is None:
-            assert self.pair is not None
-            await self.history(self.pair)
-        rewriter.after = self._after or NOWHERE
-        copies = 0
         while True:
             try:
-                forwarded = rewriter.rewrite(entry.raw, place, copies=copies)
+                forwarded = rewriter.rewrite(entry.raw, place)
+                break
             except SchemaUnknownError as unknown:
                 await self._schemas.copy()  # all queued entries, in order
                 await self._schemas.learn(unknown.version)
-                continue
-            except PairsUnknownError as unknown_pairs:
-                await self._ask_for(unknown_pairs.pairs, place, rewriter)
-                continue
-            if isinstance(forwarded, ReplicationStamp) and await self._is_copy(forwarded, place):
-                copies += 1
-                continue
-            break
+        missed = self._missed(self._read, place)
         if not isinstance(forwarded, TargetEntry):
-            origin = None if forwarded is None else forwarded.origin
-            self._pending.append((-1, place, 0, entry.count, origin))
+            is_from_target = forwarded is not None and await self._is_from_target(forwarded.pair)
+            origin = forwarded.position if forwarded is not None and is_from_target else None
+            self._pending.append(_PendingEntry(-1, place, missed, 0, entry.count, origin))
             self._settle()
             return
-        sequence_id = publisher.send(place, forwarded)
-        self._pending.append((sequence_id, place, forwarded.size, forwarded.messages, None))
+        sequence_id = sequence_id_of(place)
+        try:
+            publisher.send(sequence_id, forwarded.messages, forwarded.head, forwarded.payload)
+        except MessageTooBig as error:
+            raise MessageTooBig(f"the entry at {place} of the source: {error}") from None
+        self._pending.append(_PendingEntry(sequence_id, place, missed, forwarded.size, forwarded.messages))
         self._pending_bytes += forwarded.size
 
-    async def _ask_for(self, pairs: frozenset[bytes], place: Position, rewriter: EntryRewriter) -> None:
-        """Query which mirrors read the target's topic, then their keys. The order matters: an entry written
-        before the query was signed with a key that existed before."""
-        newest = parse_position((await self._learn_sizes()).last_confirmed_entry)
-        rewriter.target_keys = await self._ends.target_keys.learn(self._namespace)
-        readers = readers_of(await self._ends.target_admin.topics.stats(self.topic))
-        rewriter.learn(frozenset(readers), pairs, max(newest, place))
-
-    async def _is_copy(self, mark: ReplicationStamp, place: Position) -> bool:
-        """Return whether the mark was copied from an earlier entry: entries from the target arrive in order.
-        A copy is mirrored as any other entry, without acknowledgement in the target."""
-        origin = mark.origin
-        is_direct = await self.loop_detection.is_direct(origin.pair)
-        if is_direct and not mark.is_last:
-            return True
-        highest = self._echoed.get(origin.pair)
-        if highest is not None:
-            is_copy = origin.position <= highest
-        elif is_direct and origin.after < self._resumed:
-            history = await self.loop_detection.history(origin.pair)
-            is_copy = await history.is_copy(origin, history.shape.offset(place))
-        else:
-            is_copy = False
-        if not is_copy:
-            self._echoed[origin.pair] = origin.position
-        return is_copy
-
-    async def _wait_for_entries(self, consumer: AsyncConsumer, publisher: EntryPublisher) -> None:
-        # No await in between: a new entry wakes this task.
-        if publisher.ended.done():
-            publisher.ended.result()
-        await consumer.wait(None)
+    async def _is_from_target(self, pair: bytes) -> bool:
+        """Return whether the mirror of a pair reads the target, so that its positions are of the target."""
+        if pair not in self._reads_target:
+            if len(self._reads_target) >= _PAIRS_MAX:
+                self._reads_target.clear()
+            stats = await self._ends.target_admin.topics.stats(self.topic)
+            self._reads_target[pair] = False
+            self._reads_target.update(dict.fromkeys(readers_of(stats), True))
+        return self._reads_target[pair]
 
     async def _wait_for_room(self, publisher: EntryPublisher) -> None:
         while self._pending_bytes >= self._ends.window_bytes:
@@ -630,71 +469,56 @@ class PartitionMirror:
 
     # --- receipts -------------------------------------------------------------------------------------
 
-    def _on_receipt(self, sequence_id: int, target: Position) -> None:
+    def _on_receipt(self, sequence_id: int, ledger: int, entry: int) -> None:
         pending = self._pending
-        if not pending or pending[0][0] != sequence_id:
-            wanted = pending[0][0] if pending else "none"
+        if not pending or pending[0].sequence_id != sequence_id:
+            wanted = pending[0].sequence_id if pending else "none"
             raise ProtocolError(
                 f"{self.topic}: a receipt for sequence id {sequence_id} came, and {wanted} is the next"
             )
-        _, place, size, messages, _ = pending.popleft()
-        self._pending_bytes -= size
+        first = pending.popleft()
+        self._pending_bytes -= first.size
         counters = self.counters
-        if target == NOWHERE:
-            # The target claims to have the entry: verify this, since no entry may be skipped.
-            counters.duplicates += messages
-            self._claimed = place
-            raise ProtocolError(f"{self.topic}: the target drops the entry at {place}, which it had already")
+        if ledger < 0:
+            # The next session determines how far the target is.
+            counters.duplicates += first.messages
+            raise ConnectError(f"{self.topic}: the target has the entry at {first.place} of the source")
         counters.entries += 1
-        counters.messages += messages
-        counters.bytes += size
-        self.places.add(place, target)
-        self._after = target
-        self._receipt = MirrorReceipt(place, target)
-        self.done = place
+        counters.messages += first.messages
+        counters.bytes += first.size
+        self.places.add(first.place, Position(ledger, entry))
+        self._done_with(first)
         self._settle()
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
+    def _done_with(self, entry: _PendingEntry) -> None:
+        if entry.missed:
+            self._count_missed(entry.missed, entry.place)
+        self.done = entry.place
+
     def _settle(self) -> None:
         """Mark entries that are not copied as done, when all before them are."""
         pending = self._pending
-        while pending and pending[0][0] < 0:
-            _, place, _, messages, origin = pending.popleft()
-            self.counters.skipped += messages
-            if origin is not None:
-                self.loop_detection.add(origin.pair, place, origin.position)
-            self.done = place
+        while pending and pending[0].sequence_id < 0:
+            first = pending.popleft()
+            self.counters.skipped += first.messages
+            if first.origin is not None:
+                self.places.add(first.place, first.origin)
+            self._done_with(first)
         self.progress.set()
 
-    async def _keep_acknowledging(self, consumer: AsyncConsumer) -> None:
+    async def _keep_acknowledging(self, consumer: EntryConsumer) -> None:
         """Acknowledge in the source after progress. Idle partitions, perhaps thousands, use no timer."""
-        rest, told = 0.0, False
         while True:
             await self.progress.wait()
             self.progress.clear()
-            await asyncio.sleep(_ACK_SECONDS + rest)
-            began = time.monotonic()
-            try:
-                await self._acknowledge(consumer)
-                told = False
-            except PulsarException as error:
-                if not told:
-                    logger.warning(
-                        "%s: the source does not note how far it is mirrored: %s", self.topic, error
-                    )
-                told = True
-                self.progress.set()
-            rest = max((time.monotonic() - began) * _REST, self.notes.size / _NOTES_PER_SECOND)
+            await asyncio.sleep(_ACK_SECONDS)
+            self._acknowledge(consumer)
 
-    async def _acknowledge(self, consumer: AsyncConsumer) -> None:
-        """Move the mirror's subscription up to the last done entry, after noting its receipt."""
-        done = self.done
-        if done == self._acknowledged or done.entry < 0:
-            return
-        await self.notes.receive(self._receipt)
-        for handle in consumer.group.handles.values():
-            handle.consumer.acknowledge_id_through(done.message_id(), self._ends.source.now())
-            handle.consumer.flush_acks()
-            handle.flush()
-        self._acknowledged = done
+    def _acknowledge(self, consumer: EntryConsumer) -> None:
+        """Move the mirror's subscription up to the last done entry."""
+        if self.done != self._acknowledged and self.done.entry >= 0:
+            consumer.acknowledge_through(*self.done)
+            consumer.flush()
+            self._acknowledged = self.done

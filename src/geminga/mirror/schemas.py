@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from geminga.client.context import ClientContext
-from geminga.connection import commands
+from geminga.entries import ClientContext, Schema, register_schema
 from geminga.errors import IncompatibleSchema
 from geminga.ids import TopicName
 from geminga.mirror.pairing import MirrorRefused
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 logger = logging.getLogger("geminga.mirror")
 
@@ -23,7 +21,7 @@ class SchemaMirror:
 
     def __init__(self, source: ClientContext, target: ClientContext, topic: str) -> None:
         self.versions: dict[bytes, bytes | None] = {}
-        self.newest: pb.Schema | None = None
+        self.newest: Schema | None = None
         self._source = source
         self._target = target
         self._topic = topic
@@ -59,13 +57,10 @@ class SchemaMirror:
             self.versions[version] = None
             return
         try:
-            answer = await self._target.request_on_topic(
-                self._topic, lambda request_id: commands.get_or_create_schema(self._topic, request_id, schema)
-            )
+            self.versions[version] = await register_schema(self._target, self._topic, schema)
         except IncompatibleSchema as error:
             raise MirrorRefused(
                 f"{TopicName.parse(self._topic).base}: the target refuses the schema of version "
                 f"{version.hex()}: {error}. Set the schema compatibility strategy there to "
                 "ALWAYS_COMPATIBLE while you move"
             ) from error
-        self.versions[version] = bytes(answer.getOrCreateSchemaResponse.schema_version)

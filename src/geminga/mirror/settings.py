@@ -31,7 +31,10 @@ class MirrorSettings:
     source_name: str | None = None
     """The source cluster's name, which marks messages; None: the name that the cluster reports."""
     target_name: str | None = None
-    """The target cluster's name; its messages are not copied. None: the name that the cluster reports."""
+    """The target cluster's name, which only ``forward`` needs. None: the name that the cluster reports."""
+    forward: bool = False
+    """Copy also messages that a mirror or geo-replication brought to the source from another cluster, except
+    the target's own. By default each cluster's messages are copied from that cluster only."""
     subscriptions: bool = True
     """Mirror durable subscriptions."""
     policies: bool = True
@@ -61,7 +64,7 @@ class MirrorSettings:
             value = check_type(field, getattr(self, field), str, optional=True)
             if value is not None and (not value or not set(value) <= _NAME_CHARACTERS or len(value) > 128):
                 refuse(field, value, "1 to 128 letters, digits and . _ - @ :")
-        for field in ("subscriptions", "policies", "once"):
+        for field in ("forward", "subscriptions", "policies", "once"):
             check_type(field, getattr(self, field), bool)
         check_choice("on_mismatch", self.on_mismatch, MISMATCH)
         check_seconds("discovery_seconds", self.discovery_seconds, 0.1)

@@ -15,7 +15,7 @@ FAMILIES = (
         "geminga_mirror_skipped_total",
         "counter",
         "messages",
-        "Left where they are: they came from the target.",
+        "Not copied: they came to the source from another cluster.",
     ),
     (
         "geminga_mirror_missed_total",
@@ -41,7 +41,7 @@ class SubscriptionStatus:
     name: str
     """Name of the subscription, the same on both sides."""
     marked: str
-    """Last mark-delete position sent to the target, as ``ledger:entry``; empty before."""
+    """Mark-delete position in the target after the last update, as ``ledger:entry``; empty before."""
     note: str
     """Reason if the subscription is not mirrored; else empty."""
 
@@ -68,7 +68,7 @@ class PartitionStatus:
     duplicates: int
     """Messages that the target had already."""
     skipped: int
-    """Messages that came from the target and are not copied back."""
+    """Messages that are not copied because they came to the source from the target or another cluster."""
     missed: int = 0
     """Entries that the source did not deliver: expired, evicted, skipped, or of aborted transactions."""
     error: str = ""
@@ -96,7 +96,8 @@ class MirrorStatus:
     unmatched: Sequence[str] = ()
     """Patterns that match no topic of the source."""
     warnings: Sequence[str] = ()
-    """Limits of the target cluster that affect its users."""
+    """Limits of the target cluster that affect its users, and what fails at present beside the copying, for
+    example because an admin address does not answer."""
 
     @property
     def messages(self) -> int:
@@ -131,15 +132,16 @@ class MirrorStatus:
         """Return the status as a line of text."""
         states: dict[str, int] = {}
         for one in self.partitions:
-            is_done = one.state == "stopped" and self.caught_up and one.lag_entries == 0
-            state = "up to date" if is_done else one.state
+            state = _stopped(one, self.caught_up) if one.state == "stopped" else one.state
             states[state] = states.get(state, 0) + 1
         told = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "no topics yet"
         missed = sum(one.missed for one in self.partitions)
+        skipped = sum(one.skipped for one in self.partitions)
         at_least = "at least " if any(one.lag_entries < 0 for one in self.partitions) else ""
         return (
             f"{self.messages:,} messages ({self.bytes / 1e6:,.1f} MB) mirrored, "
             f"{at_least}{self.lag_entries:,} entries behind; partitions: {told}"
+            + (f"; {skipped:,} messages of other clusters not copied" if skipped else "")
             + (f"; {missed:,} entries were not delivered by the source (see the log)" if missed else "")
         )
 
@@ -154,6 +156,15 @@ class MirrorStatus:
 
     def _labels(self, one: PartitionStatus) -> str:
         return f'mirror="{_escaped(self.name)}",topic="{_escaped(one.topic)}"'
+
+
+def _stopped(one: PartitionStatus, caught_up: bool) -> str:
+    """Return how a partition has ended."""
+    if one.error:
+        return "stopped by an error"
+    if one.lag_entries == 0 or (caught_up and one.lag_entries < 0):
+        return "up to date"
+    return "stopped before the newest message (run the mirror again to copy the rest)"
 
 
 def _escaped(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Publishing of ready-made entries to a topic of the target, each with a given sequence id.
+"""Publishing of ready-made entries to a topic, each with a given sequence id: for mirrors.
 
-Unlike the client's producer it never resends: when the connection or the broker ends it, the mirror opens
-another one after reading what the target has.
+Unlike the client's producer it never resends: when the connection or the broker ends it, the caller opens
+another one, after it has determined what was stored.
 """
 
 from __future__ import annotations
@@ -13,16 +13,7 @@ from collections.abc import Callable
 from geminga.client.context import ClientContext
 from geminga.client.pool import BrokerConnection
 from geminga.connection.addresses import Address
-from geminga.errors import (
-    AlreadyClosed,
-    ConnectError,
-    MessageTooBig,
-    ProtocolError,
-    PulsarException,
-    from_server,
-)
-from geminga.mirror.entries import TargetEntry
-from geminga.mirror.positions import NOWHERE, Position, position_of, sequence_id_of
+from geminga.errors import AlreadyClosed, ConnectError, MessageTooBig, PulsarException, from_server
 from geminga.wire.checksum import Buffer
 from geminga.wire.frame_encoding import encode_send
 from geminga.wire.frames import Frame, ReceiptFrame, encode_command
@@ -30,23 +21,24 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.receipt_runs import ReceiptRun
 
 _PADDING_BYTES = 10 * 1024
-"""Brokers accept frames that exceed their largest message by this; the mirror adds far less."""
+"""Brokers accept frames that exceed their largest message by this."""
 
-OnReceipt = Callable[[int, Position], None]
-"""Called with the sequence id and the target position; `NOWHERE` for an entry that was stored before."""
+OnReceipt = Callable[[int, int, int], None]
+"""Called with the sequence id, ledger and entry; both are -1 for an entry that deduplication has dropped. An
+error that it raises ends the publisher."""
 
 
 class EntryPublisher:
     """Publisher of entries, created by `open`. All methods run on the client's loop.
 
-    ``last``: source position of the newest entry that deduplication has stored for this producer name.
+    ``last_sequence_id``: highest one that deduplication has stored for this producer name; -1 without one.
     ``ended`` resolves to the error that ends the publisher.
     """
 
     def __init__(self, context: ClientContext, topic: str, name: str, on_receipt: OnReceipt) -> None:
         self.topic = topic
         self.name = name
-        self.last = NOWHERE
+        self.last_sequence_id = -1
         self.ended: asyncio.Future[None] = context.loop.create_future()
         self._context = context
         self._on_receipt = on_receipt
@@ -84,7 +76,7 @@ class EntryPublisher:
                 connection.write(encode_command(found._close_command(connection.new_request_id())))
             raise
         found._connection = connection
-        found.last = position_of(answer.producer_success.last_sequence_id)
+        found.last_sequence_id = answer.producer_success.last_sequence_id
         return found
 
     def _create_command(self, request_id: int, schema: pb.Schema | None, encrypted: bool) -> pb.BaseCommand:
@@ -106,23 +98,20 @@ class EntryPublisher:
         command.close_producer.request_id = request_id
         return command
 
-    def send(self, source: Position, entry: TargetEntry) -> int:
-        """Send an entry and return its sequence id; ids must increase. Raises the error that ended the
-        publisher, and `MessageTooBig`, since no entry may be skipped."""
+    def send(self, sequence_id: int, messages: int, *pieces: Buffer) -> None:
+        """Send an entry of ``messages`` messages, given in pieces; sequence ids must increase. Raises
+        `MessageTooBig`, and the error that ended the publisher."""
         connection = self._connection
         if self.ended.done() or connection is None:
             self.ended.result()
             raise AlreadyClosed("the publisher is closed")
-        if entry.size > connection.max_message_size + _PADDING_BYTES:
+        size = sum(map(len, pieces))
+        if size > connection.max_message_size + _PADDING_BYTES:
             raise MessageTooBig(
-                f"the entry at {source} has {entry.size} bytes and {connection.peer} takes "
+                f"{self.topic}: an entry has {size} bytes and {connection.peer} takes "
                 f"{connection.max_message_size}: raise maxMessageSize there"
             )
-        sequence_id = sequence_id_of(source)
-        frame = encode_send(self._id, sequence_id, entry.messages, None, entry.size)
-        pieces: list[Buffer] = [frame, entry.head, entry.payload]
-        connection.write_many(pieces)
-        return sequence_id
+        connection.write_many([encode_send(self._id, sequence_id, messages, None, size), *pieces])
 
     @property
     def writable(self) -> bool:
@@ -133,7 +122,7 @@ class EntryPublisher:
         if self._connection is not None:
             await self._connection.drain()
 
-    # --- what the connection calls ------------------------------------------------------------------
+    # --- called by the connection ------------------------------------------------------------------
 
     def on_frame(self, frame: Frame) -> None:
         if type(frame) is ReceiptRun:
@@ -148,10 +137,9 @@ class EntryPublisher:
     def _receipt(self, frame: ReceiptFrame) -> None:
         if self.ended.done():
             return
-        target = Position(frame.ledger_id, frame.entry_id) if frame.ledger_id >= 0 else NOWHERE
         try:
-            self._on_receipt(frame.sequence_id, target)
-        except ProtocolError as error:
+            self._on_receipt(frame.sequence_id, frame.ledger_id, frame.entry_id)
+        except PulsarException as error:
             self.end(error)
 
     def _detached(self, error: Exception | None, _assigned: Address | None) -> None:

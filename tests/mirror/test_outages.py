@@ -1,0 +1,169 @@
+"""Faults of one cluster: what the mirror logs and reports, and that it continues without loss."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.mirror import Cluster, MirrorStatus
+from geminga.mirror.mirror import Mirror, MirrorSettings
+from geminga.mirror.status import PartitionStatus
+from geminga.testing.apache_pulsar import free_ports
+from tests.mirror.helpers import cluster, mirror, stored
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def sides() -> Iterator[tuple[Any, Any]]:
+    with geminga.embedded() as source, geminga.embedded() as target:
+        yield source, target
+
+
+def until(what: Callable[[], Any], seconds: float = 30) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def fill(broker: Any, *numbers: int, size: int = 0) -> None:
+    with broker.client() as client:
+        producer = client.create_producer("t")
+        for number in numbers:
+            producer.send(b"%d" % number + b"." * size)
+
+
+def entries(broker: Any) -> list[bytes]:
+    with broker.client() as client:
+        return [value.rstrip(b".") for _, value in stored(client, "t")]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_an_unloaded_topic_is_not_logged(
+    sides: tuple[Any, Any], side: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geminga.mirror.partition._STEADY_SECONDS", 0.0)
+    caplog.set_level(logging.INFO, "geminga.mirror")
+    fill(sides[0], 1)
+    with mirror(*sides) as running, geminga.Admin(sides[side].admin_url) as admin:
+        assert running.wait_until_caught_up(30)
+        caplog.clear()
+        for number in (2, 3):
+            admin.topics.unload("t")
+            fill(sides[0], number)
+            until(lambda number=number: running.status().messages == number)
+        assert [one.getMessage() for one in caplog.records if "public/default/t" in one.getMessage()] == []
+    assert entries(sides[1]) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_an_admin_address_that_does_not_answer_at_the_start_is_reported_at_once(
+    sides: tuple[Any, Any], side: str
+) -> None:
+    (port,) = free_ports(1)
+    ends = dict(zip(("source", "target"), map(cluster, sides), strict=True))
+    ends[side] = Cluster(service_url=ends[side].service_url, admin_url=f"http://127.0.0.1:{port}")
+    seen: list[MirrorStatus] = []
+
+    def on_status(status: MirrorStatus) -> None:
+        seen.append(status)
+        running.stop()
+
+    running = Mirror(MirrorSettings(topics=["t"], once=True, **ends), on_status)
+    running.run(signals=False)
+    (warning,) = seen[0].warnings
+    assert warning.startswith("waiting for up to ")
+    assert f" s: the {side}: no answer from http://127.0.0.1:{port}" in warning
+
+
+def test_subscriptions_that_cannot_be_mirrored_are_reported(
+    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from geminga.errors import ConnectError
+    from geminga.mirror import cursors
+
+    with sides[0].client() as client:
+        client.subscribe("t", "s").close()
+    fill(sides[0], 1)
+    with mirror(*sides) as running:
+        assert running.wait_until_caught_up(30)
+
+        async def fails(*_: Any) -> Any:
+            raise ConnectError("no answer from http://there:8080")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(cursors, "source_cursors", fails)
+            text = "subscriptions are not mirrored at present: no answer from http://there:8080"
+            until(lambda: text in running.status().warnings)
+        until(lambda: text not in running.status().warnings)
+
+
+@pytest.mark.parametrize(
+    ("caught_up", "lag", "error", "expected"),
+    [
+        (True, 0, "", "1 up to date"),
+        (True, -1, "", "1 up to date"),
+        (True, 3, "", "1 stopped before the newest message (run the mirror again to copy the rest)"),
+        (False, -1, "", "1 stopped before the newest message (run the mirror again to copy the rest)"),
+        (True, 3, "no answer", "1 stopped by an error"),
+    ],
+)
+def test_the_last_line_says_how_partitions_ended(
+    caught_up: bool, lag: int, error: str, expected: str
+) -> None:
+    partition = PartitionStatus("t", "stopped", lag, "", 0, 0, 0, 0, 0, error=error)
+    assert MirrorStatus("", "", "m", caught_up, (partition,)).line().endswith(f"partitions: {expected}")
+
+
+@pytest.mark.parametrize("policy", ["producer_request_hold", "producer_exception"])
+def test_a_target_whose_backlog_quota_is_reached_gets_the_rest_later(
+    sides: tuple[Any, Any], policy: str
+) -> None:
+    source, target = sides
+    with geminga.Admin(target.admin_url) as there, target.client() as client:
+        there.topics.create("t")
+        consumer = client.subscribe("t", "slow")
+        quota = geminga.admin.BacklogQuota(policy=policy, limit_bytes=20_000)
+        there.topic_policies.set_backlog_quota("t", quota)
+        with mirror(source, target, subscriptions=False) as running:
+            fill(source, *range(50), size=1_000)
+            until(lambda: running.status().messages == 50)
+            there.call("GET", "brokers/backlog-quota-check")
+            fill(source, *range(50, 100), size=1_000)
+            until(lambda: "quota" in running.status().partitions[0].error.lower())
+            for _ in range(50):
+                consumer.acknowledge(consumer.receive(20_000))
+            until(lambda: running.status().messages == 100)
+            assert not running.status().failed
+        assert entries(target) == [b"%d" % n for n in range(100)]
+
+
+def test_a_terminated_source_is_copied_to_its_end(sides: tuple[Any, Any]) -> None:
+    source, target = sides
+    fill(source, 1, 2)
+    with mirror(source, target) as running, geminga.Admin(source.admin_url) as admin:
+        assert running.wait_until_caught_up(30)
+        fill(source, 3)
+        admin.topics.terminate("t")
+        until(lambda: running.status().messages == 3)
+        assert not running.status().failed
+    assert mirror(source, target, once=True).run(signals=False).caught_up
+    assert entries(target) == [b"1", b"2", b"3"]
+
+
+def test_a_terminated_target_is_reported(sides: tuple[Any, Any]) -> None:
+    source, target = sides
+    fill(source, 1)
+    with mirror(source, target) as running, geminga.Admin(target.admin_url) as admin:
+        assert running.wait_until_caught_up(30)
+        admin.topics.terminate("t")
+        fill(source, 2)
+        until(lambda: "terminated" in running.status().partitions[0].error)
+    assert entries(target) == [b"1"]
