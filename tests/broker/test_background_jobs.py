@@ -36,7 +36,7 @@ class Shell:
         self.slices.append((began, self.now))
 
     def run_due(self) -> bool:
-        """The next timer; False when there is none."""
+        """Run the next timer; return False if no timer is set."""
         if self.scheduler.deadline == float("inf"):
             return False
         self.now = max(self.now, self.scheduler.deadline)

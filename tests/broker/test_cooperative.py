@@ -278,8 +278,8 @@ def test_an_exception_in_a_turn_requests_another_turn(shell: Shell) -> None:
 
 
 def test_a_suspended_job_without_a_report_ends_silently(shell: Shell) -> None:
-    """Its parts refer to each other: Python may finish an inner one first, and let go of the outer meanwhile,
-    which is told then that its part is running already."""
+    """The generators refer to each other: Python may close the inner one first and collect the outer one
+    meanwhile, which then gets the error "generator already executing"."""
     slices, told = shell.slices, list[Exception]()
 
     def part() -> Job:

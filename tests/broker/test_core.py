@@ -268,6 +268,6 @@ def test_something_wrong_between_two_reports_loses_none(when: str, monkeypatch: 
             sliced.take_in()
     assert len(told) < 20
     for _ in range(100):
-        sliced.turn()  # nobody polls: the store wakes nobody for what is left
+        sliced.turn()  # without polling: the store does not wake the broker for the rest
     assert told == [None] * 20
     assert sliced.broker.scheduler.failures["store"] == (when == "later")

@@ -1,4 +1,4 @@
-"""A flipped bit in the store harms the one thing that it hit: the broker starts and serves all the others."""
+"""A flipped bit in the store harms only the record that it hit: the broker starts and serves all others."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(lives: Lives)
 
 
 def test_after_a_lost_seek_nothing_is_left_out(lives: Lives) -> None:
-    """What was there before the seek would hide the entries that it wanted again."""
+    """Acknowledgements from before the seek would hide the entries that it asked to be redelivered."""
     harness = lives.harness
     peer = fill(harness, HARMED)
     peer.subscribe(HARMED)

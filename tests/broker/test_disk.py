@@ -83,7 +83,7 @@ def test_below_the_mark_no_topic_is_made_by_itself(make_harness: Callable[..., A
         assert failed.error == pb.ServiceNotReady
     assert list(harness.store.names("topic/")) == topics
     assert list(harness.store.names("partitioned/")) == []
-    peer.subscribe(TOPIC)  # what is there can be read, so that it becomes less
+    peer.subscribe(TOPIC)  # stored messages can be read, which frees space
     peer.producer("non-persistent://public/default/n", producer_id=10)
     harness.actions.create(TopicName.parse("by-hand"), lambda error: None)
     room.leave(6 * MIB)
@@ -113,7 +113,7 @@ def test_below_the_mark_producers_are_held_and_come_back_by_themselves(room: Roo
     assert answer.error == pb.ProducerBlockedQuotaExceededError
     assert "the disk is full" in answer.message
     assert "publishing stops below 1 MiB" in answer.message
-    # Everything else goes on.
+    # Everything else keeps working.
     ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
     peer.ack(*ids, consumer_id=7, request_id=77)
     assert [frame.command.ackResponse.HasField("error") for frame in peer.take(Command.ACK_RESPONSE)] == [
@@ -122,7 +122,7 @@ def test_below_the_mark_producers_are_held_and_come_back_by_themselves(room: Roo
     other = harness.peer()
     other.subscribe(TOPIC, "another", earliest=True)
     assert len(other.messages()) == 3
-    # And it comes back without anybody's doing.
+    # Publishing resumes automatically.
     room.leave(3 * MIB)
     assert room.guard.level is DiskLevel.PLENTY
     peer.command("producer", topic=TOPIC, producer_id=3, request_id=6)
@@ -234,7 +234,7 @@ def test_retained_ledgers_are_deleted_oldest_first_and_unacknowledged_ones_never
     assert room.guard.described()["freeBytes"] >= 2 * MIB
     room.leave(MIB // 4)
     for _ in range(20):
-        room.leave(MIB // 4)  # somebody else takes what comes free
+        room.leave(MIB // 4)  # another process takes the space that was freed
     assert kept(room, names["waiting"]) == 100
     assert kept(room, names["kept"]) == 100
     assert kept(room, names["old"]) == kept(room, names["young"]) == 0

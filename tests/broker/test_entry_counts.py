@@ -329,7 +329,7 @@ def test_memory_is_bounded_and_little(monkeypatch: pytest.MonkeyPatch) -> None:
     topic.roll()
     for _ in range(20_000):
         topic.counts.append(1, random.randrange(130, 300))
-    assert topic.cache._bytes <= 10_000 + 20_000 * 2.5  # one ledger stays: somebody is about to ask
+    assert topic.cache._bytes <= 10_000 + 20_000 * 2.5  # one ledger always stays in the cache
 
 
 def _heavy(random: Random) -> Callable[[], int]:

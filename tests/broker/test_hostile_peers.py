@@ -1,4 +1,4 @@
-"""Peers that send anything at all: the core never fails, and nobody else notices.
+"""Peers that send arbitrary bytes: the core never fails, and other connections are not affected.
 
 Commands are generated from the schema, with edge values in every field, sane handles in between, broken
 entries and flipped bytes. The core runs without sockets; an exception that leaves it is a failure.

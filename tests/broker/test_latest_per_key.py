@@ -37,7 +37,7 @@ def note(survivors: LatestPerKey, entry: bytes) -> int:
 
 
 def counted(steps: Steps[T]) -> tuple[int, T]:
-    """How many they are, and what they come to."""
+    """Run all steps; return their number and their result."""
     count = 1
     while True:
         try:
@@ -107,7 +107,7 @@ def test_many_keys_are_done_in_steps() -> None:
 
 
 def crowded(count: int) -> bytes:
-    """Some kilobytes that hold so many messages."""
+    """Return an entry of a few kilobytes with ``count`` messages."""
     single = pb.SingleMessageMetadata(partition_key="k", payload_size=0, sequence_id=1).SerializeToString()
     body = (len(single).to_bytes(4, "big") + single) * count
     metadata = pb.MessageMetadata(
@@ -225,7 +225,7 @@ def assembled(entries: list[bytes]) -> dict[str, list[bytes]]:
 
 
 def test_a_chunked_message_that_is_sent_again_stays_readable() -> None:
-    """A connection was lost behind its first receipt: what comes once more is no newer message."""
+    """After a lost connection the client sends chunks a second time: those are no newer message."""
     whole = [chunk("k", "u", index) for index in (0, 1)]
     assert left_of([*whole, chunk("k", "u", 1)]) == whole
     assert left_of([whole[0], *whole]) == whole
@@ -234,7 +234,7 @@ def test_a_chunked_message_that_is_sent_again_stays_readable() -> None:
 
 
 def test_what_clients_put_together_is_the_same_behind_compaction() -> None:
-    """Chunks that come again, or never, of several messages at once, whose rests a second compaction sees."""
+    """Chunks of several messages interleaved, repeated or missing; compaction runs twice."""
     random = Random(8)
     for _ in range(300):
         entries: list[bytes] = []

@@ -44,7 +44,7 @@ def store() -> HarmedStore:
 
 
 def make(store: MemoryStore, entries: Sequence[int], *, without: Sequence[int] = ()) -> list[int]:
-    """Ledgers of topic "t" with so many entries each; those at ``without`` are not in the list."""
+    """Create ledgers of topic "t" with these numbers of entries; do not list those at ``without``."""
     ids, base = [], 0
     for index, count in enumerate(entries):
         ledger_id = store.create_ledger("t")

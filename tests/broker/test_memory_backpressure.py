@@ -63,7 +63,7 @@ def test_a_stalled_peer_is_disconnected_at_the_limit_and_others_continue(crowded
     waiting.send_bytes(part(3 * MIB))
     assert not waiting.reading
     crowded.advance(STALLED_SECONDS)
-    # What came in lately may go on.
+    # A connection that received bytes lately is kept.
     assert not stalled.is_closed
     crowded.advance(STALLED_SECONDS)
     assert stalled.is_closed
@@ -118,7 +118,7 @@ def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness: A
     assert answered < 50
     calm.send_bytes(pings)
     assert [frame.type for frame in calm.frames] == [pb.BaseCommand.PONG]
-    # What comes in although we do not read waits as well, in order, and counts.
+    # Bytes that arrive although reading is paused are queued in order, and count.
     flood.send_bytes(pings[:-1])
     flood.send_bytes(pings[-1:])
     assert broker.bytes.received_bytes > 5_000

@@ -340,9 +340,9 @@ def test_shared_consumers_of_a_higher_priority_come_first(ours: geminga.Client, 
 
 
 def test_nothing_of_before_a_redelivery_comes_after_it(ours: geminga.Client, topic: Topic) -> None:
-    """Epochs: what was on its way when everything was asked for again is dropped, and nothing is skipped.
+    """Epochs: messages in flight at a request for redelivery are dropped, and none is skipped.
 
-    Apache Pulsar 4.0.4 does skip when a read is under way, see `geminga.consumer.rewind`, or goes back twice.
+    While a read is in flight Apache Pulsar 4.0.4 skips messages or rewinds twice: `geminga.consumer.rewind`.
     """
     name = topic("epochs")
     consumer = ours.subscribe(name, "s", receiver_queue_size=50)

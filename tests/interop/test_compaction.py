@@ -85,10 +85,10 @@ def publish(client: pulsar.Client, topic: str) -> None:
 
 
 def given(client: pulsar.Client, topic: str, *, compacted: bool = True) -> list[Given]:
-    """Key, payload and batch index of what a reader is given before it says that there is no more.
+    """Return key, payload and batch index of the messages that a reader gets until none is available.
 
-    Without values that are empty: ``pulsar-client`` hands out those that are marked as compacted out, and
-    Apache Pulsar does not count deletions at a topic's end as seen, so that they come again.
+    Leave out empty values: ``pulsar-client`` returns messages marked as compacted out, and Apache Pulsar does
+    not count deletions at a topic's end as seen, so that it delivers them again.
     """
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=compacted)
     found = []

@@ -1,4 +1,4 @@
-"""What we publish, in every combination of settings, read by the Java client and by pulsar-client.
+"""Messages published by Geminga with each combination of settings, read by the Java client and pulsar-client.
 
 Compression × batching type or chunks × key × schema × encryption: 160 topics on a real Apache Pulsar. The
 Java client's tool reads them all in one process, by pattern.

@@ -52,7 +52,7 @@ class World:
     project: Path = Path()
 
     def publish(self, count: int) -> None:
-        """The next flights, keyed by carrier, with the hour as event time; and one message that is none."""
+        """Publish the next flights, keyed by carrier, the hour as event time, and one malformed message."""
         producer = self.client.create_producer(
             TOPIC, batching_enabled=True, batching_max_messages=50, block_if_queue_full=True
         )
@@ -188,7 +188,7 @@ def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_
     create(project, "backfill", answers)
     successful(run(project))
     assert multiset(table(project, "all_flights")) == ingested.rows
-    # Both sides go on: the table takes what is behind the seam too, and its files are put together.
+    # Both sides continue: the table gets the flights after the seam too, and its files are compacted.
     ingested.publish(300)
     successful(run(ingested.project))
     lake.compact(str(ingested.project / "lake/flights"))
@@ -199,7 +199,7 @@ def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_
         (row["__partition"], row["__ledgerId"], row["__entryId"], row["__batchIndex"]) for row in rows
     )
     assert max(places.values()) == 1
-    # The seam is behind the newest flight: what could not be read there and came after it is told here again.
+    # The seam is behind the newest flight: unreadable messages after it are in the dead letters here too.
     dead = Counter(
         (row["__partition"], row["__ledgerId"], row["__entryId"], row["__batchIndex"])
         for row in table(project, "all_flights_dead_letters")

@@ -76,8 +76,8 @@ class Topic:
 
 @pytest.fixture(scope="module")
 def namespace(apache_pulsar: ApachePulsar) -> str:
-    """It keeps what nobody subscribed to. Else a ledger that was rolled goes as soon as deduplication has
-    noted what it needs of it, which it does every two minutes for all topics at once."""
+    """Namespace with unlimited retention. Without it a rolled ledger is deleted as soon as deduplication has
+    saved its state of it, which happens every two minutes for all topics at once."""
     name = "public/spark-kept"
     admin(apache_pulsar.admin_url, "PUT", f"namespaces/{name}", {})
     everything = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
@@ -159,7 +159,7 @@ def test_starting_time_and_no_subscription_left(three_ledgers: Topic) -> None:
 
 
 def test_columns_on_request(topic: Topic) -> None:
-    """A place for each message; and messages that a consumer refused are new to the readers of a query."""
+    """Each message has an id; messages that a consumer negatively acknowledged have redelivery count 0."""
     topic.publish(0, 40)
     with topic.client.subscribe(topic.name, "s", initial_position=InitialPosition.Earliest) as consumer:
         for _ in range(40):
@@ -223,7 +223,7 @@ def test_a_sink_that_the_broker_has_forgotten(
     topic = Topic(apache_pulsar, client, f"persistent://{namespace}/t")
 
     def remembers() -> bool:
-        """Whether a producer that comes back is known: named, so that it is the same one."""
+        """Return whether the broker still has the sequence id of a named producer that reconnects."""
         with client.create_producer(topic.name, producer_name="probe") as producer:
             producer.send(b"-1")
         with client.create_producer(topic.name, producer_name="probe") as producer:
@@ -400,8 +400,8 @@ def test_trimming_behind_the_cursor_is_no_loss(
     deadline = time.monotonic() + 60
     while len(ledgers := topic.ledgers()) > 1:
         assert time.monotonic() < deadline, ledgers
-        # A topic that is unloaded at once after it was loaded may come back with an older position of the
-        # cursor ("version conflict" in the broker's log). The next trigger moves it again.
+        # A topic that is unloaded right after loading may be loaded with an older position of the cursor
+        # ("version conflict" in the broker's log). The next trigger moves it again.
         query.latest()
         admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
         time.sleep(0.2)

@@ -53,7 +53,7 @@ with (
 
 
 def test_bytes_of_a_connection_are_counted_from_outside() -> None:
-    # In a process of its own: here, what Spark's session of another test frees is told to its JVM meanwhile.
+    # In its own process: in this one, Spark's session of another test may send messages to its JVM meanwhile.
     run = subprocess.run([sys.executable, "-c", EXCHANGE], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     sent, received = map(int, run.stdout.split())

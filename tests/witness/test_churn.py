@@ -1,4 +1,4 @@
-"""Consumers come and go, refuse and acknowledge at random: nothing is lost, nothing acked comes back.
+"""Consumers join, leave, refuse and acknowledge at random: no message is lost, nor delivered after its ack.
 
 The invariants are checked from outside: every published message is acknowledged in the end (nothing is
 skipped), and no message is delivered after its acknowledgement was confirmed by a later one on the
@@ -107,7 +107,7 @@ def test_churn(
     missing = sorted(set(range(MESSAGES)) - set(churn.acked))
     assert not missing, f"{len(missing)} messages were never delivered: {missing[:10]}"
     if kind != "Failover":
-        # There the next active consumer gets what the last one had not acknowledged yet, and both go on.
+        # With Failover the next active consumer gets the last one's unacknowledged messages; both continue.
         assert not churn.came_back, f"acknowledged messages came back: {churn.came_back[:10]}"
     while churn.consumers:
         churn.close_one()

@@ -878,7 +878,7 @@ def test_changes_that_waited_for_the_store_are_all_made(
     assert set(rest.get("clusters/standalone/failureDomains")) >= {"one", "two"}
 
 
-# --- how much is kept for whoever asks ---
+# --- limits of the properties that clients may store ---
 
 
 def test_what_is_given_to_be_kept_is_bounded(rest: Rest, namespace: str, name: str) -> None:

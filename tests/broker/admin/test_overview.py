@@ -188,7 +188,7 @@ def test_what_is_slow_to_come_is_waited_for(broker: EmbeddedBroker, monkeypatch:
 
 
 def test_an_entry_with_very_many_properties_is_not_peeked_at(broker: EmbeddedBroker) -> None:
-    """Half a million took a second of the loop, for a header of six megabytes that nobody reads."""
+    """Half a million properties would block the loop for a second and make a header of 6 MB."""
     with broker.client() as client:
         client.subscribe("many", "s").close()
         producer = client.create_producer("many")

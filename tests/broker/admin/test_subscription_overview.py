@@ -231,7 +231,7 @@ def test_of_too_many_the_better_half_is_left_out(
 def test_no_step_of_a_survey_goes_over_all_names(
     harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, search: str
 ) -> None:
-    """Also of those that nobody asked for, and those that are in memory anyway."""
+    """This includes names that the search does not match, and topics that are in memory."""
     for number in range(40):
         make_topic(f"t{number:02}", messages=number % 2)
     for _ in range(2):
@@ -277,7 +277,7 @@ def test_no_step_goes_over_all_lines(
 def test_one_tenants_names_do_not_spoil_the_board_of_others(
     harness: Any, make_topic: Callable[..., Any]
 ) -> None:
-    """What looks like a partition of a topic without a name, or with other digits, is a topic of its own."""
+    """Names that only resemble partitions (empty base name, other digits) are listed as separate topics."""
     names = ["-partition-0", "x", "x-partition-\u0663", "x-partition-01", "y-partition-0"]
     for name in names:
         make_topic(name)

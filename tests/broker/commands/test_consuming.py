@@ -354,7 +354,7 @@ def test_an_ack_set_is_bounded_by_its_batch_and_costs_no_more(
     assert time.thread_time() - begin < 2  # most of it is protobuf's
     assert (cursor.mark, cursor.batches) == (0, {1: 0b11110})
     assert len(cursor.take_snapshot()) < kept + 20
-    # A set without a single open message says that all are acknowledged.
+    # An ack set without a single bit acknowledges all messages of the batch.
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0] * 20_000)
     peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
     assert cursor.mark == 1
@@ -675,7 +675,7 @@ def test_a_single_ack_before_connect_closes_the_connection(harness: Any) -> None
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The newest entry has to be read; the disk gives it when it is told to."""
+    """Simulated disk: reading the newest entry finishes when the test calls ``answers``."""
 
     class Disk:
         def __init__(self) -> None:
@@ -732,7 +732,7 @@ def test_the_last_message_id_waits_for_a_busy_disk(harness: Any, producer: Any, 
     assert peer.frames == []
     harness.advance(2)
     assert peer.pop().command.error.error == pb.ServiceNotReady
-    disk.answers()  # nobody waits for it any more
+    disk.answers()  # after the request timed out
     disk.has_answered = False
     ask_for_the_last(peer, 7)
     disk.answers(StoreError("cannot be read now"))

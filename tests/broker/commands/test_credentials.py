@@ -103,7 +103,7 @@ def test_fresh_credentials_when_the_token_expires(asking: Any) -> None:
         b"PulsarAuthRefresh",
     )
     peer.frames.clear()
-    peer.send(0)  # the connection goes on working meanwhile
+    peer.send(0)  # the connection keeps working meanwhile
     assert len(peer.receipts()) == 1
     respond(peer, token(seconds=1000))
     asking.advance(900)

@@ -271,8 +271,8 @@ def test_a_terminated_topic_takes_no_more(harness: Any) -> None:
 
 @pytest.mark.parametrize("kept", ["name", "schema"])
 def test_a_producer_receives_only_durable_names_and_versions(harness: Any, kept: str) -> None:
-    """A start that was not counted yet gave a name, and the next start gave it to somebody else: what one of
-    them sent was taken for what the other one had sent. Likewise the number of a schema's version."""
+    """Without a durable start counter two broker starts could give two producers the same name, and
+    deduplication would drop messages of one as messages of the other. The same holds for schema versions."""
     if kept == "schema":
         harness.peer().producer("other")  # this start is counted
     schema = {"name": "s", "type": pb.Schema.String, "schema_data": b""} if kept == "schema" else None
@@ -312,7 +312,7 @@ def test_a_producer_of_which_nothing_can_be_kept_is_refused(
 
 
 def test_what_is_under_way_when_a_topic_is_terminated_is_receipted(harness: Any) -> None:
-    """Its producers were closed before: they took what is there for refused, and the last id was too old."""
+    """Closing the producers first would report stored messages as refused and return too old a last id."""
     peer, name, ended = harness.peer(), TopicName.parse(TOPIC), list[Any]()
     peer.producer(TOPIC)
     peer.send(0)

@@ -30,7 +30,7 @@ FROM_CLIENTS = {
     "WATCH_TOPIC_LIST_CLOSE", "AUTH_RESPONSE",
 }  # fmt: skip
 BEFORE_CONNECT = {"CONNECT", "PING", "PONG"}
-# A second CONNECT; SEND of an unknown producer; credentials where nobody asks for them.
+# A second CONNECT; SEND of an unknown producer; credentials without a challenge.
 ALWAYS_CLOSES_WHEN_CONNECTED = {"CONNECT", "SEND", "AUTH_RESPONSE"}
 TRANSACTIONS = {name for name in FROM_CLIENTS if "TXN" in name or name.startswith("TC_")}
 
@@ -158,7 +158,7 @@ def test_a_peer_that_we_do_not_read_from_is_not_called_silent(harness: Any) -> N
     assert not peer.is_closed
 
 
-# --- a place that somebody else has ---
+# --- a producer name or an exclusive subscription that is in use ---
 def claim(peer: Any, what: str, **fields: Any) -> None:
     if what == "producer":
         peer.command("producer", topic=TOPIC, producer_id=1, request_id=9, producer_name="n", **fields)
@@ -478,7 +478,7 @@ def test_what_a_peer_had_published_when_it_hung_up_is_stored(harness: Any) -> No
 
 
 def test_a_peer_that_hung_up_is_answered_nothing_and_gets_nothing(harness: Any) -> None:
-    """What it asked for is passed over; the ids that it closed are not taken for others' that it opened."""
+    """Its pending requests are skipped; ids that it closed are not confused with ids that it opened later."""
     peer, ids = delivered(harness, 300)
     other = "persistent://public/default/other"
     opened = encoded("producer", topic=other, producer_id=1, request_id=7)

@@ -101,7 +101,7 @@ def test_rates_of_topics_that_are_written(
     taken += len(peer.receipts())
     assert taken < 400
     change(harness, name, None)
-    harness.advance(2)  # nobody waits for the end of what was overdrawn under the old rate
+    harness.advance(2)  # the debt under the old rate is dropped
     assert len(peer.receipts()) == 600 - taken
     publish(100)
     harness.advance(1)
@@ -216,7 +216,7 @@ def test_a_name_that_an_older_version_does_not_know_is_no_reason_not_to_start(
 def test_nothing_is_deleted_by_rules_while_a_setting_cannot_be_in_force(
     make_harness: Callable[..., Any], mended: str | None
 ) -> None:
-    """What another version wrote, or what does not go with the start's settings: it may have said "keep"."""
+    """A value stored by another version, or in conflict with the start settings, may have meant "keep"."""
     harness = make_harness(retention_minutes=0)
     harness.store.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"for ever")
     harness.restart()

@@ -99,7 +99,7 @@ def test_a_web_connection_may_send_further_requests() -> None:
 def test_a_connection_admitted_to_the_handshake_is_not_refused_after_it(
     authority: Authority, tls: dict[str, Any]
 ) -> None:
-    """Its own handshake takes its place, and so may those of others who came later."""
+    """The connection limit counts connections that are still in their handshake, also later ones."""
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(embedded(**tls, connections_max=2))
         stack.enter_context(silent(broker.service_url))

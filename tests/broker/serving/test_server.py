@@ -222,8 +222,8 @@ def test_a_peer_that_never_reads_is_bounded() -> None:
             peer.setblocking(False)
             await loop.sock_connect(peer, ("127.0.0.1", server.settings.port))
             await loop.sock_sendall(peer, connect_command())
-            # Each PING wants a PONG; nobody reads them. At some point the broker stops reading too,
-            # and then the kernel takes no more from the sender.
+            # The broker answers each PING, and the peer does not read the PONGs. At some point the broker
+            # stops reading too, and then the kernel takes no more from the sender.
             sent, flood = 0, ping() * 2000
             while not server.connections:
                 await asyncio.sleep(0.001)
@@ -241,7 +241,7 @@ def test_a_peer_that_never_reads_is_bounded() -> None:
             assert transport is not None
             assert transport.get_write_buffer_size() < 1_000_000
             assert not connection.writable
-            # When it reads at last, everything goes on.
+            # When the peer reads at last, the connection continues.
             got = 0
             while got < sent:
                 got += len(await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 60))

@@ -107,7 +107,7 @@ def test_a_backlog_that_fills_the_folder_holds_producers_until_it_is_acknowledge
 
 
 def test_a_real_disk_that_somebody_else_fills(tmp_path: Path) -> None:
-    """On a tmpfs, where this user may mount one: publishing stops before it is full, and comes back."""
+    """On a tmpfs (if this user may mount one): publishing stops before it is full, and resumes."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(tmp_path)], capture_output=True, text=True
     )

@@ -349,7 +349,7 @@ def test_when_a_sync_fails_it_ends_says_why_and_has_everything_that_was_receipte
 
 
 async def _serve_until_syncs_fail(filesystem: SyncsFail, code: int) -> tuple[str, int]:
-    """What it said, and how many messages it had receipted."""
+    """Return the broker's error output and the number of messages it had receipted."""
     out, err = io.StringIO(), io.StringIO()
     server = BrokerServer(
         BrokerSettings(memory=True, port=0, web_port=None),
@@ -391,7 +391,7 @@ BrokerServer.stop = stop
 def test_the_second_signal_ends_a_broker_whose_store_holds_the_loop(
     started: list[Process], number: int
 ) -> None:
-    """As one with a place that does not answer does for 10 s."""
+    """Closing a store whose offload storage does not answer blocks the loop for 10 s."""
     process = Process(HOLDS_THE_LOOP, memory=True, web_port=None)
     started.append(process)
     process.first_line()

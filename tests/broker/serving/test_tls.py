@@ -99,7 +99,7 @@ def test_plain_and_tls_ports_at_once(authority: Authority, tls: dict[str, Any]) 
 
 
 def test_a_client_certificate_beside_a_plain_port(authority: Authority, tls: dict[str, Any]) -> None:
-    """Without TLS nobody has shown a certificate: who comes so is nobody."""
+    """A connection without TLS has no certificate and so no role."""
     settings = {**tls, "tls_port": 0, "tls_trust_certificates": authority.certificate}
     certificate, key = authority.sign("boss")
     with embedded(**settings, super_user_roles=("boss",)) as broker:

@@ -14,7 +14,7 @@ Command = pb.BaseCommand
 SHARED, EXCLUSIVE, WAIT, FENCE = pb.Shared, pb.Exclusive, pb.WaitForExclusive, pb.ExclusiveWithFencing
 ERRORS = {pb.ProducerBusy: "busy", pb.ProducerFenced: "fenced"}
 
-# What a newcomer of each mode meets: nobody, a shared producer, an exclusive one, and one waiting behind it.
+# A new producer of each mode joins no producer, a shared one, an exclusive one, or that and one that waits.
 TABLE = {
     (SHARED, "nobody"): "in",
     (SHARED, "shared"): "in",

@@ -207,7 +207,7 @@ def test_loaded_topics_hear_of_other_settings(make_harness: Callable[..., Any]) 
 
 @pytest.mark.parametrize("evicts", [False, True])
 def test_every_setting_by_which_something_becomes_due_is_noted(evicts: bool) -> None:
-    """What `acts_earlier` looks at, found by trying each setting."""
+    """Try each setting to find those that `acts_earlier` must compare."""
     smaller: dict[str, Any] = {"backlog_quota_action": "consumer_backlog_eviction", "retention_megabytes": 1}
     settings = BrokerSettings(memory=True)
     if evicts:

@@ -144,7 +144,7 @@ def test_newest_of_each_key_is_left_under_its_own_id(harness: Harness) -> None:
     found = read(harness)
     assert [pair for _, pair in found] == [("k0", b"27"), ("k2", b"29")]
     assert all(before[position] == pair for position, pair in found)
-    # What came since is read from the topic itself.
+    # Later entries are read from the topic itself.
     peer.send(32, single("k0", b"new"))
     assert [pair for _, pair in read(harness)] == [("k0", b"27"), ("k2", b"29"), ("k0", b"new")]
     assert len(read(harness, compacted_view=False)) == 33
@@ -314,7 +314,7 @@ def test_what_is_acknowledged_does_not_come_again_when_it_is_trimmed(
     "how", ["seek", "seek to now", "reset", "reset to now", "behind the last", "created"]
 )
 def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness: Any, how: str) -> None:
-    """Where everything is trimmed the end is the topic's beginning, too; and over a restart."""
+    """All entries are trimmed, so that the end is the topic's beginning too. Also holds after a restart."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
     send_rounds(peer, range(10))
@@ -433,7 +433,7 @@ def test_what_a_deleted_subscription_left_behind_is_not_taken_up(
 def test_an_end_in_the_midst_is_no_failure(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And nobody who waits for the turn begins then."""
+    """Compactions that wait for their turn do not begin then."""
     monkeypatch.setattr(compaction, "SLICE_SECONDS", -1.0)
     peer = publisher(harness)
     for number in range(10):
@@ -533,7 +533,7 @@ def test_last_message_id_is_one_that_comes(harness: Harness) -> None:
 
 
 def test_last_message_id_of_a_batch_that_stays_whole_is_that_of_its_last_message(harness: Harness) -> None:
-    """Who reads until the last message would leave out the others."""
+    """A smaller id would make a client that reads up to the last message skip the rest of the batch."""
     peer = publisher(harness)
     secret = [pb.EncryptionKeys(key="k", value=b"v")]
     peer.send(0, batch([("a", b"1"), ("b", b"2"), ("c", b"3")], encryption_keys=secret), messages=3)
@@ -848,7 +848,7 @@ def test_a_reader_while_the_new_ledger_is_being_named(monkeypatch: pytest.Monkey
     writer = until_the_new_ledger_is_being_named(harness, monkeypatch)
     topic: Any = harness.broker.topics.in_memory(NAME)
     compaction = topic.compaction
-    monkeypatch.setattr(compaction, "_go_on", lambda: None)  # nobody has told it yet
+    monkeypatch.setattr(compaction, "_go_on", lambda: None)  # the report is still pending
     assert harness.actions.trim(NAME) > 0
     assert newest([pair for _, pair in read(harness)]) == newest(list(writer.sent))
     assert compaction.is_running

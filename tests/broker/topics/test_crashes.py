@@ -1,6 +1,6 @@
-"""Topics that are created, written to and deleted while the process dies or the power goes, at any write.
+"""Topics that are created, written to and deleted while the process dies or the power fails, at any write.
 
-What was receipted is there afterwards, and what was deleted does not come back, nor leaves anything behind.
+Receipted messages are there afterwards; deleted topics stay deleted and leave no records or files.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def test_what_is_acknowledged_does_not_expire_twice(make: Any) -> None:
     assert topic.actions.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
 
 
-# --- what nobody uses ---
+# --- inactive topics ---
 def test_inactive_topics_are_deleted_where_that_is_wanted(make: Any) -> None:
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=20)
     topic.publish(1)

@@ -111,7 +111,7 @@ def test_walks_are_kept_with_their_progress() -> None:
 
 
 class Lives(RuleBasedStateMachine):
-    """Whoever is armed is told in time, by this life or the next, whatever is armed while it is read."""
+    """Each armed topic is reported in time, across restarts, even if others are armed during the read."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -311,7 +311,7 @@ class Retried:
         self.offload: Any = Offload(topic, self.tier)  # type: ignore[arg-type]
 
     def check(self) -> list[tuple[str, int]]:
-        """What is tried by itself, now and at once after it."""
+        """Return the operations that a check tries by itself."""
         self.offload.check()
         return self.then()
 
@@ -350,7 +350,7 @@ def test_work_resumes_after_an_administrators_repair() -> None:
 
 
 def test_a_file_with_wrong_contents_is_rewritten_after_a_delay() -> None:
-    """Else a place that keeps nothing would be written to without a break."""
+    """Without the delay, offload storage that loses files would be written to without a break."""
     topic = Retried()
     topic.tier.refused = {("drop", 1)}
     went = [("offload", number) for number in range(1, 5)]
@@ -457,7 +457,7 @@ def test_short_of_room_what_is_offloaded_and_not_here_stays_where_it_is(tmp_path
             assert isinstance(topic, PersistentTopic)
             return expiry.give_up(topic, first)
 
-        # It was still here when the ledgers to give way were listed.
+        # The ledger was still local when the ledgers to delete were listed.
         assert not inside(broker, give_up)
         assert ledgers(broker)[0]["ledgerId"] == first
         assert read(broker) == messages(45)
@@ -466,7 +466,7 @@ def test_short_of_room_what_is_offloaded_and_not_here_stays_where_it_is(tmp_path
 def test_what_is_known_of_entries_far_away_needs_no_look_at_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The place does not answer: acknowledgements are taken in, counted and deduplicated all the same."""
+    """Acknowledging, counting and deduplication work while the offload storage does not answer."""
     settings: dict[str, Any] = {"retention_minutes": -1, "deduplication": True}
     with start(tmp_path, **settings) as broker:
         service_url, admin_url = broker.service_url, broker.admin_url

@@ -153,7 +153,7 @@ def test_what_grows_while_it_is_deleted_leaves_nothing(sliced: Sliced) -> None:
 
 
 def test_two_deletions_are_one_and_what_comes_behind_them_stays(sliced: Sliced) -> None:
-    """Else the second one, which is not through yet, would delete part of what was made anew."""
+    """Otherwise the second deletion, still running, would delete part of the recreated topic."""
     create(sliced, 20)
     first = delete(sliced)
     for _ in range(8):

@@ -82,7 +82,7 @@ def test_a_full_backlog_stops_producers_until_it_shrinks(make: Any, action: str,
     assert topic.peer.take(Command.CLOSE_PRODUCER)
     assert topic.open_producer().error.error == code
     topic.harness.actions.skip_all(NAME, "s", done)
-    # The very next try succeeds: nobody waits for a round of housekeeping.
+    # The very next try succeeds, without waiting for a round of housekeeping.
     assert topic.open_producer().producer_success.producer_ready
     assert not topic.exceeded
 

@@ -30,7 +30,7 @@ def dispatch_rate(messages: int = -1, size: int = -1, period: int = 1) -> dict[s
 
 
 def frames(make_entry: Callable[..., bytes], count: int, first: int = 0) -> bytes:
-    """What a client that does not wait sends at once."""
+    """Return ``count`` SEND frames, as a client sends them without waiting for receipts."""
     sent = []
     for sequence_id in range(first, first + count):
         entry = make_entry(b"m%d" % sequence_id, sequence_id=sequence_id)
@@ -118,7 +118,7 @@ def test_others_are_not_slowed_and_a_held_peer_is_kept_alive(
     harness.advance(100)
     assert not slow.is_closed
     assert len(slow.take(Command.PONG)) >= 8
-    # The limit is lifted: within a second all goes on.
+    # The limit is lifted: within a second publishing resumes.
     set_topic(harness, "publishMaxMessageRate", None)
     harness.advance(1.1)
     assert slow.reading

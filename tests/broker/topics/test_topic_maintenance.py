@@ -36,7 +36,7 @@ def test_retention_frees_the_last_ledger_of_an_unused_topic(make: Any, how: str)
     end(topic, how)
     topic.harness.advance(HOUR - MINUTE)
     assert (topic.ledgers, topic.in_memory) == (3, False)
-    # After a crash nobody knows when the last entry came: at most a day after its ledger was begun.
+    # After a crash the last entry's time is not known: at most a day after its ledger was begun.
     topic.harness.advance(LATE + MINUTE + (DAY if how == "crash" else 0))
     assert (topic.ledgers, topic.in_memory) == (0, False)
     topic.connect()
@@ -176,7 +176,7 @@ def test_clocks_that_disagree_are_off_by_a_ledger_at_most(make: Any) -> None:
         assert kept - 7 <= topic.backlog() <= kept + 7
 
 
-# --- what nobody uses ---
+# --- inactive topics ---
 def test_a_topic_is_deleted_after_more_time_than_it_stays_in_memory(make: Any) -> None:
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=3 * int(HOUR))
     topic.publish(1)

@@ -81,7 +81,7 @@ def test_topics_are_counted_in_slices_while_they_come_and_go(
     assert not topics.is_counted(NAME)
     (counting,) = started
     harness.broker.slices.first_step(counting, "counting")
-    # m0 to m2 are counted. Some come and go on both sides of that, by ways that know no limit.
+    # m0 to m2 are counted. Topics before and after them are deleted and created by calls without the limit.
     for gone in ("m1", "m8"):
         topics.delete_topic(TopicName.parse(gone), None)
     for partitioned in ("a", "z"):
@@ -464,7 +464,7 @@ def test_nothing_comes_into_a_namespace_that_is_being_deleted(harness: Any, topi
 def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(
     harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bad place of the disk under one topic's policies must not leave the others with shorter retention."""
+    """A bad disk sector under one topic's policies must not leave the others with shorter retention."""
     first, second, third = (topics.make(TopicName.parse(name)) for name in ("a", "b", "c"))
     namespaces = harness.broker.namespaces
     namespaces.set_topic_policy(second.name, "message_ttl_in_seconds", 60)
@@ -480,7 +480,7 @@ def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(
     kept = {"retentionTimeInMinutes": 600, "retentionSizeInMB": -1}
     namespaces.set_policy("public", "default", "retention_policies", kept)
     assert [topic.policies.retention_minutes for topic in (first, third)] == [600, 600]
-    # What was set for that one nobody knows now: nothing of it is deleted by a rule.
+    # The policies of that topic are not known now: no rule deletes any of its messages.
     assert (second.policies.retention_minutes, second.policies.message_ttl_seconds) == (-1, 0)
     monkeypatch.undo()
     namespaces.set_policy("public", "default", "max_topics_per_namespace", 50)
@@ -489,7 +489,7 @@ def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Who was told of other policies, in order."""
+    """Names of the topics whose policies changed, in order."""
     found: list[str] = []
     tell = PersistentTopic.policies_changed
 
@@ -548,7 +548,7 @@ def test_settings_that_change_many_times_share_what_they_are_compared_with() -> 
 
 
 def test_a_change_of_policies_is_answered_after_all_topics_apply_it(told: list[str]) -> None:
-    """Else an administrator would be told that entries have to be encrypted, and topics took others."""
+    """Otherwise a topic could accept unencrypted entries after "encryption required" was answered."""
     sliced = Sliced(Random(0), 1.0)
     namespaces, topics = sliced.broker.namespaces, sliced.broker.topics
     heard: list[object] = []
