@@ -399,7 +399,7 @@ def remove(query: Query) -> None:
 def test_a_removed_subscription_on_a_topic_that_is_trimmed_empty(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str, is_down: bool
 ) -> None:
-    """Nothing that is left tells that there was more."""
+    """The empty topic shows no trace of the messages that it had."""
     query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
     begin(query, client)
     publish(client, pulsar_topic, 0, 15)

@@ -159,7 +159,7 @@ def test_a_task_that_runs_again_and_beside_itself(
 def test_a_task_that_dies_between_the_messages(
     broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of what it kept in several parts some are there, and some messages of the topic are published."""
+    """Some part files are written and some messages of the dead letter topic are published before it dies."""
     publish(client, topic)
     found = reader(broker, topic, deadLetterPath=tmp_path, deadLetterTopic=f"{topic}-letters")
     (part,) = found.partitions()

@@ -153,7 +153,7 @@ def forget_producers(broker: EmbeddedBroker) -> None:
 
 
 def interrupted(sink: Sink, published: int, patch: pytest.MonkeyPatch, epoch: int = 1) -> None:
-    """A micro-batch of rows 10 to 99, of which so many batches are published when the driver dies."""
+    """Commit rows 10 to 99; the driver dies after ``published`` batches are published."""
     real = Staging.staged
 
     def dying(self: Staging, name: str) -> Iterator[dict[str, Any]]:
@@ -243,7 +243,7 @@ def test_the_first_micro_batch_when_the_broker_has_forgotten_the_sink(
 def test_a_partition_in_which_the_broker_has_forgotten_the_sink(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And in another one it has not: each tells for itself, here that nobody can tell."""
+    """Each partition decides by its own last sequence id; here the broker has lost that of one."""
     sink.commit([sink.task(range(10))], 0)
     interrupted(sink, 9, monkeypatch)
     partitions = sink.client.get_topic_partitions(sink.topic)
@@ -400,7 +400,7 @@ def test_admin_rest_that_does_not_answer_stops_no_stream(sink: Sink) -> None:
 
 
 def test_queries_that_share_a_staging_location(sink: Sink, tmp_path: Path) -> None:
-    """Each has a micro-batch 0 of its own, whatever another has done; so has one target of a query."""
+    """Each query has its own micro-batch 0, and so has each target of a query."""
     shared = str(tmp_path / "shared")
     for number in range(3):
         sink.folder = tmp_path / f"checkpoint-{number}"

@@ -76,7 +76,7 @@ def test_partitions_and_topics() -> None:
 
 
 def test_a_reader_takes_filters_only_where_spark_pushes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it does not, one that would take them fails every query."""
+    """If Spark does not push filters, a reader with `pushFilters` makes every query fail."""
     source = PulsarDataSource({"service.url": "pulsar://h", "topic": "t"})
     schema = StructType().add("value", BinaryType())
     plain = source.reader(schema)

@@ -215,8 +215,8 @@ def test_a_checkpoint_of_an_older_release(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_recreated_shorter_topic_is_read_from_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of another cluster, or a store that was wiped: ids begin anew. Waiting until it has as many as the old
-    one would read none of them, and say nothing."""
+    """After a change of cluster or a wiped store ids start from the beginning. Waiting until the topic is as
+    long as the old one would skip its messages without an error."""
     cluster = ScriptedCluster()
     cluster.publish(A, 3, [[b"a"]] * 2)
     cluster.publish(B, 1, [[b"%d" % number] for number in range(5)])

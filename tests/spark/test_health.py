@@ -103,7 +103,7 @@ def test_many_topics_are_many_tasks(broker: geminga.EmbeddedBroker, monkeypatch:
     assert list(reader.read(empty)) == []
 
 
-def test_samples_come_at_their_pace_and_a_run_takes_so_many(broker: geminga.EmbeddedBroker) -> None:
+def test_a_run_takes_its_samples_at_their_interval(broker: geminga.EmbeddedBroker) -> None:
     reader = SubscriptionStatsSource(
         {"path": "public/default", "admin.url": broker.admin_url, "samples": "3", "every": "10 seconds"}
     ).streamReader(SubscriptionStatsSource({}).schema())

@@ -27,7 +27,7 @@ def test_entries_are_counted_over_ledgers(layout: dict[int, int], data: st.DataO
     ledgers = ClosedLedgers()
     start = 0
     while start < len(places) - 1:
-        # As a query goes on, with the same notes about ledgers.
+        # Count again from later positions with the same ledger cache, as a running query does.
         start = data.draw(st.integers(start, len(places) - 1))
         assert count(ledgers, cluster, places[start], places[-1]) == OffsetSpan(len(places) - 1 - start)
         start += 1

@@ -50,7 +50,7 @@ ALL = [(ledger, number) for ledger, count in LEDGERS.items() for number in range
 
 
 class Broker:
-    """The broker's entries from a place on; it counts who asks."""
+    """The broker's entries from a position on; counts its readers in ``opened``."""
 
     opened = 0
 
@@ -277,7 +277,7 @@ def test_a_place_of_another_store_is_not_read(tmp_path: Path, caplog: pytest.Log
     [pytest.param(True, id="as-files"), pytest.param(False, id="through-the-broker", marks=pytest.mark.long)],
 )
 def test_a_session_reads_files_and_the_live_tail(spark: SparkSession, tmp_path: Path, is_told: bool) -> None:
-    """A batch query, and a stream in limited micro-batches that goes on while what it reads is offloaded."""
+    """A batch query, and a stream in limited micro-batches that continues while its input is offloaded."""
     with embedded(
         tmp_path / "store", offload_location=str(tmp_path / "tier"), ledger_entries_max=9,
         offload_deletion_lag_seconds=0,

@@ -32,8 +32,8 @@ def test_defaults() -> None:
     assert write_options(URL).topic is None
 
 
-def test_defaults_are_those_that_the_table_tells() -> None:
-    """The client's and the producer's come from their settings: the text must not stay behind."""
+def test_defaults_in_the_options_table_match_the_code() -> None:
+    """Defaults of client and producer options come from their settings: the table must match them too."""
     fields = {
         f.name: f.default
         for kind in (ConnectionOptions, ReadOptions, WriteOptions)

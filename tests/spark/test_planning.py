@@ -240,8 +240,8 @@ def test_shares_of_idle_partitions_go_to_the_others() -> None:
     assert (by_entries[TOPIC, 0], by_entries[TOPIC, 1]) == (Offset(1, 1), Offset(2, 17))
 
 
-def test_a_limit_holds_for_the_micro_batch_and_nobody_is_forgotten() -> None:
-    """One entry at least is taken, not one of each partition; the next ones have their turn later."""
+def test_a_limit_holds_for_the_micro_batch_and_each_partition_gets_a_turn() -> None:
+    """A micro-batch takes at least one entry, not one of each partition; later ones take the others."""
     cluster = ScriptedCluster()
     for index in range(50):
         cluster.publish((TOPIC, index), 3 + index, [[b"v"] * 100] * 2)
@@ -373,7 +373,7 @@ def test_many_ledgers_are_split_evenly_in_few_rounds() -> None:
     assert len(ranges) == 1000
     assert len(places_of(cluster, ranges)) == 2000
     assert max(len(places_of(cluster, [part])) for part in ranges) == 2
-    # Ledgers and their sizes: less than three questions each, and nothing is asked alone.
+    # Ledgers and their sizes take less than three requests each, and requests are sent together.
     assert cluster.rounds < 100 + 1000
 
 
@@ -402,7 +402,7 @@ def test_tasks_are_even_and_of_a_size_in_bytes() -> None:
         assert [len(places_of(cluster, [part])) for part in ranges] == [286] * 6 + [284]
     assert cluster.rounds <= 4
     assert len(planner(cluster).ranges({}, end)) == 1
-    # The least that a task has, and nothing is asked for what is less than two of them.
+    # The minimum of a task; a range of less than two minima is not split and needs no request.
     ranges = planner(cluster, max_bytes_per_split=1).ranges({}, end)
     assert {len(places_of(cluster, [part])) for part in ranges} == {16}
     cluster.questions = 0

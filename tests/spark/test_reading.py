@@ -103,7 +103,7 @@ def test_what_was_read_before_may_be_gone() -> None:
 
 @pytest.mark.parametrize("end", [Offset(5, 19), Offset(9, -1), Offset(9, 0)], ids=str)
 def test_retention_overtakes_a_reader_within_a_ledger(end: Offset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some entries of a ledger have come, and then it is gone: what comes next is of a later one."""
+    """A ledger is deleted after some of its entries were read: the next entry is of a later ledger."""
     taken = ScriptedSource.read
 
     def read_and_trim(source: ScriptedSource, max_entries: int, timeout: float) -> list[RawEntry]:
@@ -190,7 +190,7 @@ def test_a_chunked_message_belongs_to_the_range_of_its_last_chunk() -> None:
 
 
 def test_chunks_are_found_in_earlier_ledgers() -> None:
-    """Whatever lies between: the chunks' ledger was closed, others came and went."""
+    """Chunks are found across any number of ledgers in between, also deleted ones."""
     for others in (0, 1, 40):
         cluster = ScriptedCluster({ONE: {}})
         entries = cluster.topics[ONE]
@@ -297,8 +297,8 @@ def test_entries_that_a_damaged_store_has_lost(
 
 
 def test_messages_that_had_begun_before_the_partition() -> None:
-    """What is left of a chunked message is no loss in whichever task it lies, as long as the partition begins
-    where it did when the query did."""
+    """The rest of a chunked message is no loss in any task, as long as the partition still begins where it
+    did at the start of the query."""
     cluster = cluster_of(1, ledger=3)
     for number in range(2, 6):
         cluster.topics[ONE][5, number - 2] = chunk(b"%d" % number, number, 6, "a")

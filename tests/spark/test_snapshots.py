@@ -38,7 +38,7 @@ TOPIC = "persistent://public/default/a=b [x] ü%20*"
 KEYS = Path(__file__).parent.parent / "vectors/keys"
 ALL_COLUMNS = ",".join(COLUMNS)
 REFUSED = (PySparkException, Py4JJavaError)
-"""What a query that fails raises: of some errors PySpark makes its own."""
+"""Errors of a failed query: PySpark converts some of Java's."""
 
 
 # --- the cut ----------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_snapshot_has_every_message_once_in_all_columns(spark: SparkSession, t
         assert rows(found.frame) == expected
         assert found.frame.schema == spark.read.format("pulsar").options(**options).load().schema
 
-        # Whatever becomes of the topic meanwhile, and what comes behind is told.
+        # The frame stays the same when the topic grows; ``following`` is the offset after it.
         publish(batched, 100, 40)
         offload_all(broker, TOPIC)
         assert rows(found.frame) == expected

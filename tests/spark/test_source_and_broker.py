@@ -111,7 +111,7 @@ def test_truncation_between_two_runs(
 def test_entries_that_the_broker_steps_over(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
-    """Those that damage has taken, in the midst of a task's range: the broker delivers what comes behind."""
+    """Damaged entries inside a task's range: the broker delivers the entries after them."""
     publish(pulsar_client, pulsar_topic, 0, 50)
 
     def damage() -> None:
@@ -191,7 +191,7 @@ def test_a_broker_that_is_away_ends_nothing(tmp_path: Path) -> None:
     start = while_away(stream.initialOffset)
     end = while_away(lambda: stream.latestOffset(start, stream.getDefaultReadLimit()))
     stream._planner = None
-    # As an older release has planned it: what was the first message is asked for.
+    # A plan of an older release, without the first message's id: the reader asks the broker for it.
     end["query"].pop("first")
     parts = while_away(lambda: stream.partitions(start, end))
     assert while_away(lambda: read(stream, parts)) == numbers(0, 60)
@@ -263,7 +263,7 @@ def compacted(broker: EmbeddedBroker, topic: str) -> None:
 
 
 def newest_by_key(reader: PulsarReader | PulsarStreamReader, parts: Any) -> dict[str, bytes]:
-    """What somebody who applies the rows in their order has in the end; without a value a key is gone."""
+    """Return the table that results from applying the rows in order; an empty value deletes its key."""
     state: dict[str, bytes] = {}
     for part in parts:
         for batch in reader.read(part):

@@ -102,7 +102,7 @@ def started(folder: Path, master: str, streams: list[dict[str, Any]], **settings
 
 
 def test_a_driver_that_is_killed_before_inside_and_after_commits(audience: Audience, tmp_path: Path) -> None:
-    """SIGKILL for all of the application, again and again; each time it goes on from its checkpoint."""
+    """The whole application is killed at each point; each time it continues from its checkpoint."""
     moments = (
         "written", "committing", "deciding", "decided", "publishing", "published", "finished", "planned",
         "looking", "reading",

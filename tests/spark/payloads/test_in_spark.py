@@ -184,7 +184,7 @@ def test_dead_letters_of_tasks_and_micro_batches_that_run_again(
     pulsar_topic: str,
     tmp_path: Path,
 ) -> None:
-    """Each micro-batch is read twice by its own sink, and the last one again by a query that starts anew."""
+    """The sink reads each micro-batch twice, and a restarted query reads the last one again."""
     path = "namespaces/public/default/deduplication"
     admin(pulsar_broker.admin_url, "POST", path, True)
 

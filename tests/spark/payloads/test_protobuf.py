@@ -122,7 +122,7 @@ def plain(value: Any) -> Any:
 
 
 def check(reader: ProtobufReader, payloads: list[bytes | None], *, odd: int = 0) -> list[Any]:
-    """By columns as one by one; so many payloads are left to the library."""
+    """Check that both ways of reading agree, and that ``odd`` payloads were left to the library."""
     given = pa.array([b"-", *payloads], pa.binary())[1:]
     found, damaged = reader.read(given)
     expected, expected_damaged = reader.one_by_one(given)

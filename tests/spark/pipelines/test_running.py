@@ -259,7 +259,7 @@ def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path:
         number = int(row["__key"])
         assert row["id"] == (number if number % 50 else None)
         assert (row["at"] is not None) == (number >= ROWS)
-        # What the schema of its day did not hold is in the row all the same.
+        # Fields that are missing in the schema of that time are in the row too.
         assert (row["__rescued"] is not None) == (number < ROWS or number % 50 == 0 or number % 30 == 0)
         assert row["__rescued"] is None or json.loads(row["__rescued"])["name"] == row["name"]
     dead = lake.table_dataset(str(project / "lake/events_dead_letters")).to_table()
@@ -286,7 +286,7 @@ def test_ingest_keeps_a_redelivered_message_once(tmp_path: Path) -> None:
         first = successful(project)
         assert first.rows_read["events"] == 2 * ROWS
         publish(client, ROWS)
-        # As if the places that were read had been lost, and what is known of ids had not.
+        # As if the positions read were lost, and the known ids were not.
         for flow in ("events", "events_dead_letters"):
             folder = project / f"checkpoints/_checkpoints/spark_catalog/default/{flow}/{flow}/0/offsets"
             newest = max(
