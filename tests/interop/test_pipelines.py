@@ -282,7 +282,7 @@ def test_health_finds_and_draws_the_stuck_subscription(world: World, tmp_path: P
         [sys.executable, "-m", "geminga.cli.main", "pipeline", "report", str(project)],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert "1 of 3 subscriptions are not well" in done.stdout, done.stderr
+    assert "1 of 3 subscriptions are stuck or growing" in done.stdout, done.stderr
     pictures = list((project / "report").glob("*.png"))
     assert len(pictures) == 4
     assert min(picture.stat().st_size for picture in pictures) > 5000
