@@ -209,7 +209,7 @@ BEHAVIOUR = (
         "an `http://` service URL that answers with an error", "`ConnectError`, whatever the status",
         "a `ConnectError` that is also `AuthenticationError`, `TopicNotFound`, ...; a server's fault (5xx) "
         "is tried again",
-        "the status says what to do", "tests/connection/test_http_lookup.py::test_refusals",
+        "the status says what to do", "tests/connection/test_http_lookup.py::test_error_answers_become_exceptions",
     ),
     Behaviour(
         "`AuthenticationAthenz`", "supported", "`OperationNotSupported`",
@@ -248,7 +248,7 @@ BEHAVIOUR = (
     Behaviour(
         "Avro data whose writer's schema cannot be had", "read with the reader's schema, with a warning",
         "`IncompatibleSchema`", "a guess may give wrong values without a word",
-        "tests/schema/test_avro.py::test_nothing_is_read_with_a_guess",
+        "tests/schema/test_avro.py::test_a_message_is_not_read_with_a_guessed_schema",
     ),
     Behaviour(
         "the client used in a forked child", "waits for ever", "`ForkedProcessError`: make one in the child",

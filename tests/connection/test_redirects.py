@@ -29,7 +29,9 @@ PATH = "/admin/v2/persistent/public/default/t/stats?x=1"
         (302, "http://broker-1", HOST, Address("broker-1", 80), "/"),
     ],
 )
-def test_followed(status: int, location: str, asked: Address, address: Address, target: str) -> None:
+def test_redirects_within_the_cluster_are_followed(
+    status: int, location: str, asked: Address, address: Address, target: str
+) -> None:
     assert followed(status, location, asked, PATH) == (address, target)
 
 
@@ -62,6 +64,6 @@ def test_followed(status: int, location: str, asked: Address, address: Address, 
         (307, "/admin/v2/\udc80", HOST, "not an HTTP address"),
     ],
 )
-def test_refused(status: int, location: str, asked: Address, why: str) -> None:
+def test_other_redirects_are_refused(status: int, location: str, asked: Address, why: str) -> None:
     with pytest.raises(LookupError, match=why):
         followed(status, location, asked, PATH)

@@ -143,7 +143,7 @@ class _EncodedSchema(Schema[bytes]):
         self._checking = schema_of(info)
 
     def encode(self, obj: Any) -> bytes:
-        """Return the bytes. Raises `TypeError` for another type, `CorruptPayload` for bytes that do not fit."""
+        """Return the bytes. Raises `TypeError` for another type, `CorruptPayload` for invalid bytes."""
         self._validate_object_type(obj)
         payload: bytes = obj
         try:
