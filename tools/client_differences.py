@@ -209,7 +209,8 @@ BEHAVIOUR = (
         "an `http://` service URL that answers with an error", "`ConnectError`, whatever the status",
         "a `ConnectError` that is also `AuthenticationError`, `TopicNotFound`, ...; a server's fault (5xx) "
         "is tried again",
-        "the status says what to do", "tests/connection/test_http_lookup.py::test_error_answers_become_exceptions",
+        "the status says what to do",
+        "tests/connection/test_http_lookup.py::test_error_answers_become_exceptions",
     ),
     Behaviour(
         "`AuthenticationAthenz`", "supported", "`OperationNotSupported`",

@@ -158,7 +158,7 @@ def test_damaged_batches_are_detected_as_by_protobuf() -> None:
 
 
 @pytest.mark.parametrize("compression", CODECS)
-def test_what_is_kept_keeps_its_index(compression: Any) -> None:
+def test_kept_messages_keep_their_index(compression: Any) -> None:
     random = Random(7)
     for count in (1, 2, 64, 2 * STEP_MESSAGES + 3):
         messages = [message(random, size=random.choice([0, 3, 40])) for _ in range(count)]

@@ -194,7 +194,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.simulation(60, 15)
-def test_what_is_met_half_done_is_what_the_model_says(seeds: range) -> None:
+def test_requests_between_slices_agree_with_the_model(seeds: range) -> None:
     for seed in seeds:
         try:
             simulate(seed)
@@ -476,7 +476,7 @@ class Crowd:
 
 
 @pytest.mark.simulation(40, 10)
-def test_what_everybody_asks_for_at_once_holds_when_it_was_confirmed(seeds: range) -> None:
+def test_confirmed_changes_of_concurrent_actors_hold(seeds: range) -> None:
     for seed in seeds:
         try:
             Crowd(seed).run(500)

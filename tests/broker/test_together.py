@@ -327,7 +327,7 @@ class Driver:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_everything_at_once(tmp_path: Path, seed: int) -> None:
+def test_all_features_work_together_under_kills(tmp_path: Path, seed: int) -> None:
     driver = Driver(tmp_path, seed)
     try:
         end = time.monotonic() + SECONDS

@@ -328,7 +328,7 @@ def test_a_subscription_is_moved_among_expiring_and_offloaded_entries(
 
 
 @pytest.mark.parametrize("troubles", range(1), indirect=True)
-def test_topics_that_end_while_they_are_published_to(troubles: Troubles, client: geminga.Client) -> None:
+def test_terminated_topics_keep_receipted_messages(troubles: Troubles, client: geminga.Client) -> None:
     """All receipted messages are stored, and no message follows the one reported as the last."""
     broker, random = troubles.broker, Random(5)
     ends: dict[str, tuple[set[int], set[int], tuple[int, int]]] = {}

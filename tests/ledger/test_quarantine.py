@@ -147,7 +147,7 @@ def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set() -> 
             store.close()
 
 
-def test_a_lost_snapshot_costs_nothing_and_is_written_again() -> None:
+def test_a_lost_snapshot_loses_nothing_and_is_rewritten() -> None:
     """A value that only adds up earlier ones may be lost without harm, as long as those are intact."""
     disk = SimulatedDisk()
     store = open_store(disk)

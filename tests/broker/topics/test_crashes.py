@@ -154,7 +154,7 @@ def open_store(disk: SimulatedDisk, plan: Plan | None = None) -> FileStore:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_receipted_is_lost_and_nothing_deleted_comes_back(seed: int) -> None:
+def test_receipted_messages_stay_and_deleted_topics_stay_deleted(seed: int) -> None:
     random = Random(seed)
     client, disk = Client(random), SimulatedDisk()
     for _ in range(LIVES):
