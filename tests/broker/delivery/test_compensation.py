@@ -159,7 +159,7 @@ def test_the_redelivery_rate_is_bounded(make_harness: Callable[..., Any], kind: 
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
-def test_messages_older_than_the_start_are_not_redelivered(
+def test_messages_older_than_the_age_limit_are_not_redelivered(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes], kind: str
 ) -> None:
     harness = on(make_harness, 10, redeliver_unacked_age_seconds_max=60)

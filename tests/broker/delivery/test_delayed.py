@@ -91,7 +91,7 @@ def test_exclusive_consumers_do_not_wait_for_delays(
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 @pytest.mark.parametrize("how", ["skip", "ttl"])
-def test_expired_delayed_messages_are_not_delivered(
+def test_expired_or_skipped_delayed_messages_are_not_delivered(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes], kind: str, how: str
 ) -> None:
     # With Key_Shared this raised in the timer, which then dropped the timers of other topics too.
@@ -122,7 +122,7 @@ def test_expired_delayed_messages_are_not_delivered(
     assert not any(harness.broker.scheduler.failures.values())
 
 
-def test_expired_replayed_messages_are_not_delivered(
+def test_skipped_replayed_messages_are_not_delivered(
     harness: Any, producer: Any, make_entry: Callable[..., bytes]
 ) -> None:
     first, second = harness.peer(), harness.peer()

@@ -35,7 +35,7 @@ STICKY = {"keySharedMode": pb.STICKY}
         ({"ordering_key": b""}, b""),
     ],
 )
-def test_each_key_has_one_consumer(
+def test_sticky_keys_are_read_from_the_metadata(
     make_entry: Callable[..., bytes], fields: dict[str, Any], expected: bytes
 ) -> None:
     assert sticky_key(peek_entry(make_entry(**fields))) == expected

@@ -206,7 +206,7 @@ def test_loaded_topics_receive_changed_settings(make_harness: Callable[..., Any]
 
 
 @pytest.mark.parametrize("evicts", [False, True])
-def test_every_setting_that_makes_messages_expire_is_compared(evicts: bool) -> None:
+def test_every_setting_that_can_act_earlier_is_compared(evicts: bool) -> None:
     """Try each setting to find those that `acts_earlier` must compare."""
     smaller: dict[str, Any] = {"backlog_quota_action": "consumer_backlog_eviction", "retention_megabytes": 1}
     settings = BrokerSettings(memory=True)

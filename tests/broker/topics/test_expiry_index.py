@@ -49,7 +49,7 @@ def test_due_topics_are_returned_in_order_and_once() -> None:
     assert [record.due_ms for record in records] == [50, 10, 30, 10**12, 20, 0]
 
 
-def test_a_start_reads_topics_skipped_before_the_restart() -> None:
+def test_unhandled_due_topics_are_due_again_after_a_restart() -> None:
     store, record = MemoryStore(), TopicRecord()
     index = ExpiryIndex(store)
     arm(index, TOPICS[0], record, 10)

@@ -85,7 +85,7 @@ def test_the_next_failover_consumer_takes_over(harness: Any, producer: Any) -> N
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
-def test_a_second_consumer_of_another_type_is_refused(harness: Any, kind: str) -> None:
+def test_a_second_consumer_beside_an_exclusive_one_is_refused(harness: Any, kind: str) -> None:
     harness.peer().subscribe(TOPIC)
     frame = harness.peer().request(
         "subscribe", topic=TOPIC, subscription="s", consumer_id=1,

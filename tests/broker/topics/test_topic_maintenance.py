@@ -117,8 +117,8 @@ def test_ttl_frees_unacknowledged_messages_of_an_unused_topic(make: Any, how: st
     assert topic.backlog() == 0
 
 
-def test_retention_starts_after_the_ttl(make: Any) -> None:
-    """Unacknowledged: until the TTL. Acknowledged, by hand or by TTL: until retention has passed."""
+def test_retention_after_the_ttl_counts_from_the_last_write(make: Any) -> None:
+    """Messages are kept until the TTL while unacknowledged, and until retention has passed since their write."""
     topic = make(message_ttl_seconds=int(HOUR), retention_minutes=30)
     topic.subscribe()
     topic.publish(4)
