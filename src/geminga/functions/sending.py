@@ -78,7 +78,7 @@ class ResultSender(Protocol):
 
 
 class PendingResults:
-    """Messages in flight: their number, and the end of each."""
+    """Messages in flight: counts them, and acknowledges or rejects each at its end."""
 
     def __init__(self, shared: InstanceContext, consumer: Any) -> None:
         self.shared = shared

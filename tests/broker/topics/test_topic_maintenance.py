@@ -118,7 +118,7 @@ def test_ttl_frees_unacknowledged_messages_of_an_unused_topic(make: Any, how: st
 
 
 def test_retention_after_the_ttl_counts_from_the_last_write(make: Any) -> None:
-    """Messages are kept until the TTL while unacknowledged, and until retention has passed since their write."""
+    """Unacknowledged messages are kept until the TTL, others until retention has passed since their write."""
     topic = make(message_ttl_seconds=int(HOUR), retention_minutes=30)
     topic.subscribe()
     topic.publish(4)
