@@ -392,7 +392,7 @@ class AtLeastOnce:
         try:
             await producer.flush()
         except PulsarException as error:  # its messages failed and are redelivered
-            logger.info("sending the last results to %s before closing its producer failed: %s", producer.topic(), error)
+            logger.info("flushing a producer of %s before closing it failed: %s", producer.topic(), error)
         await producer.end()
 
     async def close(self) -> None:
