@@ -63,7 +63,7 @@ def test_the_summary_shows_stock_formula_and_other_load() -> None:
     text = summary(proof())
     assert "| broker CPU above idle, s | 2.00 | 0.20 | -90 % |" in text
     assert "| wire, MB | 20.0 | 8.0 | -60 % |" in text
-    assert "2 cores (a processor), 0.05 (0.00–0.10) of them busy with other things, 2026-01-02" in text
+    assert "2 cores (a processor), 0.05 (0.00–0.10) of them used by other processes, 2026-01-02" in text
     assert "Medians of 2 runs" in text
     assert "× 1" not in text
 
