@@ -152,14 +152,18 @@ def history(service_url: str, admin: Admin, topic: str) -> list[list[Given]]:
         client.close()
 
 
-def test_readers_are_given_the_same(apache_pulsar: ApachePulsar, ours: Any, topic: Topic) -> None:
+def test_readers_of_a_compacted_topic_get_the_same_from_both_brokers(
+    apache_pulsar: ApachePulsar, ours: Any, topic: Topic
+) -> None:
     name = topic("compacted")
     theirs = history(apache_pulsar.service_url, Admin(apache_pulsar.admin_url), name)
     assert history(ours.service_url, Admin(ours.admin_url), name) == theirs
     assert [pair[1] for pair in theirs[0]] == [b"s10", b"s11", b"b5", b"b6", b"again"]
 
 
-def test_admin_answers_the_same(apache_pulsar: ApachePulsar, ours: Any, topic: Topic) -> None:
+def test_both_brokers_give_the_same_answers_about_compaction(
+    apache_pulsar: ApachePulsar, ours: Any, topic: Topic
+) -> None:
     plain, parts = topic("plain"), topic("parts")
     answers = []
     for broker in (apache_pulsar, ours):
@@ -185,7 +189,7 @@ def test_admin_answers_the_same(apache_pulsar: ApachePulsar, ours: Any, topic: T
     assert answers[1] == answers[0]
 
 
-def test_java_tools(pulsar_home: Path, ours: Any, topic: Topic) -> None:
+def test_pulsar_admin_compacts_a_topic_of_geminga(pulsar_home: Path, ours: Any, topic: Topic) -> None:
     """``pulsar-admin topics compact`` and ``compaction-status`` on our broker."""
     name = topic("java")
 

@@ -178,7 +178,7 @@ def test_replay_publishes_the_table_in_the_order_of_its_time(ingested: World, tm
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_path: Path) -> None:
+def test_backfill_has_no_gap_and_no_duplicate_at_the_boundary(ingested: World, tmp_path: Path) -> None:
     ingested.publish(300)
     project = tmp_path / "all"
     answers = {
@@ -210,7 +210,7 @@ def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_changelog_is_the_newest_value_of_each_key(world: World, tmp_path: Path) -> None:
+def test_changelog_keeps_the_newest_value_of_each_key(world: World, tmp_path: Path) -> None:
     project = tmp_path / "tails"
     expected: dict[str, dict[str, Any]] = {}
 
@@ -328,7 +328,7 @@ def test_rollup_writes_the_same_to_lake_and_topic(world: World, tmp_path: Path) 
 
 
 @pytest.mark.timeout(240)
-def test_what_goes_wrong_is_said_in_a_line(tmp_path: Path) -> None:
+def test_a_wrong_schema_is_reported_in_one_line(tmp_path: Path) -> None:
     project = tmp_path / "wrong"
     create(project, "ingest", {"schema": "id NUMBERISH"})
     outcome = run(project)
@@ -357,7 +357,7 @@ Later.__name__ = "Reading"
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_typed_topics_bring_their_columns_and_new_ones(world: World, tmp_path: Path) -> None:
+def test_columns_and_later_columns_of_a_typed_topic_are_ingested(world: World, tmp_path: Path) -> None:
     from geminga.schema import AvroSchema, BytesSchema
 
     def publish(codec: Any, values: list[Any]) -> None:
@@ -385,7 +385,7 @@ def test_typed_topics_bring_their_columns_and_new_ones(world: World, tmp_path: P
     not version("pyspark").startswith("4.2."), reason="Delta Lake's connector is for Spark 4.2"
 )
 @pytest.mark.timeout(600)
-def test_ingest_into_delta(world: World, tmp_path: Path) -> None:
+def test_ingest_writes_a_delta_table(world: World, tmp_path: Path) -> None:
     project = tmp_path / "delta_lake"
     answers = {"service_url": world.broker.service_url, "topic": "for-delta", "format": "delta"}
     create(project, "ingest", answers)

@@ -52,7 +52,7 @@ def _apart(outcome: RunOutcome) -> float:
     return 0.05 + outcome.receipt.p99_ms / 1000 / SECONDS
 
 
-def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
+def test_the_formula_saves_the_promised_share(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
     runs = proof_of(
         apache_pulsar, tmp_path, parts=("settings",),
         only=("Geminga, stock, LZ4", "Geminga, formula, ZSTD", "Java client, stock, LZ4",
@@ -90,7 +90,7 @@ def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_pat
     )
 
 
-def test_a_slow_partition_of_a_real_broker(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
+def test_stepping_over_a_slow_partition_keeps_the_rate(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
     runs = proof_of(apache_pulsar, tmp_path, parts=("slow",), clients=("geminga", "pulsar"), slow_share=0.2)
     over = runs["Geminga, stepping over"]
     assert kept(over) > 0.9
@@ -99,7 +99,7 @@ def test_a_slow_partition_of_a_real_broker(apache_pulsar: ApachePulsar, tmp_path
         assert kept(runs[name]) < kept(over) - 0.2
 
 
-def test_a_live_topic_of_a_real_broker(apache_pulsar: ApachePulsar) -> None:
+def test_a_live_topic_is_observed_as_it_is(apache_pulsar: ApachePulsar) -> None:
     admin(apache_pulsar.admin_url, "PUT", "persistent/public/default/watched/partitions", 4)
     ending = threading.Event()
     with geminga.Client(apache_pulsar.service_url) as client:

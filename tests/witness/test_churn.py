@@ -80,7 +80,7 @@ def publish(client: Any, topic: str, batched: bool) -> None:
 
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
 @pytest.mark.parametrize("kind", ["Shared", "KeyShared", "Failover"])
-def test_churn(
+def test_no_message_is_lost_while_consumers_come_and_go(
     broker: EmbeddedBroker, connect: Callable[..., Any], topic: str, kind: str, batched: bool
 ) -> None:
     if kind == "KeyShared" and batched:
@@ -116,7 +116,9 @@ def test_churn(
         raise AssertionError(f"came back at the end: {last.receive(timeout_millis=500).data()!r}")
 
 
-def test_key_shared_order_over_churn(broker: EmbeddedBroker, connect: Callable[..., Any], topic: str) -> None:
+def test_keys_stay_in_order_while_consumers_come_and_go(
+    broker: EmbeddedBroker, connect: Callable[..., Any], topic: str
+) -> None:
     """Every key's messages arrive in order although consumers come and go (each drains before it leaves)."""
     client = connect(broker.service_url)
     lock = threading.Lock()
