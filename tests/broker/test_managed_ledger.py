@@ -127,9 +127,7 @@ def test_trimming_keeps_offsets(fixture: Fixture) -> None:
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_the_last_ledger_is_trimmed_and_the_next_entry_begins_another(
-    fixture: Fixture, reopened: bool
-) -> None:
+def test_the_last_ledger_is_trimmed_and_a_new_one_begins(fixture: Fixture, reopened: bool) -> None:
     fixture.append(*ENTRIES[:5])
     if reopened:
         fixture.open()

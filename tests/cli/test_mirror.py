@@ -156,9 +156,7 @@ def test_each_outage_and_its_end_are_printed_once(monkeypatch: pytest.MonkeyPatc
     ]  # fmt: skip
 
 
-def test_each_side_has_its_context_and_token(
-    other: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_side_has_context_and_token(other: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from geminga.cli.main import command as whole
 
     key = tmp_path / "secret.key"

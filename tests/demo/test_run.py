@@ -38,9 +38,7 @@ def test_only_the_output_of_a_demo_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_killed_driver_loses_and_duplicates_no_row(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_killed_drivers_lose_and_duplicate_no_row(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     summary = run_demo(tmp_path / "output", Console(as_json=True), rows=8_000)
     captured = capfd.readouterr()
     assert json.loads(captured.out)["proof"] == summary["proof"]

@@ -111,7 +111,7 @@ def test_an_unavailable_topic_chosen_by_a_call_is_waited_for(
 
 
 @pytest.mark.parametrize("method", ["subscribe", "create_producer", "create_reader"])
-def test_an_unavailable_state_topic_is_waited_for(
+def test_unavailable_state_topics_are_awaited(
     place: Place, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     away(monkeypatch, method, "-state", 4)

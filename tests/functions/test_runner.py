@@ -442,9 +442,7 @@ def test_a_state_topic_that_cannot_be_read_ends_the_function(place: Place) -> No
         runner.wait(60)
 
 
-def test_a_log_line_that_cannot_be_formatted_is_dropped(
-    place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unformattable_log_lines_are_dropped(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     def says(value: str, context: Any) -> str:
         context.get_logger().error("%d things", "no number")
         return value

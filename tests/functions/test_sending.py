@@ -23,9 +23,7 @@ def _settling(flows: list[Any], max_pending: int = 1000) -> PendingResults:
     return PendingResults(SimpleNamespace(settings=settings), consumer)  # type: ignore[arg-type]
 
 
-def test_larger_messages_lower_the_number_in_flight(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_larger_messages_lower_the_number_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "PENDING_BYTES_MAX", 1_000_000)
 
     async def main() -> None:
@@ -54,9 +52,7 @@ def test_larger_messages_lower_the_number_in_flight(
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_large_messages_wait_until_memory_is_free(
-    place: Place, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_messages_wait_for_memory(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "PENDING_BYTES_MAX", 1_000_000)
     leave = threading.Event()
 

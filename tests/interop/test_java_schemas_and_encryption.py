@@ -135,9 +135,7 @@ def test_records_written_by_java_are_read(
 
 
 @pytest.mark.parametrize("kind", ["avro", "json"])
-def test_records_written_by_us_are_read_by_java(
-    client: geminga.Client, tool: Tool, topic: Topic, kind: str
-) -> None:
+def test_our_records_are_read_by_java(client: geminga.Client, tool: Tool, topic: Topic, kind: str) -> None:
     name = topic(kind)
     client.subscribe(name, "java", initial_position=Earliest).close()
     ours = schema.AvroSchema(Reading) if kind == "avro" else schema.JsonSchema(Reading)

@@ -106,9 +106,7 @@ def test_one_producer_sends_several_schema_versions(client: geminga.Client, topi
 
 
 @pytest.mark.parametrize("options", [{}, {"batching_enabled": False, "chunking_enabled": True}])
-def test_encrypted_messages_are_decrypted(
-    client: geminga.Client, topic: Topic, options: dict[str, Any]
-) -> None:
+def test_encrypted_messages_are_read(client: geminga.Client, topic: Topic, options: dict[str, Any]) -> None:
     name = topic("encrypted")
     reader = CryptoKeyReader(str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
     consumer = client.subscribe(name, "s", crypto_key_reader=reader)

@@ -117,7 +117,7 @@ def _names(filesystem: FaultyFileSystem, folder: str) -> list[str]:
         return []
 
 
-def test_a_backup_while_another_thread_writes_is_consistent(
+def test_backups_while_another_thread_writes_are_complete(
     tmp_path: Path, small_settings: StoreSettings
 ) -> None:
     """A real store: group commits, rewriting and checkpoints run while files are copied."""

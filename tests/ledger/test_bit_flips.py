@@ -273,9 +273,7 @@ def flip(disk: SimulatedDisk, *flips: tuple[int, int]) -> SimulatedDisk:
 
 
 @pytest.mark.timeout(300)
-def test_every_flipped_bit_of_key_records_is_detected(
-    log_bytes: list[LogByte], record_property: Record
-) -> None:
+def test_flipped_bits_of_key_records_are_detected(log_bytes: list[LogByte], record_property: Record) -> None:
     """Flips every bit of key records: of a topic, a policy, a cursor's snapshot or an acknowledgement."""
     disk = make_disk(clean=False)
     flips = 0
@@ -293,9 +291,7 @@ def test_every_flipped_bit_of_key_records_is_detected(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_flipped_bit_of_group_headers_is_corrected(
-    log_bytes: list[LogByte], record_property: Record
-) -> None:
+def test_flipped_bits_of_headers_are_corrected(log_bytes: list[LogByte], record_property: Record) -> None:
     """A group's head separates the records of many topics; a flipped bit in it harms none of them."""
     disk = make_disk(clean=False)
     groups: list[list[tuple[int, int]]] = []
@@ -328,9 +324,7 @@ def test_flipped_bits_of_entries_are_detected(log_bytes: list[LogByte], record_p
 
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
-def test_flipped_bits_of_entries_after_a_clean_close_are_detected(
-    log_bytes: list[LogByte], catalog: str
-) -> None:
+def test_flipped_bits_of_entries_after_closing_are_detected(log_bytes: list[LogByte], catalog: str) -> None:
     disk = make_disk(clean=True)
     if catalog == "lost":
         disk.databases.clear()

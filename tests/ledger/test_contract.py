@@ -91,9 +91,7 @@ def test_a_run_is_appended_and_reported_as_one(store: EntryStore, receipts: Rece
         store.append_run(ledger + 1, entries, receipts.of("never"))
 
 
-def test_callbacks_run_in_the_order_of_the_calls_and_only_in_poll(
-    store: EntryStore, receipts: Receipts
-) -> None:
+def test_callbacks_run_in_order_of_the_calls_and_in_poll(store: EntryStore, receipts: Receipts) -> None:
     ledger = store.create_ledger("a")
     store.append(ledger, b"x", receipts.of("append"))
     store.put("k", b"v", receipts.of("put"))

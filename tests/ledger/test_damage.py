@@ -106,9 +106,7 @@ def flips(disk: SimulatedDisk, step: int) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_flipped_bit_anywhere_loses_only_its_record(
-    settings: StoreSettings, catalog: str, clean: bool
-) -> None:
+def test_a_flipped_bit_loses_only_its_record(settings: StoreSettings, catalog: str, clean: bool) -> None:
     """Without the catalog, or behind the checkpoint, each flip is found when opening."""
     original = make_disk(settings, clean=clean)
     for path, offset, bit in flips(original, 8):

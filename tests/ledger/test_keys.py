@@ -150,7 +150,7 @@ def test_a_step_of_a_scan_reads_one_page(checkpoints: Checkpoints, monkeypatch: 
     assert looked_at == ["key-03000"]
 
 
-def test_a_scan_reads_no_keys_of_other_prefixes(
+def test_scans_read_only_keys_of_the_prefix(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = checkpoints.keys

@@ -198,9 +198,7 @@ def test_a_ledger_without_owner_is_adopted_with_its_entries() -> None:
             store.close()
 
 
-def test_given_up_entries_are_no_longer_listed_and_free_their_file(
-    small_settings: StoreSettings,
-) -> None:
+def test_given_up_entries_are_no_longer_listed_and_free_their_file(small_settings: StoreSettings) -> None:
     settings = small_settings
     disk = SimulatedDisk()
     store = open_store(disk, dataclasses.replace(settings, rewrite_live_fraction=0.0))

@@ -88,9 +88,7 @@ def test_errors_of_a_full_disk_are_recognized() -> None:
 
 
 # --- a full disk ---
-def test_writes_to_a_full_disk_wait_in_order_until_there_is_space(
-    small_settings: StoreSettings,
-) -> None:
+def test_writes_to_a_full_disk_wait_in_order_until_there_is_space(small_settings: StoreSettings) -> None:
     disk, heard = SimulatedDisk(), []
     store = open_store(disk, small_settings)
     ledger = store.create_ledger("a")
@@ -166,9 +164,7 @@ def test_repeated_full_disks_and_crashes_lose_nothing(small_settings: StoreSetti
         disk = disk.crash(Fate.by_chance(chance))
 
 
-def test_a_store_closed_on_a_full_disk_reports_unwritten_records(
-    small_settings: StoreSettings,
-) -> None:
+def test_a_store_closed_on_a_full_disk_reports_unwritten_records(small_settings: StoreSettings) -> None:
     disk, heard = SimulatedDisk(), []
     store = open_store(disk, small_settings)
     ledger = store.create_ledger("a")

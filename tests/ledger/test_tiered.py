@@ -399,9 +399,7 @@ def test_a_ledger_deleted_during_its_offload_leaves_no_files() -> None:
         store.close()
 
 
-def test_offloading_works_with_threads_and_a_real_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offloading_works_with_threads_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     monkeypatch.setattr(offload_worker, "STEP", 0)  # to finish in time beside other tests

@@ -126,9 +126,7 @@ def test_a_committed_and_trimmed_ledger_is_no_loss() -> None:
     assert (cursor.kept, cursors.moves, cursors.rewinds) == ({A}, [], [])
 
 
-def test_a_subscription_that_is_ahead_is_moved_back_and_not_trusted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_subscription_that_is_ahead_is_moved_back_and_not_trusted(caplog: pytest.LogCaptureFixture) -> None:
     cursors = ScriptedCursors({A: (6, 4)}, {A: (6, 2)})
     cursor = followed(cursors, kept={A})
     with caplog.at_level(logging.WARNING, "geminga.spark"):
@@ -140,9 +138,7 @@ def test_a_subscription_that_is_ahead_is_moved_back_and_not_trusted(
 
 
 @pytest.mark.parametrize("before_first", [(9, -1), (-1, -1)], ids=["between ledgers", "no ledger"])
-def test_a_subscription_added_later_is_not_trusted_for_earlier_messages(
-    before_first: tuple[int, int],
-) -> None:
+def test_later_subscriptions_are_not_trusted_for_earlier_messages(before_first: tuple[int, int]) -> None:
     """The topic was trimmed empty, and the query had no subscription until now: where it is made is where the
     broker would have moved one that had kept everything."""
     cursors, losses = ScriptedCursors({A: (9, -1)}, before_first=before_first), ScriptedLosses(there=set())
@@ -154,9 +150,7 @@ def test_a_subscription_added_later_is_not_trusted_for_earlier_messages(
     assert cursor.kept == {A}
 
 
-def test_a_subscription_added_later_retains_the_existing_messages(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_subscription_added_later_retains_the_existing_messages(caplog: pytest.LogCaptureFixture) -> None:
     cursors = ScriptedCursors({A: (6, 4)}, before_first=(5, -1))
     cursor = followed(cursors)
     cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
@@ -171,9 +165,7 @@ def test_the_cursor_is_not_moved_in_a_recreated_topic() -> None:
     assert (cursor.kept, cursors.moves, cursors.rewinds) == (set(), [], [])
 
 
-def test_a_removed_subscription_is_recreated_if_no_message_is_missing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_removed_subscriptions_are_recreated_if_nothing_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     cursors = ScriptedCursors({A: (6, 4)}, before_first=(5, -1))
     cursor = followed(cursors)
     with caplog.at_level(logging.WARNING, "geminga.spark"):

@@ -439,9 +439,7 @@ def test_a_stream_is_written_to_a_topic(spark: SparkSession, topics: Topics, tmp
     assert sorted(values(reader(spark, topics).load(f"{topics.name}-out"))) == numbers(250)
 
 
-def test_a_stream_is_written_to_a_topic_exactly_once(
-    spark: SparkSession, topics: Topics, tmp_path: Path
-) -> None:
+def test_streams_are_written_exactly_once(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     admin(topics.broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
     try:
         topics.publish(numbers(250), keys=[f"k{i % 7}" for i in range(250)])

@@ -240,9 +240,7 @@ def test_a_first_micro_batch_of_unknown_state_is_an_error(
     assert sink.read() == list(range(10, 100))
 
 
-def test_a_partition_with_forgotten_sequence_ids_is_named(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partitions_with_lost_sequence_ids_are_named(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each partition decides by its own last sequence id; here the broker has lost that of one."""
     sink.commit([sink.task(range(10))], 0)
     interrupted(sink, 9, monkeypatch)
@@ -559,7 +557,7 @@ def test_batches_above_the_brokers_maximum_are_split(sink: Sink, monkeypatch: py
     assert sink.read() == list(range(5000))
 
 
-def test_a_decided_row_that_became_too_large_needs_another_sink(
+def test_decided_rows_that_became_too_large_need_a_new_sink(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -611,9 +609,7 @@ def test_rows_are_staged_encrypted(sink: Sink, compression: str) -> None:
     assert not reader.has_message_available()
 
 
-def test_rows_staged_in_plain_text_are_encrypted_when_published(
-    sink: Sink,
-) -> None:
+def test_rows_staged_in_plain_text_are_encrypted_when_published(sink: Sink) -> None:
     pytest.importorskip("cryptography")
     options = {"encryptionKeys": "k1", "crypto.publicKeyPath": str(KEYS / "k1_public.pem")}
     sink.commit([sink.task(range(3))], 0, **options)

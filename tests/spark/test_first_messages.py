@@ -105,7 +105,7 @@ def test_messages_deleted_before_a_partitions_first_turn_are_a_loss(
     assert sorted(rows) == sorted([*numbers(1100, 25), *numbers(5, 20)])
 
 
-def test_a_subscription_retains_planned_messages(
+def test_subscriptions_keep_planned_messages(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     publish(client, pulsar_topic, 0, 25)

@@ -43,9 +43,7 @@ def options(broker: geminga.EmbeddedBroker, **more: str) -> StatsOptions:
     return StatsOptions.of({"path": "public/default", "admin.url": broker.admin_url, **more})
 
 
-def test_patterns_match_partitions_without_their_number(
-    broker: geminga.EmbeddedBroker,
-) -> None:
+def test_patterns_match_partitions_without_their_number(broker: geminga.EmbeddedBroker) -> None:
     admin(broker.admin_url, "PUT", "persistent/public/default/parts/partitions", 2)
     with broker.client() as client:
         for name in ("parts", "plain", "other"):
@@ -92,9 +90,7 @@ def test_a_topic_without_subscriptions_has_a_row(broker: geminga.EmbeddedBroker)
     assert (row["subscription"], row["backlog"], row["batch_fill"]) == (None, None, None)
 
 
-def test_many_topics_are_split_into_tasks(
-    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topics_are_split_into_tasks(broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"persistent://public/default/t{number}" for number in range(1201)]
     monkeypatch.setattr(health, "topics_of", lambda options: names)
     reader = StatsReader(options(broker))

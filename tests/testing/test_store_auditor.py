@@ -43,9 +43,7 @@ PUT = lambda store: store.put("cursor", b"base")  # noqa: E731
 @pytest.mark.parametrize(
     "steps", [[CREATE, ONE, MERGE], [CREATE, ONE, MERGE, TWO], [CREATE, ONE, MERGE, TWO, PUT]]
 )
-def test_every_prefix_with_all_receipted_writes_is_accepted(
-    steps: list[Callable[[MemoryStore], object]],
-) -> None:
+def test_prefixes_with_all_durable_writes_are_accepted(steps: list[Callable[[MemoryStore], object]]) -> None:
     auditor, _, _ = make()
     auditor.check_restarted(rebuild(*steps))
 

@@ -83,9 +83,7 @@ def test_stock_settings_and_the_formula_are_compared(broker: EmbeddedBroker, tmp
 
 
 @pytest.mark.slow
-def test_a_producer_that_skips_a_slow_partition_keeps_its_rate(
-    broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_producers_that_skip_a_slow_partition_keep_their_rate(broker: EmbeddedBroker, tmp_path: Path) -> None:
     traffic = PROFILE.changed(rate_messages_per_second=20_000)
     wanted = plan(
         broker, parts=("slow",), only=("*, stepping*",), profile=traffic, seconds=1.5, slow_share=0.2

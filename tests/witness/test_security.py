@@ -32,7 +32,7 @@ def guarded() -> Iterator[EmbeddedBroker]:
         yield running
 
 
-def test_a_role_does_only_what_it_is_allowed(
+def test_roles_do_only_what_is_allowed(
     guarded: EmbeddedBroker, connect: Callable[..., Any], topic: str
 ) -> None:
     for url in (guarded.service_url, guarded.admin_url):
@@ -51,9 +51,7 @@ def test_a_role_does_only_what_it_is_allowed(
         stranger.subscribe(topic, "s")
 
 
-def test_a_certificate_gives_its_role_over_tls(
-    connect: Callable[..., Any], topic: str, tmp_path: Path
-) -> None:
+def test_certificates_give_a_role_over_tls(connect: Callable[..., Any], topic: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("broker")
     admin = authority.sign("admin")

@@ -60,9 +60,7 @@ def test_a_subscription_starts_at_its_initial_position(client: Any, topic: str) 
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
-def test_a_shared_subscription_spreads_messages(
-    client: Any, other_client: Any, topic: str, batched: bool
-) -> None:
+def test_shared_consumers_divide_messages(client: Any, other_client: Any, topic: str, batched: bool) -> None:
     options = {"consumer_type": pulsar.ConsumerType.Shared, "receiver_queue_size": 10}
     first = client.subscribe(topic, "s", **options)
     second = other_client.subscribe(topic, "s", **options)
@@ -346,7 +344,7 @@ def test_batch_receive_returns_all_messages(client: Any, topic: str) -> None:
     assert found == [str(n) for n in range(10)]
 
 
-def test_a_subscription_made_again_after_unsubscribing_starts_anew(client: Any, topic: str) -> None:
+def test_unsubscribing_removes_the_position_of_the_subscription(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=Earliest)
     publish(client, topic, ["a"])
     assert texts(consumer, 1) == ["a"]

@@ -96,10 +96,7 @@ def part_table(proof: Proof, part: str) -> str:
 def sentences(proof: Proof) -> list[str]:
     """Return the results as sentences."""
     found: list[str] = list(headline(proof).get("sentences", ()))
-    for part, what in (
-        ("slow", "with one of eight partitions slow"),
-        ("break", "during a fault"),
-    ):
+    for part, what in (("slow", "with one of eight partitions slow"), ("break", "during a fault")):
         skipping = ("stepping over", "skipping blocked partitions")
         runs = {name.replace(*skipping): outcomes for name, outcomes in proof.of(part).items()}
         if runs:

@@ -335,9 +335,7 @@ def test_migration_and_failure_domains_of_clusters_are_kept_and_shown(rest: Rest
     rest.call("DELETE", "clusters/far")
 
 
-def test_offload_policies_and_the_offload_threshold_change_the_same_values(
-    rest: Rest, namespace: str
-) -> None:
+def test_offload_policies_and_offload_threshold_change_the_same_values(rest: Rest, namespace: str) -> None:
     path = f"namespaces/{namespace}"
     rest.call("POST", f"{path}/offloadPolicies", {"managedLedgerOffloadThresholdInBytes": 1000})
     assert rest.get(f"{path}/offloadThreshold") == 1000
@@ -670,7 +668,7 @@ def test_health_version_and_leader_of_the_broker_are_shown(rest: Rest, broker: E
     rest.get("resource-quotas")
 
 
-def test_statistics_of_all_topics_are_grouped_by_bundle(
+def test_statistics_of_topics_are_grouped_by_bundle(
     rest: Rest, broker: EmbeddedBroker, namespace: str
 ) -> None:
     domains_known = ("persistent", "non-persistent")
@@ -697,7 +695,7 @@ def test_statistics_of_all_topics_are_grouped_by_bundle(
     assert set(counts) == {(0, 0, 0)}
 
 
-def test_lookup_answers_with_the_addresses_of_the_broker(
+def test_lookups_answer_with_the_brokers_addresses(
     rest: Rest, broker: EmbeddedBroker, namespace: str
 ) -> None:
     status, raw, _ = rest.raw("GET", f"/lookup/v2/topic/persistent/{namespace}/t")

@@ -64,9 +64,7 @@ def test_open_messages_of_a_batch_are_shown_as_ranges(
     assert (entry["state"], entry["messages"], entry["open"]) == ("partly", 8, [[0, 3], [6, 7]])
 
 
-def test_cells_count_the_acknowledged_entries_of_their_stretch(
-    harness: Any, make_map: Callable[..., Any]
-) -> None:
+def test_cells_count_their_acknowledged_entries(harness: Any, make_map: Callable[..., Any]) -> None:
     chance = random.Random(7)
     peer = publish(harness, 3000)
     acknowledged = sorted(chance.sample(range(3000), 1700))

@@ -156,9 +156,7 @@ def test_a_restarted_broker_shows_backlogs_before_their_topics_are_used(tmp_path
 @pytest.mark.parametrize(
     ("kind", "cumulative"), [("Shared", False), ("Exclusive", False), ("Exclusive", True)]
 )
-def test_the_acknowledgement_rate_of_batches_counts_messages(
-    harness: Any, kind: str, cumulative: bool
-) -> None:
+def test_acknowledgement_rates_of_batches_count_messages(harness: Any, kind: str, cumulative: bool) -> None:
     """Ten batches of four messages are acknowledged by one command, in ten seconds."""
     peer = harness.peer()
     peer.subscribe(str(NAME), kind=kind)

@@ -169,9 +169,7 @@ def test_a_list_of_open_messages_ends_early_when_they_are_large(
     assert len(overview._open_messages(*found, 5)) == 5
 
 
-def test_entries_that_are_slow_to_read_are_waited_for(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_slow_to_read_are_waited_for(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backlog that lies on the disk alone is what one looks at before it is skipped."""
     asked = 0
 

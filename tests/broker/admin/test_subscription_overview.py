@@ -114,9 +114,7 @@ def test_topics_that_are_not_in_memory_are_listed(harness: Any, make_topic: Call
     assert not harness.broker.topics.loaded(), "looking loads nothing"
 
 
-def test_the_holes_of_a_cursor_not_in_memory_are_counted(
-    harness: Any, make_topic: Callable[..., Any]
-) -> None:
+def test_holes_of_cursors_not_in_memory_are_counted(harness: Any, make_topic: Callable[..., Any]) -> None:
     make_topic("holes", messages=6)
     peer = harness.peer()
     peer.subscribe(PREFIX + "holes", kind="Shared")

@@ -162,9 +162,7 @@ def test_a_tail_begins_with_the_newest_messages_and_counts_the_skipped(harness: 
     assert (found["skipped"], payloads(found)) == (37, [b"m47", b"m48", b"m49"])
 
 
-def test_a_filter_examines_every_later_entry(
-    harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_filters_examine_every_later_entry(harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tailing, "ENTRIES_EXAMINED_MAX", 20)
     producer = harness.peer()
     producer.producer(TOPIC)

@@ -228,7 +228,7 @@ def test_subscription_types_are_limited_by_policy(harness: Any) -> None:
     peer.subscribe(TOPIC, kind="Shared")
 
 
-def test_without_auto_creation_only_readers_may_subscribe_anew(make_harness: Callable[..., Any]) -> None:
+def test_without_auto_creation_only_readers_may_subscribe(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(auto_create_subscriptions=False)
     peer = harness.peer()
     assert refused(peer) == pb.SubscriptionNotFound
@@ -593,7 +593,7 @@ def test_closing_a_consumer_twice_succeeds(harness: Any) -> None:
 
 
 @pytest.mark.parametrize(("client", "told"), [("Pulsar-Java-v4.0.4", True), ("Pulsar-CPP-v4.2.0", False)])
-def test_consumers_are_told_of_the_end_of_a_terminated_topic(
+def test_consumers_are_notified_at_the_end_of_a_terminated_topic(
     harness: Any, producer: Any, client: str, told: bool
 ) -> None:
     peer = harness.peer(client=client)
@@ -748,9 +748,7 @@ def test_the_last_message_id_waits_for_a_busy_disk(harness: Any, producer: Any, 
     assert not peer.session.last_message_questions
 
 
-def test_many_requests_for_the_last_message_id_read_the_disk_once(
-    harness: Any, producer: Any, disk: Any
-) -> None:
+def test_repeated_last_message_id_requests_read_the_disk_once(harness: Any, producer: Any, disk: Any) -> None:
     """Each was tried again 20 times a second: 20,000 from one peer kept the broker from everything else."""
     producer.publish(3)
     peer = harness.peer()

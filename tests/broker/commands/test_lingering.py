@@ -227,9 +227,7 @@ def test_the_last_connected_consumer_may_unsubscribe(harness: Any) -> None:
 
 # --- what becomes of its work meanwhile ---
 @pytest.mark.parametrize("what", ["sought", "deleted", "made anew", "unloaded", "topic deleted"])
-def test_late_acknowledgements_of_a_disconnected_client_do_not_apply_after_changes(
-    harness: Any, what: str
-) -> None:
+def test_late_acknowledgements_are_dropped_after_changes(harness: Any, what: str) -> None:
     gone, other = consumer_that_hung_up(harness)
     harness.broker.slices._clock = lambda: 0.0
     name, actions = harness.broker.topics.in_memory_now()[0].name, harness.actions

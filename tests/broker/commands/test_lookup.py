@@ -42,9 +42,7 @@ def metadata(peer: Any, topic: str, **fields: Any) -> Any:
         ("persistent://pulsar/system/transaction_coordinator_assign", False, 0),
     ],
 )
-def test_the_number_of_partitions_or_an_error_is_answered(
-    harness: Any, topic: str, flag: bool, expected: int
-) -> None:
+def test_answers_have_the_partitions_or_an_error(harness: Any, topic: str, flag: bool, expected: int) -> None:
     create(harness, P + "there")
     harness.actions.create_partitioned(TopicName.parse(P + "parts"), 3, lambda error: None)
     body = metadata(harness.peer(), topic, metadata_auto_creation_enabled=flag)
@@ -56,9 +54,7 @@ def test_the_number_of_partitions_or_an_error_is_answered(
     assert not harness.actions.exists(TopicName.parse(P + "absent"))
 
 
-def test_an_absent_topic_is_created_partitioned_by_policy(
-    make_harness: Callable[..., Any],
-) -> None:
+def test_an_absent_topic_is_created_partitioned_by_policy(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(auto_create_topic_kind="partitioned", auto_create_partitions=4)
     peer = harness.peer()
     assert metadata(peer, P + "new").partitions == 4
@@ -124,7 +120,7 @@ def test_a_list_has_the_topics_and_their_hash(harness: Any) -> None:
     assert (list(body.topics), body.topics_hash) == ([], "00000000")
 
 
-def test_a_watcher_is_told_of_new_and_deleted_topics(harness: Any) -> None:
+def test_a_watcher_is_notified_of_new_and_deleted_topics(harness: Any) -> None:
     create(harness, P + "a1", P + "b1")
     peer = harness.peer()
     body = peer.request("watchTopicList", watcher_id=7, namespace="public/default", topics_pattern=P + "a.*")
@@ -168,9 +164,7 @@ def test_a_known_list_is_not_sent_again(harness: Any) -> None:
         ("public", "x", pb.InvalidTopicName),
     ],
 )
-def test_watchers_with_bad_requests_are_refused(
-    harness: Any, namespace: str, pattern: str, code: int
-) -> None:
+def test_bad_requests_for_watchers_are_refused(harness: Any, namespace: str, pattern: str, code: int) -> None:
     frame = harness.peer().request(
         "watchTopicList", watcher_id=1, namespace=namespace, topics_pattern=pattern
     )

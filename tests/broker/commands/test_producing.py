@@ -125,9 +125,7 @@ def test_nothing_is_receipted_or_delivered_before_it_is_durable(harness: Any) ->
     assert len(peer.receipts()) == len(consumer.messages()) == 1
 
 
-def test_entries_are_stored_and_delivered_byte_for_byte(
-    harness: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_entries_are_stored_and_delivered_unchanged(harness: Any, make_entry: Callable[..., bytes]) -> None:
     peer, consumer = harness.peer(), harness.peer()
     peer.producer(TOPIC)
     consumer.subscribe(TOPIC)
@@ -356,9 +354,7 @@ def test_producers_of_a_topic_are_limited_by_policy(harness: Any) -> None:
     assert refused(peer, producer_id=2) == pb.ProducerBusy
 
 
-def test_requests_that_wait_for_a_hanging_disk_are_limited(
-    harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_waiting_for_a_disk_are_limited(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.broker.commands.producing.ATTEMPTS_MAX", 3)
     waiting: list[Callable[[None], None]] = []
 

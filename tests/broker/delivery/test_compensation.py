@@ -258,9 +258,7 @@ def test_nothing_runs_for_subscriptions_without_consumers(make_harness: Callable
     assert subscription.compensation._timer is None
 
 
-def test_a_rewound_exclusive_consumer_gets_no_message_twice(
-    make_harness: Callable[..., Any],
-) -> None:
+def test_a_rewound_exclusive_consumer_gets_no_message_twice(make_harness: Callable[..., Any]) -> None:
     harness = on(make_harness)
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC)

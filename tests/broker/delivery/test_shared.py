@@ -46,9 +46,7 @@ def test_the_highest_priority_receives_while_it_has_permits(harness: Any, produc
     assert (good.entry_ids(), spare.entry_ids()) == ([0, 1], [2, 3])
 
 
-def test_negatively_acknowledged_messages_are_redelivered_first_with_their_count(
-    harness: Any, producer: Any
-) -> None:
+def test_refused_messages_are_redelivered_first_with_their_count(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared", permits=3)
     producer.publish(5)

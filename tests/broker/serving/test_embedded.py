@@ -97,9 +97,7 @@ def test_a_catalog_with_a_damaged_page_is_rebuilt_at_the_start(tmp_path: Path) -
             assert [reader.read_next(30_000).data() for _ in values] == values
 
 
-def test_a_catalog_found_damaged_during_the_start_is_rebuilt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_damaged_at_the_start_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.ledger.catalog.CHECKED_BYTES_MAX", 0)
     with embedded(tmp_path, web_port=None) as broker:
         broker.client().create_producer("t").send(b"kept")

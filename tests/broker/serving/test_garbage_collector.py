@@ -209,9 +209,7 @@ async def _use(port: int, kind: int) -> None:
     await asyncio.sleep(0.1)
 
 
-def test_replaced_modules_do_not_stop_the_clearing_of_caches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_replaced_modules_do_not_stop_the_clearing_of_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module may be replaced by None, or by any other object."""
     asked = lru_cache(lambda: 1)
     asked()

@@ -221,9 +221,7 @@ def test_changed_certificate_files_apply_to_new_connections(
             another.create_producer("t").send(b"new")
 
 
-def test_changed_trusted_certificates_apply(
-    authority: Authority, tls: dict[str, Any], tmp_path: Path
-) -> None:
+def test_new_trusted_certificates_apply(authority: Authority, tls: dict[str, Any], tmp_path: Path) -> None:
     trust = tmp_path / "trust.pem"
     trust.write_bytes(authority.certificate.read_bytes())
     (tmp_path / "next").mkdir()

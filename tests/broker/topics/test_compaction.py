@@ -241,9 +241,7 @@ def test_a_reader_continues_at_its_position(make_harness: Any) -> None:
 
 @pytest.mark.parametrize("placed", ["latest", "seek to latest", "seek ahead"])
 @pytest.mark.parametrize("before", [0, 7])
-def test_messages_after_the_compaction_horizon_are_not_skipped(
-    make_harness: Any, placed: str, before: int
-) -> None:
+def test_messages_after_compaction_are_not_skipped(make_harness: Any, placed: str, before: int) -> None:
     """A subscription from the end of an empty or trimmed topic receives newer messages."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
@@ -272,9 +270,7 @@ def test_messages_after_the_compaction_horizon_are_not_skipped(
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("earliest", [False, True])
-def test_trimmed_acknowledged_messages_are_not_redelivered(
-    make_harness: Any, earliest: bool, restarts: bool
-) -> None:
+def test_trimmed_messages_are_not_redelivered(make_harness: Any, earliest: bool, restarts: bool) -> None:
     """The topic begins where a subscription is then, as it does for one that is new."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
 
@@ -588,9 +584,7 @@ def test_unreadable_messages_are_kept(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("memory_bytes", [None, 1024 * 1024])
-def test_deleted_keys_do_not_return_from_unreadable_batches(
-    make_harness: Any, memory_bytes: int | None
-) -> None:
+def test_deleted_keys_stay_deleted_in_unreadable_batches(make_harness: Any, memory_bytes: int | None) -> None:
     """An encrypted batch stays whole, with the keys that were deleted behind it: that stays, too."""
     settings = {} if memory_bytes is None else {"compaction_memory_bytes_max": memory_bytes}
     harness = make_harness(**settings)
@@ -886,9 +880,7 @@ def test_lost_entries_of_the_compacted_ledger_are_named(
     assert [pair[0] for _, pair in read(harness)] == ["k1", "k2", "k3", "k6", "k7", "k8", "k9", "k0"]
 
 
-def test_temporarily_unreadable_entries_end_the_compaction(
-    make_harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_entries_end_the_compaction(make_harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its passes know messages by their number: what one of them missed would be another one's."""
     harness = make_harness(compaction_memory_bytes_max=1024 * 1024)
     peer = publisher(harness)

@@ -364,9 +364,7 @@ def test_a_file_with_wrong_contents_is_rewritten_after_a_delay() -> None:
     assert topic.offload.status == "SUCCESS"
 
 
-def test_a_temporarily_unreadable_record_delays_no_other_topic(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_temporarily_unreadable_record_delays_no_other_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = Retried()
     read, unread = topic.tier.record, [StoreError("the store's catalog cannot be read")]
 
@@ -403,9 +401,7 @@ def test_topic_names_cannot_leave_the_offload_folder() -> None:
         assert ".." not in path.split("/")
 
 
-def test_searching_slow_storage_delays_no_other_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_searches_delay_no_other_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with start(tmp_path, retention_minutes=-1) as broker, broker.client() as client:
         producer = client.create_producer(TOPIC, batching_enabled=False)
         times = []

@@ -50,9 +50,7 @@ def run_of(ids: list[int], entry: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("entries_max", [1, 7, 50, 1000])
-def test_a_run_is_stored_like_its_single_messages(
-    make_harness: Any, make_entry: Any, entries_max: int
-) -> None:
+def test_runs_are_stored_like_single_messages(make_harness: Any, make_entry: Any, entries_max: int) -> None:
     harness = make_harness(ledger_entries_max=entries_max)
     peer = harness.peer()
     peer.producer(str(NAME))

@@ -108,9 +108,7 @@ def plain(value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("codec", [AvroSchema, JsonSchema])
-def test_every_message_is_read_with_its_own_version(
-    source: Source, pulsar_client: Client, codec: Any
-) -> None:
+def test_each_message_is_read_with_its_version(source: Source, pulsar_client: Client, codec: Any) -> None:
     newer = Later(3, "c", None, None, "Bergen", Part(1, []))
     for values in (FIRST, [newer], FIRST):
         publish(pulsar_client, source.topic, codec(type(values[0])), values)

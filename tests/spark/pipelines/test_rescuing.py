@@ -63,9 +63,7 @@ def test_json_that_the_columns_hold_exactly_is_not_rescued(kind: DataType, value
 
 
 @pytest.mark.parametrize(("kind", "values"), BEYOND, ids=lambda given: str(given)[:12])
-def test_json_that_the_columns_do_not_hold_exactly_is_rescued_whole(
-    kind: DataType, values: list[str]
-) -> None:
+def test_json_that_columns_do_not_hold_exactly_is_rescued_whole(kind: DataType, values: list[str]) -> None:
     texts = pa.array(
         [*(f'{{"v": {value}}}' for value in values), '{"v": null} {}', '{"w": 1}', "{" * 100_000]
     )
