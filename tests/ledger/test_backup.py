@@ -117,9 +117,7 @@ def _names(filesystem: FaultyFileSystem, folder: str) -> list[str]:
         return []
 
 
-def test_backups_while_another_thread_writes_are_complete(
-    tmp_path: Path, small_settings: StoreSettings
-) -> None:
+def test_backups_during_writes_are_consistent(tmp_path: Path, small_settings: StoreSettings) -> None:
     """A real store: group commits, rewriting and checkpoints run while files are copied."""
     receipted: list[int] = []
     stop, opened = threading.Event(), threading.Event()

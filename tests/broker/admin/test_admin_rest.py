@@ -668,9 +668,7 @@ def test_health_version_and_leader_of_the_broker_are_shown(rest: Rest, broker: E
     rest.get("resource-quotas")
 
 
-def test_statistics_of_topics_are_grouped_by_bundle(
-    rest: Rest, broker: EmbeddedBroker, namespace: str
-) -> None:
+def test_topic_statistics_are_grouped_by_bundle(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
     domains_known = ("persistent", "non-persistent")
     names = [TopicName.parse(f"{domain}://{namespace}/t{n}") for n in range(9) for domain in domains_known]
     with broker.client() as client:
@@ -695,9 +693,7 @@ def test_statistics_of_topics_are_grouped_by_bundle(
     assert set(counts) == {(0, 0, 0)}
 
 
-def test_lookups_answer_with_the_brokers_addresses(
-    rest: Rest, broker: EmbeddedBroker, namespace: str
-) -> None:
+def test_lookups_return_the_brokers_addresses(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
     status, raw, _ = rest.raw("GET", f"/lookup/v2/topic/persistent/{namespace}/t")
     assert status == 200
     assert json.loads(raw) == {

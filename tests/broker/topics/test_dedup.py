@@ -270,9 +270,7 @@ def test_a_refused_entry_does_not_release_pending_ones(
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_snapshots_of_before_deduplication_was_off_are_ignored(
-    harness: Any, make: Any, deleted: bool
-) -> None:
+def test_snapshots_before_deduplication_was_off_are_ignored(harness: Any, make: Any, deleted: bool) -> None:
     peer, _ = connect(harness)
     for sequence_id in range(5):
         peer.send(sequence_id, make(sequence_id))
