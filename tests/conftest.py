@@ -1,8 +1,8 @@
-"""What all tests share.
+"""Settings and fixtures of all tests.
 
-*Simulations* are runs that a seed decides. A test that takes ``seeds`` is marked with how many it runs and
-how many a test: ``@pytest.mark.simulation(300, 25)``. ``--seeds 10000`` runs so many of each, ``--seed 17``
-that one alone: how a failure is replayed. Hypothesis has its own: ``--hypothesis-seed``.
+*Simulations* are runs that a seed decides. A test that takes ``seeds`` is marked with the number of seeds
+and the number of seeds per test item: ``@pytest.mark.simulation(300, 25)``. ``--seeds 10000`` runs 10,000
+of each, ``--seed 17`` only that one, to replay a failure. Hypothesis has its own: ``--hypothesis-seed``.
 
 A timing never decides a test, so examples of properties have no deadline, and may be slow to make.
 
@@ -36,9 +36,9 @@ from hypothesis import HealthCheck, settings
 
 from geminga import loggers
 
-# Tests of the compiled loops must not turn into tests of what stands in for them.
+# Tests of the compiled loops must not run the pure Python loops instead.
 os.environ.setdefault("GEMINGA_KERNELS", "compiled")
-# Sparks of a minute never get back what Java's second compiler and a parallel collector cost.
+# In sessions of a minute Java's second compiler and a parallel collector cost more than they save.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 settings.register_profile("geminga", deadline=None, suppress_health_check=[HealthCheck.too_slow])

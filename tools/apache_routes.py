@@ -37,51 +37,54 @@ _METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD", "PATCH")
 REASONS: tuple[tuple[str, str], ...] = (
     (
         r"/admin/v3/functions|/admin/v2/functions|/admin/v2/worker",
-        "functions run as programs of their own: see [functions](../functions.md) and `geminga function run`",
+        "functions run as separate programs: see [functions](../functions.md) and `geminga function run`",
     ),
     (
         r"/admin/v3/(sources?|sinks?)\b",
-        "there are no connectors; Spark reads and writes what they would: see [Spark](../spark.md)",
+        "there are no connectors; use Spark instead: see [Spark](../spark.md)",
     ),
-    (r"/admin/v3/packages", "there is no place for packages: functions are imported from the Python path"),
+    (r"/admin/v3/packages", "there is no package store: functions are imported from the Python path"),
     (r"/admin/v3/transactions", "there are no transactions"),
-    (r"/topics/", "messages are not published over REST; the binary protocol and its clients do that"),
+    (r"/topics/", "messages are not published over REST, only by clients of the binary protocol"),
     (r"/admin/v2/bookies", "there are no bookies: the broker has its own store"),
-    (r"/admin/v2/resource-quotas", "one broker serves all bundles: there is no load to spread by quotas"),
+    (r"/admin/v2/resource-quotas", "one broker serves all bundles: quotas cannot distribute load"),
     (
         r"/admin/v2/broker-stats",
-        "the question is about parts of Java that are not here; `/metrics` has the rest",
+        "these are statistics of the JVM; for others see `/metrics`",
     ),
     (
         r"/admin/v2/clusters/.*namespaceIsolationPolicies",
-        "there is one broker: nothing to isolate",
+        "there is only one broker",
     ),
     (
         r"/admin/v2/namespaces/(grant|revoke)PermissionsOnTopics",
-        "permissions are granted topic by topic, or for a namespace",
+        "permissions are granted for one topic or for a namespace",
     ),
     (
         r"/admin/v2/namespaces/.*antiAffinity",
-        "it is asked for at `/admin/namespaces/{cluster}/antiAffinity/{group}`, as `pulsar-admin` does",
+        "use `/admin/namespaces/{cluster}/antiAffinity/{group}`, as `pulsar-admin` does",
     ),
     (r"/admin/v2/namespaces/.*bookieAffinity", "there are no bookies: the broker has its own store"),
-    (r"/admin/v2/namespaces/.*scanOffloadedLedgers", "`GET .../offload` of a topic tells what is offloaded"),
+    (
+        r"/admin/v2/namespaces/.*scanOffloadedLedgers",
+        "`GET .../offload` of a topic returns its offload status",
+    ),
     (
         r"/admin/v2/namespaces/[^/]*/[^/]*/\{bundle\}",
-        "all bundles are this broker's: one is not deleted by itself",
+        "all bundles belong to this broker: a single bundle cannot be deleted",
     ),
     (r"/admin/v2/.*shadowTopics", "there are no shadow topics"),
     (
         r"/admin/v2/.*/\{subName\}/dispatchRate",
         "rates are set for all subscriptions of a topic, with `subscriptionDispatchRate`",
     ),
-    (r"/admin/v2/brokers/shutdown", "a broker is stopped by SIGTERM, not by whoever reaches its web port"),
+    (r"/admin/v2/brokers/shutdown", "a broker is stopped by SIGTERM, not over its web port"),
 )
 """Pattern at the start of a path to the reason; the first that matches counts."""
 
 
 def _described(home: Path, name: str) -> Iterator[str]:
-    """What ``javap`` tells of a class and of those of Pulsar's that it extends."""
+    """Yield the output of ``javap`` for a class and for the classes of Pulsar that it extends."""
     jars = [str(jar) for jar in (home / "lib").glob("org.apache.pulsar-*.jar")]
     while name.startswith("org.apache.pulsar."):
         command = ["javap", "-v", "-p", "-cp", ":".join(jars), name]
@@ -92,7 +95,7 @@ def _described(home: Path, name: str) -> Iterator[str]:
 
 
 def _routes(texts: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """Methods and paths of one class, those it inherits included."""
+    """Yield the methods and paths of one class, including inherited ones."""
     found: list[tuple[str, str]] = []
     base = ""
     text = "\n".join(texts)

@@ -31,17 +31,17 @@ class Behaviour:
 
 
 _MADE_BY_CLIENT = "made by the client, never by programs"
-_BOTH_SPELLINGS = "a number that may also be called: `id.ledger_id` and `id.ledger_id()` are the same"
-_HELPER = "a helper of its module, not documented"
+_BOTH_SPELLINGS = "both `id.ledger_id` and `id.ledger_id()` work"
+_HELPER = "an undocumented helper of its module"
 
 NAMES = (
     Named(
         "Client(tls_validate_hostname)", "False", "True",
-        "a certificate for another host proves nothing; switch it off where you must",
+        "a certificate for another host proves nothing; set False if you must",
     ),
     Named(
         "Client.subscribe(batch_index_ack_enabled)", "False", "True",
-        "of a batch only what is not done comes again, to other consumers and after a reconnect, too",
+        "only the unacknowledged messages of a batch are redelivered, also to other consumers",
     ),
     Named("Consumer()", "()", "(runtime, consumer, threads)", _MADE_BY_CLIENT),
     Named("EncryptionContext()", "(context)", "(metadata, decryption_failed)", _MADE_BY_CLIENT),
@@ -56,7 +56,7 @@ NAMES = (
     Named("TableView()", "(table_view, topic, subscription, schema)", "(runtime, view)", _MADE_BY_CLIENT),
     Named(
         "asyncio.Client.create_producer(batching_enabled)", "True", "False",
-        "as in `Client`: in batches Key_Shared consumers get keys of others, and Shared ones share by batch",
+        "as in `Client`: batches of several keys do not suit Key_Shared consumers",
     ),
     Named(
         "asyncio.Client.subscribe(batch_index_ack_enabled)", "False", "True", "as in `Client`",
@@ -66,7 +66,7 @@ NAMES = (
         _MADE_BY_CLIENT,
     ),
     Named("asyncio.Producer()", "(producer, schema)", "(context, publisher)", _MADE_BY_CLIENT),
-    Named("asyncio.Producer.send(disable_replication)", "None", "False", "both mean: replicate"),
+    Named("asyncio.Producer.send(disable_replication)", "None", "False", "both mean: replicate messages"),
     Named("asyncio.Reader()", "(reader, schema)", "(consumer, start, inclusive)", _MADE_BY_CLIENT),
     Named("schema.definition.is_unicode", "method", "(none)", _HELPER),
     Named("schema.schema.remove_reserved_key", "method", "(none)", _HELPER),
@@ -91,17 +91,17 @@ FACES = (
         "Client.create_table_view(schema)", "positional or keyword, None",
         "positional or keyword, BytesSchema", _AS_THERE,
     ),
-    Named("Client.runtime", "(none)", "attribute", "for the modules of the package: the I/O thread"),
+    Named("Client.runtime", "(none)", "attribute", "internal: the I/O thread"),
     Named("Client.subscribe(start_paused)", "(none)", "keyword-only, False", _LISTENERS),
-    Named("Client.subscribe(initial_position)", "stands earlier", "stands later", _AS_THERE),
+    Named("Client.subscribe(initial_position)", "earlier position", "later position", _AS_THERE),
     Named(
         "Client.subscribe(is_pattern_topic)", "positional or keyword, False", "(none)",
-        "as there; both take `re.compile(...)`",
+        "as in pulsar-client; both accept `re.compile(...)`",
     ),
     Named("Client.subscribe(message_listener)", "(none)", "positional or keyword, None", _LISTENERS),
     Named(
         "Client.subscribe(pattern_auto_discovery_period)", "keyword-only, 60", "positional or keyword, 60",
-        "`pulsar.asyncio` has none",
+        "`pulsar.asyncio` does not have this argument",
     ),
     Named("Client.subscribe(schema)", "positional or keyword, None", "positional or keyword, BytesSchema",
           _AS_THERE),
@@ -109,11 +109,11 @@ FACES = (
     Named("Consumer.resume_message_listener", "(none)", "method", _LISTENERS),
     Named(
         "Producer.send_async(callback)", "positional or keyword, None", "positional or keyword, required",
-        "`pulsar.asyncio` has no `send_async`; there a task waits for `send`",
+        "`pulsar.asyncio` has no `send_async`: use a task that awaits `send`",
     ),
-    Named("Producer.submit_encoded", "(none)", "method", "a task waits for `publish_encoded`"),
-    Named("Producer.submit_table", "(none)", "method", "a task waits for `send_table`"),
-    Named("Reader.record_batches", "(none)", "method", "whoever reads such a stream waits in a thread"),
+    Named("Producer.submit_encoded", "(none)", "method", "use a task that awaits `publish_encoded`"),
+    Named("Producer.submit_table", "(none)", "method", "use a task that awaits `send_table`"),
+    Named("Reader.record_batches", "(none)", "method", "readers of such a stream block a thread"),
 )  # fmt: skip
 """Differences of the synchronous API (``ours``) from the asyncio API (``theirs``)."""
 
@@ -126,7 +126,7 @@ PLAIN_CALLS = frozenset({
     "Reader.is_connected", "Reader.tables", "Reader.topic",
     "TableView.get",
 })  # fmt: skip
-"""What is no coroutine in asyncio either: it waits for nothing (`Reader.tables` is iterated)."""
+"""Calls that are no coroutines in asyncio either, as they do not wait (`Reader.tables` is iterated)."""
 
 _DETAILS = "tests/client/test_dropin_details.py"
 
@@ -139,9 +139,9 @@ BEHAVIOUR = (
     ),
     Behaviour(
         "closing twice", "producers and clients: `AlreadyClosed`; consumers and readers: `ValueError` "
-        "(asyncio: nothing happens)",
-        "nothing happens; only a producer of asyncio raises `AlreadyClosed`, too",
-        "a `finally` may close what is closed",
+        "(asyncio: no effect)",
+        "no effect; only a producer of asyncio also raises `AlreadyClosed`",
+        "a `finally` block may close a closed object",
         f"{_DETAILS}::test_closing_twice",
     ),
     Behaviour(
@@ -150,36 +150,36 @@ BEHAVIOUR = (
         f"{_DETAILS}::test_a_signal_ends_receive",
     ),
     Behaviour(
-        "the classes of errors", "one flat list under `PulsarException`",
-        "the same classes, which are also Python's own kinds: `Timeout` is a `TimeoutError`, `ConnectError` "
+        "the classes of errors", "all directly below `PulsarException`",
+        "the same classes, also derived from Python's own: `Timeout` is a `TimeoutError`, `ConnectError` "
         "a `ConnectionError`",
         "`except` clauses of both kinds work",
         "tests/test_errors.py::test_errors_are_python_s_own_kinds_too",
     ),
     Behaviour(
-        "the text of errors", "`Pulsar error: ConsumerBusy`; in asyncio the number and the name",
-        "what happened and what to do; `error()` gives the `Result` everywhere",
-        "a message is for the person who reads it", f"{_DETAILS}::test_the_text_of_errors",
+        "the text of errors", "`Pulsar error: ConsumerBusy`; in asyncio number and name",
+        "what happened and what to do; `error()` always returns the `Result`",
+        "messages are for people", f"{_DETAILS}::test_the_text_of_errors",
     ),
     Behaviour(
-        "a custom router that names no partition", "`UnknownError`",
-        "`InvalidMessage` with the answer and the range",
-        "the mistake is the router's", f"{_DETAILS}::test_a_router_that_names_no_partition",
+        "a custom router that returns no valid partition", "`UnknownError`",
+        "`InvalidMessage` with the returned value and the range",
+        "the error names the cause", f"{_DETAILS}::test_a_router_that_names_no_partition",
     ),
     Behaviour(
-        "a callback of `send_async` that raises", "logged, and `flush` then waits for ever",
-        "logged, and the producer goes on", "one bad callback is not worth a process",
+        "a callback of `send_async` that raises", "logged, and `flush` then hangs",
+        "logged, and the producer keeps working", "one faulty callback must not stop a process",
         f"{_DETAILS}::test_a_callback_that_raises",
     ),
     Behaviour(
-        "log lines", "on standard output, unless told otherwise",
+        "log lines", "on standard output by default",
         "to the logger `geminga`; nothing is printed",
-        "a library is quiet; the `logger` argument does what it does in pulsar-client",
+        "libraries do not print; the `logger` argument works as in pulsar-client",
         f"{_DETAILS}::test_a_library_is_quiet",
     ),
     Behaviour(
         "a handler or filter of `logger` that raises", "the line is printed on standard output",
-        "the error is printed on standard error", "a log line decides nothing about sending and receiving",
+        "the error is printed on standard error", "a failing log line must not stop sending and receiving",
         "tests/test_loggers.py::test_client_and_broker_work_while_every_log_line_raises",
     ),
     Behaviour(
@@ -189,77 +189,78 @@ BEHAVIOUR = (
         "tests/test_event_loops.py::test_client_works_where_threads_are_greenlets",
     ),
     Behaviour(
-        "`io_threads`", "so many threads for connections",
-        "one thread, and a warning where more are asked for",
-        "one carries what a client sends and receives; more clients have more",
+        "`io_threads`", "number of threads for connections",
+        "one thread, and a warning if more are requested",
+        "one thread is enough for a client; further clients have their own",
         "tests/client/test_sync.py::test_arguments_without_effect_say_so",
     ),
     Behaviour(
-        "`threading.enumerate()`", "nothing of a client: its threads are not Python's",
-        "one `geminga-io` for each client; that of one that is dropped without `close` ends a moment later",
-        "a finalizer that waited would swallow what a signal's handler raises",
+        "`threading.enumerate()`", "no thread of a client: they are not Python's",
+        "one thread `geminga-io` per client; without `close` it ends shortly after the client is dropped",
+        "a finalizer that waits would swallow exceptions of signal handlers",
         "tests/client/test_endings.py::test_a_dropped_client_does_not_wait_for_the_garbage_collector",
     ),
     Behaviour(
-        "`use_tls=True` with a `pulsar://` URL, `log_conf_file_path`", "no effect, without a word",
-        "no effect, with a warning", "who asks for encryption should know that there is none",
+        "`use_tls=True` with a `pulsar://` URL, `log_conf_file_path`", "ignored silently",
+        "ignored with a warning", "a request for encryption must not be ignored silently",
         "tests/client/test_sync.py::test_arguments_without_effect_say_so",
     ),
     Behaviour(
-        "an `http://` service URL that answers with an error", "`ConnectError`, whatever the status",
-        "a `ConnectError` that is also `AuthenticationError`, `TopicNotFound`, ...; a server's fault (5xx) "
-        "is tried again",
-        "the status says what to do", "tests/connection/test_http_lookup.py::test_refusals",
+        "an `http://` service URL that answers with an error", "always `ConnectError`",
+        "a `ConnectError` that is also `AuthenticationError`, `TopicNotFound`, ...; a server error (5xx) "
+        "is retried",
+        "the status determines the reaction",
+        "tests/connection/test_http_lookup.py::test_error_answers_become_exceptions",
     ),
     Behaviour(
         "`AuthenticationAthenz`", "supported", "`OperationNotSupported`",
-        "there is no Athenz library for Python (decisions/athenz.md); `AuthenticationToken` takes a function "
-        "that gets tokens",
+        "there is no Athenz library for Python (decisions/athenz.md); `AuthenticationToken` accepts a "
+        "function that fetches tokens",
         "tests/client/test_authentication.py::test_what_is_not_supported_says_what_to_use",
     ),
     Behaviour(
         "wrong parameters of `AuthenticationOauth2`", "a log line, and connecting fails",
         "`ValueError` at once",
-        "a mistake shows where it was made", "tests/client/test_oauth2.py::test_wrong_parameters",
+        "the error is raised at its cause", "tests/client/test_oauth2.py::test_wrong_parameters",
     ),
     Behaviour(
         "a message id compared with something else", "`TypeError`", "not equal",
-        "as Python's own objects", f"{_DETAILS}::test_ids_compared_with_other_things",
+        "as for Python's own objects", f"{_DETAILS}::test_ids_compared_with_other_things",
     ),
     Behaviour(
         "an enumeration made from an unknown number", "a member without a name", "`ValueError`",
-        "an unknown choice is a mistake", f"{_DETAILS}::test_unknown_choices",
+        "an unknown value is an error", f"{_DETAILS}::test_unknown_choices",
     ),
     Behaviour(
-        "a `Bytes` field given a number", "kept, and refused when it is encoded",
+        "a `Bytes` field given a number", "accepted, and refused when encoded",
         "`TypeError` when it is set",
-        "the refusal names the field", f"{_DETAILS}::test_bytes_fields_are_checked",
+        "the error names the field", f"{_DETAILS}::test_bytes_fields_are_checked",
     ),
     Behaviour(
-        "an enumeration's field given a value that is a text", "refused unless it is a name",
-        "names and values",
-        "`JsonSchema` writes values, so reading what one has written needs them",
+        "an enumeration field given text", "only names are accepted",
+        "names and values are accepted",
+        "`JsonSchema` writes values, which must be readable again",
         f"{_DETAILS}::test_enumerations_with_texts_come_back",
     ),
     Behaviour(
-        "a bool in an `Integer` or `Long` field", "kept: `true` in JSON", "the number 0 or 1",
+        "a bool in an `Integer` or `Long` field", "`true` in JSON", "the number 0 or 1",
         "other clients' readers refuse `true` for a number", f"{_DETAILS}::test_a_bool_in_a_field_of_numbers",
     ),
     Behaviour(
-        "Avro data whose writer's schema cannot be had", "read with the reader's schema, with a warning",
-        "`IncompatibleSchema`", "a guess may give wrong values without a word",
-        "tests/schema/test_avro.py::test_nothing_is_read_with_a_guess",
+        "Avro data whose writer's schema is unavailable", "read with the reader's schema, with a warning",
+        "`IncompatibleSchema`", "a guess may return wrong values silently",
+        "tests/schema/test_avro.py::test_a_message_is_not_read_with_a_guessed_schema",
     ),
     Behaviour(
-        "the client used in a forked child", "waits for ever", "`ForkedProcessError`: make one in the child",
+        "the client used in a forked child", "hangs", "`ForkedProcessError`: create a client in the child",
         "threads do not survive a fork", "tests/client/test_sync.py::test_calls_in_a_forked_child_raise",
     ),
 )  # fmt: skip
 
 SUITE = {
-    "test_batch_end_to_end": "it takes for granted that `pulsar.asyncio` sends in batches (see Names)",
+    "test_batch_end_to_end": "it expects that `pulsar.asyncio` sends in batches (see Names)",
     "test_flush": "as `test_batch_end_to_end`",
-    "test_seek_timestamp": "now and then, when what was sent before carries the very millisecond it seeks",
-    "test_logger_thread_leaks": "it counts Python's threads, just when a client was dropped (see Behaviour)",
+    "test_seek_timestamp": "sometimes, if an earlier message has the millisecond to which it seeks",
+    "test_logger_thread_leaks": "it counts Python's threads right after a client was dropped (see Behaviour)",
 }
 """Tests of ``pulsar-client``'s own suite that a difference explains."""

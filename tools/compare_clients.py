@@ -212,7 +212,7 @@ def _between_calls(label: str, theirs: Any, ours: Any) -> Iterator[Difference]:
     common = [[name for name in order if name in one and name in other] for order in (one, other)]
     if common[0] != common[1]:
         moved = next(name for name, at in zip(*common, strict=True) if name != at)
-        yield Difference(f"{label}({moved})", "stands earlier", "stands later")
+        yield Difference(f"{label}({moved})", "earlier position", "later position")
 
 
 def plain_calls() -> set[str]:

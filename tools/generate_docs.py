@@ -66,10 +66,10 @@ SETTINGS = (
 )
 
 SETTINGS_ABOUT = """
-Frozen, keyword-only objects that check themselves: a value out of range is refused with the field's name, the
-value and what is allowed. Arguments of the client are these fields, most of them by the same name: see
-[the client](client.md). `geminga.embedded(...)` and `geminga standalone` take those of the broker; *Apache
-Pulsar* is what its `broker.conf` calls the same thing, or the nearest to it (units may differ).
+Frozen, keyword-only objects that check their values: an error names the field, the value and what is allowed.
+The arguments of the client are these fields, mostly with the same names: see [the client](client.md).
+`geminga.embedded(...)` and `geminga standalone` accept those of the broker; *Apache Pulsar* is the
+corresponding or most similar setting of its `broker.conf` (units may differ).
 """
 
 
@@ -269,7 +269,7 @@ def coming_tables() -> str:
             f"| `{_cell(name.where)}` | `{_cell(name.theirs)}` | `{_cell(name.ours)}` | {_cell(name.why)} |"
         )
     lines += ["", "## Threads and asyncio", ""]
-    lines += ["Where Geminga's two faces differ beyond `await`:", ""]
+    lines += ["Differences between Geminga's two APIs besides `await`:", ""]
     lines += ["| name | asyncio | threads | why |", "|---|---|---|---|"]
     for name in client_differences.FACES:
         lines.append(

@@ -140,53 +140,53 @@ WORDS: dict[str, dict[str, str]] = {
             "`http(s)://` looks topics up over REST. Or an `AutoClusterFailover` or a `ServiceInfoProvider`."
         ),
         "authentication": (
-            "Who the client is: `AuthenticationToken`, `AuthenticationBasic`, `AuthenticationTLS`, "
+            "Credentials of the client: `AuthenticationToken`, `AuthenticationBasic`, `AuthenticationTLS`, "
             "`AuthenticationOauth2` or `AuthenticationAthenz`."
         ),
-        "io_threads": "Without effect, and a warning says so: one thread carries all I/O.",
-        "log_conf_file_path": "Without effect, and a warning says so: `logger` says where log lines go.",
-        "use_tls": "Without effect, and a warning says so: the service URL decides about TLS.",
-        "logger": "Where log lines go besides the standard logger `geminga`.",
-        "tls_trust_certs_file_path": "Certificates in PEM that are trusted; None: the system's.",
+        "io_threads": "No effect except a warning: one thread does all I/O.",
+        "log_conf_file_path": "No effect except a warning: use `logger`.",
+        "use_tls": "No effect except a warning: the service URL decides about TLS.",
+        "logger": "Logger that receives log lines besides the standard logger `geminga`.",
+        "tls_trust_certs_file_path": "Trusted certificates in PEM; None: the system's.",
         "tls_allow_insecure_connection": "True trusts any certificate: for tests only.",
-        "tls_validate_hostname": "Whether the certificate must name the host; on, unlike in `pulsar-client`.",
+        "tls_validate_hostname": "Check that the certificate names the host; unlike in `pulsar-client`, on.",
         "tls_private_key_file_path": "The certificate's private key in PEM.",
         "tls_certificate_file_path": "This client's certificate in PEM, for mutual TLS.",
     },
     "create_producer": {
         "topic": "The topic, partitioned or not.",
-        "schema": "Turns values into payloads, and is told to the broker, which checks it. None: bytes.",
-        "encryption_key": "Name of a public key; whoever has the private part can read what is sent.",
-        "encryption_keys": "The same for several.",
-        "crypto_key_reader": "Gives the keys by name.",
+        "schema": "Encodes values; registered with the broker, which checks compatibility. None: bytes.",
+        "encryption_key": "Name of a public key; holders of the private key can decrypt the messages.",
+        "encryption_keys": "Names of several public keys.",
+        "crypto_key_reader": "Provider of the keys by name.",
         "crypto_failure_action": (
-            "What happens while no data key can be made: `FAIL` refuses messages, `SEND` sends plain text."
+            "Action if no data key can be created: `FAIL` refuses messages, `SEND` sends plain text."
         ),
     },
     "subscribe": {
         "topic": "A topic, several (a list), or all that match a pattern (`re.compile(...)`).",
         "subscription_name": "The subscription's name; consumers of one name share its messages.",
-        "schema": "Turns payloads into values, and is told to the broker, which checks it. None: bytes.",
-        "crypto_key_reader": "Gives the private keys by name.",
+        "schema": "Decodes payloads; registered with the broker, which checks compatibility. None: bytes.",
+        "crypto_key_reader": "Provider of the private keys by name.",
         "is_pattern_topic": "asyncio: `topic` is the text of a pattern.",
     },
     "create_reader": {
         "topic": "A topic, several (a list), or all that match a pattern (`re.compile(...)`).",
         "start_message_id": (
-            "Where it starts: behind this message; `MessageId.earliest` and `MessageId.latest` are the "
+            "Start position, after this message; `MessageId.earliest` and `MessageId.latest` are the "
             "topic's ends."
         ),
         "start_time": (
-            "Instead: a publish time; a datetime with a time zone, milliseconds since 1970, or a timedelta "
-            "back from now."
+            "Start by publish time instead: a datetime with a time zone, milliseconds since 1970, or a "
+            "timedelta back from now."
         ),
-        "schema": "Turns payloads into values. None: bytes.",
-        "crypto_key_reader": "Gives the private keys by name.",
+        "schema": "Decodes payloads. None: bytes.",
+        "crypto_key_reader": "Provider of the private keys by name.",
     },
     "create_table_view": {
-        "topic": "The topic whose newest values are kept.",
-        "subscription_name": "Name of the reader's subscription; None makes a random one.",
-        "schema": "Turns payloads into values. None: bytes.",
+        "topic": "Topic whose newest value per key the view holds.",
+        "subscription_name": "Name of the reader's subscription; None: a random name.",
+        "schema": "Decodes payloads. None: bytes.",
     },
 }
 """Meaning by method and argument, for arguments without a field in the settings."""

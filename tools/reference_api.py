@@ -62,7 +62,7 @@ PAGES: dict[str, Page] = {
             Section("Table view", "geminga", ("TableView",)),
             Section("Messages", "geminga", ("Message", "MessageBatch", "MessageId", "TopicName")),
             Section(
-                "What a consumer may be told",
+                "Policies of consumers",
                 "geminga",
                 (
                     "ConsumerBatchReceivePolicy",
@@ -76,7 +76,7 @@ PAGES: dict[str, Page] = {
                 ),
             ),
             Section(
-                "Who the client is, and where it connects",
+                "Authentication and clusters",
                 "geminga",
                 (
                     "Authentication",
@@ -115,12 +115,12 @@ PAGES: dict[str, Page] = {
     ),
     "admin.md": Page(
         "Admin",
-        "`geminga.Admin` and, with `await`, `geminga.asyncio.Admin`: what an administrator asks of a broker, "
+        "`geminga.Admin` and, with `await`, `geminga.asyncio.Admin`: administration of a broker, "
         "Apache Pulsar's or Geminga's. With examples: [administration](../admin.md).",
         (
             Section("Admin", "geminga", ("Admin",)),
             Section("Its groups of calls", GROUPS),
-            Section("What it takes and tells", "geminga.admin"),
+            Section("Arguments and results", "geminga.admin"),
         ),
     ),
     "schema.md": Page(

@@ -91,7 +91,7 @@ _TITLES = {
     "TopicsResource": "Topics",
 }
 _NEEDS = {
-    "NOTHING": "anybody",
+    "NOTHING": "anyone",
     "CREDENTIALS": "credentials",
     "SUPER_USER": "super user",
     "ADMINISTRATOR": "administrator",
@@ -107,25 +107,25 @@ programs work with it; `geminga` and [`geminga.Admin`](admin.md) do, too. Bodies
 `{domain}` is `persistent` or `non-persistent`; parts of a path are percent-encoded, a partition is named
 `topic-partition-0`.
 
-*Who*: what the role of the request needs where the broker has [authentication](../security.md); an
-administrator is the tenant's. *Status*: of success; a change is answered when it is as durable as
-[`--sync`](../explanation/what-sync-promises.md) says.
+*Who*: permission that the role of the request needs if the broker has [authentication](../security.md);
+"administrator" is the tenant's. *Status*: that of success; a change is answered when it is as durable as
+[`--sync`](../explanation/what-sync-promises.md) promises.
 
-Policies have three methods in one row: `GET` tells what is set, and with `?applied=true` (topics) what counts
-instead where nothing is, `DELETE` removes it.
+Policies have three methods in one row: `GET` returns the value that is set here (for topics with
+`?applied=true`: the value in force, also if it is inherited), `POST` sets it, `DELETE` removes it.
 
 | status | means |
 |---|---|
-| 200, 202, 204 | done; 204 has no body. What is not set is 200 with an empty body, as in Apache Pulsar |
-| 400, 422 | a body that is no JSON, or not of the form that is needed |
-| 401, 403 | no credentials or wrong ones; the role may not do that. 403, too, for a page of another site |
-| 404 | the tenant, namespace, topic, subscription, schema or path is not there |
-| 405, 406 | not for a thing of this kind, as for a partitioned topic as a whole |
-| 409 | it exists already, is in use, or does not go together with what is there |
-| 412 | a value that is not allowed; the answer names field, value and what is |
-| 500 | a fault of the broker; the log has it |
+| 200, 202, 204 | done; 204 has no body. An unset value is 200 with an empty body, as in Apache Pulsar |
+| 400, 422 | the body is not JSON, or not of the required form |
+| 401, 403 | missing or wrong credentials; missing permission. 403 also for pages of other sites |
+| 404 | the tenant, namespace, topic, subscription, schema or path does not exist |
+| 405, 406 | the call does not apply to this kind of resource, such as a partitioned topic as a whole |
+| 409 | the resource exists already, is in use, or conflicts with another one |
+| 412 | a value that is not allowed; the answer names field, value and the allowed values |
+| 500 | an internal error of the broker; see its log |
 | 501 | not supported |
-| 503, 504 | the store has stopped, or does not answer in time: a change may still be made |
+| 503, 504 | the store has stopped, or does not answer in time: the change may still take effect |
 
 Every refusal has a body `{"reason": "..."}` for people.
 """

@@ -14,7 +14,7 @@ from tests.broker.conftest import Harness
 
 SLICES_MAX = 20_000
 QUIET_ROUNDS = 8
-"""Requests go on from one pass of their loop to the next; after so many without anything they only wait."""
+"""After N passes of the requests' loop without progress, the requests count as waiting."""
 
 
 class BusyStore(MemoryStore):
@@ -26,7 +26,7 @@ class BusyStore(MemoryStore):
 
 
 class Web:
-    """The server that requests of administrators belong to, and a loop of theirs that goes on when told."""
+    """Stand-in for the web server, with an asyncio loop that runs only when a test steps it."""
 
     connections_refused = started_at_ms = 0
     connections: tuple[object, ...] = ()
@@ -80,7 +80,7 @@ class Web:
 
 
 class Sliced(Harness):
-    """With ``chance`` 1 a turn has time for one item. Nothing is polled, nor goes on, by itself."""
+    """Harness whose broker runs only when a test steps it. With ``chance`` 1 a turn has time for one item."""
 
     def __init__(self, random: Random, chance: float, store: Any = None, **settings: Any) -> None:
         self.random = random
@@ -127,7 +127,7 @@ class Sliced(Harness):
         self.entry(lambda: self.broker.turn(self.now, self.now_ms))
 
     def unfair_turn(self) -> None:
-        """Whose step takes longest is chance: one job may get nowhere until all others are done."""
+        """Run one turn in random job order: one job may make no progress until all others are done."""
         jobs = self.broker.slices._jobs
         if len(jobs) > 1 and self.random.random() < self.chance:
             jobs.rotate(self.random.randrange(len(jobs)))
@@ -142,7 +142,7 @@ class Sliced(Harness):
         self.turn()
 
     def take_in(self) -> None:
-        """What the store wakes its owner for; a store of files is asked at any time."""
+        """Poll the store: a memory store after it called its wakeup, a file store at any time."""
         if isinstance(self.store, MemoryStore) and not self.is_woken:
             return
         self.is_woken = False

@@ -38,7 +38,7 @@ TTL = "message_ttl_in_seconds"
 TTL_SECONDS_MAX = 20
 POLICIES = (*RULES, (TTL, 3), (TTL, TTL_SECONDS_MAX), (TTL, None))
 KINDS = ("topic/", "ledgers/", "cursor/", "counts/", "dedup/", "topic-policies/")
-"""Of the keys of a topic; its name follows."""
+"""Prefixes of a topic's keys in the catalog; the topic's name follows."""
 _SIZE = Struct(">I")
 
 
@@ -91,7 +91,7 @@ def bits_of(words: Iterable[int]) -> int:
 
 
 def newest(found: Iterable[Keyed]) -> dict[str, bytes]:
-    """What whoever reads it all has in the end."""
+    """Return the table that results from applying all records in order; an empty value deletes its key."""
     table = dict[str, bytes]()
     for key, value in found:
         if value:
@@ -121,7 +121,7 @@ class Asking:
     def ask(
         self, what: str, call: Callable[..., object], *arguments: Any, **options: Any
     ) -> list[StoreError | None]:
-        """Ask for something durable; what is told of it, once."""
+        """Start a durable change; return the list that receives its one result."""
         said: list[StoreError | None] = []
         self.done.append(what)
         self.world.harness.call(lambda: call(*arguments, said.append, **options))
@@ -135,8 +135,8 @@ class Asking:
 
 
 class Client(Asking):
-    """What one topic is to hold. ``entries`` are tags in order; each subscription has a set of the messages
-    that it has acknowledged."""
+    """Model of what one topic must hold. ``entries`` are tags in order; each subscription has a set of the
+    messages that it has acknowledged."""
 
     def __init__(self, world: World, text: str) -> None:
         self.world = world
@@ -161,7 +161,7 @@ class Client(Asking):
         self.peer_now: Peer | None = None
         self.least_ttl: int | None = None
         self.compacted_from: int | None = None
-        """How many entries were gone when it was compacted first."""
+        """Number of entries deleted before the first compaction."""
 
     # --- what there is, from memory or the store ---
     def topic(self) -> Any:
@@ -177,7 +177,7 @@ class Client(Asking):
         return [(tag, index) for tag in tags for index in range(len(self.contents[tag]))]
 
     def open_now(self, subscription: Any) -> set[Message]:
-        """What the broker says is not acknowledged."""
+        """Return the messages that the broker has as unacknowledged."""
         cursor, ledger = subscription.cursor, subscription.topic.ledger
         found = set()
         for at in range(max(cursor.mark, ledger.start), ledger.confirmed):
@@ -205,7 +205,7 @@ class Client(Asking):
         return bool(limits) and self.world.harness.now_ms - self.published_ms[tag] >= min(limits) * 1000
 
     def learn(self, name: str, may_be: Iterable[Message] = ()) -> None:
-        """What has expired, and what was not confirmed, may be either way."""
+        """Copy the broker's state of messages that may have expired or whose ack is unconfirmed."""
         acked = self.subscriptions[name]
         still_open = self.open_now(self.topic().subscriptions[name])
         for each in (*may_be, *self.messages(filter(self.may_have_expired, self.entries))):
@@ -213,7 +213,7 @@ class Client(Asking):
                 acked.add(each)
 
     def look(self) -> None:
-        """That the topic is what the model says."""
+        """Check that the topic is what the model expects."""
         broker, last = self.world.harness.broker, self.done[-5:]
         assert broker.topics.is_stored(self.name) == self.exists, (self.text, last)
         if not self.exists:
@@ -386,7 +386,7 @@ class Client(Asking):
             yield from self.publish()  # and it is handed out as it comes
             left.update(self.messages(self.entries[before:]))
         found: dict[str, tuple[tuple[int, int], int]] = {}
-        """By tag: the entry's place, and which of its messages were open when it was delivered."""
+        """By tag: the entry's position, and the bits of its messages that were open at delivery."""
         got: set[Message] = set()
         is_over = False
 
@@ -488,7 +488,7 @@ class Client(Asking):
             self.learn(name, acked)
 
     def _in_haste(self, peer: Peer, name: str, acked: set[Message]) -> Wait:
-        """Whoever acknowledges and does not wait for anything, and what others do just then."""
+        """Acknowledge without waiting for the result, and run something else at the same time."""
         self.done.append("in haste")
         if self.random.random() < 0.5:
             for _ in range(self.random.randrange(8)):
@@ -509,7 +509,7 @@ class Client(Asking):
             yield from self.delete_now()
             return
         elif choice < 0.8 and self.stored():
-            # What came before is taken back; what comes after may be taken in for a consumer that has gone.
+            # The seek undoes earlier acknowledgements; later ones may be accepted for a closed consumer.
             index, position = self._some()
             yield from self.admin(
                 f"seek {name}", self.actions.reset_cursor, self.name, name, position=position
@@ -599,7 +599,7 @@ class Client(Asking):
         yield lambda: True
 
     def unload_now(self) -> None:
-        """What is in memory is what is found by whoever loads it next."""
+        """Unload the topic: loading it again must show the state that it had in memory."""
         self.done.append("unload")
         topics = self.world.harness.broker.topics
         if topics.in_memory(self.name) is None:
@@ -645,7 +645,7 @@ class Client(Asking):
             yield from self.read_compacted(is_fresh=True)
 
     def read_compacted(self, *, is_fresh: bool = False) -> Wait:
-        """Whoever reads what is compacted, and the rest, has the newest of each key."""
+        """Read the compacted view and the entries after it: the result has the newest value of each key."""
         if not self.is_keyed:
             return
         self.done.append("read compacted")

@@ -1,4 +1,4 @@
-"""What a partitioned topic, or a namespace, is to hold as it comes and goes."""
+"""Models of what a partitioned topic and a namespace must hold while they are created and deleted."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Space(Asking):
             yield going.done
             going.result()
             self.exists = False
-            # Who was refused is not to come back when there is another one of its name.
+            # Disconnect refused clients, so that they do not reconnect to the next topic of this name.
             self.world.harness.settle()
             for peer in peers:
                 peer.disconnect()
@@ -170,7 +170,7 @@ class Space(Asking):
             self.ask("grow", self.actions.update_partitions, base, 6)
 
     def knock(self) -> Peer:
-        """Somebody publishes there, or would."""
+        """Try to publish to the topic, a partition, or a topic of a similar name."""
         peer = self.peer()
         topic = self.random.choice((str(self.name), f"{self.name}2", "public/passing/parted-partition-1"))
         peer.command("producer", topic=topic, producer_id=1, request_id=1)

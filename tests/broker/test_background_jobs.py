@@ -36,7 +36,7 @@ class Shell:
         self.slices.append((began, self.now))
 
     def run_due(self) -> bool:
-        """The next timer; False when there is none."""
+        """Run the next timer; return False if no timer is set."""
         if self.scheduler.deadline == float("inf"):
             return False
         self.now = max(self.now, self.scheduler.deadline)
@@ -55,7 +55,7 @@ def shell() -> Shell:
     return Shell()
 
 
-def test_it_takes_a_third_of_the_time(shell: Shell) -> None:
+def test_background_jobs_take_a_third_of_the_time(shell: Shell) -> None:
     shell.start(shell.work(1_000, 0.001))
     assert shell.background.is_busy
     while shell.run_due():
@@ -74,7 +74,7 @@ def test_without_a_clock_steps_are_counted(shell: Shell) -> None:
     assert (shell.steps, len(shell.slices)) == (2 * SLICE_STEPS_MAX + 1, 3)
 
 
-def test_while_it_waits_nothing_is_due(shell: Shell) -> None:
+def test_a_waiting_job_sets_no_timer(shell: Shell) -> None:
     report: list[Callable[[str], None]] = []
     found: list[str] = []
 
@@ -91,7 +91,7 @@ def test_while_it_waits_nothing_is_due(shell: Shell) -> None:
     assert (found, shell.over) == (["at once", "later"], 1)
 
 
-def test_what_fails_is_over_and_logged(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_job_ends_and_is_logged(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
     def work() -> Job:
         yield None
         raise RuntimeError("broken")

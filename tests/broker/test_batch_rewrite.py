@@ -97,7 +97,7 @@ def test_messages_whose_metadata_end_with_a_size_need_no_protobuf(monkeypatch: p
 
 
 def test_fields_may_come_in_any_order_and_more_than_once() -> None:
-    """The last one counts, as for whoever gets the message."""
+    """The last occurrence of a field counts, as for consumers."""
     random = Random(9)
     texts = (
         (0x12, (b"x", b"key", b"")),
@@ -136,8 +136,8 @@ def test_fields_may_come_in_any_order_and_more_than_once() -> None:
 
 
 def test_damaged_batches_are_detected_as_by_protobuf() -> None:
-    """What protobuf can read is read alike. Whether it can read what is behind the size in the metadata of a
-    usual message is not looked at: that is for whoever gets the message."""
+    """The reader agrees with protobuf wherever protobuf can parse. It does not check the fields behind the
+    size in a message's metadata: the consumer parses those."""
     random = Random(6)
     read = 0
     for _ in range(4_000):
@@ -158,7 +158,7 @@ def test_damaged_batches_are_detected_as_by_protobuf() -> None:
 
 
 @pytest.mark.parametrize("compression", CODECS)
-def test_what_is_kept_keeps_its_index(compression: Any) -> None:
+def test_kept_messages_keep_their_index(compression: Any) -> None:
     random = Random(7)
     for count in (1, 2, 64, 2 * STEP_MESSAGES + 3):
         messages = [message(random, size=random.choice([0, 3, 40])) for _ in range(count)]

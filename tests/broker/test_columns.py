@@ -50,7 +50,7 @@ def test_damaged_columns_are_named() -> None:
         IntegerColumn.decode(RecordReader(b"\x01\x00\x08", "r"))
 
 
-def test_whether_all_are_the_same() -> None:
+def test_columns_of_equal_numbers_are_recognised() -> None:
     for numbers in ([1, 1, 1, 1], [1, 1, 2, 1], [0, 1, 1, 1], [5, 1 << 40, 1, 1]):
         column = IntegerColumn(numbers)
         for start in range(4):

@@ -22,13 +22,13 @@ def ledger() -> CompactedLedger:
     return CompactedLedger(store, "t", ledger_id, 9, 1000, seal)
 
 
-def test_places(ledger: CompactedLedger) -> None:
+def test_entries_are_found_by_offset_and_position(ledger: CompactedLedger) -> None:
     assert [ledger.find(offset=offset) for offset in (0, 10, 11, 20, 90, 91, 500)] == [0, 0, 1, 1, 8, 9, 9]
     positions = [(-1, -1), (1, 0), (1, 1), (2, 0), (8, 5), (9, 0), (9, 1), (2**63 - 1, 2**63 - 1)]
     assert [ledger.find(position=each) for each in positions] == [0, 0, 1, 1, 8, 8, 9, 9]
 
 
-def test_it_stays_while_it_is_read(ledger: CompactedLedger) -> None:
+def test_a_replaced_ledger_stays_while_it_is_read(ledger: CompactedLedger) -> None:
     reading = CompactedScan(ledger, position=(8, 0))
     ledger.replaced()
     found = []

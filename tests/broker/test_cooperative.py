@@ -75,7 +75,7 @@ def test_entries_and_jobs_share_a_turn(shell: Shell) -> None:
     assert not shell.slices.over
 
 
-def test_many_short_entries_ask_for_a_new_turn(shell: Shell) -> None:
+def test_many_short_entries_request_a_new_turn(shell: Shell) -> None:
     for _ in range(100):
         shell.slices.begin(shell.now)
         shell.now += TURN_SECONDS / 50
@@ -86,7 +86,7 @@ def test_many_short_entries_ask_for_a_new_turn(shell: Shell) -> None:
     assert not shell.slices.over
 
 
-def test_what_entries_spent_meanwhile_counts_against_a_turn(shell: Shell) -> None:
+def test_time_spent_by_entries_counts_against_a_turn(shell: Shell) -> None:
     """Sockets are looked at right before it: both together are not to take twice as long."""
     shell.slices.start(shell.job("long", 1_000), "long")
 
@@ -120,7 +120,7 @@ def test_a_job_that_fails_ends_alone(shell: Shell) -> None:
     assert [(about, str(error)) for about, error in shell.failures] == [("bad", "bad")]
 
 
-def test_a_step_knows_when_it_has_worked_enough(shell: Shell) -> None:
+def test_a_step_sees_when_its_time_is_used_up(shell: Shell) -> None:
     def walk(steps: list[int], length: int) -> Job:
         count = 0
         for _ in range(length):
@@ -278,8 +278,8 @@ def test_an_exception_in_a_turn_requests_another_turn(shell: Shell) -> None:
 
 
 def test_a_suspended_job_without_a_report_ends_silently(shell: Shell) -> None:
-    """Its parts refer to each other: Python may finish an inner one first, and let go of the outer meanwhile,
-    which is told then that its part is running already."""
+    """The generators refer to each other: Python may close the inner one first and collect the outer one
+    meanwhile, which then gets the error "generator already executing"."""
     slices, told = shell.slices, list[Exception]()
 
     def part() -> Job:

@@ -28,7 +28,7 @@ def publish(peer: Any, count: int, first: int = 0) -> None:
 
 # --- over restarts ---
 @pytest.mark.parametrize("end", ["restart", "crash"])
-def test_what_was_receipted_is_there_after_a_restart(harness: Any, end: str) -> None:
+def test_receipted_messages_survive_a_restart(harness: Any, end: str) -> None:
     peer, consumer = harness.peer(), harness.peer()
     peer.producer(TOPIC)
     consumer.subscribe(TOPIC)
@@ -95,7 +95,7 @@ def subscribe(files: FileHarness, peer: Any, **fields: Any) -> None:
     peer.command("flow", consumer_id=1, messagePermits=1_000_000)
 
 
-def test_on_disk_everything_is_there_after_reopening(files: FileHarness) -> None:
+def test_everything_on_disk_survives_reopening(files: FileHarness) -> None:
     peer = files.harness.peer()
     peer.command("producer", topic=TOPIC, producer_id=1, request_id=1)
     settle(files, peer, Command.PRODUCER_SUCCESS, 1)
@@ -140,7 +140,7 @@ def test_many_holes_survive_a_restart(harness: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_acknowledged_messages_never_come_back_and_others_are_never_lost(harness: Any, seed: int) -> None:
+def test_acknowledged_messages_are_not_redelivered_and_others_not_lost(harness: Any, seed: int) -> None:
     """Random work with crashes in between; what was answered holds."""
     source = random.Random(seed)
     published: set[tuple[int, int]] = set()
@@ -165,7 +165,7 @@ def test_acknowledged_messages_never_come_back_and_others_are_never_lost(harness
         getattr(harness, source.choice(["restart", "crash"]))()
 
 
-def test_a_failed_load_is_tried_again(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_load_is_retried(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
     publish(peer, 1)
@@ -217,7 +217,7 @@ def test_the_deadline_is_known_at_any_time(harness: Any) -> None:
     assert harness.broker.deadline == min(before, harness.now + harness.settings.handshake_seconds)
 
 
-def test_closing_ends_every_session_and_writes_what_is_left(harness: Any) -> None:
+def test_closing_ends_every_session_and_writes_pending_changes(harness: Any) -> None:
     peer, consumer = harness.peer(), harness.peer()
     peer.producer(TOPIC)
     consumer.subscribe(TOPIC)
@@ -232,7 +232,7 @@ def test_closing_ends_every_session_and_writes_what_is_left(harness: Any) -> Non
     assert harness.broker.topics.find(NAME).subscriptions["s"].backlog == 0
 
 
-def test_many_connections_and_topics_stay_apart(harness: Any) -> None:
+def test_many_connections_and_topics_do_not_mix(harness: Any) -> None:
     peers = []
     for number in range(50):
         peer = harness.peer()
@@ -249,7 +249,7 @@ def test_many_connections_and_topics_stay_apart(harness: Any) -> None:
 
 # --- what a turn has no time for ---
 @pytest.mark.parametrize("when", ["poll", "later"])
-def test_something_wrong_between_two_reports_loses_none(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_between_two_reports_loses_none(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.ledger.memory._REPORTED_AT_ONCE", 1)
     sliced = Sliced(random.Random(0), 1.0)
     told: list[object] = []
@@ -268,6 +268,6 @@ def test_something_wrong_between_two_reports_loses_none(when: str, monkeypatch: 
             sliced.take_in()
     assert len(told) < 20
     for _ in range(100):
-        sliced.turn()  # nobody polls: the store wakes nobody for what is left
+        sliced.turn()  # without polling: the store does not wake the broker for the rest
     assert told == [None] * 20
     assert sliced.broker.scheduler.failures["store"] == (when == "later")

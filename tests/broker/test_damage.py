@@ -1,4 +1,4 @@
-"""A flipped bit in the store harms the one thing that it hit: the broker starts and serves all the others."""
+"""A flipped bit in the store harms only the record that it hit: the broker starts and serves all others."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(lives: Lives)
     check_serves(harness, HARMED)
 
 
-def test_after_a_lost_seek_nothing_is_left_out(lives: Lives) -> None:
-    """What was there before the seek would hide the entries that it wanted again."""
+def test_after_a_lost_seek_no_entry_is_skipped(lives: Lives) -> None:
+    """Acknowledgements from before the seek would hide the entries that it asked to be redelivered."""
     harness = lives.harness
     peer = fill(harness, HARMED)
     peer.subscribe(HARMED)
@@ -165,7 +165,7 @@ def test_an_unreadable_cursor_is_fenced_and_can_be_reset(lives: Lives) -> None:
     assert peer.payloads() == [*payloads(HARMED, range(4, 10)), b"new"]
 
 
-def test_a_damaged_entry_is_stepped_over_until_it_is_settled(lives: Lives) -> None:
+def test_a_damaged_entry_is_skipped_until_it_is_settled(lives: Lives) -> None:
     for topic in (HARMED, WELL):
         fill(lives.harness, topic).subscribe(topic)
         lives.harness.peer().subscribe(topic, "other", kind="Shared")
@@ -348,7 +348,7 @@ def test_a_lost_namespace_policy_deletes_nothing_until_it_is_set_again() -> None
     assert topic.subscriptions["s"].backlog == 0
 
 
-def test_a_policy_of_which_nothing_is_left_is_at_its_defaults(lives: Lives) -> None:
+def test_a_policy_lost_completely_has_its_defaults(lives: Lives) -> None:
     harness = lives.harness
     harness.broker.namespaces.create_namespace("public", "other", {"message_ttl_in_seconds": 5})
     topic = TopicName.parse(HARMED)
@@ -434,7 +434,7 @@ def test_a_lost_ledger_list_is_rebuilt_and_stored(lives: Lives) -> None:
     assert not harness.store.damage
 
 
-def test_a_ledger_that_lost_its_owner_comes_back_to_its_topic(lives: Lives) -> None:
+def test_a_ledger_without_owner_is_returned_to_its_topic(lives: Lives) -> None:
     harness = lives.harness
     fill(harness, HARMED, 3).subscribe(HARMED)
     content = lives.disk.content(f"{FOLDER}/log-0000000001")
@@ -451,7 +451,7 @@ def test_a_ledger_that_lost_its_owner_comes_back_to_its_topic(lives: Lives) -> N
     assert harness.store.damage == []
 
 
-def test_a_lost_schema_version_leaves_the_numbers_of_the_others(lives: Lives) -> None:
+def test_a_lost_schema_version_does_not_renumber_the_others(lives: Lives) -> None:
     harness = lives.harness
     name = TopicName.parse(HARMED)
     fill(harness, HARMED, 1)
@@ -480,12 +480,12 @@ def test_a_lost_schema_version_leaves_the_numbers_of_the_others(lives: Lives) ->
     assert kept.put(name, schemas[1], auto_update=True) == 3
 
 
-def test_what_is_settled_must_be_listed(lives: Lives) -> None:
+def test_settling_unknown_damage_is_refused(lives: Lives) -> None:
     with pytest.raises(Exception, match="no damaged thing is called nothing"):
         settle(lives.harness.broker, "nothing", lambda error: None)
 
 
-def test_every_bit_of_a_brokers_key_records() -> None:
+def test_flipped_bits_of_a_brokers_key_records_are_survived() -> None:
     """The broker starts, the damage is named, every other topic and subscription works."""
     lives = Lives(ledger_seconds_max=86_400)
     harness = lives.harness

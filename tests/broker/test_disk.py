@@ -58,7 +58,7 @@ def room(make_harness: Callable[..., Any]) -> Room:
 
 
 @pytest.mark.parametrize("action", ["producer_request_hold", "producer_exception"])
-def test_below_the_mark_no_topic_is_made_by_itself(make_harness: Callable[..., Any], action: str) -> None:
+def test_below_the_mark_no_topic_is_auto_created(make_harness: Callable[..., Any], action: str) -> None:
     """A producer on a topic that is not there was refused, but its record was written: room for nothing."""
     room = Room(make_harness, disk_full_action=action)
     harness, peer = room.harness, room.harness.peer()
@@ -83,7 +83,7 @@ def test_below_the_mark_no_topic_is_made_by_itself(make_harness: Callable[..., A
         assert failed.error == pb.ServiceNotReady
     assert list(harness.store.names("topic/")) == topics
     assert list(harness.store.names("partitioned/")) == []
-    peer.subscribe(TOPIC)  # what is there can be read, so that it becomes less
+    peer.subscribe(TOPIC)  # stored messages can be read, which frees space
     peer.producer("non-persistent://public/default/n", producer_id=10)
     harness.actions.create(TopicName.parse("by-hand"), lambda error: None)
     room.leave(6 * MIB)
@@ -94,7 +94,7 @@ def test_below_the_mark_no_topic_is_made_by_itself(make_harness: Callable[..., A
     assert peer.take(Command.PRODUCER_SUCCESS)
 
 
-def test_below_the_mark_producers_are_held_and_come_back_by_themselves(room: Room) -> None:
+def test_below_the_mark_producers_wait_and_resume(room: Room) -> None:
     harness = room.harness
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -113,7 +113,7 @@ def test_below_the_mark_producers_are_held_and_come_back_by_themselves(room: Roo
     assert answer.error == pb.ProducerBlockedQuotaExceededError
     assert "the disk is full" in answer.message
     assert "publishing stops below 1 MiB" in answer.message
-    # Everything else goes on.
+    # Everything else keeps working.
     ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
     peer.ack(*ids, consumer_id=7, request_id=77)
     assert [frame.command.ackResponse.HasField("error") for frame in peer.take(Command.ACK_RESPONSE)] == [
@@ -122,7 +122,7 @@ def test_below_the_mark_producers_are_held_and_come_back_by_themselves(room: Roo
     other = harness.peer()
     other.subscribe(TOPIC, "another", earliest=True)
     assert len(other.messages()) == 3
-    # And it comes back without anybody's doing.
+    # Publishing resumes automatically.
     room.leave(3 * MIB)
     assert room.guard.level is DiskLevel.PLENTY
     peer.command("producer", topic=TOPIC, producer_id=3, request_id=6)
@@ -130,7 +130,7 @@ def test_below_the_mark_producers_are_held_and_come_back_by_themselves(room: Roo
     assert len(peer.receipts()) == 1
 
 
-def test_what_was_taken_in_before_is_receipted_before_the_producer_is_closed(room: Room) -> None:
+def test_accepted_messages_are_receipted_before_the_producer_is_closed(room: Room) -> None:
     harness = room.harness
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -170,7 +170,7 @@ def test_non_persistent_topics_accept_messages_on_a_full_disk(room: Room) -> Non
     assert len(peer.receipts()) == 1
 
 
-def test_a_disk_that_is_really_full_holds_what_was_taken_in(room: Room) -> None:
+def test_a_full_disk_delays_accepted_messages(room: Room) -> None:
     harness = room.harness
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -234,13 +234,13 @@ def test_retained_ledgers_are_deleted_oldest_first_and_unacknowledged_ones_never
     assert room.guard.described()["freeBytes"] >= 2 * MIB
     room.leave(MIB // 4)
     for _ in range(20):
-        room.leave(MIB // 4)  # somebody else takes what comes free
+        room.leave(MIB // 4)  # another process takes the space that was freed
     assert kept(room, names["waiting"]) == 100
     assert kept(room, names["kept"]) == 100
     assert kept(room, names["old"]) == kept(room, names["young"]) == 0
 
 
-def test_retention_holds_where_it_is_not_to_give_way(make_harness: Callable[..., Any]) -> None:
+def test_retention_is_kept_if_it_must_not_free_space(make_harness: Callable[..., Any]) -> None:
     room = Room(make_harness, disk_retention_gives_way=False)
     publish(room, TOPIC, 100)
     room.leave(1000)
@@ -249,7 +249,7 @@ def test_retention_holds_where_it_is_not_to_give_way(make_harness: Callable[...,
     assert room.guard.level is DiskLevel.FULL
 
 
-def test_topics_that_are_not_in_memory_give_way_too_and_leave_it_again(
+def test_unloaded_topics_free_space_too_and_are_unloaded_again(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = Room(make_harness)
@@ -264,7 +264,7 @@ def test_topics_that_are_not_in_memory_give_way_too_and_leave_it_again(
     assert room.harness.broker.topics.loaded() == []
 
 
-def test_little_may_be_under_way_where_there_is_little_room(room: Room) -> None:
+def test_little_free_space_limits_pending_bytes(room: Room) -> None:
     room.leave(MIB + 500_000)
     assert room.guard.level is DiskLevel.LOW
     assert room.harness.broker.bytes.pending_bytes_max <= 250_000
@@ -272,7 +272,7 @@ def test_little_may_be_under_way_where_there_is_little_room(room: Room) -> None:
     assert room.harness.broker.bytes.pending_bytes_max == pytest.approx(2 * MIB, rel=0.01)
 
 
-def test_the_rate_is_reported_and_a_too_long_retention_logged(
+def test_the_write_rate_is_reported_and_excessive_retention_logged(
     room: Room, caplog: pytest.LogCaptureFixture
 ) -> None:
     room.leave(7 * MIB)
@@ -299,14 +299,14 @@ def test_a_broker_in_memory_has_no_disk(harness: Any) -> None:
     assert harness.broker.disk.mark == 0
 
 
-def test_amounts_and_times_for_people() -> None:
+def test_sizes_and_durations_are_formatted() -> None:
     assert [amount(each) for each in (5, 1536, 1 << 30, 200 << 30)] == ["5 B", "1.5 KiB", "1 GiB", "200 GiB"]
     assert [duration(each) for each in (5, 600, 7200, 7 * 86_400)] == [
         "5 seconds", "10 minutes", "2 hours", "7 days",
     ]  # fmt: skip
 
 
-def test_explain_says_that_the_disk_stops_producers(room: Room) -> None:
+def test_explain_reports_that_the_disk_stops_producers(room: Room) -> None:
     peer = room.harness.peer()
     peer.producer(TOPIC)
     peer.subscribe(TOPIC)

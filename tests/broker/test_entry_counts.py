@@ -182,7 +182,7 @@ CountsMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=
 TestCounts = CountsMachine.TestCase
 
 
-def test_runs_count_as_their_entries_do() -> None:
+def test_runs_count_like_single_entries() -> None:
     topic = Topic()
     for count in (1, 3, 200, 256, 700, 840):
         topic.append(an_entry(2, 300))
@@ -195,7 +195,7 @@ def test_runs_count_as_their_entries_do() -> None:
         topic.open()
 
 
-def test_which_hold_one_message_is_said_only_where_it_is_at_hand() -> None:
+def test_single_messages_are_known_only_for_counts_in_memory() -> None:
     topic = Topic()
     topic.append_run([an_entry(1, 100)] * 700)
     topic.append(an_entry(3, 100))
@@ -217,7 +217,7 @@ def test_which_hold_one_message_is_said_only_where_it_is_at_hand() -> None:
     assert topic.counts.singles(0, 100) == 100
 
 
-def test_of_a_chunked_message_the_last_chunk_counts() -> None:
+def test_only_the_last_chunk_of_a_message_counts() -> None:
     chunks = [an_entry(1, chunk_id=number, num_chunks_from_msg=3) for number in range(3)]
     assert [backlog_count(each) for each in chunks] == [0, 0, 1]
     assert [backlog_count(each) for each in (an_entry(1), an_entry(9), b"no entry")] == [1, 9, 1]
@@ -245,7 +245,7 @@ def test_after_a_kill_only_the_entries_behind_the_last_block_are_read() -> None:
     assert not read  # the totals are known now
 
 
-def test_a_store_from_before_is_counted_in_slices() -> None:
+def test_a_store_without_counts_is_counted_in_slices() -> None:
     topic = Topic()
     for _ in range(3):
         topic.roll()
@@ -281,7 +281,7 @@ def test_a_damaged_entry_counts_as_a_message_of_no_bytes() -> None:
     assert topic.counts.of(4) == (1, 0)
 
 
-def test_trimming_and_deleting_leave_nothing_behind() -> None:
+def test_trimming_and_deleting_remove_the_counts() -> None:
     topic = Topic()
     for _ in range(4):
         topic.roll()
@@ -299,14 +299,14 @@ def test_trimming_and_deleting_leave_nothing_behind() -> None:
     assert not list(topic.store.scan("counts/"))
 
 
-def test_an_idle_topic_keeps_nothing_in_the_store() -> None:
+def test_an_idle_topic_stores_no_counts() -> None:
     topic = Topic()
     for _ in range(3):
         topic.append(an_entry(1, 60))
     assert not list(topic.store.scan("counts/"))
 
 
-def test_memory_is_bounded_and_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_counts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_counts, "BLOCK_ENTRIES", 512)
     monkeypatch.setattr(entry_counts, "BLOCK_BYTES", 1 << 20)
     random = Random(3)
@@ -329,7 +329,7 @@ def test_memory_is_bounded_and_little(monkeypatch: pytest.MonkeyPatch) -> None:
     topic.roll()
     for _ in range(20_000):
         topic.counts.append(1, random.randrange(130, 300))
-    assert topic.cache._bytes <= 10_000 + 20_000 * 2.5  # one ledger stays: somebody is about to ask
+    assert topic.cache._bytes <= 10_000 + 20_000 * 2.5  # one ledger always stays in the cache
 
 
 def _heavy(random: Random) -> Callable[[], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from geminga.broker.event_log import KEPT_OF_A_KIND, ONE_LINE_SECONDS, BrokerEventLog
 
 
-def test_the_newest_of_each_kind_are_kept() -> None:
+def test_the_newest_events_of_each_kind_are_kept() -> None:
     event_log = BrokerEventLog()
     event_log.tell("quota", 1, "t", "s", count=1, unit="times", text="stopped")
     for number in range(3 * KEPT_OF_A_KIND):
@@ -17,7 +17,7 @@ def test_the_newest_of_each_kind_are_kept() -> None:
     assert len(event_log.newest(5)) == 5
 
 
-def test_repetitions_are_one_line() -> None:
+def test_repeated_events_are_one_line() -> None:
     event_log = BrokerEventLog()
     for second in range(10):
         event_log.tell("expired", second * 1000, "t", "s", count=7, unit="entries", text=f"{second}")

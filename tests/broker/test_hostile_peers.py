@@ -1,4 +1,4 @@
-"""Peers that send anything at all: the core never fails, and nobody else notices.
+"""Peers that send arbitrary bytes: the core never fails, and other connections are not affected.
 
 Commands are generated from the schema, with edge values in every field, sane handles in between, broken
 entries and flipped bytes. The core runs without sockets; an exception that leaves it is a failure.
@@ -150,7 +150,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_a_peer_sends_breaks_the_broker(seed: int) -> None:
+def test_no_input_of_a_peer_breaks_the_broker(seed: int) -> None:
     chance = random.Random(seed)
     hostile = Hostile(chance)
     store = MemoryStore()

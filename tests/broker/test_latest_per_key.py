@@ -37,7 +37,7 @@ def note(survivors: LatestPerKey, entry: bytes) -> int:
 
 
 def counted(steps: Steps[T]) -> tuple[int, T]:
-    """How many they are, and what they come to."""
+    """Run all steps; return their number and their result."""
     count = 1
     while True:
         try:
@@ -70,7 +70,7 @@ def test_broken_batches_are_kept_whole() -> None:
     assert at_once(rebatched(b"\x0e\x01not an entry", 1)) == b"\x0e\x01not an entry"
 
 
-def test_keys_that_do_not_fit_are_done_in_parts() -> None:
+def test_keys_that_exceed_the_memory_are_processed_in_parts() -> None:
     random = Random(1)
     entries = [batch([f"k{random.randrange(5000)}" for _ in range(20)]) for _ in range(500)]
     kept = []
@@ -87,7 +87,7 @@ def test_keys_that_do_not_fit_are_done_in_parts() -> None:
     assert kept[0] == kept[1]
 
 
-def test_many_keys_are_done_in_steps() -> None:
+def test_many_keys_are_processed_in_steps() -> None:
     """Also when a pass is over, and when half of them are left to another one."""
     keys = 20 * STEP_MESSAGES
     entries = [batch([f"k{key}" for key in range(first, first + 500)]) for first in range(0, keys, 500)]
@@ -107,7 +107,7 @@ def test_many_keys_are_done_in_steps() -> None:
 
 
 def crowded(count: int) -> bytes:
-    """Some kilobytes that hold so many messages."""
+    """Return an entry of a few kilobytes with ``count`` messages."""
     single = pb.SingleMessageMetadata(partition_key="k", payload_size=0, sequence_id=1).SerializeToString()
     body = (len(single).to_bytes(4, "big") + single) * count
     metadata = pb.MessageMetadata(
@@ -117,7 +117,7 @@ def crowded(count: int) -> bytes:
     return build_entry(metadata.SerializeToString(), compress(pb.ZSTD, body))
 
 
-def test_many_messages_in_few_bytes_are_done_in_steps() -> None:
+def test_many_messages_in_few_bytes_are_processed_in_steps() -> None:
     entry = crowded(50 * STEP_MESSAGES)
     assert len(entry) < 10_000
     survivors = LatestPerKey(bytes_max=1 << 20, retain_null_key=False)
@@ -130,7 +130,7 @@ def test_many_messages_in_few_bytes_are_done_in_steps() -> None:
     assert batch.messages == [None] + [(b"k", False)] * (50 * STEP_MESSAGES - 1)
 
 
-def test_more_messages_than_anybody_makes_stay_whole() -> None:
+def test_batches_of_too_many_messages_are_kept_whole() -> None:
     entry = crowded(BATCH_MESSAGES_MAX + 1)
     survivors = LatestPerKey(bytes_max=1 << 20, retain_null_key=False)
     assert note(survivors, entry) == 1
@@ -225,7 +225,7 @@ def assembled(entries: list[bytes]) -> dict[str, list[bytes]]:
 
 
 def test_a_chunked_message_that_is_sent_again_stays_readable() -> None:
-    """A connection was lost behind its first receipt: what comes once more is no newer message."""
+    """After a lost connection the client sends chunks a second time: those are no newer message."""
     whole = [chunk("k", "u", index) for index in (0, 1)]
     assert left_of([*whole, chunk("k", "u", 1)]) == whole
     assert left_of([whole[0], *whole]) == whole
@@ -233,8 +233,8 @@ def test_a_chunked_message_that_is_sent_again_stays_readable() -> None:
     assert left_of([*older, chunk("k", "u", 1)]) == older
 
 
-def test_what_clients_put_together_is_the_same_behind_compaction() -> None:
-    """Chunks that come again, or never, of several messages at once, whose rests a second compaction sees."""
+def test_clients_assemble_the_same_messages_after_compaction() -> None:
+    """Chunks of several messages interleaved, repeated or missing; compaction runs twice."""
     random = Random(8)
     for _ in range(300):
         entries: list[bytes] = []
@@ -260,7 +260,7 @@ def test_what_clients_put_together_is_the_same_behind_compaction() -> None:
         assert assembled(left) == assembled(entries)
 
 
-def test_what_cannot_be_read_is_kept_whole_and_ends_nothing() -> None:
+def test_unreadable_entries_are_kept_whole_and_do_not_stop_compaction() -> None:
     """The metadata of a single message may hold anything where only protobuf looks."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1).SerializeToString()
     hostile = build_entry(metadata + b"\x22\x02\xff\xff\x32\x01k", b"")

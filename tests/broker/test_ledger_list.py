@@ -44,7 +44,7 @@ def store() -> HarmedStore:
 
 
 def make(store: MemoryStore, entries: Sequence[int], *, without: Sequence[int] = ()) -> list[int]:
-    """Ledgers of topic "t" with so many entries each; those at ``without`` are not in the list."""
+    """Create ledgers of topic "t" with these numbers of entries; do not list those at ``without``."""
     ids, base = [], 0
     for index, count in enumerate(entries):
         ledger_id = store.create_ledger("t")
@@ -69,7 +69,7 @@ def places(store: MemoryStore, now_ms: int = 99_000) -> list[tuple[int, int, int
     return [(info.ledger_id, *place) for info, place in found.ledgers]
 
 
-def test_a_whole_list_is_taken_as_it_is(store: HarmedStore) -> None:
+def test_a_complete_list_is_used_unchanged(store: HarmedStore) -> None:
     first, second, third = make(store, [3, 0, 5])
     found = ledger_list.load(store, "t", 0)
     assert places(store) == [(first, 0, 0), (third, 3, 2000)]
@@ -113,7 +113,7 @@ def test_ledgers_without_any_record_begin_at_unused_offsets(store: HarmedStore) 
     assert again > base + 7
 
 
-def test_a_listed_ledger_without_owner_is_the_topics_own_again(store: HarmedStore) -> None:
+def test_a_listed_ledger_without_owner_is_adopted(store: HarmedStore) -> None:
     ids = make(store, [3, 4, 5])
     store._owners["t"].remove(ids[1])
     store._owners[""] = [ids[1]]
@@ -122,7 +122,7 @@ def test_a_listed_ledger_without_owner_is_the_topics_own_again(store: HarmedStor
     assert not ledger_list.load(store, "t", 0).was_mended
 
 
-def test_entries_that_may_be_lost_at_the_end_have_their_offsets_stepped_over(store: HarmedStore) -> None:
+def test_offsets_of_possibly_lost_entries_are_skipped(store: HarmedStore) -> None:
     first, second = make(store, [3, 4])
     store.lost_entries = {first: 10, second: 10, 77: 10}
     assert ledger_list.load(store, "t", 0).end == 17

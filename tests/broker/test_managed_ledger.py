@@ -81,7 +81,7 @@ def test_ledgers_roll_over_and_are_read_as_one(fixture: Fixture, keep: bool) -> 
         ((1 << 63) - 1, (1 << 63) - 1, None, 8),
     ],
 )
-def test_places(
+def test_positions_are_converted_to_offsets(
     fixture: Fixture, ledger_id: int, entry_id: int, offset: int | None, offset_from: int
 ) -> None:
     fixture.append(*ENTRIES)
@@ -97,7 +97,7 @@ def test_nothing_is_read_before_it_is_durable(fixture: Fixture) -> None:
     assert ledger.read(0, 10, entries_max=10, bytes_max=100) == [(b"a", 1)]
 
 
-def test_offsets_and_ids_go_on_after_a_restart(fixture: Fixture) -> None:
+def test_offsets_and_ids_continue_after_a_restart(fixture: Fixture) -> None:
     fixture.append(*ENTRIES[:4])
     before = fixture.ledger.position(3)
     ledger = fixture.open()
@@ -127,7 +127,7 @@ def test_trimming_keeps_offsets(fixture: Fixture) -> None:
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_the_last_ledger_goes_too_and_the_next_entry_begins_another(fixture: Fixture, reopened: bool) -> None:
+def test_the_last_ledger_is_trimmed_and_a_new_one_begins(fixture: Fixture, reopened: bool) -> None:
     fixture.append(*ENTRIES[:5])
     if reopened:
         fixture.open()
@@ -143,13 +143,13 @@ def test_the_last_ledger_goes_too_and_the_next_entry_begins_another(fixture: Fix
     assert ledger.counts.between(5, 8)[0] == 3
 
 
-def test_what_is_under_way_is_needed(fixture: Fixture) -> None:
+def test_pending_entries_are_not_trimmed(fixture: Fixture) -> None:
     fixture.append(*ENTRIES[:2])
     fixture.ledger.confirmed = 1
     assert fixture.ledger.unneeded(2, lambda segment, written_ms: True) == 0
 
 
-def test_when_a_ledger_was_written_last(fixture: Fixture) -> None:
+def test_the_time_of_a_ledgers_last_entry_is_known(fixture: Fixture) -> None:
     fixture.append(*ENTRIES[:3], now_ms=1000)
     fixture.append(ENTRIES[3], now_ms=5000)
     fixture.append(ENTRIES[4], now_ms=6000)
@@ -165,7 +165,7 @@ def test_trimming_stops_at_the_first_ledger_that_stays(fixture: Fixture) -> None
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_forgetting_leaves_the_offsets_behind(fixture: Fixture, reopened: bool) -> None:
+def test_trimming_all_ledgers_keeps_the_offsets(fixture: Fixture, reopened: bool) -> None:
     fixture.append(*ENTRIES)
     if reopened:
         fixture.open()
@@ -181,13 +181,13 @@ def test_forgetting_leaves_the_offsets_behind(fixture: Fixture, reopened: bool) 
     assert fixture.all() == [b"new"]
 
 
-def test_time_ends_a_ledger(fixture: Fixture) -> None:
+def test_a_ledger_is_closed_after_its_maximum_time(fixture: Fixture) -> None:
     fixture.append(b"a", now_ms=0)
     fixture.append(b"b", now_ms=100_000)
     assert len(fixture.ledger.segments) == 2
 
 
-def test_sizes(fixture: Fixture) -> None:
+def test_sizes_are_counted_from_any_offset(fixture: Fixture) -> None:
     fixture.append(*[b"x" * 10] * 8)
     ledger = fixture.ledger
     assert ledger.size_bytes == 80
@@ -216,7 +216,7 @@ def test_the_cache_is_bounded_for_all_topics_together() -> None:
         assert len(ledger.read(0, 20, entries_max=20, bytes_max=1 << 20)) == 3
 
 
-def test_entries_lost_at_the_end_of_a_ledger_are_stepped_over(fixture: Fixture) -> None:
+def test_entries_lost_at_the_end_of_a_ledger_are_skipped(fixture: Fixture) -> None:
     fixture.append(*ENTRIES)
     store: Any = fixture.store
     store._ledgers[1].entries.pop()
@@ -227,7 +227,7 @@ def test_entries_lost_at_the_end_of_a_ledger_are_stepped_over(fixture: Fixture) 
     assert ledger.skip_gap(8) == 8
 
 
-def test_deleting_leaves_nothing(fixture: Fixture) -> None:
+def test_deleting_leaves_no_ledgers_or_keys(fixture: Fixture) -> None:
     fixture.append(*ENTRIES)
     fixture.ledger.delete_all()
     assert fixture.store.ledgers("t") == []

@@ -37,14 +37,14 @@ def test_half_a_frame_is_counted_until_it_is_complete_or_its_peer_gone(harness: 
     assert ledger.received_bytes == 0
 
 
-def test_before_connect_a_frame_is_small(harness: Any) -> None:
+def test_frames_before_connect_must_be_small(harness: Any) -> None:
     peer = harness.peer(connect=False)
     peer.send_bytes(part(1000, of=harness.settings.handshake_bytes_max + 1))
     assert peer.is_closed
     assert harness.broker.bytes.received_bytes == 0
 
 
-def test_at_the_limit_frames_are_completed_one_after_the_other(crowded: Any, make_entry: Any) -> None:
+def test_at_the_limit_one_frame_is_completed_at_a_time(crowded: Any, make_entry: Any) -> None:
     first, second = crowded.peer(), crowded.peer()
     first.producer("t", 1)
     first.send_bytes(part(3 * MIB))
@@ -63,7 +63,7 @@ def test_a_stalled_peer_is_disconnected_at_the_limit_and_others_continue(crowded
     waiting.send_bytes(part(3 * MIB))
     assert not waiting.reading
     crowded.advance(STALLED_SECONDS)
-    # What came in lately may go on.
+    # A connection that received bytes lately is kept.
     assert not stalled.is_closed
     crowded.advance(STALLED_SECONDS)
     assert stalled.is_closed
@@ -80,7 +80,7 @@ def test_below_the_limit_no_peer_is_disconnected(harness: Any) -> None:
     assert not slow.is_closed
 
 
-def test_a_thousand_parked_halves_do_not_add_up(crowded: Any) -> None:
+def test_incomplete_frames_of_a_thousand_peers_stay_below_the_limit(crowded: Any) -> None:
     peers = [crowded.peer() for _ in range(1_000)]
     for _ in range(4):
         for peer in peers:
@@ -118,7 +118,7 @@ def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness: A
     assert answered < 50
     calm.send_bytes(pings)
     assert [frame.type for frame in calm.frames] == [pb.BaseCommand.PONG]
-    # What comes in although we do not read waits as well, in order, and counts.
+    # Bytes that arrive although reading is paused are queued in order, and count.
     flood.send_bytes(pings[:-1])
     flood.send_bytes(pings[-1:])
     assert broker.bytes.received_bytes > 5_000
@@ -129,7 +129,7 @@ def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness: A
     assert broker.bytes.received_bytes == 0
 
 
-def test_a_peer_that_does_not_read_is_not_worked_for(harness: Any) -> None:
+def test_commands_of_a_peer_that_does_not_read_wait(harness: Any) -> None:
     peer = harness.peer()
     pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
     peer.writable = False
@@ -143,7 +143,7 @@ def test_a_peer_that_does_not_read_is_not_worked_for(harness: Any) -> None:
     assert peer.reading
 
 
-def test_a_peer_that_never_reads_again_is_dropped(harness: Any) -> None:
+def test_a_peer_that_never_reads_again_is_disconnected(harness: Any) -> None:
     peer = harness.peer()
     pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
     peer.writable = False
@@ -171,7 +171,7 @@ class Waiting:
     def close(self) -> None: ...
 
 
-def test_peers_go_on_when_they_and_all_together_have_room() -> None:
+def test_peers_resume_below_their_own_and_the_common_limit() -> None:
     settings = BrokerSettings(memory=True)
     each, everybody = settings.pending_bytes_per_peer_max, settings.pending_bytes_max
     ledger = MemoryBackpressure(Scheduler(0.0, 0), settings)

@@ -26,7 +26,7 @@ def filled(harness: Any, make_entry: Any, times: list[int]) -> ManagedLedger:
 @pytest.mark.parametrize(
     ("time", "offset"), [(0, 0), (10, 0), (11, 1), (20, 1), (25, 3), (30, 3), (31, 4), (10**15, 4)]
 )
-def test_places_by_time(harness: Any, make_entry: Any, time: int, offset: int) -> None:
+def test_positions_are_found_by_time(harness: Any, make_entry: Any, time: int, offset: int) -> None:
     assert offset_by_time(filled(harness, make_entry, [10, 20, 20, 30]), time, 99) == offset
 
 

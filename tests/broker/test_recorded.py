@@ -47,8 +47,8 @@ CASES = [
 # Left out: java.dlq_retry, where the Apache broker delivers a delayed message up to one tick early,
 # which ours never does.
 CLOSED_BY_APACHE = {"py.producer_exclusive_with_fencing"}
-"""Cases in which the Apache broker closes a connection (a fenced producer goes on sending) and ours does not:
-the replayed client leaves it when it comes back over another one."""
+"""Cases in which the Apache broker closes a connection (a fenced producer keeps sending) and ours does not:
+the replayed client stops using it when it reconnects over another one."""
 
 
 @cache
@@ -66,7 +66,7 @@ def parse(recorded: dict[str, Any]) -> Frame:
 
 
 def meaning(frame: Frame) -> tuple[Any, ...]:
-    """What of a broker's frame must agree."""
+    """Return the parts of a broker's frame that must agree with the recording."""
     name = Command.Type.Name(frame.type)  # type: ignore[arg-type]
     if frame.message is not None:
         m = frame.message

@@ -25,7 +25,7 @@ def run_at(scheduler: Scheduler, now: float) -> None:
 
 
 # --- timers ---
-def test_order_cancelling_and_the_deadline() -> None:
+def test_timers_run_in_order_and_can_be_cancelled() -> None:
     scheduler, ran = Scheduler(0.0, 0), list[str]()
     assert scheduler.deadline == INFINITY
     scheduler.at(3, lambda: ran.append("c"), "t")
@@ -114,7 +114,7 @@ def test_timers_that_a_turn_has_no_time_for_stay_due_in_their_order() -> None:
     assert scheduler.deadline == INFINITY
 
 
-def test_a_turn_takes_no_more_timers_out_than_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_removes_only_timers_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """100,000 that are due together, after a machine has slept: to move all of them in each turn would take
     all of its time."""
     moved = 0
@@ -156,7 +156,7 @@ def test_a_timer_that_is_set_for_the_past_again_and_again_starves_no_other() -> 
 
 
 @pytest.mark.parametrize("what", ["topics", "cursors"])
-def test_what_a_turn_has_no_time_for_keeps_its_order(what: str) -> None:
+def test_timers_left_by_a_turn_keep_their_order(what: str) -> None:
     worked = Worked()
     scheduler = worked.scheduler
     things = [Thing(worked) for _ in range(8)]
@@ -180,7 +180,7 @@ def test_what_a_turn_has_no_time_for_keeps_its_order(what: str) -> None:
     assert not scheduler.is_behind
 
 
-def test_all_cursors_are_flushed_where_that_is_wanted() -> None:
+def test_all_cursors_are_flushed_on_request() -> None:
     worked = Worked()
     scheduler = worked.scheduler
     things = [Thing(worked) for _ in range(8)]
@@ -215,7 +215,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("geminga.broker")]
 
 
-def test_failures_are_counted_each_and_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_failure_is_counted_and_some_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     scheduler = Scheduler(0.0, 0)
     for _ in range(5):
         scheduler.isolated("dispatch", "one", failing)
@@ -239,7 +239,7 @@ def test_last_log_times_are_kept_for_a_limited_number_of_objects(monkeypatch: py
     assert len(scheduler._logged) == 3
 
 
-def test_a_guarded_callback_raises_nothing() -> None:
+def test_a_guarded_callback_does_not_raise() -> None:
     scheduler, got = Scheduler(0.0, 0), list[StoreError | None]()
     scheduler.guarded("store", "t", got.append)(None)
     scheduler.guarded("store", "t", lambda error: failing())(StoreError("x"))

@@ -12,7 +12,7 @@ from geminga.broker.settings import BrokerSettings
 from geminga.errors import InvalidConfiguration
 
 
-def test_defaults_are_loopback_and_synced() -> None:
+def test_defaults_are_loopback_and_full_sync() -> None:
     settings = BrokerSettings(memory=True)
     assert settings.host == "127.0.0.1"
     assert settings.sync == "always"
@@ -60,7 +60,7 @@ def test_refusals_name_what_is_wrong(wrong: dict[str, Any], names: str) -> None:
         BrokerSettings(**{"memory": True, **wrong})
 
 
-def test_frozen_and_keyword_only() -> None:
+def test_settings_are_frozen_and_keyword_only() -> None:
     settings = BrokerSettings(memory=True)
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.port = 1  # type: ignore[misc]
@@ -82,13 +82,13 @@ def test_ipv6_addresses_are_bracketed() -> None:
     assert BrokerSettings(memory=True, host="::1").service_url == "pulsar://[::1]:6650"
 
 
-def test_without_web_server() -> None:
+def test_settings_without_a_web_server_have_no_admin_url() -> None:
     settings = BrokerSettings(memory=True, web_port=None)
     assert settings.admin_url is None
     assert settings.broker_id == "127.0.0.1:6650"
 
 
-def test_retention_by_kind_of_store(tmp_path: Path) -> None:
+def test_default_retention_depends_on_the_kind_of_store(tmp_path: Path) -> None:
     assert BrokerSettings(memory=True).retention_megabytes_default == 256
     assert BrokerSettings(data_dir=tmp_path).retention_megabytes_default == -1
     assert BrokerSettings(data_dir=tmp_path, retention_megabytes=5).retention_megabytes_default == 5

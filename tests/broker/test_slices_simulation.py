@@ -1,10 +1,10 @@
 """Broker state driven between single slices of a turn, against a plain model.
 
-Each topic has a client that asks for one thing after another and knows what must hold then (`slices_model`);
-so have a partitioned topic and a namespace (`slices_places`). They run beside each other, and beside somebody
-who unloads topics, changes policies and settings and lets time pass. A seed decides who goes on, and how much
-a turn of the loop has time for: often for one item. So whatever is worked off in slices is met half done.
-What the model says must hold at each look, at the end, and for another broker on the same store.
+Each topic has a client that sends one request after another and knows what must hold then (`slices_model`);
+so have a partitioned topic and a namespace (`slices_places`). They run beside each other, and beside an
+actor who unloads topics, changes policies and settings and lets time pass. A seed decides which actor runs
+next, and how much a turn of the loop has time for: often one item. So requests meet work that is half done.
+The model must hold at each check, at the end, and for another broker on the same store.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class World:
         self.crash()
 
     def let_expire(self) -> None:
-        """What has a time to live has gone a while after that, whoever has it in memory."""
+        """Check that messages with a time to live expire soon after it, in loaded and in unloaded topics."""
         harness = self.harness
         harness.pass_time(TTL_SECONDS_MAX + 40 * ROUND_SECONDS)
         for client in self.clients:
@@ -194,7 +194,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.simulation(60, 15)
-def test_what_is_met_half_done_is_what_the_model_says(seeds: range) -> None:
+def test_requests_between_slices_agree_with_the_model(seeds: range) -> None:
     for seed in seeds:
         try:
             simulate(seed)
@@ -204,10 +204,10 @@ def test_what_is_met_half_done_is_what_the_model_says(seeds: range) -> None:
 
 # --- everybody at once ---
 class Crowd:
-    """Actors who ask for anything of the same few topics, deletions included, and wait for nobody.
+    """Actors who send any request, deletions included, to the same few topics without waiting for each other.
 
-    There is no model of that. But what was confirmed and not taken back holds, each is told once, nothing is
-    left of what is gone, and another broker finds what this one has in memory.
+    There is no model of that. But confirmed changes that were not undone hold, each request gets one answer,
+    nothing is left of deleted topics, and another broker finds the state that this one has in memory.
     """
 
     def __init__(self, seed: int) -> None:
@@ -227,11 +227,11 @@ class Crowd:
         self.step = 0
         self.told: list[tuple[str, list[object]]] = []
         self.taken_back: dict[str, int] = {}
-        """When a topic was last deleted, or may have been: what was confirmed before does not hold."""
+        """Step at which a topic was last deleted, or may have been: changes confirmed before do not hold."""
         self.moved: dict[tuple[str, str], int] = {}
-        """The same of subscriptions that were sought back."""
+        """Step at which a subscription was last moved back by a seek."""
         self.over: list[Any] = []
-        """What was deleted or sought since somebody has listened last."""
+        """Deletions and seeks since the answers were last read."""
         self.stored: list[tuple[int, str, bytes]] = []
         self.acked: list[tuple[int, str, str, bytes]] = []
         self.peers: list[Peer] = []
@@ -358,7 +358,7 @@ class Crowd:
             peer.ack(place, request_id=peer.request_id)
 
     def hear(self) -> None:
-        """What came back."""
+        """Read the answers of all peers."""
         for peer in [*self.peers]:
             for receipt in peer.receipts():
                 text, each = self.sent.pop((peer, receipt.sequence_id))
@@ -411,7 +411,7 @@ class Crowd:
         self.end()
 
     def close(self) -> None:
-        """The broker ends in the middle of all that: everybody is told, and what was confirmed is kept."""
+        """Close the broker while requests are pending: each is answered, and confirmed changes are kept."""
         broker = self.harness.broker
         broker.close()
         assert all(peer.is_closed for peer in self.peers)
@@ -459,7 +459,7 @@ class Crowd:
         assert self.shown() == shown, "another broker finds what this one had in memory"
 
     def look(self) -> dict[str, Any]:
-        """What there is; that what was confirmed is among it, and nothing is left of what is gone."""
+        """Return the state; check that it has all confirmed changes and nothing of deleted topics."""
         shown = self.shown()
         for step, text, each in self.stored:
             if step > self.taken_back.get(text, -1):
@@ -476,7 +476,7 @@ class Crowd:
 
 
 @pytest.mark.simulation(40, 10)
-def test_what_everybody_asks_for_at_once_holds_when_it_was_confirmed(seeds: range) -> None:
+def test_confirmed_changes_of_concurrent_actors_hold(seeds: range) -> None:
     for seed in seeds:
         try:
             Crowd(seed).run(500)

@@ -306,8 +306,8 @@ class Driver:
 
     def audit_place(self, folder: Path) -> None:
         """Check that each offloaded ledger has one file, and that there are no other files."""
-        # What is on its way is given up, and cleared away by the next start, which begins nothing. A minute
-        # may pass until that knows that the place is its own.
+        # Offloads in flight are abandoned; the next start deletes their files and begins no new ones. It may
+        # take a minute until it owns the offload storage.
         self.broker.end(signal.SIGTERM)
         self.broker.start(offload_threshold_bytes=-1)
         deadline, looks = time.monotonic() + 150, list[tuple[int, int]]()
@@ -327,7 +327,7 @@ class Driver:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_everything_at_once(tmp_path: Path, seed: int) -> None:
+def test_all_features_work_together_under_kills(tmp_path: Path, seed: int) -> None:
     driver = Driver(tmp_path, seed)
     try:
         end = time.monotonic() + SECONDS

@@ -1,8 +1,8 @@
-"""What waits, and what moves, while the broker is killed and the place of offloaded ledgers comes and goes.
+"""Waiting messages and seeks while the broker is killed and the offload storage becomes unavailable.
 
-Beside `test_together`: delayed messages, those that are given back, and dead letters; a time to live under
-seeks by id and by time; topics that end in the midst of publishing. What was receipted, received and
-acknowledged is noted here, and says what has to come, and what must not.
+Beside `test_together`: delayed messages, negatively acknowledged ones, and dead letters; a time to live under
+seeks by id and by time; topics terminated during publishing. The tests note which messages were receipted,
+received and acknowledged, and derive from that which ones must be delivered.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ OPTIONS: dict[str, Any] = {
 
 
 class Troubles:
-    """Kills the broker and takes its place of offloaded ledgers away, until it is told to stop."""
+    """Thread that kills the broker and moves its offload folder away and back, until ``end`` is called."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.random = Random(seed)
         self.broker = Process(folder, self.random)
         self.happened: list[float] = []
-        """When the broker was killed, or the place was taken away, and when it was there again."""
+        """Times at which the broker or the offload folder became unavailable and available, by turns."""
         self._tier, self._away = folder / "tier", folder / "away"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(Random(seed),))
@@ -61,12 +61,12 @@ class Troubles:
 
     def mend(self) -> None:
         if self._away.exists():
-            shutil.rmtree(self._tier, ignore_errors=True)  # what was on its way when the place went
+            shutil.rmtree(self._tier, ignore_errors=True)  # files of offloads that were in flight
             self._away.rename(self._tier)
             self.happened.append(time.time())
 
     def since(self, moment: float) -> bool:
-        """Whether the broker or the place was away since then, or is."""
+        """Return whether the broker or the offload folder was unavailable at any time since ``moment``."""
         return len(self.happened) % 2 == 1 or any(each >= moment for each in self.happened)
 
     def end(self) -> None:
@@ -205,7 +205,7 @@ def test_delayed_messages_arrive_in_time_and_rejected_ones_are_redelivered(
         for each in (each for both in waiting.values() for each in both):
             each.is_patient = False
         for topic in sent:
-            broker.rest("PUT", f"{path_of(topic)}/unload")  # what was taken and forgotten comes again
+            broker.rest("PUT", f"{path_of(topic)}/unload")  # redelivers dropped messages
         deadline = time.time() + 60
         while True:
             with contextlib.suppress(geminga.Timeout):
@@ -262,7 +262,7 @@ class Moving:
             producer.flush()
 
     def seek(self, name: str, kind: ConsumerType) -> None:
-        """From there on all comes that is not too old, whatever was acknowledged, and by id nothing else."""
+        """Seek, and check that all unexpired messages from there on are delivered, acknowledged or not."""
         if not self.ids:
             return
         began, number = time.time(), self.random.choice([*self.ids])
@@ -328,8 +328,8 @@ def test_a_subscription_is_moved_among_expiring_and_offloaded_entries(
 
 
 @pytest.mark.parametrize("troubles", range(1), indirect=True)
-def test_topics_that_end_while_they_are_published_to(troubles: Troubles, client: geminga.Client) -> None:
-    """What was receipted is there, and behind the message that was told as the last there is nothing."""
+def test_terminated_topics_keep_receipted_messages(troubles: Troubles, client: geminga.Client) -> None:
+    """All receipted messages are stored, and no message follows the one reported as the last."""
     broker, random = troubles.broker, Random(5)
     ends: dict[str, tuple[set[int], set[int], tuple[int, int]]] = {}
     for topic in (f"ending-{each}" for each in range(10)):

@@ -40,7 +40,7 @@ def hurry() -> None:
 
 
 def slow_place(seconds: float) -> None:
-    """Each look into an offloaded file takes so long."""
+    """Delay each read of an offloaded file."""
     read = TierReader._read
 
     def slowly(*arguments: Any) -> Any:

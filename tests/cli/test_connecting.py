@@ -76,7 +76,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str
         yield broker, str(authority.certificate), str(token)
 
 
-def test_what_counts_before_what(meant: Callable[..., Cluster], invoke: Invoke) -> None:
+def test_options_override_environment_and_contexts(meant: Callable[..., Cluster], invoke: Invoke) -> None:
     assert meant() == Cluster()
     assert meant("--url", "pulsar://a:1") == Cluster(service_url="pulsar://a:1")
     assert meant("--admin-url", "http://a:1").service_url == "http://a:1"
@@ -103,7 +103,7 @@ def test_what_counts_before_what(meant: Callable[..., Cluster], invoke: Invoke) 
         meant("--context", "mein")
 
 
-def test_wrong_combinations(meant: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_contradictory_options_are_refused(meant: Callable[..., Cluster], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     file = str(tmp_path / "file")
     for words in (
@@ -116,7 +116,7 @@ def test_wrong_combinations(meant: Callable[..., Cluster], tmp_path: Path) -> No
             meant(*words)
 
 
-def test_what_would_do_nothing_is_refused(invoke: Invoke, tmp_path: Path) -> None:
+def test_options_without_effect_are_refused(invoke: Invoke, tmp_path: Path) -> None:
     """And what cannot be, before anybody connects."""
     for url in ("pulsar://127.0.0.1:1", "http://127.0.0.1:1"):
         done = invoke("topics", "list", "--url", url, "--tls-trust-certs", __file__, check=False)
@@ -130,7 +130,7 @@ def test_what_would_do_nothing_is_refused(invoke: Invoke, tmp_path: Path) -> Non
     assert Cluster(auth_plugin="org.apache.pulsar.client.impl.auth.AuthenticationToken", auth_params="x")
 
 
-def test_secrets_are_kept_to_oneself(invoke: Invoke, tmp_path: Path) -> None:
+def test_secrets_are_not_shown_and_files_are_private(invoke: Invoke, tmp_path: Path) -> None:
     done = invoke("context", "set", "mine", "--url", "pulsar://c:1", "--token", "sesame")
     shown = done.output + "".join(
         invoke(*words).output
@@ -151,7 +151,7 @@ def test_secrets_are_kept_to_oneself(invoke: Invoke, tmp_path: Path) -> None:
     assert repr(Cluster(auth_plugin="token", auth_params="token:sesame")).count("sesame") == 0
 
 
-def test_contexts_come_and_go(invoke: Invoke) -> None:
+def test_contexts_are_created_and_deleted(invoke: Invoke) -> None:
     assert "no context yet" in invoke("context", "list").stderr
     invoke("context", "set", "a", "--url", "pulsar://a:1")
     invoke("context", "set", "b", "--admin-url", "http://b:1", "--tls-insecure")

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from geminga.cli import doctor
 
 
-def test_a_fit_machine_has_no_errors(tmp_path: Path) -> None:
+def test_a_suitable_machine_has_no_errors(tmp_path: Path) -> None:
     done = CliRunner().invoke(
         doctor.command, ["--data-dir", str(tmp_path), "--json", "--port", "0", "--web-port", "0"]
     )
@@ -54,7 +54,7 @@ def test_a_java_home_without_java_is_what_spark_would_use(
     assert (finding.status, "holds no bin/java" in finding.detail) == ("warning", True)
 
 
-def test_what_spark_will_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_versions_that_spark_will_use_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_DIRS"):
         monkeypatch.delenv(name, raising=False)
     assert [one.status for one in doctor.check_spark()] == ["ok", "ok", "ok"]

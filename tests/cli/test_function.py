@@ -22,7 +22,7 @@ def _command(*arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("parallelism", ["1", "2"])
-def test_a_signal_ends_it_when_what_is_under_way_is_done(
+def test_a_signal_ends_the_function_after_pending_calls(
     number: signal.Signals, parallelism: str, pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str,
     tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -65,7 +65,7 @@ def test_a_signal_ends_it_when_what_is_under_way_is_done(
         (["os.path:exists", "--input", "a", "--guarantee", "effectively_once"], "output=None"),
     ],
 )
-def test_wrong_usage_is_said_and_exits_with_2(arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_reported_and_exits_with_2(arguments: list[str], said: str) -> None:
     run = subprocess.run(
         _command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )

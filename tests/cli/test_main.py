@@ -107,7 +107,7 @@ def test_the_exit_code_of_a_command_is_that_of_the_process(tmp_path: Path) -> No
     assert (done.returncode, "is no store" in done.stderr) == (3, True), done.stderr
 
 
-def test_a_question_without_an_answer_names_the_option() -> None:
+def test_a_question_without_a_terminal_names_the_option() -> None:
     done = subprocess.run(
         [*GEMINGA, "topics", "delete", "t", "--url", "pulsar://127.0.0.1:1"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
@@ -115,12 +115,12 @@ def test_a_question_without_an_answer_names_the_option() -> None:
     assert (done.returncode, "give --yes" in done.stderr) == (2, True)
 
 
-def test_wrong_usage_exits_2_wherever_it_is_found() -> None:
+def test_any_wrong_usage_exits_with_2() -> None:
     assert _run("produce", "topic", "-m", "x", "--url", "kafka://localhost:9092").returncode == 2
     assert _run("standalone", "--memory", "--port", "99999").returncode == 2
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+def test_a_closed_pipe_is_no_failure() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -162,7 +162,7 @@ def test_closed_standard_streams_are_filled_before_a_socket_takes_their_number()
     assert done.returncode == 3  # and not killed by an assertion in the event loop
 
 
-def test_a_line_that_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     class FullDisk(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

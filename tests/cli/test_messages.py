@@ -39,7 +39,7 @@ def _lines(done: Result) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_what_is_produced_is_consumed(run: Any) -> None:
+def test_produced_messages_are_consumed(run: Any) -> None:
     run("produce", "cli-round", "-m", "one", "-m", "two", "-k", "k", "-p", "a=b", "--compression", "zstd")
     rows = _lines(run("consume", "cli-round", "-n", "2", "--json"))
     assert [r["value"] for r in rows] == ["one", "two"]
@@ -52,13 +52,13 @@ def test_lines_of_standard_input_are_messages(run: Any) -> None:
     assert [r["value"] for r in _lines(run("consume", "cli-stdin", "-n", "3", "--json"))] == ["a", "b", "c"]
 
 
-def test_a_subscription_remembers_what_it_has_seen(run: Any) -> None:
+def test_a_subscription_continues_after_consumed_messages(run: Any) -> None:
     run("produce", "cli-sub", "-m", "x", "-n", "4")
     assert len(_lines(run("consume", "cli-sub", "-s", "s", "-n", "3", "--json"))) == 3
     assert len(_lines(run("consume", "cli-sub", "-s", "s", "--timeout", "1", "--json"))) == 1
 
 
-def test_too_few_messages_is_a_timeout(run: Any) -> None:
+def test_too_few_messages_end_in_a_timeout(run: Any) -> None:
     run("produce", "cli-few", "-m", "x")
     done = run("consume", "cli-few", "-n", "2", "--timeout", "0.5", "--json", check=False)
     assert isinstance(done.exception, geminga.Timeout)
@@ -73,7 +73,7 @@ def test_binary_payloads_are_base64_in_json(run: Any, broker: Any) -> None:
     assert "value" not in row
 
 
-def test_topics_are_made_described_and_deleted(run: Any) -> None:
+def test_topics_are_created_described_and_deleted(run: Any) -> None:
     name = "persistent://public/default/cli-topic"
     run("topics", "create", name, "-p", "3")
     assert {"topic": name, "partitions": 3} in _lines(run("topics", "list", "--json"))
@@ -91,7 +91,7 @@ def test_topics_are_made_described_and_deleted(run: Any) -> None:
      "subscriptions skip cli-kept s --message 0:0", "subscriptions reset cli-kept s latest",
      "subscriptions expire cli-kept s --older-than 1h", "subscriptions expire cli-kept s --to 0:0"],
 )  # fmt: skip
-def test_what_destroys_data_asks_before(run: Any, words: str) -> None:
+def test_destructive_commands_ask_for_confirmation(run: Any, words: str) -> None:
     if "cli-kept" not in run("topics", "list").stdout:
         run("topics", "create", "cli-kept")
         run("subscriptions", "create", "cli-kept", "s")
@@ -102,9 +102,7 @@ def test_what_destroys_data_asks_before(run: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["consume", "tail", "peek {} s", "explain {} s"])
-def test_a_look_at_an_absent_topic_fails_with_the_nearest_name_and_creates_nothing(
-    run: Any, words: str
-) -> None:
+def test_reading_a_missing_topic_suggests_a_name_and_creates_nothing(run: Any, words: str) -> None:
     run("produce", "cli-orders", "-m", "x")
     form = words if "{}" in words else f"{words} {{}}"
     done = run(*form.format("cli-ordesr").split(), check=False)
@@ -114,7 +112,7 @@ def test_a_look_at_an_absent_topic_fails_with_the_nearest_name_and_creates_nothi
     assert "cli-ordesr" not in run("topics", "list").stdout
 
 
-def test_an_absent_topic_is_named(run: Any) -> None:
+def test_a_missing_topic_is_named(run: Any) -> None:
     done = run("topics", "stats", "cli-absent", check=False)
     assert isinstance(done.exception, TopicNotFound)
 
@@ -142,7 +140,7 @@ def test_skipped_messages_are_not_delivered(run: Any) -> None:
     ]
 
 
-def test_a_namespace_of_another_form(run: Any) -> None:
+def test_a_namespace_of_the_wrong_form_is_refused(run: Any) -> None:
     for name in ("default", "a/b/c", "/", "public/"):
         done = run("topics", "list", name, check=False)
         assert done.exit_code == 2
@@ -196,14 +194,14 @@ def test_a_stuck_consumer_is_explained_and_its_messages_redelivered(run: Any, br
         assert run("subscriptions", "skip", "--yes", topic, "s", check=False).exit_code == 2
 
 
-def test_explain_looks_at_every_partition(run: Any) -> None:
+def test_explain_covers_every_partition(run: Any) -> None:
     run("topics", "create", "cli-explain-parts", "--partitions", "6")
     assert isinstance(run("explain", "cli-explain-parts", "s", check=False).exception, SubscriptionNotFound)
     run("consume", "cli-explain-parts", "-s", "s", "--timeout", "0.2", "-n", "1", check=False)
     assert len(_lines(run("explain", "cli-explain-parts", "s", "--json"))) == 6
 
 
-def test_policies_of_a_topic(run: Any) -> None:
+def test_policies_of_a_topic_are_set_and_removed(run: Any) -> None:
     run("topics", "create", "cli-policy")
     assert run("topics", "policy", "cli-policy", "messageTTL").stdout == "null\n"
     assert run(

@@ -38,7 +38,7 @@ def run(*words: str, **environment: str) -> Any:
     return CliRunner().invoke(command, list(words), env=environment, standalone_mode=False)
 
 
-def test_once(pulsar_broker: Any, other: Any) -> None:
+def test_once_copies_the_backlog_and_exits(pulsar_broker: Any, other: Any) -> None:
     pulsar_broker.client().create_producer("t").send(b"x")
     done = run(*options(pulsar_broker, other, "--once"))
     assert done.return_value == 0, done.exception
@@ -59,7 +59,7 @@ def test_a_topic_that_cannot_be_mirrored_is_a_failure(pulsar_broker: Any, other:
     assert "none in the source" in done.stderr
 
 
-def test_what_is_missing_is_named(pulsar_broker: Any) -> None:
+def test_missing_options_are_named(pulsar_broker: Any) -> None:
     done = run("--topics", "t", "--to", pulsar_broker.service_url)
     assert "--from URL or --from-context NAME is missing" in str(done.exception)
 
@@ -93,7 +93,7 @@ def test_wrong_options_are_named_with_their_side(words: list[str], told: str) ->
     assert told in str(run(*rest, *words).exception)
 
 
-def test_a_cluster_that_refuses_is_named(pulsar_broker: Any, tmp_path: Any) -> None:
+def test_a_cluster_that_requires_credentials_is_named(pulsar_broker: Any, tmp_path: Any) -> None:
     key = base64.b64encode(b"k" * 32).decode()
     with geminga.embedded(token_secret_key=f"data:;base64,{key}", super_user_roles=("root",)) as closed:
         done = run(*options(pulsar_broker, closed, "--once"))
@@ -165,9 +165,7 @@ def test_each_outage_and_its_end_are_printed_once(monkeypatch: pytest.MonkeyPatc
     ]  # fmt: skip
 
 
-def test_contexts_and_tokens_of_both_sides(
-    other: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_side_has_context_and_token(other: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from geminga.cli.main import command as whole
 
     key = tmp_path / "secret.key"
@@ -200,7 +198,7 @@ def test_contexts_and_tokens_of_both_sides(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_cleanly(pulsar_broker: Any, other: Any, number: signal.Signals) -> None:
+def test_a_signal_ends_the_mirror_cleanly(pulsar_broker: Any, other: Any, number: signal.Signals) -> None:
     client = pulsar_broker.client()
     producer = client.create_producer("t")
     for n in range(50):
@@ -231,7 +229,7 @@ def _until(what: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_tls_on_both_sides(tmp_path: Any) -> None:
+def test_both_sides_may_use_tls(tmp_path: Any) -> None:
     pytest.importorskip("cryptography")
     from geminga.testing.certificates import Authority
 

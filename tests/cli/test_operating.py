@@ -24,7 +24,7 @@ def broker() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("check", suite.CHECKS)
-def test_the_suite(broker: Any, tmp_path: Path, check: str) -> None:
+def test_each_check_of_the_suite_passes(broker: Any, tmp_path: Path, check: str) -> None:
     run = suite.runner(suite.environment_of(broker, tmp_path))
     found = suite.CHECKS[check]
     more = [tmp_path] if "folder" in inspect.signature(found).parameters else []

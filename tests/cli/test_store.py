@@ -41,7 +41,7 @@ def harm(folder: Path, what: bytes, replacement: bytes) -> None:
     log.write_bytes(log.read_bytes().replace(what, replacement, 1))
 
 
-def test_a_store_that_is_well(folder: Path) -> None:
+def test_an_intact_store_has_no_findings(folder: Path) -> None:
     done = run("check", str(folder))
     assert done.return_value == 0
     assert "1 ledgers, 1 keys: all is well." in done.output
@@ -72,7 +72,7 @@ def test_repair_asks_first(folder: Path) -> None:
     assert run("check", str(folder)).return_value == 0
 
 
-def test_repair_without_questions_puts_a_wrong_bit_right(folder: Path) -> None:
+def test_repair_without_questions_corrects_a_wrong_bit(folder: Path) -> None:
     harm(folder, b"entry 3entry 3", b"entry 3entry 2")
     done = run("repair", "--yes", "--json", str(folder))
     lines = [json.loads(line) for line in done.output.splitlines()]
@@ -82,7 +82,7 @@ def test_repair_without_questions_puts_a_wrong_bit_right(folder: Path) -> None:
         assert store.read(0, 3, entries_max=1, bytes_max=1) == [b"entry 3" * 50]
 
 
-def test_a_backup_of_a_broker_that_runs_is_brought_back(tmp_path: Path) -> None:
+def test_a_backup_of_a_running_broker_is_restored(tmp_path: Path) -> None:
     import geminga
 
     with geminga.embedded(tmp_path / "store") as broker, broker.client() as client:
@@ -110,7 +110,7 @@ def test_a_backup_of_a_broker_that_runs_is_brought_back(tmp_path: Path) -> None:
     assert isinstance(full, StoreError)
 
 
-def test_a_copy_borrows_until_it_is_given_the_place(tmp_path: Path) -> None:
+def test_a_copy_only_reads_offloaded_files_until_it_claims_the_location(tmp_path: Path) -> None:
     place = ("--offload-location", str(tmp_path / "tier"))
     with embedded(tmp_path / "store", offload_location=place[1]):
         until(lambda: (tmp_path / "tier" / "_claim.json").exists())

@@ -68,7 +68,7 @@ def test_a_pair_signs_and_verifies(tmp_path: Path, algorithm: str) -> None:
         (("show",), "give a token"),
     ],
 )
-def test_wrong_usage_says_what(arguments: tuple[str, ...], says: str) -> None:
+def test_wrong_usage_is_explained(arguments: tuple[str, ...], says: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert says in result.output

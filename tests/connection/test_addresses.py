@@ -18,7 +18,7 @@ from geminga.errors import InvalidUrl
         ("pulsar+ssl://[fe80::1]", [Address("fe80::1", 6651, True)]),
     ],
 )
-def test_parses(text, addresses):
+def test_service_urls_are_parsed(text, addresses):
     assert list(ServiceUrl.parse(text).addresses) == addresses
 
 
@@ -49,7 +49,7 @@ def test_parses(text, addresses):
         ("pulsar://" + "é" * 60, "no resolver"),
     ],
 )
-def test_refuses(text, hint):
+def test_invalid_service_urls_are_refused(text, hint):
     with pytest.raises(InvalidUrl, match=hint):
         ServiceUrl.parse(text)
 
@@ -57,7 +57,7 @@ def test_refuses(text, hint):
 @pytest.mark.parametrize(
     "host", ["a.b.", "bücher.example", "under_score", "a" * 63 + ".b", "[fe80::1%eth0.5]"]
 )
-def test_takes(host):
+def test_valid_addresses_are_accepted(host):
     assert ServiceUrl.parse(f"pulsar://{host}").addresses[0].host == host.strip("[]")
 
 
@@ -68,7 +68,7 @@ def test_user_data_is_refused_and_never_echoed():
     assert "authentication" in str(caught.value)
 
 
-def test_text_forms():
+def test_addresses_are_formatted_as_text():
     assert str(Address("::1", 6650)) == "pulsar://[::1]:6650"
     assert str(Address("h", 6651, True)) == "pulsar+ssl://h:6651"
 
@@ -79,7 +79,7 @@ def test_a_broker_url_names_one_host():
         parse_broker_url("pulsar://a:1,b:2")
 
 
-def test_which_interface_a_url_is_of():
+def test_http_and_binary_urls_are_distinguished():
     assert [ServiceUrl.parse(url).http for url in ("pulsar://h", "http://h", "https://h")] == [
         False,
         True,

@@ -13,7 +13,7 @@ from geminga.errors import ErrorGettingAuthenticationData, InvalidConfiguration,
 CANARY = "canary-0c1d"
 
 
-def test_methods_and_bytes():
+def test_each_provider_has_its_method_and_data():
     assert NoAuthentication().credentials() == Credentials("none", b"")
     token = TokenCredentials(CANARY).credentials()
     assert (token.method, token.data) == ("token", CANARY.encode())
@@ -25,7 +25,7 @@ def test_methods_and_bytes():
     assert TlsCredentials().credentials() == Credentials("tls", b"")
 
 
-def test_basic_from_json():
+def test_basic_credentials_are_read_from_json():
     provider = BasicCredentials.from_json('{"username": "u", "password": "p", "method": "oms3.0"}')
     assert (provider.credentials().method, provider.credentials().data) == ("oms3.0", b"u:p")
     provider = BasicCredentials.from_json('{"userId": "u", "password": "p"}')
@@ -54,12 +54,12 @@ def test_a_failing_supplier_is_an_authentication_error():
     assert caught.value.error() == Result.AuthenticationError, "what programs for pulsar-client compare with"
 
 
-def test_only_suppliers_block():
+def test_only_token_suppliers_are_blocking():
     assert not TokenCredentials("t").blocking
     assert TokenCredentials(lambda: "t").blocking
 
 
-def test_secrets_never_show():
+def test_secrets_are_not_in_reprs_or_errors():
     for thing in (
         TokenCredentials(CANARY),
         BasicCredentials("user", CANARY),

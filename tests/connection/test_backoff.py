@@ -6,7 +6,7 @@ from geminga.connection.backoff import Backoff
 from geminga.errors import InvalidConfiguration
 
 
-def test_doubles_from_100_ms_to_60_s():
+def test_delays_double_from_100_ms_to_60_s():
     backoff = Backoff(lambda: 0.0)
     delays = [backoff.next() for _ in range(12)]
     assert delays[:10] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2])

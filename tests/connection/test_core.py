@@ -130,7 +130,7 @@ INPUTS = {
 @pytest.mark.parametrize(
     ("state", "kind"), list(itertools.product(ConnectionState, ConnectionInput)), ids=str
 )
-def test_every_state_with_every_input(state, kind):
+def test_every_state_handles_every_input(state, kind):
     connection = in_state(state)
     target = TRANSITIONS.get((state, kind))
     if kind is ConnectionInput.REQUEST and state is not ConnectionState.READY:
@@ -167,7 +167,7 @@ def test_the_table_names_known_states_and_inputs_only():
     assert set(TRANSITIONS.values()) == set(ConnectionState) - {ConnectionState.START}
 
 
-def test_handshake():
+def test_the_handshake_makes_a_connection_ready():
     connection = make(proxy_to_broker="broker-7:6650")
     connection.start(NOW)
     (connect,) = sent(connection)
@@ -194,14 +194,14 @@ def test_the_announced_message_size_bounds_frames():
         connection.receive(too_large, NOW)
 
 
-def test_an_absurd_announced_message_size_is_not_believed():
+def test_an_absurd_announced_message_size_is_ignored():
     connection = make()
     connection.start(NOW)
     connection.receive(connected(max_message_size=2**31 - 1), NOW)
     assert connection.max_message_size == connection_core.ANNOUNCED_MESSAGE_SIZE_MAX
 
 
-def test_bytes_may_come_one_by_one():
+def test_bytes_may_arrive_one_by_one():
     connection = make()
     connection.start(NOW)
     events = [event for byte in connected() for event in connection.receive(bytes([byte]), NOW)]
@@ -220,7 +220,7 @@ def test_a_refused_handshake_raises_what_the_broker_reported(code, expected):
         connection.receive(encode_command(refusal), NOW)
 
 
-def test_handshake_deadline():
+def test_a_handshake_past_its_deadline_fails():
     connection = make(handshake_timeout_seconds=10.0)
     connection.start(NOW)
     assert connection.next_deadline() == NOW + 10
@@ -229,7 +229,7 @@ def test_handshake_deadline():
         connection.tick(NOW + 10)
 
 
-def test_multi_step_authentication():
+def test_authentication_may_take_several_steps():
     connection = make()
     connection.start(NOW)
     connection.take_output()
@@ -250,7 +250,7 @@ def test_credentials_are_refreshed_while_ready():
     assert connection.state is ConnectionState.READY
 
 
-def test_credentials_for_a_connection_that_ended_go_nowhere():
+def test_credentials_for_a_closed_connection_are_dropped():
     connection = ready()
     connection.receive(challenge(), NOW)
     connection.close()
@@ -302,7 +302,7 @@ def test_an_abandoned_request_is_dropped():
     assert connection.receive(success(1), NOW) == []
 
 
-def test_close_returns_the_unanswered():
+def test_close_returns_the_pending_requests():
     connection = ready()
     connection.request(lookup_command(1), 1, NOW + 5)
     connection.request(lookup_command(2), 2, NOW + 5)
@@ -341,7 +341,7 @@ def test_handle_frames_pass_through_in_order():
     assert receipt.receipt.producer_id == 7
 
 
-def test_close_commands_carry_the_assigned_broker():
+def test_close_commands_name_the_assigned_broker():
     connection = ready()
     close = command(
         pb.BaseCommand.CLOSE_PRODUCER,
@@ -355,7 +355,7 @@ def test_close_commands_carry_the_assigned_broker():
     assert connection.receive(encode_command(close), NOW) == [HandleClosed(False, 4, None)]
 
 
-def test_a_useless_assigned_broker_is_only_a_lost_hint():
+def test_an_unusable_assigned_broker_is_ignored():
     close = command(
         pb.BaseCommand.CLOSE_CONSUMER,
         "close_consumer",
@@ -366,7 +366,7 @@ def test_a_useless_assigned_broker_is_only_a_lost_hint():
     assert ready().receive(encode_command(close), NOW) == [HandleClosed(False, 4, None)]
 
 
-def test_tls_is_never_left_for_an_assigned_broker():
+def test_an_assigned_broker_without_tls_is_ignored():
     close = command(
         pb.BaseCommand.CLOSE_PRODUCER,
         "close_producer",
@@ -382,7 +382,7 @@ def test_tls_is_never_left_for_an_assigned_broker():
     ]
 
 
-def test_topic_migration_and_watch_updates():
+def test_topic_migrations_and_watch_updates_are_passed_on():
     moved = command(
         pb.BaseCommand.TOPIC_MIGRATED,
         "topicMigrated",
@@ -396,12 +396,12 @@ def test_topic_migration_and_watch_updates():
     assert isinstance(event, WatchUpdate)
 
 
-def test_a_command_for_brokers_is_the_peers_fault():
+def test_a_command_for_brokers_closes_the_connection():
     with pytest.raises(ProtocolError, match="which no client accepts"):
         ready().receive(encode_command(lookup_command(1)), NOW)
 
 
-def test_a_reset_at_every_byte():
+def test_frames_before_a_reset_at_any_byte_are_handled():
     """Events of the whole frames are returned wherever the stream ends, and the rest is reported."""
     entry = b"\x00\x00\x00\x00"
     pieces = [
@@ -424,7 +424,7 @@ def test_a_reset_at_every_byte():
         assert set(connection.close()) == {1, 4} - answered
 
 
-def test_tls_bytes_on_the_plain_port():
+def test_tls_bytes_on_a_plain_port_are_named():
     connection = make()
     connection.start(NOW)
     with pytest.raises(ProtocolError):

@@ -24,11 +24,11 @@ CONNECT = pb.CommandLookupTopicResponse.Connect
 REDIRECT = pb.CommandLookupTopicResponse.Redirect
 
 
-def test_starts_at_the_service_url():
+def test_a_lookup_starts_at_the_service_url():
     assert TopicLookup(TOPIC, tls=False).question == AskBroker(None, False)
 
 
-def test_connect_ends_it():
+def test_a_connect_answer_ends_the_lookup():
     assert TopicLookup(TOPIC, tls=False).answered(answer(CONNECT)) == BrokerLocation(Address("b", 1))
     assert TopicLookup(TOPIC, tls=True).answered(answer(CONNECT)) == BrokerLocation(Address("b", 2, True))
 
@@ -61,7 +61,7 @@ def test_twenty_redirects_are_followed_and_no_more():
         lookup.answered(answer(REDIRECT))
 
 
-def test_tls_is_never_left():
+def test_redirects_from_tls_to_a_plain_address_are_refused():
     for kind in (CONNECT, REDIRECT):
         with pytest.raises(LookupError, match="leads from TLS to a plain address"):
             TopicLookup(TOPIC, tls=True).answered(answer(kind, tls_url="pulsar://evil:6650"))
@@ -70,6 +70,6 @@ def test_tls_is_never_left():
 @pytest.mark.parametrize(
     ("tls", "urls"), [(False, {"url": ""}), (True, {"tls_url": ""}), (False, {"url": "nonsense"})]
 )
-def test_an_answer_without_a_usable_address(tls, urls):
+def test_an_answer_without_a_usable_address_is_refused(tls, urls):
     with pytest.raises(LookupError, match=TOPIC):
         TopicLookup(TOPIC, tls=tls).answered(answer(CONNECT, **urls))

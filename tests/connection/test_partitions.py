@@ -11,7 +11,7 @@ def answer(count):
     return command
 
 
-def test_count():
+def test_partition_counts_are_checked():
     assert partition_count(answer(0)) == 0
     assert partition_count(answer(7)) == 7
     with pytest.raises(ProtocolError, match="4294967295"):
@@ -19,7 +19,7 @@ def test_count():
     assert partition_count(answer(PARTITIONS_MAX)) == PARTITIONS_MAX
 
 
-def test_names():
+def test_partitions_are_named_by_their_index():
     assert partition_names("t", 0) == ["persistent://public/default/t"]
     assert partition_names("t", 2) == [
         "persistent://public/default/t-partition-0",

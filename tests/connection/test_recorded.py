@@ -35,7 +35,7 @@ def first_type(frames):
 @pytest.mark.parametrize(
     "name", [n for n, f in CONVERSATIONS.items() if first_type(f) == pb.BaseCommand.CONNECTED]
 )
-def test_replay(name):
+def test_recorded_conversations_are_handled(name):
     frames = CONVERSATIONS[name]
     connection = ClientConnection(Credentials("none", b""), now=0.0, peer="recorded")
     connection.start(0.0)
@@ -58,7 +58,7 @@ def test_replay(name):
 @pytest.mark.parametrize(
     "name", [n for n, f in CONVERSATIONS.items() if first_type(f) == pb.BaseCommand.ERROR]
 )
-def test_refused_handshakes(name):
+def test_recorded_refusals_become_their_errors(name):
     connection = ClientConnection(Credentials("none", b""), now=0.0, peer="recorded")
     connection.start(0.0)
     with pytest.raises(ServerReportedError):

@@ -16,20 +16,22 @@ PATH = "/admin/v2/persistent/public/default/t/stats?x=1"
 @pytest.mark.parametrize(
     ("status", "location", "asked", "address", "target"),
     [
-        # The broker that owns the topic, as Apache Pulsar says it: 307 and the same path.
+        # Apache Pulsar names the broker that owns the topic: 307 and the same path.
         (307, "http://broker-2:8081" + PATH, HOST, Address("broker-2", 8081), PATH),
         (308, "https://broker-2" + PATH, HOST, Address("broker-2", 443, True), PATH),
         (307, "https://[fe80::1]:8443" + PATH, SECURE, Address("fe80::1", 8443, True), PATH),
         (307, "http://broker-1?x=1", HOST, Address("broker-1", 80), "/?x=1"),
         (307, "http://broker-2/admin/v3/x", HOST, Address("broker-2", 80), "/admin/v3/x"),
-        # The same host: another place of it, or TLS.
+        # The same host: another path, or TLS.
         (302, "/elsewhere?a=b", HOST, HOST, "/elsewhere?a=b"),
         (301, "https://broker-1:8443" + PATH, HOST, Address("broker-1", 8443, True), PATH),
         (302, "http://BROKER-1:9/login", HOST, Address("broker-1", 9), "/login"),
         (302, "http://broker-1", HOST, Address("broker-1", 80), "/"),
     ],
 )
-def test_followed(status: int, location: str, asked: Address, address: Address, target: str) -> None:
+def test_redirects_within_the_cluster_are_followed(
+    status: int, location: str, asked: Address, address: Address, target: str
+) -> None:
     assert followed(status, location, asked, PATH) == (address, target)
 
 
@@ -62,6 +64,6 @@ def test_followed(status: int, location: str, asked: Address, address: Address, 
         (307, "/admin/v2/\udc80", HOST, "not an HTTP address"),
     ],
 )
-def test_refused(status: int, location: str, asked: Address, why: str) -> None:
+def test_other_redirects_are_refused(status: int, location: str, asked: Address, why: str) -> None:
     with pytest.raises(LookupError, match=why):
         followed(status, location, asked, PATH)

@@ -58,7 +58,7 @@ def test_success_has_no_error():
             assert error_of(filled(type_)) is None
 
 
-def test_failed_lookup_without_a_code_is_still_an_error():
+def test_a_failed_lookup_without_a_code_is_an_error():
     command = filled(pb.BaseCommand.LOOKUP_RESPONSE)
     command.lookupTopicResponse.response = pb.CommandLookupTopicResponse.Failed
     assert type(error_of(command)) is UnknownError
@@ -69,7 +69,7 @@ def test_failed_lookup_without_a_code_is_still_an_error():
     assert type(error_of(command)) is TopicNotFound
 
 
-def test_error_classes_say_whether_to_try_again():
+def test_errors_are_retriable_or_not():
     command = filled(pb.BaseCommand.ERROR)
     command.error.error = pb.ServiceNotReady
     error = error_of(command)
@@ -77,14 +77,14 @@ def test_error_classes_say_whether_to_try_again():
     assert error.retriable
 
 
-def test_a_waiting_exclusive_producer_is_an_interim_answer():
+def test_the_answer_to_a_waiting_exclusive_producer_is_not_final():
     command = filled(pb.BaseCommand.PRODUCER_SUCCESS)
     assert not is_interim(command)
     command.producer_success.producer_ready = False
     assert is_interim(command)
 
 
-def test_table_expires_in_order_of_deadlines():
+def test_requests_expire_in_the_order_of_their_deadlines():
     table = RequestTable()
     table.add(1, 30.0)
     table.add(2, 10.0)
@@ -102,7 +102,7 @@ def test_table_expires_in_order_of_deadlines():
     assert len(table) == 0
 
 
-def test_table_extends_a_deadline():
+def test_a_requests_deadline_can_be_extended():
     table = RequestTable()
     table.add(1, 10.0)
     table.extend(1, 50.0)
@@ -111,7 +111,7 @@ def test_table_extends_a_deadline():
     assert table.expire(50.0) == [1]
 
 
-def test_a_reused_id_after_settling_keeps_its_own_deadline():
+def test_a_reused_request_id_has_its_own_deadline():
     table = RequestTable()
     table.add(1, 10.0)
     table.settle(1)

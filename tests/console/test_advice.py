@@ -9,7 +9,7 @@ from geminga.console.advice import advice
 from geminga.errors import InvalidConfiguration
 
 
-def test_crumbs_are_named_with_what_would_help() -> None:
+def test_small_batches_get_advised_settings() -> None:
     found = advice({"rate": "5000", "bytes": "200", "fill": "1", "producers": "2"})
     assert found["verdict"] == "improve"
     assert found["possibleFill"] > 50
@@ -17,22 +17,22 @@ def test_crumbs_are_named_with_what_would_help() -> None:
     assert {each["field"] for each in found["settings"]} >= {"batching_max_messages", "max_pending_messages"}
 
 
-def test_full_batches_are_good() -> None:
+def test_full_batches_get_no_advice() -> None:
     assert advice({"rate": "5000", "bytes": "200", "fill": "150"})["verdict"] == "good"
 
 
-def test_nothing_to_batch() -> None:
+def test_a_topic_without_traffic_gets_no_advice() -> None:
     assert advice({"rate": "0.2", "bytes": "200", "fill": "1"})["verdict"] == "quiet"
 
 
 @pytest.mark.parametrize(
     "query", [{}, {"rate": "x"}, {"rate": "nan"}, {"rate": "-1"}, {"rate": "5", "fill": "inf"}]
 )
-def test_what_is_no_number_is_refused(query: dict[str, str]) -> None:
+def test_figures_that_are_no_numbers_are_refused(query: dict[str, str]) -> None:
     with pytest.raises(AdminRefusal, match="give a number from 0 on"):
         advice(query)
 
 
-def test_what_is_out_of_bounds_is_refused() -> None:
+def test_figures_out_of_range_are_refused() -> None:
     with pytest.raises(InvalidConfiguration, match="partitions"):
         advice({"rate": "5", "bytes": "5", "fill": "1", "partitions": "1e9"})

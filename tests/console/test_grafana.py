@@ -69,7 +69,7 @@ def test_the_broker_exports_the_metrics_of_each_panel(
     assert shown <= grouped or not grouped
 
 
-def test_metrics_without_their_label_are_noticed(told: dict[str, set[str]]) -> None:
+def test_metrics_and_labels_are_found_in_queries(told: dict[str, set[str]]) -> None:
     assert asked('topk(20, a_total{x="1",y=~"$z"}) / (b > 0) or sum by (q) (rate(c_total{}[5m]))') == [
         ("a_total", {"x", "y"}),
         ("b", set()),
@@ -79,7 +79,7 @@ def test_metrics_without_their_label_are_noticed(told: dict[str, set[str]]) -> N
 
 
 @pytest.mark.parametrize(("name", "query"), VARIABLES)
-def test_choices_come_from_what_there_is(told: dict[str, set[str]], name: str, query: str) -> None:
+def test_variables_list_existing_values(told: dict[str, set[str]], name: str, query: str) -> None:
     inside = re.fullmatch(r"label_values\((.*), (\w+)\)", query)
     assert inside is not None
     ((metric, chosen),) = asked(inside[1])
@@ -87,7 +87,7 @@ def test_choices_come_from_what_there_is(told: dict[str, set[str]], name: str, q
     assert inside[2] == name
 
 
-def test_the_dashboard_is_one_that_grafana_takes() -> None:
+def test_the_dashboard_has_grafanas_form() -> None:
     found = json.loads(json.dumps(dashboard()))
     assert found["uid"]
     assert found["schemaVersion"] >= 36
@@ -106,7 +106,7 @@ def test_the_dashboard_is_one_that_grafana_takes() -> None:
     assert [panel["title"] for panel in found["panels"] if panel["type"] == "row"] == [t for t, _ in ROWS]
 
 
-def test_no_two_panels_lie_upon_each_other() -> None:
+def test_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in dashboard()["panels"]:
         place = panel["gridPos"]
@@ -120,7 +120,7 @@ def test_no_two_panels_lie_upon_each_other() -> None:
         taken |= cells
 
 
-def test_the_command_prints_it() -> None:
+def test_the_command_prints_the_dashboard() -> None:
     found = CliRunner().invoke(command, ["dashboard", "grafana"])
     assert found.exit_code == 0
     assert json.loads(found.output) == dashboard()

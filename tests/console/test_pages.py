@@ -224,7 +224,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("tell", "kind", "sentence", "level"), CASES, ids=[case[0].__name__ for case in CASES]
 )
-def test_why_nothing_arrives(
+def test_a_stuck_subscription_is_explained(
     story: Story, page: Page, tell: Callable[[Story], None], kind: str, sentence: str, level: str
 ) -> None:
     """One click leads from the first page to the cause and its advice."""
@@ -241,7 +241,7 @@ def test_why_nothing_arrives(
 # --- hostile names and payloads ---
 
 
-def test_hostile_names_and_payloads_are_text(story: Story, page: Page) -> None:
+def test_hostile_names_and_payloads_are_shown_as_text(story: Story, page: Page) -> None:
     """Markup in a topic's name or in a message is shown as text and never executed."""
     story.create(HOSTILE_TOPIC, HOSTILE_SUBSCRIPTION)
 
@@ -270,7 +270,7 @@ def test_hostile_names_and_payloads_are_text(story: Story, page: Page) -> None:
     assert page.locator("main img, main script, main b > b, main i > i").count() == 0
 
 
-def test_an_address_that_is_rubbish_leads_to_the_first_page(served: Any, page: Page) -> None:
+def test_an_invalid_address_leads_to_the_first_page(served: Any, page: Page) -> None:
     for rubbish in ("#/s/%E0%A4%A", "#/javascript:alert(1)", "#/t/", "#//evil", "#/s/a/b/c/d"):
         page.goto(f"{served.url}/{rubbish}")
         page.reload()
@@ -278,7 +278,7 @@ def test_an_address_that_is_rubbish_leads_to_the_first_page(served: Any, page: P
 
 
 @pytest.mark.parametrize("name", ["..", "."])
-def test_a_name_that_is_a_step_in_a_path_is_never_asked_for(story: Story, page: Page, name: str) -> None:
+def test_names_with_dot_segments_are_never_requested(story: Story, page: Page, name: str) -> None:
     """Browsers resolve such a name as a path step: an action would affect another resource."""
     story.create(TOPIC, name)
     page.goto(story.served.url)
@@ -294,7 +294,7 @@ def test_a_name_that_is_a_step_in_a_path_is_never_asked_for(story: Story, page: 
 # --- doing something about it ---
 
 
-def test_an_action_says_what_it_will_do_and_does_it(story: Story, page: Page) -> None:
+def test_an_action_previews_its_effect_and_has_it(story: Story, page: Page) -> None:
     story.create()
     story.publish(9)
     page.goto(subscription_url(story.served))
@@ -316,7 +316,7 @@ def test_an_action_says_what_it_will_do_and_does_it(story: Story, page: Page) ->
     assert story.do(lambda: story.found[1].backlog) == 5
 
 
-def test_resetting_and_delivering_again(story: Story, page: Page) -> None:
+def test_a_subscription_is_reset_and_messages_are_redelivered(story: Story, page: Page) -> None:
     peer = story.subscribe(consumer_name="c")
     story.publish(4)
     story.do(lambda: peer.ack((0, 0), (0, 1)))
@@ -337,7 +337,7 @@ def test_resetting_and_delivering_again(story: Story, page: Page) -> None:
     assert story.do(lambda: story.found[1].backlog) == 4
 
 
-def test_what_was_said_of_a_reset_is_what_is_done(story: Story, page: Page) -> None:
+def test_a_reset_goes_to_the_previewed_position(story: Story, page: Page) -> None:
     """ "An hour ago" means a later time after the preview was read."""
     story.subscribe(consumer_name="c")
     story.publish(1)
@@ -362,7 +362,7 @@ def _is_two_hours_ago(url: str) -> bool:
     return said is not None and time.time() - int(said[1]) / 1000 > 1.5 * 3600
 
 
-def test_the_map_leads_to_a_single_message(story: Story, page: Page) -> None:
+def test_the_map_of_ack_holes_leads_to_a_single_message(story: Story, page: Page) -> None:
     peer = story.subscribe()
     story.publish(600)
     story.do(lambda: peer.ack(*((0, entry) for entry in range(600) if entry not in (3, 300))))
@@ -480,7 +480,7 @@ def _as_text(value: Any) -> Any:
     return str(value)
 
 
-def test_producers_with_batch_fill_and_the_advisors_word(story: Story, page: Page) -> None:
+def test_producers_show_batch_fill_and_advice(story: Story, page: Page) -> None:
     story.create()
     for _ in range(4):
         story.publish(500)
@@ -505,7 +505,7 @@ def test_the_broker_page_lists_automatic_actions(story: Story, page: Page) -> No
 # --- the first page as a page ---
 
 
-def test_the_keyboard_is_enough(story: Story, page: Page) -> None:
+def test_every_control_works_by_keyboard(story: Story, page: Page) -> None:
     for name in ("alpha", "beta", "gamma"):
         story.create(f"persistent://public/default/{name}", "s")
     page.goto(story.served.url)
@@ -549,7 +549,7 @@ def test_a_phone_needs_no_sideways_scrolling(
     assert (dark == "rgb(17, 16, 22)") == (scheme == "dark")
 
 
-def test_pages_of_many_subscriptions(story: Story, page: Page) -> None:
+def test_many_subscriptions_are_shown_in_pages(story: Story, page: Page) -> None:
     for number in range(60):
         story.create(f"persistent://public/default/t-{number:03}", "s")
     page.goto(story.served.url)
@@ -562,7 +562,7 @@ def test_pages_of_many_subscriptions(story: Story, page: Page) -> None:
     expect(page.locator("th[aria-sort]")).to_have_text("Subscription")
 
 
-def test_a_hidden_page_asks_nothing(story: Story, page: Page) -> None:
+def test_a_hidden_page_sends_no_requests(story: Story, page: Page) -> None:
     story.create()
     page.clock.install()
     page.goto(story.served.url)
@@ -594,7 +594,7 @@ def test_a_stopped_broker_is_reported_until_it_answers_again(story: Story, page:
 
 
 @pytest.mark.parametrize("kind", ["topic", "subscription"])
-def test_a_page_about_what_does_not_exist_shows_that_alone(served: Any, page: Page, kind: str) -> None:
+def test_a_page_of_a_missing_topic_shows_only_the_error(served: Any, page: Page, kind: str) -> None:
     page.goto(topic_url(served) if kind == "topic" else subscription_url(served))
     expect(page.get_by_role("alert")).to_contain_text("not found")
     expect(page.locator(".facts, .panel").filter(visible=True)).to_have_count(0)
@@ -615,7 +615,7 @@ def test_a_role_without_the_right_sees_the_refusal_and_no_panels(
     expect(page.get_by_text("no message expired")).to_be_hidden()
 
 
-def test_a_token_is_asked_for_and_kept_nowhere(make_served: Callable[..., Any], page: Page) -> None:
+def test_a_token_is_requested_and_not_stored(make_served: Callable[..., Any], page: Page) -> None:
     key = os.urandom(32)
     secret = "data:;base64," + base64.b64encode(key).decode()
     served = make_served(token_secret_key=secret, super_user_roles=("admin",))

@@ -166,7 +166,7 @@ def console(open_port: Callable[..., Port]) -> str:
     return open_port(lambda: elsewhere(apache.url)).url
 
 
-def test_the_board_of_an_apache_pulsar(console: str) -> None:
+def test_the_overview_is_computed_from_apache_pulsars_stats(console: str) -> None:
     status, found = ask(console, "/admin/v2/geminga/subscriptions")
     assert status == 200
     assert [(row["subscription"], row["trouble"]) for row in found["rows"]] == [("stuck", 5), ("alone", 5)]
@@ -178,7 +178,7 @@ def test_the_board_of_an_apache_pulsar(console: str) -> None:
     assert ask(console, "/admin/v2/geminga/happenings") == (200, [])
 
 
-def test_a_subscription_of_an_apache_pulsar(console: str) -> None:
+def test_a_subscription_is_explained_from_apache_pulsars_stats(console: str) -> None:
     base = "/admin/v2/persistent/public/default/t"
     (found,) = ask(console, f"{base}/subscription/stuck/explain")[1]
     assert found["findings"][0]["kind"] == "paused"
@@ -199,7 +199,7 @@ def test_a_subscription_of_an_apache_pulsar(console: str) -> None:
     assert ask(console, f"{base}/tail?from={found['next']}")[1]["messages"] == []
 
 
-def test_everything_else_is_passed_on(console: str) -> None:
+def test_other_requests_are_forwarded(console: str) -> None:
     assert ask(console, "/admin/v2/brokers/version") == (200, "4.0.4")
     assert ask(console, "/admin/v2/nothing/here")[0] == 404
     assert ask(console, "/metrics")[0] == 404, "admin REST alone"
@@ -223,19 +223,19 @@ def test_tokens_are_forwarded_and_cached_rows_are_kept_apart(open_port: Callable
     assert ask(given, board)[0] == 200
 
 
-def test_pages_from_elsewhere_are_refused(console: str) -> None:
+def test_requests_with_a_foreign_host_or_origin_are_refused(console: str) -> None:
     assert ask(console, "/admin/v2/clusters", Host="attacker.example.com")[0] == 421
     assert ask(console, "/admin/v2/clusters", Origin="http://attacker.example.com")[0] == 403
 
 
-def test_a_broker_that_does_not_answer(open_port: Callable[..., Port]) -> None:
+def test_an_unreachable_broker_is_reported(open_port: Callable[..., Port]) -> None:
     url = open_port(lambda: elsewhere("http://127.0.0.1:9")).url
     status, found = ask(url, "/admin/v2/geminga/subscriptions")
     assert status == 502
     assert "does not answer" in found["reason"]
 
 
-def test_another_geminga_is_passed_through(open_port: Callable[..., Port]) -> None:
+def test_reports_of_a_geminga_broker_are_forwarded(open_port: Callable[..., Port]) -> None:
     import geminga
 
     with geminga.embedded() as running, running.client() as client:
@@ -253,12 +253,12 @@ def test_another_geminga_is_passed_through(open_port: Callable[..., Port]) -> No
 @pytest.mark.parametrize(
     "url", ["localhost:8080", "ftp://x", "http://", "http://x?y", "http://a,b", "http://a:b"]
 )
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidConfiguration, match="admin_url="):
         Remote(Cluster(admin_url=url))
 
 
-def test_what_one_is_given_is_not_shown_by_the_next(open_port: Callable[..., Port]) -> None:
+def test_cookies_of_the_broker_are_not_sent_with_other_requests(open_port: Callable[..., Port]) -> None:
     """A cookie, as gateways before a Pulsar give one to who brought a token."""
     brought: list[str] = []
 
@@ -277,7 +277,7 @@ def test_what_one_is_given_is_not_shown_by_the_next(open_port: Callable[..., Por
     assert brought == ["", ""]
 
 
-def test_a_long_answer_is_passed_on_whole(open_port: Callable[..., Port]) -> None:
+def test_a_long_answer_is_forwarded_whole(open_port: Callable[..., Port]) -> None:
     async def long(_request: web.Request) -> web.Response:
         return web.json_response(list(range(1_000_000)))
 
@@ -324,7 +324,7 @@ PERMISSIONS = "/admin/v2/persistent/public/default/t/permissions/role?x=%2F"
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
 @pytest.mark.parametrize("status", [307, 308])
-def test_a_broker_that_leads_to_another_is_followed(
+def test_redirects_to_another_broker_keep_method_body_and_credentials(
     open_port: Callable[..., Port], method: str, status: int
 ) -> None:
     """To another host's name: with method, body and the credentials of who asks."""
@@ -343,7 +343,7 @@ def test_a_broker_that_leads_to_another_is_followed(
     assert kind == "application/json"
 
 
-def test_the_console_s_own_credentials_go_along(open_port: Callable[..., Port]) -> None:
+def test_redirects_keep_the_consoles_credentials(open_port: Callable[..., Port]) -> None:
     cluster = TwoBrokers(open_port, 307)
     shown = {"auth_plugin": "token", "auth_params": "token:own"}
     console = open_port(lambda: elsewhere(cluster.first.url, **shown)).url
@@ -363,7 +363,7 @@ def test_the_console_s_own_credentials_go_along(open_port: Callable[..., Port]) 
         (307, "GET", {"location": "http://localhost:1{path}"}, "does not answer"),
     ],
 )
-def test_what_leads_elsewhere_is_not_followed(
+def test_redirects_out_of_the_cluster_are_refused(
     open_port: Callable[..., Port], status: int, method: str, led: dict[str, str], why: str
 ) -> None:
     cluster = TwoBrokers(open_port, status, **led)
@@ -374,7 +374,7 @@ def test_what_leads_elsewhere_is_not_followed(
     assert cluster.told == []
 
 
-def test_a_redirect_within_a_host_is_followed_by_reading(open_port: Callable[..., Port]) -> None:
+def test_a_302_within_the_host_is_followed_for_get(open_port: Callable[..., Port]) -> None:
     cluster = TwoBrokers(open_port, 302, name="127.0.0.1")
     console = open_port(lambda: elsewhere(cluster.first.url)).url
     assert ask(console, PERMISSIONS)[0] == 200

@@ -36,7 +36,7 @@ def ask(broker: EmbeddedBroker, path: str, **headers: str) -> tuple[int, http.cl
         connection.close()
 
 
-def test_every_file_is_served_as_what_it_is(broker: EmbeddedBroker) -> None:
+def test_every_file_is_served_with_its_type(broker: EmbeddedBroker) -> None:
     for path in sorted(STATIC.rglob("*.*")):
         status, headers, body = ask(broker, f"/console/{path.relative_to(STATIC)}")
         assert (status, body) == (200, path.read_bytes()), path
@@ -57,11 +57,11 @@ def test_every_file_is_served_as_what_it_is(broker: EmbeddedBroker) -> None:
         "/console/index.html%00.js", "/console/missing.js", "/console/" + "x" * 4000 + ".js",
     ],
 )  # fmt: skip
-def test_nothing_else_is(broker: EmbeddedBroker, path: str) -> None:
+def test_other_paths_are_not_found(broker: EmbeddedBroker, path: str) -> None:
     assert ask(broker, path)[0] in (400, 404)
 
 
-def test_pages_from_elsewhere_are_refused(broker: EmbeddedBroker) -> None:
+def test_requests_with_a_foreign_host_or_origin_are_refused(broker: EmbeddedBroker) -> None:
     """The console gives a page on the same port a reason to exist; foreign ones get no further for that."""
     assert ask(broker, "/", Origin="http://attacker.example.com")[0] == 403
     assert ask(broker, "/", Sec_Fetch_Site="cross-site")[0] == 403
@@ -72,7 +72,7 @@ def test_pages_from_elsewhere_are_refused(broker: EmbeddedBroker) -> None:
     assert ask(broker, board, Origin=broker.admin_url, Sec_Fetch_Site="same-origin")[0] == 200
 
 
-def test_it_can_be_left_out() -> None:
+def test_a_broker_can_run_without_the_console() -> None:
     plain = EmbeddedBroker(SETTINGS)
     try:
         assert ask(plain, "/")[0] == 404
@@ -81,7 +81,7 @@ def test_it_can_be_left_out() -> None:
         plain.close()
 
 
-def test_files_need_no_credentials_and_figures_do() -> None:
+def test_files_need_no_credentials_but_data_does() -> None:
     assert PERMISSIONS["GET", "/"] is RequiredPermission.NOTHING
     assert PERMISSIONS["GET", "/console/api/advice"] is RequiredPermission.CREDENTIALS
     guarded = EmbeddedBroker(
@@ -102,7 +102,7 @@ def test_files_need_no_credentials_and_figures_do() -> None:
         guarded.close()
 
 
-def test_no_script_or_style_is_inline_and_nothing_is_fetched_from_elsewhere() -> None:
+def test_scripts_and_styles_are_external_files_of_this_origin() -> None:
     page = (STATIC / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|\sstyle=", page)
     for path in STATIC.glob("*.*"):
@@ -110,7 +110,7 @@ def test_no_script_or_style_is_inline_and_nothing_is_fetched_from_elsewhere() ->
             assert address in ("http://www.w3.org/2000/svg",), f"{path.name} names {address}"
 
 
-def test_no_module_makes_markup_of_text() -> None:
+def test_no_script_makes_markup_from_text() -> None:
     for path in STATIC.glob("*.js"):
         found = re.findall(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", path.read_text()
@@ -118,7 +118,7 @@ def test_no_module_makes_markup_of_text() -> None:
         assert not found, f"{path.name}: {found}"
 
 
-def test_the_vendored_library_keeps_its_licence() -> None:
+def test_the_vendored_library_has_its_licence() -> None:
     licence = (STATIC / "vendor/uPlot.LICENSE").read_text()
     assert "MIT License" in licence
     assert "Leon Sorokin" in licence

@@ -49,7 +49,7 @@ def test_the_events_of_a_killed_driver_are_kept(driver: Callable[[str], None], t
         os.kill(int(log.read_text()), 0)
 
 
-def test_a_driver_that_fails_says_why_and_its_noise_stays_in_the_log(
+def test_a_failing_driver_reports_its_error_and_other_output_is_logged(
     driver: Callable[[str], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     driver("""
@@ -75,7 +75,7 @@ def test_a_driver_that_ends_by_itself_is_an_error(
         follow(JOB, tmp_path / "log", DriverProgress(), lambda told: None, kill_when=kill_when)
 
 
-def test_what_listens_may_fail_and_the_driver_is_gone(driver: Callable[[str], None], tmp_path: Path) -> None:
+def test_the_driver_is_killed_if_a_listener_fails(driver: Callable[[str], None], tmp_path: Path) -> None:
     driver("""
         print(os.getpid(), flush=True)
         print(json.dumps({"event": "caught up", "seconds": 1.0}), file=pipe, flush=True)

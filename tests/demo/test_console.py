@@ -25,7 +25,7 @@ def test_progress_without_a_terminal_is_sparse_lines(
     assert "flights 100% (lag 0 messages), delays 0% of 1,000" in lines[-1]
 
 
-def test_long_lines_are_not_broken_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_lines_are_not_broken_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     Console().line("x" * 200)
     assert "x" * 200 in capsys.readouterr().out
 

@@ -22,7 +22,7 @@ def test_values_are_json_with_nulls_for_what_is_unknown() -> None:
     assert all(isinstance(v["distance"], int) for v in values)
 
 
-def test_the_checksum_does_not_depend_on_order_and_sees_a_doubled_row() -> None:
+def test_the_checksum_ignores_order_and_detects_a_duplicate() -> None:
     values = flights.events(500).column("value").to_pylist()
     whole = flights.Checksum.of(values)
     assert whole == flights.Checksum.of(values[::-1])
@@ -30,6 +30,6 @@ def test_the_checksum_does_not_depend_on_order_and_sees_a_doubled_row() -> None:
     assert whole != flights.Checksum.of([*values[:-1], values[0]])
 
 
-def test_the_dimensions_are_there() -> None:
+def test_the_dimension_tables_have_rows() -> None:
     rows = {name: len(flights.dimension(name)) for name in flights.DIMENSIONS}
     assert rows == {"planes": 3322, "airlines": 16, "airports": 1458, "weather": 26115}

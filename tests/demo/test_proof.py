@@ -55,13 +55,13 @@ def test_the_same_windows_are_equal_in_any_order() -> None:
     ],
     ids=["lost", "doubled", "one for another", "changed in a column without a sum"],
 )
-def test_a_rollup_that_differs_is_seen(messages: list[dict[str, Any]]) -> None:
+def test_a_wrong_rollup_is_detected(messages: list[dict[str, Any]]) -> None:
     found = proof.account(PUBLISHED, PUBLISHED, WINDOWS, messages)
     assert not found["is_equal"]
     assert not found["rollup"]["is_equal"]
 
 
-def test_a_lake_that_differs_is_seen() -> None:
+def test_a_wrong_lake_is_detected() -> None:
     for rows, windows in ((Checksum(5, 1011), WINDOWS), (PUBLISHED, WINDOWS[:1])):
         found = proof.account(PUBLISHED, rows, windows, windows)
         assert not found["is_equal"]
@@ -98,7 +98,7 @@ def test_micro_batches_of_a_killed_driver_are_read(tmp_path: Path) -> None:
     assert proof.micro_batches(str(tmp_path)) == (10, 9)
 
 
-def test_airlines_by_their_punctuality() -> None:
+def test_airlines_are_sorted_by_punctuality() -> None:
     late = window(carrier="EV", airline="ExpressJet", flights=2, cancelled=0, on_time_share=0.5)
     found = proof.airlines([*WINDOWS, late])
     assert [each["airline"] for each in found] == ["JetBlue Airways", "ExpressJet"]

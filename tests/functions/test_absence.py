@@ -82,7 +82,7 @@ def away(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, times: int) 
 
 
 @pytest.mark.parametrize("method", ["create_producer", "get_topic_partitions"])
-def test_an_output_that_is_away_is_waited_for(
+def test_an_unavailable_output_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any], method: str
 ) -> None:
     asked = away(monkeypatch, method, "-out", 3)
@@ -95,7 +95,7 @@ def test_an_output_that_is_away_is_waited_for(
 
 
 @pytest.mark.parametrize("is_short", [True, False])
-def test_a_chosen_topic_that_is_away_is_waited_for(
+def test_an_unavailable_topic_chosen_by_a_call_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, is_short: bool
 ) -> None:
     away(monkeypatch, "create_producer", "-chosen", 4)
@@ -111,7 +111,7 @@ def test_a_chosen_topic_that_is_away_is_waited_for(
 
 
 @pytest.mark.parametrize("method", ["subscribe", "create_producer", "create_reader"])
-def test_a_state_that_is_away_is_waited_for(
+def test_unavailable_state_topics_are_awaited(
     place: Place, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     away(monkeypatch, method, "-state", 4)
@@ -126,7 +126,7 @@ def test_a_state_that_is_away_is_waited_for(
     assert names == [f"{settings.full_name}-state-0"]  # none is left of what failed
 
 
-def test_what_ends_the_function_is_not_waited_for() -> None:
+def test_permanent_errors_are_not_waited_for() -> None:
     async def main() -> None:
         shared: Any = SimpleNamespace(
             settings=SimpleNamespace(guarantee="ATLEAST_ONCE"), metrics=Metrics({}), failed=None
@@ -147,7 +147,7 @@ def test_what_ends_the_function_is_not_waited_for() -> None:
     asyncio.run(main())
 
 
-def test_an_output_that_is_gone_for_good_makes_no_letter_dead(place: Place, kind: dict[str, Any]) -> None:
+def test_a_deleted_output_sends_no_message_to_the_dead_letters(place: Place, kind: dict[str, Any]) -> None:
     settings = settings_of(place, **kind)
     runner = FunctionRunner(settings).start()
     place.send("a")
@@ -159,7 +159,7 @@ def test_an_output_that_is_gone_for_good_makes_no_letter_dead(place: Place, kind
     assert place.backlog(settings.subscription_name) == 5
 
 
-def test_an_output_that_needs_encryption_is_not_waited_for(
+def test_an_output_that_requires_encryption_ends_the_function(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers say so with the code of a passing trouble."""
@@ -178,7 +178,9 @@ def test_an_output_that_needs_encryption_is_not_waited_for(
 
 
 @pytest.mark.parametrize("kind", [each for each in KINDS if each != "once"], indirect=True)
-def test_a_backlog_quota_of_the_output_makes_no_letter_dead(place: Place, kind: dict[str, Any]) -> None:
+def test_a_backlog_quota_of_the_output_sends_no_message_to_the_dead_letters(
+    place: Place, kind: dict[str, Any]
+) -> None:
     base, name = place.broker.admin_url, place.topic.rpartition("/")[2]
     admin(base, "PUT", f"namespaces/public/{name}")
     quota = f"namespaces/public/{name}/backlogQuota?backlogQuotaType=destination_storage"
@@ -199,7 +201,7 @@ def test_a_backlog_quota_of_the_output_makes_no_letter_dead(place: Place, kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
-def test_an_output_that_may_not_be_written_to_any_more_ends_the_function(kind: dict[str, Any]) -> None:
+def test_losing_the_permission_to_publish_ends_the_function(kind: dict[str, Any]) -> None:
     with (
         geminga.embedded(token_secret_key=SECRET, super_user_roles=("super",), deduplication=True) as broker,
         geminga.Client(

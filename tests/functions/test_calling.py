@@ -53,7 +53,7 @@ async def _raises_async(value: str) -> Any:
 
 @BOTH
 @pytest.mark.parametrize("function", [_raises, _raises_async])
-def test_any_exception_is_a_failure_of_its_call(place: Place, guarantee: str, function: Any) -> None:
+def test_any_exception_fails_only_its_call(place: Place, guarantee: str, function: Any) -> None:
     bad = [*RAISED, "library", "midway"]
     if function is _raises_async:
         bad.append("cancels itself")
@@ -71,7 +71,7 @@ def test_any_exception_is_a_failure_of_its_call(place: Place, guarantee: str, fu
     assert place.backlog(settings.subscription_name) == 0
 
 
-def test_a_call_that_cancels_itself_and_comes_back_has_succeeded(place: Place) -> None:
+def test_a_call_that_cancels_itself_and_returns_has_succeeded(place: Place) -> None:
     async def cancels(value: str) -> str:
         task = asyncio.current_task()
         assert task is not None
@@ -108,7 +108,7 @@ def _cannot_be_sent(value: str, context: Any) -> Any:
 
 
 @BOTH
-def test_what_cannot_be_sent_is_its_calls_failure(place: Place, guarantee: str) -> None:
+def test_a_result_that_cannot_be_encoded_fails_its_call(place: Place, guarantee: str) -> None:
     """Effectively once it has to be found before the first of a call's results is sent."""
     bad = ["topic", "namespace", "key", "properties", "time", "value", "option", "context's topic",
            "context's properties", "state"]  # fmt: skip
@@ -123,7 +123,7 @@ def test_what_cannot_be_sent_is_its_calls_failure(place: Place, guarantee: str) 
     assert place.backlog(settings.subscription_name) == 0
 
 
-def test_what_a_schema_raises_is_the_failure_of_one_call(place: Place) -> None:
+def test_an_exception_of_a_schema_fails_one_call(place: Place) -> None:
     class Strange(geminga.schema.StringSchema):
         def encode(self, obj: Any) -> bytes:
             if obj == "7":

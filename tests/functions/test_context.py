@@ -9,7 +9,7 @@ import pytest
 from geminga.functions.context import Context
 
 
-def test_calls_are_pulsar_clients() -> None:
+def test_methods_have_the_signatures_of_pulsar_client() -> None:
     theirs = pytest.importorskip("pulsar").Context
     names = [name for name in vars(theirs) if not name.startswith("_")]
     assert len(names) > 25

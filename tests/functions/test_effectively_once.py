@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.mark.parametrize("known", [-1, 5])
-def test_a_broker_that_has_forgotten_a_producer_of_this_run(
+def test_a_broker_that_forgot_a_producers_ids_is_handled(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, known: int
 ) -> None:
     """Brokers forget producers after hours of absence: this does not mean that deduplication is off."""

@@ -36,7 +36,7 @@ def _optional(value: Any, extra: int = 3) -> Any:
         (lambda value, context: value, True, False, ""),
     ],
 )
-def test_callables(function: Any, takes_context: bool, is_async: bool, takes: str) -> None:
+def test_callables_are_inspected(function: Any, takes_context: bool, is_async: bool, takes: str) -> None:
     call = resolve(function)
     assert (call.takes_context, call.is_async, call.takes) == (takes_context, is_async, takes)
 
@@ -53,12 +53,12 @@ def test_callables(function: Any, takes_context: bool, is_async: bool, takes: st
         (3, "a callable"),
     ],
 )
-def test_what_cannot_be_called_is_said(function: Any, said: str) -> None:
+def test_unsuitable_callables_are_refused(function: Any, said: str) -> None:
     with pytest.raises(InvalidConfiguration, match=said):
         resolve(function)
 
 
-def test_files_and_their_neighbours(tmp_path: Path) -> None:
+def test_a_file_can_import_modules_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "neighbour_of_it.py").write_text("MARK = '?'")
     (tmp_path / "asked_in_a_file.py").write_text(
         "import neighbour_of_it\ndef ask(value): return value + neighbour_of_it.MARK"
@@ -66,7 +66,7 @@ def test_files_and_their_neighbours(tmp_path: Path) -> None:
     assert resolve(f"{tmp_path}/asked_in_a_file.py:ask").function("so") == "so?"
 
 
-def test_serdes_by_the_names_that_workers_know() -> None:
+def test_serdes_accept_the_names_of_function_workers() -> None:
     assert serde("input_serde", "serde.PickleSerDe").deserialize(b"I1\n.") == 1
     assert type(serde("input_serde", None)).__name__ == "IdentitySerDe"
     with pytest.raises(InvalidConfiguration, match="serialize"):
@@ -74,7 +74,7 @@ def test_serdes_by_the_names_that_workers_know() -> None:
     assert find("os:path.join")("a", "b") == "a/b"
 
 
-def test_what_is_no_schema_is_said_under_the_name_of_the_setting() -> None:
+def test_an_invalid_schema_is_refused_with_the_name_of_the_setting() -> None:
     for wrong in (relayed.shout, 3, "tests.functions.relayed:shout"):
         with pytest.raises(InvalidConfiguration, match=r"^output_schema=.*allowed: a schema"):
             schema("output_schema", wrong)

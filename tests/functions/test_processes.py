@@ -46,7 +46,7 @@ def _instance(settings: FunctionSettings) -> subprocess.Popen[bytes]:
         ("EFFECTIVELY_ONCE", "slowly", 1),
     ],
 )
-def test_killed_in_the_middle(
+def test_killed_processes_keep_their_guarantee(
     guarantee: str, function: str, each: int, pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
     chance = random.Random(f"{guarantee}{function}")
@@ -182,7 +182,7 @@ def test_the_second_signal_ends_all_processes_at_once(
     assert psutil.wait_procs(instances, 30)[1] == []
 
 
-def test_what_cannot_run_is_not_tried_for_ever(pulsar_broker: Any, capfd: Any) -> None:
+def test_a_process_that_cannot_start_is_not_restarted(pulsar_broker: Any, capfd: Any) -> None:
     settings = FunctionSettings(
         function="tests.functions.relayed:nothing", inputs=("a",), parallelism=2,
         service_url=pulsar_broker.service_url,

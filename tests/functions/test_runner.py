@@ -37,20 +37,20 @@ def test_each_message_has_its_result_and_is_acknowledged(place: Place, guarantee
 
 
 @BOTH
-def test_async_callables_run_at_one_time_and_keep_the_order(place: Place, guarantee: str) -> None:
+def test_async_callables_run_concurrently_and_keep_the_order(place: Place, guarantee: str) -> None:
     with FunctionRunner(place.settings(relayed.slowly, guarantee=guarantee)):
         place.send(*range(200))
         assert place.values(200) == [str(n) for n in range(200)]
 
 
-def test_results_of_async_callables_as_they_come(place: Place) -> None:
+def test_without_an_order_results_are_sent_as_they_finish(place: Place) -> None:
     with FunctionRunner(place.settings(relayed.slowly, keep_order=False)):
         place.send(*range(50))
         values = place.values(50)
     assert sorted(values, key=int) == [str(n) for n in range(50)] != values
 
 
-def test_no_more_calls_at_one_time_than_allowed(place: Place) -> None:
+def test_concurrent_calls_are_limited(place: Place) -> None:
     running = most = 0
 
     async def counted(value: str) -> str:
@@ -68,7 +68,7 @@ def test_no_more_calls_at_one_time_than_allowed(place: Place) -> None:
 
 
 @BOTH
-def test_several_results_none_and_results_with_keys(place: Place, guarantee: str) -> None:
+def test_a_call_may_return_several_results_or_none(place: Place, guarantee: str) -> None:
     with FunctionRunner(place.settings(relayed.words, guarantee=guarantee)):
         place.send("all good things", "", "end")
         results = place.results(4)
@@ -98,7 +98,7 @@ def test_at_most_once_acknowledgements_are_stored_before_the_calls(
     assert all(behind < 20 - n for n, behind in enumerate(waiting)), waiting
 
 
-def test_at_most_once_a_stop_leaves_nothing_out_that_was_acknowledged(place: Place) -> None:
+def test_at_most_once_a_stop_processes_acknowledged_messages(place: Place) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def blocks(value: str) -> str:
@@ -117,7 +117,7 @@ def test_at_most_once_a_stop_leaves_nothing_out_that_was_acknowledged(place: Pla
     assert place.values(runner.metrics.received) == [str(n) for n in range(runner.metrics.received)]
 
 
-def test_none_is_no_result(place: Place) -> None:
+def test_none_publishes_no_result(place: Place) -> None:
     with FunctionRunner(place.settings(relayed.odd)):
         place.send(1, 2, 3, 4, 5)
         assert place.values(3) == ["1", "3", "5"]
@@ -134,7 +134,7 @@ def test_a_result_may_choose_its_topic(place: Place) -> None:
 
 
 @BOTH
-def test_a_pulsar_function_finds_its_context(
+def test_a_pulsar_function_receives_its_context(
     place: Place, guarantee: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FUNCTION_TOKEN", "s3cret")
@@ -156,7 +156,7 @@ def test_a_pulsar_function_finds_its_context(
     assert 'metric="length"' in runner.metrics.exposition()
 
 
-def test_state_is_there_again_and_counters_of_instances_add_up(place: Place) -> None:
+def test_state_survives_a_restart_and_counters_of_instances_add_up(place: Place) -> None:
     seen: list[tuple[int, Any]] = []
 
     def count(value: str, context: Any) -> None:
@@ -186,7 +186,7 @@ def test_state_is_there_again_and_counters_of_instances_add_up(place: Place) -> 
     assert seen[-1][0] == 2 + 40 + 2, both
 
 
-def test_a_failing_call_leaves_no_state_and_no_message_behind(place: Place) -> None:
+def test_a_failing_call_changes_no_state_and_publishes_nothing(place: Place) -> None:
     tries: list[int] = []
 
     def fails_once(value: str, context: Any) -> str:
@@ -205,7 +205,7 @@ def test_a_failing_call_leaves_no_state_and_no_message_behind(place: Place) -> N
 
 
 @BOTH
-def test_what_fails_for_good_goes_to_the_dead_letters(place: Place, guarantee: str) -> None:
+def test_messages_that_keep_failing_go_to_the_dead_letters(place: Place, guarantee: str) -> None:
     settings = place.settings(
         relayed.fails_on_seven,
         guarantee=guarantee,
@@ -221,7 +221,7 @@ def test_what_fails_for_good_goes_to_the_dead_letters(place: Place, guarantee: s
 
 
 @BOTH
-def test_dead_letters_go_where_no_topic_is_named(place: Place, guarantee: str) -> None:
+def test_dead_letters_have_a_default_topic(place: Place, guarantee: str) -> None:
     settings = place.settings(relayed.fails_on_seven, guarantee=guarantee, max_message_retries=1)
     with FunctionRunner(settings):
         place.send(7)
@@ -230,7 +230,7 @@ def test_dead_letters_go_where_no_topic_is_named(place: Place, guarantee: str) -
 
 
 @BOTH
-def test_what_fails_is_tried_again(place: Place, guarantee: str) -> None:
+def test_failed_messages_are_retried(place: Place, guarantee: str) -> None:
     relayed._seen.clear()
     with FunctionRunner(place.settings(relayed.fails_twice_on_three, guarantee=guarantee)):
         place.send(*range(10))
@@ -240,7 +240,7 @@ def test_what_fails_is_tried_again(place: Place, guarantee: str) -> None:
         assert values == sorted(values)  # nothing goes past what is tried again
 
 
-def test_a_result_that_is_too_big_is_the_failure_of_its_call(place: Place) -> None:
+def test_a_result_that_is_too_big_fails_its_call(place: Place) -> None:
     def grow(value: str) -> bytes:
         return bytes(6_000_000) if value == "big" else value.encode()
 
@@ -256,7 +256,9 @@ def test_a_result_that_is_too_big_is_the_failure_of_its_call(place: Place) -> No
         place.topic += "2"
 
 
-def test_no_letter_is_dead_because_the_broker_is_away(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_broker_sends_no_message_to_the_dead_letters(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, asked = EffectivelyOnce._partition, 0
 
     async def away(self: Any, *given: Any) -> str:
@@ -277,7 +279,7 @@ def test_no_letter_is_dead_because_the_broker_is_away(place: Place, monkeypatch:
 
 
 @pytest.mark.parametrize("guarantee", ["ATLEAST_ONCE", "EFFECTIVELY_ONCE"])
-def test_a_record_that_is_too_big_is_the_failure_of_its_call(place: Place, guarantee: str) -> None:
+def test_a_record_that_is_too_big_fails_its_call(place: Place, guarantee: str) -> None:
     def grow(value: str) -> Any:
         return Reading("x" * 6_000_000 if value == "big" else value, 1.0)
 
@@ -291,7 +293,7 @@ def test_a_record_that_is_too_big_is_the_failure_of_its_call(place: Place, guara
         assert place.values(1, "-dead") == ["big"]
 
 
-def test_serdes_and_schemas(place: Place) -> None:
+def test_serdes_decode_inputs_and_encode_results(place: Place) -> None:
     settings = place.settings(
         "tests.functions.relayed.AddToPair", input_serde="tests.functions.relayed.PairSerDe",
         output_serde="tests.functions.relayed.PairSerDe",
@@ -308,7 +310,7 @@ class Reading:
 
 
 @BOTH
-def test_schemas_in_and_out(place: Place, guarantee: str) -> None:
+def test_schemas_decode_inputs_and_encode_results(place: Place, guarantee: str) -> None:
     def warmer(reading: Any) -> Any:
         return Reading(reading.name, reading.degrees + 1)
 
@@ -322,7 +324,7 @@ def test_schemas_in_and_out(place: Place, guarantee: str) -> None:
         assert consumer.receive(30_000).value() == Reading("a", 2.5)
 
 
-def test_tables(place: Place) -> None:
+def test_tables_are_processed(place: Place) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.compute as pc
 
@@ -353,7 +355,7 @@ def test_a_failed_table_is_redelivered(place: Place) -> None:
         assert sorted(place.values(10), key=int) == [str(n) for n in range(10)]
 
 
-def test_stopping_acknowledges_nothing_that_has_no_result(place: Place) -> None:
+def test_stopping_acknowledges_only_messages_with_results(place: Place) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def blocks(value: str) -> str:
@@ -376,7 +378,7 @@ def test_stopping_acknowledges_nothing_that_has_no_result(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "table"])
-def test_a_call_that_does_not_end_is_given_up(place: Place, kind: str) -> None:
+def test_a_call_that_does_not_end_is_abandoned_when_stopping(place: Place, kind: str) -> None:
     """A stop ends in time: messages in flight are redelivered."""
     entered, leave = threading.Event(), threading.Event()
 
@@ -404,7 +406,7 @@ def test_a_call_that_does_not_end_is_given_up(place: Place, kind: str) -> None:
 
 
 @pytest.mark.parametrize("function", [relayed.fails_on_seven, relayed.fails_on_seven_async])
-def test_stopping_while_a_call_is_repeated_in_place(place: Place, function: Any) -> None:
+def test_stopping_ends_the_retries_of_a_call(place: Place, function: Any) -> None:
     settings = place.settings(function, guarantee="EFFECTIVELY_ONCE", retry_delay_ms=10)
     with FunctionRunner(settings) as runner:
         place.send(*range(10))
@@ -413,7 +415,7 @@ def test_stopping_while_a_call_is_repeated_in_place(place: Place, function: Any)
     assert place.backlog(settings.subscription_name) == 3
 
 
-def test_an_output_that_is_gone_for_good_ends_the_function(place: Place) -> None:
+def test_a_deleted_output_ends_the_function(place: Place) -> None:
     settings = place.settings(relayed.shout, retry_delay_ms=10, max_message_retries=1)
     runner = FunctionRunner(settings).start()
     place.send(1)
@@ -425,7 +427,7 @@ def test_an_output_that_is_gone_for_good_ends_the_function(place: Place) -> None
     assert place.backlog(settings.subscription_name) == 1  # not among the dead letters
 
 
-def test_a_state_that_cannot_be_followed_ends_the_function(place: Place) -> None:
+def test_a_state_topic_that_cannot_be_read_ends_the_function(place: Place) -> None:
     def count(value: str, context: Any) -> str:
         context.incr_counter("n", 1)
         return str(context.get_counter("n"))
@@ -440,7 +442,7 @@ def test_a_state_that_cannot_be_followed_ends_the_function(place: Place) -> None
         runner.wait(60)
 
 
-def test_a_log_line_that_cannot_be_made_is_dropped(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unformattable_log_lines_are_dropped(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     def says(value: str, context: Any) -> str:
         context.get_logger().error("%d things", "no number")
         return value
@@ -474,7 +476,7 @@ def test_a_function_may_close_its_own_runner(place: Place) -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_partitioned_topics_effectively_once(place: Place, partitions: int) -> None:
+def test_partitioned_topics_are_processed_effectively_once(place: Place, partitions: int) -> None:
     path = place.topic.replace("://", "/")
     for name in (path, path + "-out"):
         request = urllib.request.Request(
@@ -490,7 +492,7 @@ def test_partitioned_topics_effectively_once(place: Place, partitions: int) -> N
         assert sorted(place.values(300)) == sorted(f"{n}!" for n in range(300))
 
 
-def test_partitions_that_move_between_instances_effectively_once(place: Place) -> None:
+def test_moved_partitions_are_processed_effectively_once(place: Place) -> None:
     path = place.topic.replace("://", "/")
     request = urllib.request.Request(
         f"{place.broker.admin_url}/admin/v2/{path}/partitions", b"4", method="PUT",
@@ -527,7 +529,7 @@ def test_partitions_that_move_between_instances_effectively_once(place: Place) -
     second.close()
 
 
-def test_effectively_once_says_when_the_broker_does_not_deduplicate() -> None:
+def test_effectively_once_without_deduplication_is_an_error() -> None:
     with geminga.embedded() as broker, broker.client() as client:
         client.create_producer("in").send(b"1")
         runner = FunctionRunner(

@@ -23,9 +23,7 @@ def _settling(flows: list[Any], max_pending: int = 1000) -> PendingResults:
     return PendingResults(SimpleNamespace(settings=settings), consumer)  # type: ignore[arg-type]
 
 
-def test_the_larger_messages_and_results_are_the_fewer_may_be_in_flight(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_larger_messages_lower_the_number_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "PENDING_BYTES_MAX", 1_000_000)
 
     async def main() -> None:
@@ -54,9 +52,7 @@ def test_the_larger_messages_and_results_are_the_fewer_may_be_in_flight(
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_large_messages_are_not_taken_before_there_is_room(
-    place: Place, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_messages_wait_for_memory(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "PENDING_BYTES_MAX", 1_000_000)
     leave = threading.Event()
 
@@ -78,9 +74,7 @@ def test_large_messages_are_not_taken_before_there_is_room(
         assert place.values(60) == [f"{n:05}" for n in range(60)]
 
 
-def test_topics_made_of_data_do_not_have_ever_more_producers(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_producers_of_chosen_topics_are_limited(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "PRODUCERS_MAX", 3)
     counts: list[int] = []
 

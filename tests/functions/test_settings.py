@@ -33,7 +33,7 @@ resources: {cpu: 1}
 """
 
 
-def test_a_file_with_pulsar_admins_names(tmp_path: Path) -> None:
+def test_files_with_pulsar_admins_names_are_read(tmp_path: Path) -> None:
     file = tmp_path / "function.yaml"
     file.write_text(YAML)
     settings = from_config(read_config(file), parallelism=4)
@@ -50,7 +50,7 @@ def test_a_file_with_pulsar_admins_names(tmp_path: Path) -> None:
     assert FunctionSettings.from_json(settings.to_json()) == settings
 
 
-def test_schemas_by_pulsars_names() -> None:
+def test_schemas_accept_pulsars_names() -> None:
     specs = {"a": {"schemaType": "STRING", "schemaProperties": {}, "serdeClassName": ""}}
     settings = from_config({"className": "a.B", "inputSpecs": specs, "outputSchemaType": "string"})
     assert settings.input_schema == settings.output_schema == "geminga.schema:StringSchema"
@@ -59,7 +59,7 @@ def test_schemas_by_pulsars_names() -> None:
     )
 
 
-def test_a_module_beside_the_file(tmp_path: Path) -> None:
+def test_a_class_name_is_resolved_in_the_given_file(tmp_path: Path) -> None:
     settings = from_config({"py": "code.py", "className": "code.Shout", "inputs": ["a"], "autoAck": False})
     assert (settings.function, settings.guarantee, settings.name) == ("code.py:Shout", "MANUAL", "Shout")
 
@@ -83,12 +83,12 @@ def test_a_module_beside_the_file(tmp_path: Path) -> None:
         ({"className": "a.B", "inputs": {"a": 1}, "name": "x/y"}, "name='x/y'"),
     ],
 )
-def test_what_is_wrong_is_named(config: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_named(config: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfiguration, match=said):
         from_config(config)
 
 
-def test_other_processes_get_callables_by_name() -> None:
+def test_callables_are_passed_to_other_processes_by_name() -> None:
     settings = FunctionSettings(function=relayed.shout, inputs=("a",))
     assert FunctionSettings.from_json(settings.to_json()).function == "tests.functions.relayed:shout"
     with pytest.raises(InvalidConfiguration, match="module:name"):

@@ -53,7 +53,7 @@ def _messages(admin: geminga.Admin, topic: str) -> int:
         return 0
 
 
-def test_policies_of_a_state_topic_that_somebody_has_set_stay(small_ledgers: Place) -> None:
+def test_existing_policies_of_a_state_topic_are_kept(small_ledgers: Place) -> None:
     place = small_ledgers
     settings = place.settings(keep, connection={"admin_url": place.broker.admin_url})
     topic = f"{settings.tenant}/{settings.namespace}/{settings.name}-state"

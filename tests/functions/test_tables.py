@@ -82,7 +82,7 @@ def _too_big(table: Any) -> Any:
     "function",
     [_raises, _panics, _cancels_itself, _exits, _no_table, _no_value, _numbers, _strange_keys, _too_big],
 )
-def test_one_row_that_fails_takes_no_other_with_it(place: Place, function: Any) -> None:
+def test_a_failing_row_does_not_fail_other_rows(place: Place, function: Any) -> None:
     settings = place.settings(
         function,
         arrow=True,
@@ -115,7 +115,7 @@ def test_if_every_call_fails_calls_are_limited_and_all_rows_are_redelivered(plac
         assert sorted(place.values(500), key=int) == [str(n) for n in range(500)]
 
 
-def test_tables_whose_output_is_gone_for_good_end_the_function(place: Place) -> None:
+def test_a_deleted_output_of_tables_ends_the_function(place: Place) -> None:
     settings = place.settings(_raises, arrow=True, retry_delay_ms=10)
     runner = FunctionRunner(settings).start()
     place.send(1)

@@ -32,7 +32,7 @@ def test_calls_run_in_order_and_raise_their_exceptions() -> None:
     asyncio.run(main())
 
 
-def test_nothing_of_a_call_is_held_until_the_next_one() -> None:
+def test_a_finished_call_is_freed_before_the_next_one() -> None:
     async def main() -> None:
         thread = CallingThread("calls")
         thing = Thing()
@@ -74,7 +74,7 @@ def test_the_result_of_a_cancelled_call_is_dropped() -> None:
     assert not thread.thread.is_alive()
 
 
-def test_a_call_that_never_comes_back_keeps_no_process_alive() -> None:
+def test_a_call_that_never_returns_does_not_keep_the_process_alive() -> None:
     program = """
 import asyncio, threading
 from geminga.functions.thread import CallingThread

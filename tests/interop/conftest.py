@@ -55,11 +55,11 @@ def pulsar_home() -> Path:
 
 @pytest.fixture(scope="session")
 def apache_pulsar(pulsar_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApachePulsar]:
-    """Batch-index acknowledgement is on, so that both ways of acknowledging a batch are met.
+    """Apache Pulsar in standalone mode. Batch-index acknowledgement is on, so that tests cover both kinds.
 
-    Tenants and namespaces may be deleted with all that is in them, as Geminga's may without a setting. Topics
-    that nobody uses for a minute stay: how long a test takes does not decide whether its topic is there. The
-    statistics of the whole broker, which are a minute old otherwise, are of the last seconds.
+    Tenants and namespaces may be deleted with their contents, as Geminga's may without a setting. Inactive
+    topics are kept, so that a slow test does not lose its topic. The broker's statistics, a minute old by
+    default, are a few seconds old.
     """
     folder = tmp_path_factory.mktemp("apache-pulsar")
     with ApachePulsar.start(

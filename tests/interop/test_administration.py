@@ -26,5 +26,7 @@ def admin(apache_pulsar: ApachePulsar) -> Iterator[geminga.Admin]:
 
 
 @pytest.mark.parametrize("check", suite.CHECKS)
-def test_the_suite(admin: geminga.Admin, apache_pulsar: ApachePulsar, check: str) -> None:
+def test_each_administration_check_passes_on_apache_pulsar(
+    admin: geminga.Admin, apache_pulsar: ApachePulsar, check: str
+) -> None:
     suite.CHECKS[check](admin, apache_pulsar)

@@ -15,7 +15,7 @@ TOOL = Path(__file__).parents[2] / "tools/apache_routes.py"
 
 
 @pytest.mark.skipif(shutil.which("javap") is None, reason="javap comes with a JDK, not with a JRE")
-def test_the_list_is_what_the_classes_say(pulsar_home: Path) -> None:
+def test_the_list_of_routes_equals_the_annotations_of_apache_pulsars_classes(pulsar_home: Path) -> None:
     specification = importlib.util.spec_from_file_location("apache_routes", TOOL)
     assert specification is not None
     assert specification.loader is not None

@@ -48,7 +48,7 @@ def _receive(consumer: Any, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("batching", [True, False])
-def test_the_witness_reads_what_we_publish(
+def test_pulsar_client_reads_what_we_publish(
     ours: geminga.Client, witness: Any, topic: Topic, compression: str, batching: bool
 ) -> None:
     name = topic("publish")
@@ -80,7 +80,7 @@ def test_the_witness_reads_what_we_publish(
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_we_read_what_the_witness_publishes(
+def test_we_read_what_pulsar_client_publishes(
     ours: geminga.Client, witness: Any, topic: Topic, compression: str
 ) -> None:
     name = topic("receive")
@@ -103,7 +103,7 @@ def test_we_read_what_the_witness_publishes(
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
-def test_subscription_types(ours: geminga.Client, topic: Topic, kind: str) -> None:
+def test_every_subscription_type_receives_all_messages(ours: geminga.Client, topic: Topic, kind: str) -> None:
     name = topic("types")
     consumers = [
         ours.subscribe(name, "s", consumer_type=geminga.ConsumerType[kind], consumer_name=f"c{i}")
@@ -144,7 +144,7 @@ def test_acknowledged_messages_stay_acknowledged(ours: geminga.Client, topic: To
     again.close()
 
 
-def test_partitioned_topics_and_keys(
+def test_each_key_is_sent_to_the_partition_that_pulsar_client_chooses(
     ours: geminga.Client, witness: Any, apache_pulsar: ApachePulsar, topic: Topic
 ) -> None:
     """Every key lands on the partition where pulsar-client puts it."""
@@ -166,7 +166,7 @@ def test_partitioned_topics_and_keys(
     consumer.close()
 
 
-def test_reader_and_seek(ours: geminga.Client, topic: Topic) -> None:
+def test_a_reader_reads_all_and_seeks(ours: geminga.Client, topic: Topic) -> None:
     name = topic("reader")
     with ours.create_producer(name) as producer:
         ids = [producer.send(f"{i}".encode()) for i in range(10)]
@@ -183,7 +183,7 @@ def test_reader_and_seek(ours: geminga.Client, topic: Topic) -> None:
     reader.close()
 
 
-def test_negative_acknowledgement_comes_back(ours: geminga.Client, topic: Topic) -> None:
+def test_a_negatively_acknowledged_message_is_delivered_again(ours: geminga.Client, topic: Topic) -> None:
     name = topic("nack")
     consumer = ours.subscribe(
         name, "s", consumer_type=geminga.ConsumerType.Shared, negative_ack_redelivery_delay_ms=200
@@ -199,7 +199,7 @@ def test_negative_acknowledgement_comes_back(ours: geminga.Client, topic: Topic)
     consumer.close()
 
 
-def test_columns(ours: geminga.Client, witness: Any, topic: Topic) -> None:
+def test_messages_are_received_as_columns(ours: geminga.Client, witness: Any, topic: Topic) -> None:
     import pyarrow as pa
 
     name = topic("columns")
@@ -225,7 +225,7 @@ def test_columns(ours: geminga.Client, witness: Any, topic: Topic) -> None:
     other.close()
 
 
-def test_errors_have_the_names_of_the_broker(ours: geminga.Client, topic: Topic) -> None:
+def test_errors_of_the_broker_are_raised_by_their_names(ours: geminga.Client, topic: Topic) -> None:
     name = topic("busy")
     holder = ours.subscribe(name, "s")
     with pytest.raises(geminga.exceptions.ConsumerBusy):
@@ -279,7 +279,7 @@ def test_failover_follows_priority_and_notifies_listeners(ours: geminga.Client, 
     second.close()
 
 
-def test_statistics_of_a_consumer(ours: geminga.Client, topic: Topic) -> None:
+def test_statistics_of_a_consumer_show_its_permits(ours: geminga.Client, topic: Topic) -> None:
     consumer = ours.subscribe(
         topic("statistics"), "s", geminga.ConsumerType.Shared, receiver_queue_size=10,
         broker_consumer_stats_cache_time_ms=0,
@@ -339,10 +339,10 @@ def test_shared_consumers_of_a_higher_priority_come_first(ours: geminga.Client, 
     low.close()
 
 
-def test_nothing_of_before_a_redelivery_comes_after_it(ours: geminga.Client, topic: Topic) -> None:
-    """Epochs: what was on its way when everything was asked for again is dropped, and nothing is skipped.
+def test_messages_in_flight_at_a_redelivery_request_are_dropped(ours: geminga.Client, topic: Topic) -> None:
+    """Epochs: messages in flight at a request for redelivery are dropped, and none is skipped.
 
-    Apache Pulsar 4.0.4 does skip when a read is under way, see `geminga.consumer.rewind`, or goes back twice.
+    While a read is in flight Apache Pulsar 4.0.4 skips messages or rewinds twice: `geminga.consumer.rewind`.
     """
     name = topic("epochs")
     consumer = ours.subscribe(name, "s", receiver_queue_size=50)

@@ -85,10 +85,10 @@ def publish(client: pulsar.Client, topic: str) -> None:
 
 
 def given(client: pulsar.Client, topic: str, *, compacted: bool = True) -> list[Given]:
-    """Key, payload and batch index of what a reader is given before it says that there is no more.
+    """Return key, payload and batch index of the messages that a reader gets until none is available.
 
-    Without values that are empty: ``pulsar-client`` hands out those that are marked as compacted out, and
-    Apache Pulsar does not count deletions at a topic's end as seen, so that they come again.
+    Leave out empty values: ``pulsar-client`` returns messages marked as compacted out, and Apache Pulsar does
+    not count deletions at a topic's end as seen, so that it delivers them again.
     """
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=compacted)
     found = []
@@ -152,14 +152,18 @@ def history(service_url: str, admin: Admin, topic: str) -> list[list[Given]]:
         client.close()
 
 
-def test_readers_are_given_the_same(apache_pulsar: ApachePulsar, ours: Any, topic: Topic) -> None:
+def test_readers_of_a_compacted_topic_get_the_same_from_both_brokers(
+    apache_pulsar: ApachePulsar, ours: Any, topic: Topic
+) -> None:
     name = topic("compacted")
     theirs = history(apache_pulsar.service_url, Admin(apache_pulsar.admin_url), name)
     assert history(ours.service_url, Admin(ours.admin_url), name) == theirs
     assert [pair[1] for pair in theirs[0]] == [b"s10", b"s11", b"b5", b"b6", b"again"]
 
 
-def test_admin_answers_the_same(apache_pulsar: ApachePulsar, ours: Any, topic: Topic) -> None:
+def test_both_brokers_give_the_same_answers_about_compaction(
+    apache_pulsar: ApachePulsar, ours: Any, topic: Topic
+) -> None:
     plain, parts = topic("plain"), topic("parts")
     answers = []
     for broker in (apache_pulsar, ours):
@@ -185,7 +189,7 @@ def test_admin_answers_the_same(apache_pulsar: ApachePulsar, ours: Any, topic: T
     assert answers[1] == answers[0]
 
 
-def test_java_tools(pulsar_home: Path, ours: Any, topic: Topic) -> None:
+def test_pulsar_admin_compacts_a_topic_of_geminga(pulsar_home: Path, ours: Any, topic: Topic) -> None:
     """``pulsar-admin topics compact`` and ``compaction-status`` on our broker."""
     name = topic("java")
 

@@ -73,7 +73,7 @@ def console(apache_pulsar: ApachePulsar) -> Iterator[Console]:
     assert running.close() == 0
 
 
-def test_a_stuck_subscription_of_an_apache_pulsar(
+def test_the_console_shows_a_stuck_subscription_of_apache_pulsar(
     apache_pulsar: ApachePulsar, console: Console, topic: Callable[[str], str]
 ) -> None:
     name = topic("console")
@@ -118,7 +118,7 @@ def test_a_stuck_subscription_of_an_apache_pulsar(
         producer.close()
 
 
-def test_the_broker_of_an_apache_pulsar(console: Console) -> None:
+def test_the_console_shows_the_version_of_apache_pulsar(console: Console) -> None:
     assert console.get("/admin/v2/geminga/overview")["version"].startswith("Apache Pulsar 4.")
     assert console.get("/admin/v2/geminga/happenings") == []
 

@@ -1,4 +1,4 @@
-"""What we publish, in every combination of settings, read by the Java client and by pulsar-client.
+"""Messages published by Geminga with each combination of settings, read by the Java client and pulsar-client.
 
 Compression × batching type or chunks × key × schema × encryption: 160 topics on a real Apache Pulsar. The
 Java client's tool reads them all in one process, by pattern.
@@ -80,7 +80,7 @@ def published(apache_pulsar: ApachePulsar, prefix: str) -> Iterator[list[Publish
         yield everything
 
 
-def test_the_java_client_reads_them_all(
+def test_the_java_client_reads_all_variants(
     apache_pulsar: ApachePulsar, published: list[Published], prefix: str
 ) -> None:
     output = apache_pulsar.tool(
@@ -93,7 +93,7 @@ def test_the_java_client_reads_them_all(
     assert sorted(seen) == sorted(content for one in published for content in one.contents)
 
 
-def test_pulsar_client_reads_them_all(apache_pulsar: ApachePulsar, published: list[Published]) -> None:
+def test_pulsar_client_reads_all_variants(apache_pulsar: ApachePulsar, published: list[Published]) -> None:
     client = pulsar.Client(apache_pulsar.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     reader = pulsar.CryptoKeyReader(str(PUBLIC), str(PRIVATE))
     for one in published:

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_function_written_for_pulsar_client(
+def test_a_function_written_for_pulsar_client_runs(
     apache_pulsar: Any, topic: Callable[[str], str], tmp_path: Path
 ) -> None:
     pytest.importorskip("pulsar")
@@ -52,7 +52,9 @@ def test_a_function_written_for_pulsar_client(
                 assert aside.receive(60_000).properties() == {"p": "q"}
 
 
-def test_killed_in_the_middle_with_deduplication(apache_pulsar: Any, topic: Callable[[str], str]) -> None:
+def test_a_killed_function_with_deduplication_writes_each_result_once(
+    apache_pulsar: Any, topic: Callable[[str], str]
+) -> None:
     where, count, chance = topic("function-killed"), 20_000, random.Random(3)
     settings = FunctionSettings(
         function="tests.functions.relayed:shout", inputs=(where,), output=where + "-out",

@@ -71,7 +71,9 @@ def as_file(tmp_path: Path) -> Callable[[bytes], str]:
 
 
 @pytest.mark.parametrize("kind", sorted(FILES))
-def test_encrypted_by_java(client: geminga.Client, tool: Tool, topic: Topic, kind: str) -> None:
+def test_messages_encrypted_by_java_are_decrypted(
+    client: geminga.Client, tool: Tool, topic: Topic, kind: str
+) -> None:
     name, (public, private) = topic("encrypted"), FILES[kind]
     consumer = client.subscribe(name, "s", crypto_key_reader=CryptoKeyReader("", str(private)))
     tool("produce", name, "-m", "a secret", "-n", "3", "-ekn", "orders", "-ekv", public.as_uri())
@@ -84,7 +86,9 @@ def test_encrypted_by_java(client: geminga.Client, tool: Tool, topic: Topic, kin
 
 
 @pytest.mark.parametrize("kind", sorted(FILES))
-def test_encrypted_for_java(client: geminga.Client, tool: Tool, topic: Topic, kind: str) -> None:
+def test_messages_encrypted_by_us_are_decrypted_by_java(
+    client: geminga.Client, tool: Tool, topic: Topic, kind: str
+) -> None:
     name, (public, private) = topic("encrypted"), FILES[kind]
     client.subscribe(name, "java", initial_position=Earliest).close()
     reader = CryptoKeyReader(str(public), "")
@@ -115,7 +119,7 @@ class Reading(schema.Record):
 
 
 @pytest.mark.parametrize("kind", ["avro", "json"])
-def test_records_of_java(
+def test_records_written_by_java_are_read(
     client: geminga.Client, tool: Tool, topic: Topic, as_file: Callable[[bytes], str], kind: str
 ) -> None:
     name = topic(kind)
@@ -131,7 +135,7 @@ def test_records_of_java(
 
 
 @pytest.mark.parametrize("kind", ["avro", "json"])
-def test_records_for_java(client: geminga.Client, tool: Tool, topic: Topic, kind: str) -> None:
+def test_our_records_are_read_by_java(client: geminga.Client, tool: Tool, topic: Topic, kind: str) -> None:
     name = topic(kind)
     client.subscribe(name, "java", initial_position=Earliest).close()
     ours = schema.AvroSchema(Reading) if kind == "avro" else schema.JsonSchema(Reading)
@@ -140,7 +144,7 @@ def test_records_for_java(client: geminga.Client, tool: Tool, topic: Topic, kind
 
 
 @pytest.mark.parametrize("encoding", list(schema.KeyValueEncodingType))
-def test_pairs_of_java(
+def test_key_value_pairs_written_by_java_are_read(
     client: geminga.Client,
     tool: Tool,
     topic: Topic,
@@ -162,7 +166,7 @@ def test_pairs_of_java(
 
 
 @pytest.mark.parametrize("encoding", list(schema.KeyValueEncodingType))
-def test_pairs_for_java(
+def test_key_value_pairs_written_by_us_are_read_by_java(
     client: geminga.Client, tool: Tool, topic: Topic, encoding: schema.KeyValueEncodingType
 ) -> None:
     name = topic("pairs")

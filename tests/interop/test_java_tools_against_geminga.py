@@ -58,7 +58,7 @@ def admin(broker: Any, pulsar_home: Path) -> Iterator[Tool]:
     process.close()
 
 
-def test_admin_tenants_and_namespaces(admin: Tool) -> None:
+def test_pulsar_admin_manages_tenants_and_namespaces(admin: Tool) -> None:
     admin("tenants", "create", "acme")
     assert "acme" in admin("tenants", "list").split()
     admin("namespaces", "create", "acme/orders")
@@ -71,7 +71,7 @@ def test_admin_tenants_and_namespaces(admin: Tool) -> None:
     assert "acme" not in admin("tenants", "list").split()
 
 
-def test_admin_topics(admin: Tool, topic: Topic) -> None:
+def test_pulsar_admin_manages_topics(admin: Tool, topic: Topic) -> None:
     name = topic("admin")
     admin("topics", "create-partitioned-topic", "-p", "3", name)
     assert name in admin("topics", "list-partitioned-topics", "public/default")
@@ -109,7 +109,7 @@ def test_we_produce_and_the_java_client_consumes(tool: Tool, broker: Any, topic:
     assert sorted(re.findall(r"from python (\d+)", output), key=int) == [str(i) for i in range(20)]
 
 
-def test_java_admin_resets_a_cursor_for_our_consumer(tool: Tool, broker: Any, topic: Topic) -> None:
+def test_pulsar_admin_resets_the_cursor_of_our_consumer(tool: Tool, broker: Any, topic: Topic) -> None:
     name = topic("reset")
     with broker.client() as client:
         with client.create_producer(name) as producer:

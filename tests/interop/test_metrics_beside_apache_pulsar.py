@@ -100,7 +100,7 @@ def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def test_series_mean_the_same(
+def test_metrics_of_both_brokers_have_the_same_values(
     apache_pulsar: ApachePulsar, topic: Callable[[str], str], tmp_path: Path
 ) -> None:
     name = topic("metrics")

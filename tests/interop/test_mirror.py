@@ -82,7 +82,7 @@ def _read_on(url: str, topic: str, subscription: str, count: int, **options: Any
         client.close()
 
 
-def test_to_apache_pulsar_and_back(
+def test_a_topic_is_mirrored_to_apache_pulsar_and_back(
     apache_pulsar: ApachePulsar, broker: Any, topic: Callable[[str], str]
 ) -> None:
     pulsar = pytest.importorskip("pulsar")
@@ -135,7 +135,9 @@ def _record() -> Any:
     return type("Row", (Record,), {"a": Integer()})
 
 
-def test_from_apache_pulsar(apache_pulsar: ApachePulsar, broker: Any, topic: Callable[[str], str]) -> None:
+def test_a_topic_of_apache_pulsar_is_mirrored_to_geminga(
+    apache_pulsar: ApachePulsar, broker: Any, topic: Callable[[str], str]
+) -> None:
     name = topic("mirror-from")
     apache = cluster(apache_pulsar)
     with broker.client() as there, apache.client() as here:
@@ -192,7 +194,7 @@ def _with_kills(
                 assert stored(there, part) == stored(here, part)
 
 
-def test_a_mirror_to_apache_pulsar_is_killed(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
+def test_a_killed_mirror_to_apache_pulsar_continues(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
     def unload(namespace: str) -> None:
         with geminga.Admin(apache_pulsar.admin_url) as admin:
             admin.namespaces.unload(namespace)
@@ -203,7 +205,9 @@ def test_a_mirror_to_apache_pulsar_is_killed(apache_pulsar: ApachePulsar, tmp_pa
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3))
-def test_apache_pulsar_is_killed(pulsar_home: Path, tmp_path: Path, seed: int) -> None:
+def test_a_mirror_continues_after_apache_pulsar_was_killed(
+    pulsar_home: Path, tmp_path: Path, seed: int
+) -> None:
     with ApachePulsar.start(pulsar_home, tmp_path / "apache") as apache:
 
         def kill(_: str) -> None:

@@ -65,7 +65,7 @@ def until(what: Callable[[], Any]) -> None:
         time.sleep(0.05)
 
 
-def test_transactions(pulsar_home: Path, source: ApachePulsar) -> None:
+def test_no_message_of_an_aborted_transaction_is_mirrored(pulsar_home: Path, source: ApachePulsar) -> None:
     java = Transactions(pulsar_home, source.service_url)
     with geminga.embedded(cluster="home") as target:
         try:

@@ -104,7 +104,7 @@ def test_pulsar_admin_offloads_to_an_object_store_and_pulsar_client_reads_it(
 
 @pytest.mark.long
 @pytest.mark.parametrize("compression", ["ZLIB", "ZSTD"])
-def test_batches_of_the_java_client_come_back(
+def test_offloaded_batches_of_the_java_client_are_restored_byte_for_byte(
     compression: str, topic: Topic, pulsar_home: Path, tmp_path: Path
 ) -> None:
     """Java's ZLIB can be repeated, so that its bytes are not kept; its ZSTD is a library of its own."""

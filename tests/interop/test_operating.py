@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("check", suite.CHECKS)
-def test_the_suite(apache_pulsar: ApachePulsar, tmp_path: Path, check: str) -> None:
+def test_each_operating_check_passes_on_apache_pulsar(
+    apache_pulsar: ApachePulsar, tmp_path: Path, check: str
+) -> None:
     run = suite.runner(suite.environment_of(apache_pulsar, tmp_path))
     found = suite.CHECKS[check]
     more = [tmp_path] if "folder" in inspect.signature(found).parameters else []

@@ -24,7 +24,7 @@ def script() -> ModuleType:
     return module
 
 
-def test_a_worker_that_dies_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_rows_are_complete_and_single_after_a_worker_dies(tmp_path: Path) -> None:
     found = script().run(tmp_path, rows=12_000)
     assert found["is_equal"], found
     assert found["written"] == 12_000
@@ -32,14 +32,14 @@ def test_a_worker_that_dies_loses_and_doubles_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_cluster_of_two_apache_brokers(tmp_path: Path, pulsar_home: Path) -> None:
+def test_rows_are_complete_and_single_with_two_apache_brokers(tmp_path: Path, pulsar_home: Path) -> None:
     found = script().run(tmp_path, rows=12_000, apache_pulsar=pulsar_home)
     assert found["is_equal"], found
     assert found["written"] == 12_000
     assert 0 < found["written_at_kill"] < 12_000, "the worker died when all was done"
 
 
-def test_the_page_names_the_packages_that_are_tested() -> None:
+def test_the_page_names_the_tested_packages() -> None:
     page = (ROOT / "docs/past-one-machine.md").read_text()
     assert spark_cluster.S3A_PACKAGES in page
     assert spark_cluster.S3A_EXCLUDES in page

@@ -52,7 +52,7 @@ class World:
     project: Path = Path()
 
     def publish(self, count: int) -> None:
-        """The next flights, keyed by carrier, with the hour as event time; and one message that is none."""
+        """Publish the next flights, keyed by carrier, the hour as event time, and one malformed message."""
         producer = self.client.create_producer(
             TOPIC, batching_enabled=True, batching_max_messages=50, block_if_queue_full=True
         )
@@ -178,7 +178,7 @@ def test_replay_publishes_the_table_in_the_order_of_its_time(ingested: World, tm
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_path: Path) -> None:
+def test_backfill_has_no_gap_and_no_duplicate_at_the_boundary(ingested: World, tmp_path: Path) -> None:
     ingested.publish(300)
     project = tmp_path / "all"
     answers = {
@@ -188,7 +188,7 @@ def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_
     create(project, "backfill", answers)
     successful(run(project))
     assert multiset(table(project, "all_flights")) == ingested.rows
-    # Both sides go on: the table takes what is behind the seam too, and its files are put together.
+    # Both sides continue: the table gets the flights after the seam too, and its files are compacted.
     ingested.publish(300)
     successful(run(ingested.project))
     lake.compact(str(ingested.project / "lake/flights"))
@@ -199,7 +199,7 @@ def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_
         (row["__partition"], row["__ledgerId"], row["__entryId"], row["__batchIndex"]) for row in rows
     )
     assert max(places.values()) == 1
-    # The seam is behind the newest flight: what could not be read there and came after it is told here again.
+    # The seam is behind the newest flight: unreadable messages after it are in the dead letters here too.
     dead = Counter(
         (row["__partition"], row["__ledgerId"], row["__entryId"], row["__batchIndex"])
         for row in table(project, "all_flights_dead_letters")
@@ -210,7 +210,7 @@ def test_backfill_has_no_gap_and_nothing_twice_at_the_seam(ingested: World, tmp_
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_changelog_is_the_newest_value_of_each_key(world: World, tmp_path: Path) -> None:
+def test_changelog_keeps_the_newest_value_of_each_key(world: World, tmp_path: Path) -> None:
     project = tmp_path / "tails"
     expected: dict[str, dict[str, Any]] = {}
 
@@ -282,7 +282,7 @@ def test_health_finds_and_draws_the_stuck_subscription(world: World, tmp_path: P
         [sys.executable, "-m", "geminga.cli.main", "pipeline", "report", str(project)],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert "1 of 3 subscriptions are not well" in done.stdout, done.stderr
+    assert "1 of 3 subscriptions are stuck or growing" in done.stdout, done.stderr
     pictures = list((project / "report").glob("*.png"))
     assert len(pictures) == 4
     assert min(picture.stat().st_size for picture in pictures) > 5000
@@ -328,7 +328,7 @@ def test_rollup_writes_the_same_to_lake_and_topic(world: World, tmp_path: Path) 
 
 
 @pytest.mark.timeout(240)
-def test_what_goes_wrong_is_said_in_a_line(tmp_path: Path) -> None:
+def test_a_wrong_schema_is_reported_in_one_line(tmp_path: Path) -> None:
     project = tmp_path / "wrong"
     create(project, "ingest", {"schema": "id NUMBERISH"})
     outcome = run(project)
@@ -357,7 +357,7 @@ Later.__name__ = "Reading"
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_typed_topics_bring_their_columns_and_new_ones(world: World, tmp_path: Path) -> None:
+def test_columns_and_later_columns_of_a_typed_topic_are_ingested(world: World, tmp_path: Path) -> None:
     from geminga.schema import AvroSchema, BytesSchema
 
     def publish(codec: Any, values: list[Any]) -> None:
@@ -385,7 +385,7 @@ def test_typed_topics_bring_their_columns_and_new_ones(world: World, tmp_path: P
     not version("pyspark").startswith("4.2."), reason="Delta Lake's connector is for Spark 4.2"
 )
 @pytest.mark.timeout(600)
-def test_ingest_into_delta(world: World, tmp_path: Path) -> None:
+def test_ingest_writes_a_delta_table(world: World, tmp_path: Path) -> None:
     project = tmp_path / "delta_lake"
     answers = {"service_url": world.broker.service_url, "topic": "for-delta", "format": "delta"}
     create(project, "ingest", answers)

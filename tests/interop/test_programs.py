@@ -36,6 +36,8 @@ def outcomes(apache_pulsar: ApachePulsar, told: Callable[[str, str], None]) -> I
 
 
 @pytest.mark.parametrize("program", columns.names())
-def test_the_four_columns_agree(outcomes: Outcomes, program: str) -> None:
+def test_programs_have_the_same_outcome_with_both_libraries_on_both_brokers(
+    outcomes: Outcomes, program: str
+) -> None:
     found = columns.differing({column: of[program] for column, of in outcomes.items()})
     assert not found, found

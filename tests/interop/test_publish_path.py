@@ -101,7 +101,7 @@ class Outcomes:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_every_way_of_sending_is_read_by_both(
+def test_messages_of_every_way_of_sending_are_read_by_both_libraries(
     ours: geminga.Client, witness: Any, topic: Topic, compression: str, way: str
 ) -> None:
     name = topic("ways")
@@ -180,7 +180,7 @@ def test_added_partitions_are_used(apache_pulsar: ApachePulsar, ours: geminga.Cl
     assert len(read_all(ours, name, count=4 + len(sent))) == 4 + len(sent)
 
 
-def test_what_is_too_big_fails_alone(ours: geminga.Client, topic: Topic) -> None:
+def test_a_message_that_is_too_big_fails_alone(ours: geminga.Client, topic: Topic) -> None:
     name = topic("too-big")
     outcomes = Outcomes()
     with ours.create_producer(
@@ -196,7 +196,7 @@ def test_what_is_too_big_fails_alone(ours: geminga.Client, topic: Topic) -> None
     assert [len(content) for content in read_all(ours, name, count=4)] == [10, 3 << 20, 3 << 20, 20]
 
 
-def test_delayed_messages(ours: geminga.Client, witness: Any, topic: Topic) -> None:
+def test_delayed_messages_arrive_at_their_time(ours: geminga.Client, witness: Any, topic: Topic) -> None:
     name = topic("delayed")
     consumer = witness.subscribe(
         name, "s", consumer_type=pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest
@@ -291,7 +291,7 @@ def test_exclusive_producers_keep_others_out(ours: geminga.Client, topic: Topic)
     ours.create_producer(name).close()
 
 
-def test_a_fencing_producer_ends_the_one_before(ours: geminga.Client, topic: Topic) -> None:
+def test_a_fencing_producer_ends_the_previous_one(ours: geminga.Client, topic: Topic) -> None:
     name = topic("fencing")
     first = ours.create_producer(name, access_mode=geminga.ProducerAccessMode.Exclusive)
     first.send(b"first")
@@ -306,7 +306,7 @@ def test_a_fencing_producer_ends_the_one_before(ours: geminga.Client, topic: Top
     read_these(ours, name, [b"first", b"second"])
 
 
-def test_waiting_for_exclusive_access(ours: geminga.Client, topic: Topic) -> None:
+def test_a_producer_waits_until_exclusive_access_is_free(ours: geminga.Client, topic: Topic) -> None:
     name = topic("waiting")
     first = ours.create_producer(name, access_mode=geminga.ProducerAccessMode.Exclusive)
     got: list[geminga.Producer] = []
@@ -385,7 +385,7 @@ def test_unloading_loses_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("keepalive_seconds", [30, 1])
-def test_a_dead_broker_costs_bounded_memory_and_no_message(
+def test_a_suspended_broker_costs_limited_memory_and_no_message(
     apache_pulsar: ApachePulsar, topic: Topic, keepalive_seconds: int
 ) -> None:
     """With the long keep-alive the connection outlives the pause; with the short one it is given up."""
@@ -437,7 +437,7 @@ def test_a_dead_broker_costs_bounded_memory_and_no_message(
         read_these(client, limited, [b"%d:" % i + content for i in range(kept)])
 
 
-def test_a_dead_broker_lets_sends_time_out(
+def test_sends_to_a_suspended_broker_time_out(
     apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
 ) -> None:
     name = topic("time-out")

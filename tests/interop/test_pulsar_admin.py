@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 
 def test_every_command_answers_as_apache_pulsar_does(pulsar_home: Path, tmp_path: Path) -> None:
-    # Not the one that other tests have: it goes on listing a cluster that was deleted.
+    # Not the broker that other tests share: it still lists a cluster after its deletion.
     theirs = ApachePulsar.start(
         pulsar_home, tmp_path / "apache", timeout_seconds=180, **admin_matrix.APACHE_SETTINGS
     )

@@ -62,7 +62,9 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("codec", "value"), KINDS, ids=lambda value: str(value)[:40])
-def test_every_kind(client: geminga.Client, topic: Topic, codec: Any, value: Any) -> None:
+def test_a_value_of_every_schema_type_is_read_back(
+    client: geminga.Client, topic: Topic, codec: Any, value: Any
+) -> None:
     name = topic("kind")
     consumer = client.subscribe(name, "s", schema=codec)
     client.create_producer(name, schema=codec).send(value)
@@ -77,7 +79,7 @@ def test_every_kind(client: geminga.Client, topic: Topic, codec: Any, value: Any
         assert consumer.receive(WAIT_MS).value() == value
 
 
-def test_several_versions_on_one_producer(client: geminga.Client, topic: Topic) -> None:
+def test_one_producer_sends_several_schema_versions(client: geminga.Client, topic: Topic) -> None:
     name = topic("versions")
     old, new = schema.AvroSchema(Old), schema.AvroSchema(New)
     producer = client.create_producer(name, schema=old)
@@ -104,7 +106,7 @@ def test_several_versions_on_one_producer(client: geminga.Client, topic: Topic) 
 
 
 @pytest.mark.parametrize("options", [{}, {"batching_enabled": False, "chunking_enabled": True}])
-def test_encryption(client: geminga.Client, topic: Topic, options: dict[str, Any]) -> None:
+def test_encrypted_messages_are_read(client: geminga.Client, topic: Topic, options: dict[str, Any]) -> None:
     name = topic("encrypted")
     reader = CryptoKeyReader(str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
     consumer = client.subscribe(name, "s", crypto_key_reader=reader)
@@ -116,7 +118,9 @@ def test_encryption(client: geminga.Client, topic: Topic, options: dict[str, Any
     assert [consumer.receive(WAIT_MS).data() for _ in payloads] == payloads
 
 
-def test_a_namespace_that_requires_encryption(apache_pulsar: ApachePulsar, client: geminga.Client) -> None:
+def test_encrypted_messages_are_taken_where_encryption_is_required(
+    apache_pulsar: ApachePulsar, client: geminga.Client
+) -> None:
     for arguments in (("create", "public/secret"), ("set-encryption-required", "public/secret", "--enable")):
         done = apache_pulsar.tool("pulsar-admin", "namespaces", *arguments)
         assert done.returncode == 0, done.stderr

@@ -61,7 +61,9 @@ def broker(keys: Path) -> Iterator[Any]:
         yield running
 
 
-def test_both_tools_read_each_other(pulsar_home: Path, keys: Path, token_of: Callable[[str], str]) -> None:
+def test_both_token_tools_read_each_others_tokens(
+    pulsar_home: Path, keys: Path, token_of: Callable[[str], str]
+) -> None:
     made = CliRunner().invoke(token_command, ["create", "-pk", str(keys / "private"), "-s", "joe"])
     ours = made.output.strip()
     read = run_tool(
@@ -73,7 +75,7 @@ def test_both_tools_read_each_other(pulsar_home: Path, keys: Path, token_of: Cal
     assert json.loads(theirs.output)["sub"] == "joe"
 
 
-def test_pulsar_admin_grants_and_revokes(
+def test_pulsar_admin_grants_and_revokes_permissions(
     pulsar_home: Path, broker: Any, token_of: Callable[[str], str], request: pytest.FixtureRequest
 ) -> None:
     def admin(role: str, *arguments: str) -> Any:
@@ -118,7 +120,7 @@ def test_pulsar_admin_grants_and_revokes(
     assert "jane" not in good("topics", "permissions", topic)
 
 
-def test_pulsar_admin_and_the_java_client_show_a_password(pulsar_home: Path, tmp_path: Path) -> None:
+def test_pulsar_admin_and_the_java_client_log_in_with_a_password(pulsar_home: Path, tmp_path: Path) -> None:
     pytest.importorskip("passlib")
     pytest.importorskip("bcrypt")
     users = tmp_path / "htpasswd"

@@ -76,8 +76,8 @@ class Topic:
 
 @pytest.fixture(scope="module")
 def namespace(apache_pulsar: ApachePulsar) -> str:
-    """It keeps what nobody subscribed to. Else a ledger that was rolled goes as soon as deduplication has
-    noted what it needs of it, which it does every two minutes for all topics at once."""
+    """Namespace with unlimited retention. Without it a rolled ledger is deleted as soon as deduplication has
+    saved its state of it, which happens every two minutes for all topics at once."""
     name = "public/spark-kept"
     admin(apache_pulsar.admin_url, "PUT", f"namespaces/{name}", {})
     everything = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
@@ -98,7 +98,7 @@ def three_ledgers(topic: Topic) -> Topic:
     return topic
 
 
-def test_splits_over_ledgers(three_ledgers: Topic) -> None:
+def test_a_batch_is_split_over_several_ledgers(three_ledgers: Topic) -> None:
     rows = three_ledgers.batch(maxEntriesPerSplit=3)
     assert [row[0] for row in rows] == list(range(300))
     ledgers = sorted({row[1] for row in rows})
@@ -114,7 +114,7 @@ def test_splits_over_ledgers(three_ledgers: Topic) -> None:
 @pytest.mark.parametrize(
     "options", [{"maxRowsPerTrigger": 70}, {"maxEntriesPerTrigger": 7}, {"maxBytesPerTrigger": "1k"}], ids=str
 )
-def test_micro_batches(three_ledgers: Topic, options: dict[str, Any]) -> None:
+def test_micro_batches_read_every_row_once(three_ledgers: Topic, options: dict[str, Any]) -> None:
     source = three_ledgers.source(startingOffsets="earliest", **options)
     reader = source.streamReader(SCHEMA)
     assert isinstance(reader, PulsarStreamReader)
@@ -141,7 +141,7 @@ def test_micro_batches(three_ledgers: Topic, options: dict[str, Any]) -> None:
     restarted.stop()
 
 
-def test_starting_time_and_no_subscription_left(three_ledgers: Topic) -> None:
+def test_a_batch_starts_at_a_time_and_leaves_no_subscription(three_ledgers: Topic) -> None:
     schema = StructType().add("value", BinaryType()).add("__publishTime", "timestamp")
     reader = three_ledgers.source().reader(schema)
     assert isinstance(reader, PulsarReader)
@@ -158,8 +158,8 @@ def test_starting_time_and_no_subscription_left(three_ledgers: Topic) -> None:
         time.sleep(0.05)
 
 
-def test_columns_on_request(topic: Topic) -> None:
-    """A place for each message; and messages that a consumer refused are new to the readers of a query."""
+def test_requested_columns_are_filled(topic: Topic) -> None:
+    """Each message has an id; messages that a consumer negatively acknowledged have redelivery count 0."""
     topic.publish(0, 40)
     with topic.client.subscribe(topic.name, "s", initial_position=InitialPosition.Earliest) as consumer:
         for _ in range(40):
@@ -180,7 +180,7 @@ def test_columns_on_request(topic: Topic) -> None:
     assert [row["__sequenceId"] for row in rows] == sorted(row["__sequenceId"] for row in rows)
 
 
-def test_writers(topic: Topic, tmp_path: Path) -> None:
+def test_written_rows_are_complete_and_single(topic: Topic, tmp_path: Path) -> None:
     admin(topic.pulsar.admin_url, "PUT", f"{topic.path}/partitions", 3)
     schema = StructType().add("value", StringType()).add("__key", StringType())
     options = {"service.url": topic.pulsar.service_url, "topic": topic.name, "compression": "ZSTD"}
@@ -212,7 +212,7 @@ def _die(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_sink_that_the_broker_has_forgotten(
+def test_a_sink_whose_deduplication_state_is_lost_writes_no_row_twice(
     apache_pulsar: ApachePulsar, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that was silent for long; here deduplication is turned off and on, which forgets all."""
@@ -223,7 +223,7 @@ def test_a_sink_that_the_broker_has_forgotten(
     topic = Topic(apache_pulsar, client, f"persistent://{namespace}/t")
 
     def remembers() -> bool:
-        """Whether a producer that comes back is known: named, so that it is the same one."""
+        """Return whether the broker still has the sequence id of a named producer that reconnects."""
         with client.create_producer(topic.name, producer_name="probe") as producer:
             producer.send(b"-1")
         with client.create_producer(topic.name, producer_name="probe") as producer:
@@ -336,7 +336,7 @@ def trimming(apache_pulsar: ApachePulsar) -> str:
     return "persistent://public/trimmed"
 
 
-def test_a_first_micro_batch_of_which_messages_are_gone(
+def test_a_first_micro_batch_with_deleted_messages_fails(
     apache_pulsar: ApachePulsar, client: Client, trimming: str
 ) -> None:
     """It was planned, the driver was killed, and the broker has trimmed before it came back."""
@@ -360,7 +360,9 @@ def test_a_first_micro_batch_of_which_messages_are_gone(
     query.reader.stop()
 
 
-def test_retention_overtakes_a_task(apache_pulsar: ApachePulsar, client: Client, trimming: str) -> None:
+def test_a_task_whose_ledger_is_deleted_reads_all_or_fails(
+    apache_pulsar: ApachePulsar, client: Client, trimming: str
+) -> None:
     """It has begun with a ledger, and the broker deletes that."""
     topic = Topic(apache_pulsar, client, f"{trimming}/overtaken")
     with client.create_producer(topic.name, batching_max_messages=10) as producer:
@@ -400,8 +402,8 @@ def test_trimming_behind_the_cursor_is_no_loss(
     deadline = time.monotonic() + 60
     while len(ledgers := topic.ledgers()) > 1:
         assert time.monotonic() < deadline, ledgers
-        # A topic that is unloaded at once after it was loaded may come back with an older position of the
-        # cursor ("version conflict" in the broker's log). The next trigger moves it again.
+        # A topic that is unloaded right after loading may be loaded with an older position of the cursor
+        # ("version conflict" in the broker's log). The next trigger moves it again.
         query.latest()
         admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
         time.sleep(0.2)
@@ -423,7 +425,7 @@ def trimmed_empty(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("what", ["removed", "removed while running", "moved"])
-def test_a_subscription_that_did_not_keep_what_is_not_read(
+def test_a_subscription_that_lost_unread_messages_fails_the_query(
     apache_pulsar: ApachePulsar, client: Client, trimming: str, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The topic is trimmed empty: what is left of it is the same as if all had been read."""
@@ -458,7 +460,7 @@ def test_a_subscription_that_did_not_keep_what_is_not_read(
     query.reader.stop()
 
 
-def test_a_cursor_that_is_ahead_is_set_back(topic: Topic) -> None:
+def test_a_cursor_ahead_of_the_query_is_set_back(topic: Topic) -> None:
     topic.publish(0, 100)
     query = Query(topic, predefinedSubscription="s", maxRowsPerTrigger=30)
     query.batch()

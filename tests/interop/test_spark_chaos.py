@@ -44,5 +44,5 @@ def world(spark: SparkSession, pulsar_home: Path, apache_pulsar: ApachePulsar) -
         for each in on_apache_pulsar()
     ],
 )
-def test_nothing_is_lost_or_doubled(world: World, scenario: Scenario, tmp_path: Path) -> None:
+def test_rows_are_complete_and_single_after_faults(world: World, scenario: Scenario, tmp_path: Path) -> None:
     Play(world, scenario, tmp_path).run()

@@ -68,7 +68,9 @@ def rows(broker: ApachePulsar, topic: str, **options: Any) -> list[dict[str, Any
 
 
 @pytest.mark.parametrize("kind", ["AvroSchema", "JsonSchema"])
-def test_what_pulsar_client_writes(apache_pulsar: ApachePulsar, topic: Topic, kind: str) -> None:
+def test_values_written_by_pulsar_client_are_read_as_columns(
+    apache_pulsar: ApachePulsar, topic: Topic, kind: str
+) -> None:
     name = topic("spark-schema")
     codec = getattr(official, kind)
     outside = pulsar.Client(apache_pulsar.service_url)
@@ -108,7 +110,7 @@ def tool(apache_pulsar: ApachePulsar, pulsar_home: Path) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("encoding", ["inline", "separated"])
-def test_pairs_of_java(
+def test_key_value_pairs_written_by_java_are_read_as_columns(
     apache_pulsar: ApachePulsar, topic: Topic, tool: Callable[..., str], tmp_path: Path, encoding: str
 ) -> None:
     name = topic("spark-pairs")
@@ -130,7 +132,7 @@ FRAME = (
 
 
 @pytest.mark.parametrize("kind", ["AVRO", "JSON"])
-def test_frames_for_java_and_pulsar_client(
+def test_data_frames_are_read_by_java_and_pulsar_client(
     apache_pulsar: ApachePulsar, client: Client, topic: Topic, tool: Callable[..., str], kind: str
 ) -> None:
     name = topic("spark-frame")
@@ -171,7 +173,7 @@ def test_frames_for_java_and_pulsar_client(
     assert [row["id"] for row in rows(apache_pulsar, name)] == [7, 8]
 
 
-def test_dead_letters_are_in_a_topic_once(
+def test_each_dead_letter_is_published_once(
     apache_pulsar: ApachePulsar, client: Client, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that died half-way, that ran again, and once more: Apache Pulsar drops what it has already."""

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROFILE = TrafficProfile(rate_messages_per_second=10_000, message_bytes=200, partitions=20)
 SECONDS = 5.0
-"""Of each measurement."""
+"""Duration of each measurement."""
 
 
 def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, RunOutcome]:
@@ -46,13 +46,13 @@ def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, 
 
 
 def _apart(outcome: RunOutcome) -> float:
-    """Messages and entries are counted a moment apart: messages by receipts, entries where they are stored.
-    What is under way then is as much as comes while a receipt does."""
+    """Return the tolerance of a batch fill: messages are counted by receipts, entries when they are stored,
+    so that the messages published during one receipt's latency are missing from one count."""
     assert outcome.receipt.p99_ms
     return 0.05 + outcome.receipt.p99_ms / 1000 / SECONDS
 
 
-def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
+def test_the_formula_saves_the_promised_share(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
     runs = proof_of(
         apache_pulsar, tmp_path, parts=("settings",),
         only=("Geminga, stock, LZ4", "Geminga, formula, ZSTD", "Java client, stock, LZ4",
@@ -66,7 +66,7 @@ def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_pat
         assert outcome.disk_bytes
     assert tuned.receipts == tuned.sent == tuned.delivered
     assert tuned.offered == 50_000
-    # All that was due, but for what a busy machine did not come to: so long the sender was behind its clock.
+    # All messages that were due, less those of the time for which a busy machine was behind its schedule.
     assert tuned.sent >= 0.98 * tuned.offered - 10_000 * tuned.behind_seconds_max
     assert tuned.entries < stock.entries / 10
     # How much less is for the proof to say: five seconds hold one collection of garbage, or none.
@@ -77,8 +77,8 @@ def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_pat
     java = runs["Java client, stock, LZ4"]
     assert java.receipt.p99_ms
     assert java.end_to_end.p99_ms
-    # What was expected is what came. Whoever is late, because the machine is busy, finds more to put into a
-    # batch, up to what it may hold.
+    # The measured batch fill is the expected one. On a busy machine a late sender puts more messages into a
+    # batch, up to the batch's limit.
     foreseen = expected(
         PROFILE, PublishSettings.from_dict(tuned.settings), cost=standard(), sample=standard_sample(200)
     )
@@ -90,7 +90,7 @@ def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_pat
     )
 
 
-def test_a_slow_partition_of_a_real_broker(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
+def test_stepping_over_a_slow_partition_keeps_the_rate(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
     runs = proof_of(apache_pulsar, tmp_path, parts=("slow",), clients=("geminga", "pulsar"), slow_share=0.2)
     over = runs["Geminga, stepping over"]
     assert kept(over) > 0.9
@@ -99,7 +99,7 @@ def test_a_slow_partition_of_a_real_broker(apache_pulsar: ApachePulsar, tmp_path
         assert kept(runs[name]) < kept(over) - 0.2
 
 
-def test_a_live_topic_of_a_real_broker(apache_pulsar: ApachePulsar) -> None:
+def test_a_live_topic_is_observed_as_it_is(apache_pulsar: ApachePulsar) -> None:
     admin(apache_pulsar.admin_url, "PUT", "persistent/public/default/watched/partitions", 4)
     ending = threading.Event()
     with geminga.Client(apache_pulsar.service_url) as client:

@@ -57,7 +57,7 @@ def _living(auditor: StoreAuditor) -> set[int]:
 
 
 @pytest.mark.simulation(40, 10)
-def test_a_backup_of_a_busy_store_is_one_moment_of_it(seeds: range, small_settings: StoreSettings) -> None:
+def test_a_backup_of_a_busy_store_is_of_one_moment(seeds: range, small_settings: StoreSettings) -> None:
     for seed in seeds:
         chance = random.Random(seed)
         filesystem = FaultyFileSystem(SimulatedDisk())
@@ -77,7 +77,7 @@ def test_a_backup_of_a_busy_store_is_one_moment_of_it(seeds: range, small_settin
             found.poll()
 
 
-def test_a_backup_that_does_not_end_is_no_store(small_settings: StoreSettings) -> None:
+def test_an_unfinished_backup_is_no_store(small_settings: StoreSettings) -> None:
     """The power fails at every operation of the backup."""
 
     def made(plan: Plan | None) -> tuple[SimulatedDisk, bool]:
@@ -117,7 +117,7 @@ def _names(filesystem: FaultyFileSystem, folder: str) -> list[str]:
         return []
 
 
-def test_a_backup_while_another_thread_writes(tmp_path: Path, small_settings: StoreSettings) -> None:
+def test_backups_during_writes_are_consistent(tmp_path: Path, small_settings: StoreSettings) -> None:
     """A real store: group commits, rewriting and checkpoints run while files are copied."""
     receipted: list[int] = []
     stop, opened = threading.Event(), threading.Event()
@@ -172,7 +172,7 @@ def test_a_backup_while_another_thread_writes(tmp_path: Path, small_settings: St
         thread.join(60)
 
 
-def test_damage_goes_with_the_backup_and_is_not_cut(tmp_path: Path) -> None:
+def test_damage_is_copied_with_the_backup_and_not_cut_off(tmp_path: Path) -> None:
     with FileStore.open(tmp_path / "store") as store:
         ledger = store.create_ledger("topic")
         for number in range(9):
@@ -230,7 +230,7 @@ def test_a_full_disk_leaves_no_partial_backup(tmp_path: Path, monkeypatch: pytes
     assert list((tmp_path / "backup").iterdir()) == []
 
 
-def test_a_store_that_writes_while_its_end_is_searched_is_backed_up(small_settings: StoreSettings) -> None:
+def test_a_store_written_to_during_the_search_for_its_end_is_backed_up(small_settings: StoreSettings) -> None:
     """Bytes read ahead of the newest file may be older than its end: that is the end, not damage."""
     filesystem = FaultyFileSystem(SimulatedDisk())
     store = FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False)

@@ -273,7 +273,7 @@ def flip(disk: SimulatedDisk, *flips: tuple[int, int]) -> SimulatedDisk:
 
 
 @pytest.mark.timeout(300)
-def test_every_bit_of_every_key_record(log_bytes: list[LogByte], record_property: Record) -> None:
+def test_flipped_bits_of_key_records_are_detected(log_bytes: list[LogByte], record_property: Record) -> None:
     """Flips every bit of key records: of a topic, a policy, a cursor's snapshot or an acknowledgement."""
     disk = make_disk(clean=False)
     flips = 0
@@ -291,7 +291,7 @@ def test_every_bit_of_every_key_record(log_bytes: list[LogByte], record_property
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_bit_of_every_groups_head(log_bytes: list[LogByte], record_property: Record) -> None:
+def test_flipped_bits_of_headers_are_corrected(log_bytes: list[LogByte], record_property: Record) -> None:
     """A group's head separates the records of many topics; a flipped bit in it harms none of them."""
     disk = make_disk(clean=False)
     groups: list[list[tuple[int, int]]] = []
@@ -317,14 +317,14 @@ def test_every_bit_of_every_groups_head(log_bytes: list[LogByte], record_propert
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_ten_thousand_bytes_of_entries(log_bytes: list[LogByte], record_property: Record) -> None:
+def test_flipped_bits_of_entries_are_detected(log_bytes: list[LogByte], record_property: Record) -> None:
     disk = make_disk(clean=False)
     check_entries(disk, log_bytes, ENTRIES_SAMPLED)
     record_property("bit_flips", ENTRIES_SAMPLED)
 
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
-def test_bytes_of_entries_behind_a_clean_end(log_bytes: list[LogByte], catalog: str) -> None:
+def test_flipped_bits_of_entries_after_closing_are_detected(log_bytes: list[LogByte], catalog: str) -> None:
     disk = make_disk(clean=True)
     if catalog == "lost":
         disk.databases.clear()

@@ -105,7 +105,7 @@ def test_moved_entries_have_their_new_position(catalog: Catalog) -> None:
     assert catalog.files() == {2: 500}
 
 
-def test_keys_keep_bases_and_deltas(catalog: Catalog) -> None:
+def test_keys_are_read_back_with_base_and_deltas(catalog: Catalog) -> None:
     catalog.write(
         snapshot(
             1, keys={"k": KeyChange(b"k", 0, b"base", deltas=[b"1"]), "d": KeyChange(b"d", 0, deltas=[b"x"])}
@@ -128,7 +128,7 @@ def test_keys_keep_bases_and_deltas(catalog: Catalog) -> None:
     assert (catalog.base("k"), catalog.deltas("k", 99)) == (b"", [b"again"])
 
 
-def test_damage_and_doubt_are_read_back(catalog: Catalog) -> None:
+def test_damage_and_doubted_ledgers_are_read_back(catalog: Catalog) -> None:
     damage = Damage("log-0000000001", 5, "what", 1, 2, 3, lost=DamageLoss.ENTRIES)
     catalog.write(snapshot(1, damage=[damage, damage], settled=["log-0000000001@9"], doubt=(5, 100)))
     assert catalog.damage() == [damage]
@@ -165,7 +165,7 @@ def test_a_failed_checkpoint_changes_nothing(catalog: Catalog) -> None:
         ("delta", "UPDATE delta SET body=zeroblob(5)"),
     ],
 )
-def test_changed_rows_are_noticed(tmp_path: Path, table: str, change: str) -> None:
+def test_changed_rows_are_detected(tmp_path: Path, table: str, change: str) -> None:
     noted: list[int] = []
     connection = RealFileSystem().connect(str(tmp_path / "catalog.db"))
     catalog = Catalog(connection, lambda: noted.append(1))
@@ -190,7 +190,7 @@ def test_changed_rows_are_noticed(tmp_path: Path, table: str, change: str) -> No
     assert noted
 
 
-def test_a_file_that_is_no_database_is_noticed(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "catalog.db"
     path.write_bytes(b"no database at all, but long enough to be taken for one" * 50)
     with pytest.raises(sqlite3.DatabaseError):

@@ -94,7 +94,7 @@ def test_any_other_error_of_the_catalog_stops_the_store(
     store.close()
 
 
-def test_a_store_whose_catalog_is_slower_than_its_owner_says_so(
+def test_a_store_with_a_slow_catalog_reports_that_it_is_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = StoreSettings(checkpoint_state_bytes=20_000)
@@ -230,7 +230,7 @@ def test_an_idle_store_wakes_its_owner(tmp_path: Path, written: list[CheckpointS
         assert store.failure is None
 
 
-def test_the_power_goes_at_every_step_of_an_idle_checkpoint(small_settings: StoreSettings) -> None:
+def test_a_power_loss_at_any_step_of_an_idle_checkpoint_loses_nothing(small_settings: StoreSettings) -> None:
     idle = dataclasses.replace(
         small_settings, checkpoint_records=10**6, checkpoint_idle_seconds=1e-6, checkpoint_idle_bytes=1
     )
@@ -275,7 +275,7 @@ def test_the_power_goes_at_every_step_of_an_idle_checkpoint(small_settings: Stor
                 auditor.check_restarted(store)
 
 
-def test_released_ledgers_leave_memory_when_the_catalog_knows_them(tmp_path: Path) -> None:
+def test_released_ledgers_leave_memory_when_the_catalog_has_them(tmp_path: Path) -> None:
     with FileStore.open(tmp_path, threads=False) as store:
         state = store._state
         made = []

@@ -91,9 +91,7 @@ def test_a_run_is_appended_and_reported_as_one(store: EntryStore, receipts: Rece
         store.append_run(ledger + 1, entries, receipts.of("never"))
 
 
-def test_callbacks_come_in_the_order_of_the_calls_and_only_from_poll(
-    store: EntryStore, receipts: Receipts
-) -> None:
+def test_callbacks_run_in_order_of_the_calls_and_in_poll(store: EntryStore, receipts: Receipts) -> None:
     ledger = store.create_ledger("a")
     store.append(ledger, b"x", receipts.of("append"))
     store.put("k", b"v", receipts.of("put"))
@@ -113,7 +111,7 @@ def test_callbacks_come_in_the_order_of_the_calls_and_only_from_poll(
     assert store.poll() == 0
 
 
-def test_read_keeps_to_its_limits(store: EntryStore, receipts: Receipts) -> None:
+def test_read_respects_its_limits(store: EntryStore, receipts: Receipts) -> None:
     ledger = store.create_ledger("a")
     entries = [bytes([n]) * 10 for n in range(20)]
     for entry in entries:
@@ -221,7 +219,7 @@ def test_unknown_and_deleted_ledgers_are_refused(store: EntryStore, receipts: Re
     assert store.create_ledger("a") > ledger
 
 
-def test_keys_hold_a_base_and_deltas(store: EntryStore) -> None:
+def test_keys_have_a_base_and_deltas(store: EntryStore) -> None:
     assert store.get("k") is None
     store.merge("k", b"1")
     assert store.get("k") == StoredValue(b"", (b"1",))
@@ -238,7 +236,7 @@ def test_keys_hold_a_base_and_deltas(store: EntryStore) -> None:
     assert store.get("empty") == StoredValue(b"", ())
 
 
-def test_scan_is_by_prefix_and_in_order(store: EntryStore, receipts: Receipts) -> None:
+def test_scan_returns_keys_with_a_prefix_in_order(store: EntryStore, receipts: Receipts) -> None:
     names = ["a", "ab", "b/1", "b/10", "b/2", "b/ü", "b/\U0001f600", "c", "b"]
     for round_number in range(3):
         for name in names:
@@ -306,7 +304,7 @@ def test_callbacks_may_write(store: EntryStore, receipts: Receipts) -> None:
     assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"first", b"second"]
 
 
-def test_close_runs_what_is_pending_and_can_be_repeated(store: EntryStore, receipts: Receipts) -> None:
+def test_close_runs_pending_callbacks_and_can_be_repeated(store: EntryStore, receipts: Receipts) -> None:
     ledger = store.create_ledger("a")
     store.append(ledger, b"x", receipts.of("x"))
     store.put("k", b"v", receipts.of("k"))
@@ -340,7 +338,7 @@ def test_deleting_missing_keys_and_ledgers_changes_nothing(store: EntryStore, re
     assert store.lost_entries_max(ledger) == 0
 
 
-def test_stats_count(store: EntryStore, receipts: Receipts) -> None:
+def test_stats_count_operations(store: EntryStore, receipts: Receipts) -> None:
     ledger = store.create_ledger("a")
     for _ in range(5):
         store.append(ledger, bytes(100), receipts.of(None))
@@ -350,7 +348,7 @@ def test_stats_count(store: EntryStore, receipts: Receipts) -> None:
     assert stats.disk_bytes >= 500
 
 
-def test_long_life_against_the_model(store: EntryStore, receipts: Receipts) -> None:
+def test_random_operations_agree_with_a_model(store: EntryStore, receipts: Receipts) -> None:
     auditor = StoreAuditor()
     ledgers: list[int] = []
     for number in range(40):

@@ -106,7 +106,7 @@ def flips(disk: SimulatedDisk, step: int) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_flipped_bit_anywhere(settings: StoreSettings, catalog: str, clean: bool) -> None:
+def test_a_flipped_bit_loses_only_its_record(settings: StoreSettings, catalog: str, clean: bool) -> None:
     """Without the catalog, or behind the checkpoint, each flip is found when opening."""
     original = make_disk(settings, clean=clean)
     for path, offset, bit in flips(original, 8):
@@ -204,7 +204,7 @@ def test_a_zero_filled_tail_behind_the_mark_is_no_damage(settings: StoreSettings
 
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
-def test_missing_file_is_reported(settings: StoreSettings, catalog: str) -> None:
+def test_a_missing_file_is_reported(settings: StoreSettings, catalog: str) -> None:
     for path in LOGS[:2]:
         disk = make_disk(settings, clean=True)
         if catalog == "lost":
@@ -217,7 +217,7 @@ def test_missing_file_is_reported(settings: StoreSettings, catalog: str) -> None
         store.close()
 
 
-def test_missing_last_file_is_reported_and_its_number_not_used_again(settings: StoreSettings) -> None:
+def test_a_missing_last_file_is_reported_and_its_number_not_reused(settings: StoreSettings) -> None:
     disk = make_disk(settings, clean=True)
     last = max(path for path in LOGS if path in disk.names)
     disk.remove(last)
@@ -372,7 +372,7 @@ def test_reading_stops_before_the_damaged_entry(settings: StoreSettings) -> None
     store.close()
 
 
-def test_ids_behind_damage_at_the_tail_are_not_given_again(settings: StoreSettings) -> None:
+def test_ids_of_damaged_entries_at_the_tail_are_not_reused(settings: StoreSettings) -> None:
     """Creations and entries in the lost end may have been receipted, acknowledged and remembered."""
     disk = SimulatedDisk()
     store = open_store(disk, settings)
@@ -405,7 +405,7 @@ def test_ids_behind_damage_at_the_tail_are_not_given_again(settings: StoreSettin
     store.close()
 
 
-def test_damage_says_where_and_what() -> None:
+def test_damage_names_position_and_loss() -> None:
     damage = Damage("log-0000000007", 4096, "entry fails its checksum", 12, 3, 5)
     assert str(damage) == (
         "log-0000000007 at offset 4096: entry fails its checksum; ledger 12, entries 3 to 5"

@@ -42,21 +42,21 @@ def test_short_and_interrupted_writes_are_finished(bytes_max: int) -> None:
     assert file.content == b"abcdefgh" + b"ijklmnop" * 3
 
 
-def test_more_buffers_than_one_call_takes() -> None:
+def test_more_buffers_than_one_call_takes_are_written() -> None:
     buffers: list[Buffer] = [b"%d," % n for n in range(3 * BUFFERS_PER_WRITE_MAX + 1)]
     file = TricklingFile(10**6)
     write_fully(file, buffers, 0)  # type: ignore[arg-type]
     assert bytes(file.content) == b"".join(buffers)
 
 
-def test_a_write_that_takes_nothing_is_an_error() -> None:
+def test_a_write_of_zero_bytes_is_an_error() -> None:
     file = TricklingFile(0)
     with pytest.raises(OSError, match="took no bytes"):
         write_fully(file, [b"x"], 0)  # type: ignore[arg-type]
     assert write_fully(TricklingFile(0), [b""], 0) == 0  # type: ignore[arg-type]
 
 
-def test_real_files(tmp_path: Path) -> None:
+def test_real_files_are_written_and_read(tmp_path: Path) -> None:
     filesystem = RealFileSystem()
     folder = str(tmp_path / "a")
     with pytest.raises(FileNotFoundError):
@@ -137,7 +137,7 @@ assert filesystem.lock("lock")[0] is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="of the shell")
-def test_what_a_program_without_standard_streams_prints_gets_into_no_file(tmp_path: Path) -> None:
+def test_output_without_standard_streams_gets_into_no_file(tmp_path: Path) -> None:
     source = str(Path(module.__file__).parents[2])
     given = [sys.executable, "-P", "-c", PRINTING.format(source=source)]
     shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]

@@ -117,7 +117,7 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("leftovers", [[], ["lock"], ["lock", "superblock.new"], ["lost+found"]])
-def test_an_empty_folder_or_a_half_made_store_becomes_one(tmp_path: Path, leftovers: list[str]) -> None:
+def test_an_empty_folder_or_an_unfinished_store_becomes_a_store(tmp_path: Path, leftovers: list[str]) -> None:
     for name in leftovers:
         (tmp_path / name).write_bytes(b"")
     FileStore.open(tmp_path).close()

@@ -134,7 +134,7 @@ def test_superblock_file_header_and_mark_are_decoded() -> None:
         ("synced", None),
     ],
 )
-def test_file_names(name: str, number: int | None) -> None:
+def test_file_names_are_formatted_and_parsed(name: str, number: int | None) -> None:
     assert layout.file_number(name) == number
     if number is not None:
         assert layout.file_name(number) == name
@@ -156,7 +156,7 @@ def test_values_are_decoded(key: bytes, base: bytes, deltas: list[bytes]) -> Non
     assert layout.decode_value(data[len(key) :]) == (base, deltas)
 
 
-def test_the_bytes_on_disk_stay_what_they_are() -> None:
+def test_the_format_on_disk_is_unchanged() -> None:
     """Later versions must read what this one wrote: a change here needs a new format version."""
     assert layout.FORMAT_VERSION == 1
     assert layout.encode_superblock(bytes(16)).hex() == (

@@ -26,7 +26,7 @@ def test_added_names_are_found_and_hardly_any_others() -> None:
     assert wrong < 600
 
 
-def test_parts_of_keys_and_owners() -> None:
+def test_prefixes_of_keys_and_owners_are_found() -> None:
     bloom_filter = complete()
     bloom_filter.add("cursor/a\0s")
     bloom_filter.add_owner("a")
@@ -41,7 +41,7 @@ def test_parts_of_keys_and_owners() -> None:
     assert bloom_filter.may_own("")  # only damage makes ledgers without owner
 
 
-def test_wanted() -> None:
+def test_requests_are_answered_if_any_name_may_exist() -> None:
     bloom_filter = complete()
     bloom_filter.add("k")
     bloom_filter.add("cursor/a\0s")
@@ -65,7 +65,7 @@ def test_wanted() -> None:
     assert may(owners=(("p", "q"),))
 
 
-def test_an_incomplete_filter_denies_nothing() -> None:
+def test_an_incomplete_filter_reports_no_name_as_absent() -> None:
     bloom_filter = KeyBloomFilter()
     assert bloom_filter.may_have("k")
     assert bloom_filter.may_own("o")

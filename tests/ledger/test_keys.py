@@ -99,7 +99,7 @@ def test_deleted_keys_stay_deleted_at_every_step(checkpoints: Checkpoints) -> No
     assert keys.get("k") is None
 
 
-def test_scan_goes_through_many_pages(checkpoints: Checkpoints) -> None:
+def test_scan_continues_over_many_pages(checkpoints: Checkpoints) -> None:
     keys = checkpoints.keys
     names = [f"key-{number:05}" for number in range(1600)]
     for name in names[::2]:
@@ -115,7 +115,7 @@ def test_scan_goes_through_many_pages(checkpoints: Checkpoints) -> None:
 
 @pytest.mark.parametrize("page_keys", [1, 2, 3, 7, 512])
 @pytest.mark.parametrize("seed", range(8))
-def test_scan_finds_what_is_there_whichever_layer_holds_it(
+def test_scan_finds_keys_of_every_layer(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, page_keys: int, seed: int
 ) -> None:
     monkeypatch.setattr("geminga.ledger.keys.PAGE_KEYS", page_keys)
@@ -150,7 +150,9 @@ def test_a_step_of_a_scan_reads_one_page(checkpoints: Checkpoints, monkeypatch: 
     assert looked_at == ["key-03000"]
 
 
-def test_a_scan_reads_no_foreign_keys(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scans_read_only_keys_of_the_prefix(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = checkpoints.keys
     for number in range(1000):
         keys.put(f"cursor/{number:05}\x00s", b"v")

@@ -117,7 +117,7 @@ def test_confirmed_writes_survive_kill_9(tmp_path: Path) -> None:
     assert receipted > 500
 
 
-def test_a_missing_confirmed_entry_is_noticed(tmp_path: Path) -> None:
+def test_a_missing_confirmed_entry_is_detected(tmp_path: Path) -> None:
     """The check itself fails when a confirmed entry is missing."""
     store = FileStore.open(tmp_path)
     ledger = store.create_ledger("topic-a")

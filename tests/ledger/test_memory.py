@@ -19,7 +19,7 @@ def test_wakes_its_owner_once_until_polled() -> None:
     assert len(calls) == 2
 
 
-def test_needs_no_wakeup() -> None:
+def test_a_store_works_without_a_wakeup_function() -> None:
     store = MemoryStore()
     store.put("k", b"v", lambda error: None)
     assert store.poll() == 1

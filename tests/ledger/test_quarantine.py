@@ -147,7 +147,7 @@ def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set() -> 
             store.close()
 
 
-def test_a_lost_snapshot_costs_nothing_and_is_written_again() -> None:
+def test_a_lost_snapshot_loses_nothing_and_is_rewritten() -> None:
     """A value that only adds up earlier ones may be lost without harm, as long as those are intact."""
     disk = SimulatedDisk()
     store = open_store(disk)
@@ -198,9 +198,7 @@ def test_a_ledger_without_owner_is_adopted_with_its_entries() -> None:
             store.close()
 
 
-def test_given_up_entries_are_no_longer_listed_and_free_their_file(
-    small_settings: StoreSettings,
-) -> None:
+def test_given_up_entries_are_no_longer_listed_and_free_their_file(small_settings: StoreSettings) -> None:
     settings = small_settings
     disk = SimulatedDisk()
     store = open_store(disk, dataclasses.replace(settings, rewrite_live_fraction=0.0))

@@ -73,7 +73,7 @@ def owner() -> Iterator[Owner]:
     found.pool.stop(Text("stopped"))
 
 
-def test_jobs_report_on_the_owners_thread(owner: Owner) -> None:
+def test_results_of_jobs_arrive_on_the_owners_thread(owner: Owner) -> None:
     for text in ("a", "b", "c"):
         owner.submit(text)
     assert owner.got == []

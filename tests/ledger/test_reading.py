@@ -51,7 +51,7 @@ def open_store(settings: StoreSettings, disk: SimulatedDisk) -> FileStore:
     return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
 
 
-def test_recent_entries_come_from_memory(settings: StoreSettings, reads: list[int]) -> None:
+def test_recent_entries_are_read_from_memory(settings: StoreSettings, reads: list[int]) -> None:
     store = open_store(dataclasses.replace(settings, cache_bytes=100_000), SimulatedDisk())
     ledger = store.create_ledger("a")
     for number in range(50):
@@ -213,7 +213,7 @@ def test_a_temporary_disk_failure_loses_nothing(
     store.close()
 
 
-def test_suspects_are_bounded(settings: StoreSettings) -> None:
+def test_remembered_unreadable_entries_are_bounded(settings: StoreSettings) -> None:
     store = open_store(settings, SimulatedDisk())
     for number in range(5000):
         assert store._reader._is_to_be_tried_again(0, number)

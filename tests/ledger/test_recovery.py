@@ -79,7 +79,7 @@ def check_recovers(disk: SimulatedDisk, settings: StoreSettings, auditor: StoreA
     store.close()
 
 
-def test_the_history_reaches_every_step(small_settings: StoreSettings) -> None:
+def test_the_test_history_covers_every_kind_of_operation(small_settings: StoreSettings) -> None:
     history = count_operations(small_settings)
     kinds = {kind for kind, _ in history}
     assert kinds == {
@@ -128,7 +128,7 @@ FATES = [
 
 
 @pytest.mark.parametrize(("data", "names", "databases"), FATES)
-def test_power_loss_at_every_operation(
+def test_power_loss_at_any_operation_loses_no_confirmed_write(
     small_settings: StoreSettings, data: str, names: str, databases: str
 ) -> None:
     for crash_at in range(1, len(count_operations(small_settings)) + 1):
@@ -138,14 +138,14 @@ def test_power_loss_at_every_operation(
         check_recovers(disk.crash(fate), small_settings, auditor)
 
 
-def test_process_killed_at_every_operation(small_settings: StoreSettings) -> None:
+def test_a_kill_at_any_operation_loses_no_confirmed_write(small_settings: StoreSettings) -> None:
     for crash_at in range(1, len(count_operations(small_settings)) + 1):
         disk, auditor = SimulatedDisk(), StoreAuditor()
         assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
         check_recovers(disk.kill(), small_settings, auditor)
 
 
-def test_write_torn_at_every_byte(small_settings: StoreSettings) -> None:
+def test_a_write_torn_at_any_byte_loses_no_confirmed_write(small_settings: StoreSettings) -> None:
     history = count_operations(small_settings)
     writes = [n for n, (kind, path) in enumerate(history, 1) if kind == "write" and "log-" in path]
     number = writes[len(writes) // 2]
@@ -169,7 +169,7 @@ def test_write_torn_at_every_byte(small_settings: StoreSettings) -> None:
         torn_bytes += 1 if torn_bytes < 200 else 7
 
 
-def test_every_write_torn_in_the_middle(small_settings: StoreSettings) -> None:
+def test_any_torn_write_loses_no_confirmed_write(small_settings: StoreSettings) -> None:
     history = count_operations(small_settings)
     chance = random.Random(7)
     for number, (kind, _) in enumerate(history, 1):
@@ -182,7 +182,7 @@ def test_every_write_torn_in_the_middle(small_settings: StoreSettings) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_power_loss_while_recovering_again_and_again(small_settings: StoreSettings, seed: int) -> None:
+def test_repeated_power_loss_during_recovery_loses_nothing(small_settings: StoreSettings, seed: int) -> None:
     """I10: at every operation of a recovery the power fails again, until one recovery completes."""
     chance = random.Random(seed)
     total = len(count_operations(small_settings))
@@ -225,7 +225,7 @@ def test_weaker_sync_loses_nothing_when_the_process_dies(small_settings: StoreSe
 
 
 @pytest.mark.parametrize("how", ["missing", "garbage", "foreign"])
-def test_lost_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings, how: str) -> None:
+def test_a_lost_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings, how: str) -> None:
     disk, auditor = SimulatedDisk(), StoreAuditor()
     store = open_store(disk, small_settings)
     write_history(auditor, store, rounds=20)
@@ -249,7 +249,7 @@ def test_lost_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings, how
     store.close()
 
 
-def test_outdated_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings) -> None:
+def test_an_outdated_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings) -> None:
     disk, auditor = SimulatedDisk(), StoreAuditor()
     store = open_store(disk, small_settings)
     write_history(auditor, store, rounds=20)

@@ -198,9 +198,7 @@ def test_entries_written_while_their_ledger_is_rewritten_stay_in_order(small_set
     store.close()
 
 
-def test_a_file_opened_again_just_before_its_deletion_keeps_no_space(
-    small_settings: StoreSettings,
-) -> None:
+def test_a_file_opened_again_just_before_its_deletion_keeps_no_space(small_settings: StoreSettings) -> None:
     """A reader looked up positions before a move, and the worker may delete the file late."""
     opened: list[str] = []
 

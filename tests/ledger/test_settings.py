@@ -29,6 +29,6 @@ from geminga.ledger.settings import StoreSettings
         ("verify_on_open", 1),
     ],
 )
-def test_refuses_naming_field_and_value(field: str, value: Any) -> None:
+def test_invalid_settings_are_refused_naming_field_and_value(field: str, value: Any) -> None:
     with pytest.raises(InvalidConfiguration, match=field):
         StoreSettings(**{field: value})

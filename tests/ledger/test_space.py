@@ -88,9 +88,7 @@ def test_errors_of_a_full_disk_are_recognized() -> None:
 
 
 # --- a full disk ---
-def test_writes_to_a_full_disk_wait_in_order_until_there_is_space(
-    small_settings: StoreSettings,
-) -> None:
+def test_writes_to_a_full_disk_wait_in_order_until_there_is_space(small_settings: StoreSettings) -> None:
     disk, heard = SimulatedDisk(), []
     store = open_store(disk, small_settings)
     ledger = store.create_ledger("a")
@@ -146,9 +144,7 @@ def test_a_full_disk_at_any_step_stops_only_a_sync(small_settings: StoreSettings
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_disk_that_is_full_again_and_again_with_crashes_in_between(
-    small_settings: StoreSettings, seed: int
-) -> None:
+def test_repeated_full_disks_and_crashes_lose_nothing(small_settings: StoreSettings, seed: int) -> None:
     chance, disk, auditor = random.Random(seed), SimulatedDisk(), StoreAuditor()
     for _ in range(4):
         disk.capacity_bytes = 1 << 30  # opening needs a little
@@ -168,9 +164,7 @@ def test_a_disk_that_is_full_again_and_again_with_crashes_in_between(
         disk = disk.crash(Fate.by_chance(chance))
 
 
-def test_a_store_closed_on_a_full_disk_reports_unwritten_records(
-    small_settings: StoreSettings,
-) -> None:
+def test_a_store_closed_on_a_full_disk_reports_unwritten_records(small_settings: StoreSettings) -> None:
     disk, heard = SimulatedDisk(), []
     store = open_store(disk, small_settings)
     ledger = store.create_ledger("a")
@@ -301,14 +295,14 @@ print("ok")
 """
 
 
-def test_a_file_size_limit_with_threads_and_real_files(tmp_path: Path) -> None:
+def test_writes_beyond_a_file_size_limit_wait_for_space(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path / "store")], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "ok\n", done.stderr
 
 
-def test_a_small_file_system_that_fills_up(tmp_path: Path) -> None:
+def test_writes_to_a_small_full_file_system_wait_for_space(tmp_path: Path) -> None:
     """On a real tmpfs, where this user may mount one."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)], capture_output=True, text=True

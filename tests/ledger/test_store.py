@@ -59,7 +59,9 @@ def nothing(error: StoreError | None) -> None:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("then", ["process dies", "power goes"])
-def test_error_at_every_operation(small_settings: StoreSettings, code: int, then: str) -> None:
+def test_an_error_at_any_operation_loses_no_confirmed_write(
+    small_settings: StoreSettings, code: int, then: str
+) -> None:
     """I6: nothing is confirmed after the error; after reopening all confirmed writes are there."""
     stopped = 0
     for number, (kind, path) in enumerate(history_of(small_settings), 1):

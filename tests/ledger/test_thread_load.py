@@ -16,7 +16,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells")
 
 
 @linux
-def test_a_thread_that_sleeps_and_one_that_works() -> None:
+def test_the_load_of_idle_and_busy_threads_is_measured() -> None:
     found: dict[str, ThreadLoad] = {}
     made, stop = threading.Barrier(3), threading.Event()
 
@@ -73,7 +73,7 @@ def test_the_worker_pauses_longer_beside_a_busy_thread(between: tuple[float, flo
         ("what is this\n", {}, False),
     ],
 )
-def test_quotas_are_found_as_containers_have_them(
+def test_cpu_quotas_of_containers_are_found(
     tmp_path: Path, groups: str, files: dict[str, str], is_it: bool
 ) -> None:
     listed = tmp_path / "groups"

@@ -67,7 +67,7 @@ def test_pieces_are_written_in_order_by_that_thread(thread: ThreadPoolExecutor) 
     assert file.threads == {"beside_0"}
 
 
-def test_a_faster_caller_waits(thread: ThreadPoolExecutor) -> None:
+def test_a_caller_that_is_faster_than_the_thread_waits(thread: ThreadPoolExecutor) -> None:
     writing, file = opened(thread)
     file.turns = threading.Semaphore(0)
     count = threaded_writer.PIECES_WAITING_MAX

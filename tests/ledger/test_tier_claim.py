@@ -200,7 +200,7 @@ def test_the_copy_of_a_disk_finds_that_the_original_runs_and_stays_a_copy() -> N
     clone.close()
 
 
-def test_an_older_state_of_the_disk_is_a_copy_too() -> None:
+def test_an_older_state_of_the_disk_counts_as_a_copy() -> None:
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     store = machines.open(disk, clock)
     kept = fill(store)
@@ -388,7 +388,7 @@ def life(filesystem: FaultyFileSystem) -> None:
 
 
 @pytest.mark.parametrize("fate", ["none", "all", "some", "killed"])
-def test_no_crash_makes_an_original_a_copy_and_none_makes_a_copy_an_original(fate: str) -> None:
+def test_no_crash_makes_an_original_a_copy_or_the_reverse(fate: str) -> None:
     filesystem = FaultyFileSystem(SimulatedDisk())
     life(filesystem)
     for number in range(1, filesystem.operations + 1):
@@ -548,7 +548,7 @@ def test_without_a_readable_claim_no_store_deletes_files(is_held: bool, quick: C
     store.close()
 
 
-def test_damage_of_the_identity_makes_at_worst_a_copy() -> None:
+def test_a_store_with_a_damaged_identity_is_at_worst_a_copy() -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)

@@ -235,7 +235,7 @@ def pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("pages")
 @pytest.mark.parametrize("fate", ["none", "all", "some"])
-def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(fate: str) -> None:
+def test_a_crash_at_any_step_loses_nothing_and_leaves_no_files(fate: str) -> None:
     for number in range(1, operations() + 1):
         disk = SimulatedDisk()
         kept: dict[int, list[bytes]] = {}
@@ -264,7 +264,7 @@ def test_a_process_that_dies_loses_nothing() -> None:
 
 
 @pytest.mark.usefixtures("pages")
-def test_an_error_at_any_step_leaves_the_ledger_where_it_is_and_nothing_over() -> None:
+def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files() -> None:
     filesystem = FaultyFileSystem(SimulatedDisk())
     store = open_store(filesystem)
     first = min(fill(store))
@@ -382,7 +382,7 @@ def test_two_stores_cannot_share_a_location() -> None:
     store.close()
 
 
-def test_a_ledger_that_is_deleted_while_it_is_offloaded_leaves_nothing() -> None:
+def test_a_ledger_deleted_during_its_offload_leaves_no_files() -> None:
     for steps in range(12):
         disk = SimulatedDisk()
         store = open_store(FaultyFileSystem(disk))
@@ -399,7 +399,7 @@ def test_a_ledger_that_is_deleted_while_it_is_offloaded_leaves_nothing() -> None
         store.close()
 
 
-def test_offload_with_threads_and_a_real_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offloading_works_with_threads_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     monkeypatch.setattr(offload_worker, "STEP", 0)  # to finish in time beside other tests
@@ -971,7 +971,7 @@ def test_files_that_could_not_be_deleted_are_deleted_later() -> None:
 
 
 @pytest.mark.parametrize("when", ["listed", "deleted"])
-def test_a_catalog_that_cannot_be_read_for_a_moment_keeps_no_offload_from_ending(
+def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next ledger, which may be of any topic, would wait for ever."""
@@ -1010,7 +1010,7 @@ def test_a_catalog_that_cannot_be_read_for_a_moment_keeps_no_offload_from_ending
     store.close()
 
 
-def test_owners_without_offloaded_ledgers_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_owners_without_offloaded_ledgers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most owners have no records, and each loaded topic queries them: there may be hundreds of thousands."""
     monkeypatch.setattr(tier_catalog, "_OWNED_MAX", 100)
     store = open_store(FaultyFileSystem(SimulatedDisk()))

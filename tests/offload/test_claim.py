@@ -16,7 +16,7 @@ SECTOR = 512
 
 
 @pytest.mark.parametrize("size", [*range(200, 500, 7), 1500])
-def test_a_crash_between_two_blocks_leaves_the_old_claim_or_the_new_one(tmp_path: Path, size: int) -> None:
+def test_a_crash_between_two_blocks_leaves_the_old_or_the_new_claim(tmp_path: Path, size: int) -> None:
     """Holds for a folder name of any length in the claim."""
     place, path = FolderStorage(RealFileSystem(), str(tmp_path)), tmp_path / CLAIM
     before = Claim("a" * 32, "b" * 32, "c" * 32, "d" * 32, 9, True, "host:/" + "x" * size, 1_700_000_000_000)

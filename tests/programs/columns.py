@@ -45,7 +45,7 @@ def run(columns: dict[str, Column]) -> dict[str, dict[str, Any]]:
 
 
 def _outcomes(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """What a process printed last; nothing when it did not get there."""
+    """Return the outcomes that a process printed on its last line; empty if it printed none."""
     try:
         outcomes: dict[str, Any] = json.loads(done.stdout.rstrip().splitlines()[-1])
     except (ValueError, IndexError):
@@ -59,7 +59,7 @@ def failed(outcome: Any) -> bool:
 
 
 def differing(outcomes: dict[str, Any]) -> str:
-    """What is not the same in one program's outcomes by column; empty when all agree and none failed."""
+    """Return one program's outcomes by column if they differ or one failed; an empty text otherwise."""
     texts = {label: json.dumps(outcome, sort_keys=True) for label, outcome in outcomes.items()}
     if len(set(texts.values())) == 1 and not any(map(failed, outcomes.values())):
         return ""

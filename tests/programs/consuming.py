@@ -218,7 +218,7 @@ def redelivery(place: Place) -> Any:
         made.send(b"%d" % number)
     messages = [consumer.receive(TIMEOUT_MILLIS) for _ in range(5)]
     consumer.acknowledge(messages[2])
-    # Acknowledgements are sent a moment later, and what is not acknowledged comes again.
+    # Acknowledgements are sent a moment later, and unacknowledged messages are redelivered.
     arrived = until(lambda: unacknowledged(place, topic, "s") == 4)
     consumer.redeliver_unacknowledged_messages()
     again = take(consumer, 4)
@@ -319,7 +319,7 @@ def patterns(place: Place) -> Any:
 
 
 def subscription_kinds(place: Place) -> Any:
-    """Who may share a subscription, and who takes over."""
+    """Each subscription type: may a second consumer join, and does it take over."""
     p, client, topic = place.p, place.client(), place.topic("kinds")
     first = client.subscribe(topic, "exclusive")
     busy = raised(lambda: client.subscribe(topic, "exclusive"))

@@ -1,4 +1,4 @@
-"""Where a program runs: the library under its usual name, a broker, and topics of its own."""
+"""Environment of a program: the library under its usual name, a broker, and topics of its own."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Place:
 
 
 def take(consumer: Any, count: int) -> list[Any]:
-    """So many messages, acknowledged."""
+    """Receive and acknowledge ``count`` messages."""
     messages = []
     for _ in range(count):
         message = consumer.receive(TIMEOUT_MILLIS)

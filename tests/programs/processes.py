@@ -62,7 +62,7 @@ def http_look_up(place: Place) -> Any:
 
 
 def fork(place: Place) -> Any:
-    """Parent and child each have a client of their own; the parent's goes on after the fork."""
+    """Parent and child each have their own client; the parent's keeps working after the fork."""
     client, topic = place.client(), place.topic("fork")
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
@@ -81,7 +81,7 @@ def fork(place: Place) -> Any:
 
 
 def pickling(place: Place) -> Any:
-    """What travels between processes: ids as bytes, and enumerations as they are."""
+    """Objects that are sent between processes: ids as bytes, and enumerations as they are."""
     p, client, topic = place.p, place.client(), place.topic("pickling")
     producer = client.create_producer(topic)
     ids = [producer.send(b"%d" % number) for number in range(3)]
@@ -142,7 +142,7 @@ def termination(place: Place) -> Any:
     while not stopping.is_set():
         producer.send_async(b"%d" % sent, lambda result, message_id: told.append(result))
         sent += 1
-        # In the midst of sending, however busy the machine is; not too many: they are read one by one.
+        # During sending, however busy the machine is; not too many: they are read one by one.
         if sent == 2_000:
             terminating.start()
     producer.flush()
@@ -184,7 +184,7 @@ time.sleep(1.5)  # pulsar-client loses acknowledgements that are younger than it
 
 
 def closing(place: Place) -> Any:
-    """What is left after close and shutdown."""
+    """Calls after close and after shutdown."""
     p = place.p
     client, topic = place.client(), place.topic("closing")
     producer, consumer = client.create_producer(topic), client.subscribe(topic, "s")

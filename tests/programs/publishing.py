@@ -191,7 +191,7 @@ def partitions(place: Place) -> Any:
 def access_modes(place: Place) -> Any:
     p, client, topic = place.p, place.client(), place.topic("access")
     modes = p.ProducerAccessMode
-    # What a fenced producer sends ends its connection, which must be nobody else's.
+    # The broker closes the connection of a fenced producer that sends, so that it must not be shared.
     other = place.client()
     first = other.create_producer(topic, access_mode=modes.Exclusive)
     second = raised(lambda: client.create_producer(topic, access_mode=modes.Exclusive))

@@ -1,4 +1,4 @@
-"""Runs the programs with one library against one broker, and prints what came of each as JSON.
+"""Run the programs with one library against one broker, and print the outcome of each as JSON.
 
     python tests/programs/run.py geminga pulsar://localhost:6650 http://localhost:8080 [name ...]
 
@@ -46,7 +46,7 @@ def library(name: str) -> Any:
 
 
 def outcome(place: Place, name: str) -> Any:
-    """What a program returns, as JSON has it, or what it raises."""
+    """Return a program's result as JSON data, or the error that it raised."""
     try:
         return json.loads(json.dumps(PROGRAMS[name](place)))
     except Exception as error:

@@ -42,7 +42,7 @@ def value(inner, outer):
     return outer(text="grüß", color=Color.BLUE, inner=inner(x=1), items=["a"], table={"k": inner(x=2)})
 
 
-def test_round_trip():
+def test_records_are_encoded_and_decoded():
     codec = schema.AvroSchema(Outer)
     record = value(Inner, Outer)
     assert codec.decode(codec.encode(record)) == record
@@ -50,7 +50,7 @@ def test_round_trip():
         codec.encode({"text": "x"})
 
 
-def test_bytes_are_pulsar_clients():
+def test_payloads_equal_those_of_pulsar_client():
     theirs = pytest.importorskip("pulsar.schema")
     their_inner, their_outer = records(theirs)
     ours_codec, their_codec = schema.AvroSchema(Outer), theirs.AvroSchema(their_outer)
@@ -59,7 +59,7 @@ def test_bytes_are_pulsar_clients():
     assert ours_codec.schema_info().type == 4
 
 
-def test_over_a_definition():
+def test_a_schema_made_from_a_definition_uses_dicts():
     definition = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
     codec = schema.AvroSchema(None, definition)
     assert codec.decode(codec.encode({"x": 5})) == {"x": 5}
@@ -85,7 +85,7 @@ class Written:
         return self._version
 
 
-def test_a_message_is_read_with_the_schema_it_was_written_with():
+def test_a_message_is_read_with_its_writers_schema():
     class Old(schema.Record):
         x = schema.Integer()
 
@@ -124,7 +124,7 @@ def version(number):
     return number.to_bytes(8, "big").decode("latin-1")
 
 
-def test_nothing_is_read_with_a_guess():
+def test_a_message_is_not_read_with_a_guessed_schema():
     codec = schema.AvroSchema(Inner)
     payload = codec.encode(Inner(x=3))
     codec.attach_client(Topic(codec.schema_info(), schema.StringSchema().schema_info()))
@@ -138,7 +138,7 @@ def test_nothing_is_read_with_a_guess():
     assert schema.AvroSchema(Inner).decode_message(Written(payload)) == Inner(x=3)
 
 
-def test_another_client_may_count_versions_otherwise():
+def test_attaching_another_client_clears_the_cached_versions():
     class Wide(schema.Record):
         x = schema.Long(required=True)
 
@@ -167,7 +167,7 @@ def test_readers_are_kept_up_to_a_limit(monkeypatch):
          [("x", {"type": "record", "name": "B", "fields": []})]),
     ],
 )  # fmt: skip
-def test_what_does_not_resolve_says_so(written, read):
+def test_an_incompatible_writer_schema_is_an_error(written, read):
     def of(fields):
         named = [{"name": name, "type": kind} for name, kind in fields]
         return schema.AvroSchema(None, {"type": "record", "name": "R", "fields": named})
@@ -194,7 +194,7 @@ def test_names_of_writer_and_reader_may_differ():
     assert reader.decode_message(Written(writer.encode(value), version(0))) == value
 
 
-def test_damaged_payloads_and_definitions():
+def test_damaged_payloads_and_definitions_are_refused():
     codec = schema.AvroSchema(Outer)
     payload = codec.encode(value(Inner, Outer))
     for size in range(len(payload)):
@@ -211,7 +211,7 @@ def test_damaged_payloads_and_definitions():
         codec.decode_message(Written(payload, version(0)))
 
 
-def test_java_wrote_these_bytes():
+def test_payloads_equal_those_of_java():
     vectors = [json.loads(line) for line in (VECTORS / "schemas.jsonl").read_text().splitlines()]
     found = 0
     for vector in vectors:
@@ -230,7 +230,7 @@ def test_java_wrote_these_bytes():
     assert found == 2
 
 
-def test_a_record_class_reads_what_java_wrote():
+def test_a_record_class_reads_javas_payloads():
     class Inner(schema.Record):
         x = schema.Integer(required=True)
         y = schema.String()
@@ -252,7 +252,7 @@ def test_a_record_class_reads_what_java_wrote():
             assert picked.color is Color.BLUE
 
 
-def test_without_fastavro(monkeypatch):
+def test_a_missing_fastavro_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "fastavro", None)
     with pytest.raises(OperationNotSupported, match=r"geminga\[avro\]"):
         schema.AvroSchema(Inner)

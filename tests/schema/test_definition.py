@@ -41,14 +41,14 @@ def records(module):
 Inner, Outer = records(schema)
 
 
-def test_definition_is_pulsar_clients():
+def test_definitions_equal_those_of_pulsar_client():
     pulsar_schema = pytest.importorskip("pulsar.schema")
     theirs = records(pulsar_schema)[1]
     assert Outer.schema() == theirs.schema()
     assert Inner.schema() == records(pulsar_schema)[0].schema()
 
 
-def test_json_schema_and_payload_are_pulsar_clients():
+def test_json_definitions_and_payloads_equal_those_of_pulsar_client():
     pulsar_schema = pytest.importorskip("pulsar.schema")
     their_inner, their_outer = records(pulsar_schema)
     values = {"text": "t", "ratio": 0.5, "color": Color.BLUE, "items": ["a", "b"], "counts": {"k": 1}}
@@ -60,7 +60,7 @@ def test_json_schema_and_payload_are_pulsar_clients():
     )
 
 
-def test_values_are_kept_and_checked():
+def test_values_are_stored_and_checked():
     record = Outer(text=b"bytes", ratio=1, raw="text", color="RED", inner={"x": 3})
     assert (record.text, record.raw, record.color) == ("bytes", b"text", Color.RED)
     assert record.inner == Inner(x=3)
@@ -126,7 +126,7 @@ def refusals(module):
     return said
 
 
-def test_refusals_read_like_pulsar_clients():
+def test_error_messages_equal_those_of_pulsar_client():
     theirs = pytest.importorskip("pulsar.schema")
     assert refusals(schema) == refusals(theirs)
 
@@ -158,14 +158,14 @@ def test_defaults_are_not_shared_between_records():
     assert second.items == ["a"]
 
 
-def test_inherited_fields():
+def test_fields_of_base_classes_come_first():
     class Child(Inner):
         z = schema.Integer()
 
     assert [field["name"] for field in Child.schema()["fields"]] == ["x", "y", "z"]
 
 
-def test_sorted_fields():
+def test_fields_are_sorted_if_requested():
     class Sorted(schema.Record):
         _sorted_fields = True
         b = schema.Integer()
@@ -174,14 +174,14 @@ def test_sorted_fields():
     assert [field["name"] for field in Sorted.schema()["fields"]] == ["a", "b"]
 
 
-def test_wrong_declarations():
+def test_wrong_declarations_are_refused():
     with pytest.raises(TypeError):
         schema.Array(int)
     with pytest.raises(TypeError):
         schema.CustomEnum(int)
 
 
-def test_repr():
+def test_records_have_a_repr_and_equality():
     assert repr(Inner(x=1)) == "Inner(x=1, y='why')"
     assert Inner(x=1) != Inner(x=2)
     assert Inner(x=1) != "text"

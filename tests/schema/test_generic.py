@@ -93,7 +93,7 @@ def test_protobuf_messages_get_their_class_from_the_topic():
     assert (decoded.seconds, decoded.DESCRIPTOR.full_name) == (5, "google.protobuf.Timestamp")
 
 
-def test_what_java_described_is_read():
+def test_payloads_are_read_by_javas_definitions():
     seen = set()
     for vector in VECTORS:
         info = schema.SchemaInfo(
@@ -113,7 +113,7 @@ def test_what_java_described_is_read():
     assert len(seen) > 20
 
 
-def test_tombstones():
+def test_tombstones_are_none():
     reader = schema.AutoConsumeSchema()
     for codec in (schema.Int16Schema(), schema.JsonSchema(Point), schema.AvroSchema(Point), protobuf()):
         fresh = schema.AutoConsumeSchema()
@@ -135,17 +135,17 @@ def test_tombstones():
         schema.SchemaInfo(type=15, data=b""),
     ],
 )
-def test_descriptions_that_cannot_be_used(info):
+def test_unusable_definitions_are_refused(info):
     with pytest.raises(IncompatibleSchema):
         schema_of(info)
 
 
-def test_reading_does_not_publish():
+def test_the_reading_schema_refuses_to_encode():
     with pytest.raises(TypeError, match="AutoProduceBytesSchema"):
         schema.AutoConsumeSchema().encode(b"x")
 
 
-def test_ready_made_payloads_are_checked():
+def test_encoded_payloads_are_checked():
     auto = schema.AutoProduceBytesSchema()
     assert auto.needs_topic
     assert type(auto.for_topic(None)) is schema.BytesSchema
@@ -163,7 +163,7 @@ def test_ready_made_payloads_are_checked():
     assert "Int16Schema" in str(auto.for_topic(schema.Int16Schema().schema_info()))
 
 
-def test_json_without_a_class():
+def test_json_without_a_record_class_uses_dicts():
     codec = schema_of(schema.SchemaInfo(type=2, name="JSON", data=b"{}", properties=(("a", "b"),)))
     assert codec.decode(codec.encode({"x": [1, None]})) == {"x": [1, None]}
     assert codec.schema_info() == schema.SchemaInfo(type=2, name="JSON", data=b"{}", properties=(("a", "b"),))
@@ -171,5 +171,5 @@ def test_json_without_a_class():
         codec.decode(b"{")
 
 
-def test_bytes_is_what_no_schema_means():
+def test_a_topic_without_a_schema_has_bytes():
     assert type(schema_of(None)) is schema.BytesSchema

@@ -38,7 +38,7 @@ def pair(encoding):
         ("key_value_separated", SEPARATED, ("k", 7)),
     ],
 )
-def test_java_writes_the_same(case, encoding, value):
+def test_payloads_equal_those_of_java(case, encoding, value):
     expected, codec = vector(case), pair(encoding)
     assert codec.encode(value).hex() == expected["payload"]
     info = codec.schema_info()
@@ -56,7 +56,7 @@ def test_bytes_have_no_definition_but_a_type():
     assert codec.schema_info().data.hex() == expected["data"]
 
 
-def test_definitions_of_java_come_apart():
+def test_javas_definitions_are_split_into_key_and_value():
     for case, encoding in (("key_value_json_avro", SEPARATED), ("key_value_json_avro_inline", INLINE)):
         expected = vector(case)
         info = schema.SchemaInfo(
@@ -101,7 +101,7 @@ class Topic:
         return self.info
 
 
-def test_a_key_apart():
+def test_separated_keys_are_partition_keys():
     codec = pair(SEPARATED)
     content = codec.encode_message(KeyValue("grüß", 7))
     assert content == KeyedContent(b"\x00\x00\x00\x07", "grüß".encode())
@@ -122,7 +122,7 @@ def test_a_key_apart():
         codec.decode_message(Received(content.payload, "###"))
 
 
-def test_both_in_the_payload():
+def test_inline_keys_are_in_the_payload():
     codec = pair(INLINE)
     assert codec.encode_message(("k", 7)) == codec.encode(("k", 7))
     assert codec.decode_message(Received(codec.encode(("k", 7)))) == KeyValue("k", 7)
@@ -130,7 +130,7 @@ def test_both_in_the_payload():
     assert codec.encode_message((None, None)) == b"\xff" * 8
 
 
-def test_parts_are_read_as_they_were_written():
+def test_each_part_is_read_with_its_writers_schema():
     pytest.importorskip("fastavro")
 
     class Old(schema.Record):
@@ -156,7 +156,7 @@ def test_parts_are_read_as_they_were_written():
 
 
 @given(st.binary(max_size=30))
-def test_any_bytes_are_a_pair_or_refused(data):
+def test_any_bytes_are_decoded_as_a_pair_or_refused(data):
     try:
         key, value = split_pair(data)
     except CorruptPayload:
@@ -165,7 +165,7 @@ def test_any_bytes_are_a_pair_or_refused(data):
     assert b"".join(parts) == data
 
 
-def test_wrong_values_and_definitions():
+def test_wrong_values_and_definitions_are_refused():
     for value in ("kv", ["k", 7], ("k",), None, ("k", 7, 8)):
         with pytest.raises(TypeError, match="takes a KeyValue"):
             pair(INLINE).encode(value)
@@ -190,5 +190,5 @@ def test_wrong_values_and_definitions():
         encoding_of(schema.SchemaInfo(type=15, properties=(("kv.encoding.type", "OTHER"),)))
 
 
-def test_str():
+def test_str_names_both_schemas_and_the_encoding():
     assert str(pair(SEPARATED)) == "KeyValueSchema(StringSchema, Int32Schema, SEPARATED)"

@@ -124,7 +124,7 @@ VALUES = [
 
 @pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema])
 @pytest.mark.parametrize(("cls", "value"), VALUES, ids=lambda v: getattr(v, "__name__", "value"))
-def test_values_come_back(kind: Any, cls: Any, value: Any) -> None:
+def test_values_of_each_kind_of_class_are_decoded_as_encoded(kind: Any, cls: Any, value: Any) -> None:
     codec = kind(cls)
     back = codec.decode(codec.encode(value))
     assert back == value
@@ -133,7 +133,7 @@ def test_values_come_back(kind: Any, cls: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("cls", "value"), VALUES, ids=lambda v: getattr(v, "__name__", "value"))
-def test_a_default_is_what_a_reader_of_older_data_gets(cls: Any, value: Any) -> None:
+def test_readers_of_older_data_get_the_default(cls: Any, value: Any) -> None:
     codec = schema.AvroSchema(cls)
     required = [f for f in codec._definition["fields"] if "default" not in f]
     older = {**codec._definition, "fields": required}
@@ -144,7 +144,7 @@ def test_a_default_is_what_a_reader_of_older_data_gets(cls: Any, value: Any) -> 
     assert read == expected
 
 
-def test_definitions() -> None:
+def test_annotations_determine_the_definition() -> None:
     fields = {f["name"]: f for f in Model(Flight, Form.AVRO).definition["fields"]}
     seat = {
         "type": "record",
@@ -171,7 +171,7 @@ def test_definitions() -> None:
     assert texts["level"] == "long"
 
 
-def test_a_default_that_is_not_null_comes_first() -> None:
+def test_the_type_of_a_default_comes_first_in_a_union() -> None:
     @dataclass
     class Named:
         name: str | None = "n"
@@ -180,7 +180,7 @@ def test_a_default_that_is_not_null_comes_first() -> None:
     assert described == {"name": "name", "type": ["string", "null"], "default": "n"}
 
 
-def test_pydantic_writes_itself_and_checks() -> None:
+def test_pydantic_models_use_their_own_json_and_validation() -> None:
     codec = schema.JsonSchema(Order)
     sent = json.loads(codec.encode(ORDER))
     assert sent["orderedBy"] == "me"
@@ -275,7 +275,7 @@ def test_a_secret_with_a_serializer_of_the_model_is_published_in_json() -> None:
         (b"[" * 100_000, "no Flight"),
     ],
 )
-def test_payloads_that_are_no_values(payload: bytes, said: str) -> None:
+def test_invalid_payloads_are_refused(payload: bytes, said: str) -> None:
     with pytest.raises(CorruptPayload, match=said):
         schema.JsonSchema(Flight).decode(payload)
 
@@ -297,12 +297,12 @@ def test_names_of_newer_writers_are_left_out() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema])
-def test_values_that_do_not_fit(kind: Any, changes: dict[str, Any], said: str) -> None:
+def test_values_of_the_wrong_type_are_refused(kind: Any, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         kind(Flight).encode(dataclasses.replace(FLIGHT, **changes))
 
 
-def test_what_avro_has_no_room_for() -> None:
+def test_values_out_of_avros_range_are_refused() -> None:
     codec = schema.AvroSchema(Flight)
     with pytest.raises(TypeError, match=r"Flight\.at: a datetime needs a time zone"):
         codec.encode(Flight("x", at=dt.datetime(2024, 1, 1)))
@@ -333,12 +333,12 @@ def hinted(hint: Any) -> type:
         (collections.abc.Callable[[], int], "no form"),
     ],
 )
-def test_annotations_without_a_form(hint: Any, said: str) -> None:
+def test_unsupported_annotations_are_refused(hint: Any, said: str) -> None:
     with pytest.raises(TypeError, match=rf"Holder\.x: .*{said}"):
         schema.JsonSchema(hinted(hint))
 
 
-def test_what_is_no_model() -> None:
+def test_other_classes_and_values_are_refused() -> None:
     for wrong in (int, str, dict, object, 5, "Flight", FLIGHT):
         assert not is_model(wrong)
         with pytest.raises(TypeError, match="cannot be a schema"):
@@ -371,7 +371,7 @@ plain_flights = st.builds(
 
 
 @given(plain_flights)
-def test_every_value_comes_back(flight: Flight) -> None:
+def test_every_generated_value_is_decoded_as_encoded(flight: Flight) -> None:
     for codec in CODECS:
         assert codec.decode(codec.encode(flight)) == flight
 

@@ -19,7 +19,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "value", "data"), CASES)
-def test_values(kind, value, data):
+def test_values_are_encoded_and_decoded(kind, value, data):
     codec = kind()
     assert codec.encode(value) == data
     assert codec.decode(data) == value
@@ -33,12 +33,12 @@ def test_values(kind, value, data):
 @pytest.mark.parametrize(
     ("kind", "value"), [(schema.Int8Schema, 128), (schema.Int32Schema, True), (schema.FloatSchema, 1e300)]
 )
-def test_what_does_not_fit(kind, value):
+def test_values_out_of_range_are_refused(kind, value):
     with pytest.raises(TypeError):
         kind().encode(value)
 
 
-def test_wire_types():
+def test_types_have_pulsars_numbers():
     types = [kind().schema_info().type for kind, _, _ in CASES[:-1]]
     assert types == [6, 7, 8, 9, 10, 11, 5]
 
@@ -51,7 +51,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def test_java_writes_the_same():
+def test_payloads_equal_those_of_java():
     found = set()
     for line in VECTORS.read_text().splitlines():
         vector = json.loads(line)

@@ -7,7 +7,7 @@ from geminga.errors import CorruptPayload
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
-def test_round_trip():
+def test_messages_are_encoded_and_decoded():
     codec = schema.ProtobufNativeSchema(pb.MessageIdData)
     place = pb.MessageIdData(ledgerId=1, entryId=2)
     assert codec.decode(codec.encode(place)) == place
@@ -18,7 +18,7 @@ def test_round_trip():
         codec.decode(b"\xff\xff")
 
 
-def test_definition_is_pulsar_clients():
+def test_definitions_equal_those_of_pulsar_client():
     info = schema.ProtobufNativeSchema(pb.MessageIdData).schema_info()
     assert info.type == 20
     definition = json.loads(info.data)
@@ -27,7 +27,7 @@ def test_definition_is_pulsar_clients():
     assert info.data.decode() == theirs.ProtobufNativeSchema(pb.MessageIdData).schema_info().schema()
 
 
-def test_only_message_classes():
+def test_other_than_message_classes_are_refused():
     for wrong in (None, int, pb.MessageIdData()):
         with pytest.raises(TypeError):
             schema.ProtobufNativeSchema(wrong)

@@ -3,7 +3,7 @@ import pytest
 from geminga import schema
 
 
-def test_bytes():
+def test_bytes_are_unchanged_and_register_no_schema():
     codec = schema.BytesSchema()
     assert codec.encode(b"x") == b"x"
     assert codec.decode(b"x") == b"x"
@@ -14,7 +14,7 @@ def test_bytes():
         codec.encode("x")
 
 
-def test_string():
+def test_text_is_encoded_as_utf_8():
     codec = schema.StringSchema()
     assert codec.decode(codec.encode("grüß")) == "grüß"
     info = codec.schema_info()
@@ -23,7 +23,7 @@ def test_string():
         codec.encode(b"x")
 
 
-def test_json_describes_itself_on_the_wire():
+def test_json_schemas_send_their_definition():
     class Point(schema.Record):
         x = schema.Integer()
 
@@ -34,7 +34,7 @@ def test_json_describes_itself_on_the_wire():
         schema.JsonSchema(Point).encode({"x": 1})
 
 
-def test_ones_own_schema():
+def test_a_custom_schema_defines_encode_and_decode():
     class Upper(schema.Schema):
         def __init__(self):
             super().__init__(str, schema.SchemaType.BYTES, None, "UPPER")

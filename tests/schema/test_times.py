@@ -35,7 +35,7 @@ KINDS = {
 }
 
 
-def test_java_writes_the_same():
+def test_payloads_equal_those_of_java():
     found = set()
     for line in VECTORS.read_text().splitlines():
         vector = json.loads(line)
@@ -54,14 +54,14 @@ def test_java_writes_the_same():
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
-def test_moments_come_back(value):
+def test_moments_are_decoded_as_encoded(value):
     assert schema.InstantSchema().decode(schema.InstantSchema().encode(value)) == value
     cut = value.replace(microsecond=value.microsecond // 1000 * 1000)
     assert schema.DateSchema().decode(schema.DateSchema().encode(value)) == cut
 
 
 @given(st.datetimes())
-def test_local_times_come_back(value):
+def test_local_times_are_decoded_as_encoded(value):
     for kind, part in (
         (schema.LocalDateTimeSchema, value),
         (schema.LocalDateSchema, value.date()),
@@ -70,7 +70,7 @@ def test_local_times_come_back(value):
         assert kind().decode(kind().encode(part)) == part
 
 
-def test_other_zones_are_the_same_moment():
+def test_times_of_other_zones_are_converted():
     value = dt.datetime(2024, 2, 29, 12, tzinfo=dt.timezone(dt.timedelta(hours=2)))
     for kind in (schema.InstantSchema, schema.DateSchema, schema.TimestampSchema):
         decoded = kind().decode(kind().encode(value))
@@ -90,13 +90,13 @@ NAIVE, AWARE = dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1, tzinfo=UTC)
         (schema.TimeSchema, NAIVE), (schema.TimestampSchema, 1.5),
     ],
 )  # fmt: skip
-def test_what_may_mean_another_moment_is_refused(kind, value):
+def test_ambiguous_times_are_refused(kind, value):
     with pytest.raises(TypeError, match=kind.__name__):
         kind().encode(value)
 
 
 @pytest.mark.parametrize("case", sorted(KINDS))
-def test_payloads_that_are_none(case):
+def test_invalid_payloads_are_refused(case):
     codec = KINDS[case][0]()
     size = codec._layout.size
     for data in (b"", bytes(size - 1), bytes(size + 1)):

@@ -30,8 +30,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_client_is_left() -> Iterator[None]:
-    """What the driver's side kept ends with a module's tests: their brokers are gone, and it would look for
-    them for ever, in the midst of other tests."""
+    """Close the driver's cached clients after a module's tests: their brokers are gone, and the clients would
+    try to reconnect during other tests."""
     yield
     cluster = sys.modules.get("geminga.spark.cluster")
     while cluster is not None and cluster._clients:

@@ -32,15 +32,15 @@ def entry_bytes(values: list[bytes], publish_time: int = 1_700_000_000_000) -> b
 
 @dataclass
 class ScriptedCluster:
-    """Topics as maps from place to entry; ``opened`` and ``closed`` count readers.
+    """Topics as maps from position to entry; ``opened`` and ``closed`` count readers.
 
     ``silent`` partitions have entries that do not come; ``down`` is called before each answer and raises
-    `ConnectError` as long as the broker is away. ``bytes_read``: what went over the wire.
+    `ConnectError` as long as the broker is down. ``bytes_read``: bytes received from the broker.
     """
 
     topics: dict[Partition, dict[Place, bytes]] = field(default_factory=dict)
     compacted: dict[Partition, tuple[set[Place], Place]] = field(default_factory=dict)
-    """What compaction has left, and how far it has seen; whoever reads so asks here each time."""
+    """Entries left by compaction, and its horizon; each read of the compacted view looks here."""
     trimmed: dict[Partition, Place] = field(default_factory=dict)
     """The topic's own entries up to here are gone."""
     gives_all: bool = True
@@ -189,7 +189,7 @@ class ScriptedWatch:
 
 
 class Outage:
-    """A broker that is away for so many questions, with a clock that only waiting moves."""
+    """A broker that is down for the first ``questions`` requests, with a clock that only waiting moves."""
 
     def __init__(self, questions: int) -> None:
         self.left = questions

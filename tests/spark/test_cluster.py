@@ -53,7 +53,7 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert closed == ["pulsar://h0", "pulsar://h2"]
 
 
-def test_partitions_and_entries(
+def test_partitions_and_entries_of_a_topic_are_found(
     connection: ConnectionOptions, pulsar_broker: EmbeddedBroker, pulsar_topic: str
 ) -> None:
     cluster = connect(connection)
@@ -98,7 +98,7 @@ def test_patterns_match_whole_local_names_and_no_system_topics() -> None:
     assert matching_topics(f"{prefix}.*", topics) == [f"{prefix}a", f"{prefix}ab", f"{prefix}b"]
 
 
-def test_what_a_worker_of_spark_has_loaded_is_looked_through_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_loaded_by_a_worker_are_frozen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """By Python's collector, which Spark calls after every piece of work. Once: garbage comes later too."""
     frozen: list[int] = []
     monkeypatch.setattr(clusters, "gc", SimpleNamespace(freeze=lambda: frozen.append(len(frozen))))

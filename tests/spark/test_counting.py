@@ -31,7 +31,7 @@ def tell(cluster: ScriptedCluster, to: CountsAddress | None, where: Range, **cou
     skip_counters.tell(cluster, to, where)
 
 
-def test_attempts_at_one_task_count_once() -> None:
+def test_several_attempts_at_a_task_count_once() -> None:
     cluster = ScriptedCluster()
     collector = SkipCountCollector(cluster, TOPIC)
     assert collector.totals() == {}
@@ -44,7 +44,7 @@ def test_attempts_at_one_task_count_once() -> None:
     assert collector.totals() == collector.totals() == {TOPIC: {"deadLetters": 1, "malformed": 4}}
 
 
-def test_totals_go_on_and_what_is_late_does_not_count_again() -> None:
+def test_totals_continue_and_late_reports_do_not_count_again() -> None:
     cluster = ScriptedCluster()
     collector = SkipCountCollector(cluster, TOPIC)
     plans = []
@@ -64,7 +64,7 @@ def test_totals_go_on_and_what_is_late_does_not_count_again() -> None:
     "message", [b"", b"\xff", b"[]", b"1", b'{"plan": 1}', b'{"plan": "x"}', b"{" * 100_000,
                 b'{"plan": 1, "topic": 1, "part": 1, "counts": 3}']
 )  # fmt: skip
-def test_what_is_no_report(message: bytes) -> None:
+def test_invalid_reports_are_ignored(message: bytes) -> None:
     cluster = ScriptedCluster()
     collector = SkipCountCollector(cluster, TOPIC)
     plan = collector.plan("one")
@@ -87,7 +87,7 @@ def test_without_a_broker_nothing_is_counted_and_nothing_fails() -> None:
     assert collector.totals() == {}
 
 
-def test_options_that_may_skip_messages() -> None:
+def test_options_that_may_skip_messages_are_recognised() -> None:
     def options(**given: str) -> bool:
         return may_skip(read_options({"service.url": "pulsar://h", "topic": "t", **given}))
 

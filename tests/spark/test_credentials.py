@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 SECRET = bytes(range(32))
 CANARY = "canary-9e21"
 TOLD_SECONDS, TOKEN_SECONDS = 3, 120
-"""A token is fetched anew after less than the first, and is good for the second, on a slow machine too."""
+"""Refresh interval and lifetime of a token; the second is long enough for a slow machine."""
 
 
 @pytest.fixture(scope="module")

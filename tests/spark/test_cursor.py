@@ -88,7 +88,7 @@ def followed(cursors: ScriptedCursors, losses: ScriptedLosses | None = None, **g
     return QueryCursor("s", cursors, losses or ScriptedLosses(), **given)
 
 
-def test_a_new_query_makes_its_subscription_and_moves_it() -> None:
+def test_a_new_query_creates_its_subscription_and_moves_its_cursor() -> None:
     cursors = ScriptedCursors({A: (5, 9), B: (3, 0)})
     cursor = followed(cursors, is_own=True)
     start: Offsets = {A: Offset(5, 2), B: EARLIEST}
@@ -100,7 +100,7 @@ def test_a_new_query_makes_its_subscription_and_moves_it() -> None:
     assert cursors.moves == [{A: (5, 2)}, {A: (5, 9)}]
 
 
-def test_places_that_are_no_entry_s_end() -> None:
+def test_the_cursor_moves_only_past_completed_entries() -> None:
     cursors = ScriptedCursors({A: (8, 9)}, {A: (5, 2)})
     cursor = followed(cursors)
     cursor.follow({A: Offset(5, 6, 3)}, [A], is_new=False)
@@ -111,7 +111,7 @@ def test_places_that_are_no_entry_s_end() -> None:
     assert cursors.marked[A] == (8, 0)
 
 
-def test_a_partition_that_is_new_starts_at_its_first_message() -> None:
+def test_a_new_partition_starts_at_its_first_message() -> None:
     cursors = ScriptedCursors({A: (5, 9), B: (3, 4)}, {A: (5, 9)})
     cursor = followed(cursors)
     cursor.follow({A: Offset(5, 9)}, [A, B], is_new=False)
@@ -119,16 +119,14 @@ def test_a_partition_that_is_new_starts_at_its_first_message() -> None:
     assert cursor.kept == {A, B}
 
 
-def test_a_ledger_that_was_done_and_trimmed_is_no_loss() -> None:
+def test_a_committed_and_trimmed_ledger_is_no_loss() -> None:
     cursors = ScriptedCursors({A: (6, 4)}, {A: (6, -1)})
     cursor = followed(cursors)
     cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
     assert (cursor.kept, cursors.moves, cursors.rewinds) == ({A}, [], [])
 
 
-def test_a_subscription_that_is_ahead_is_set_back_and_trusted_no_more(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_subscription_that_is_ahead_is_moved_back_and_not_trusted(caplog: pytest.LogCaptureFixture) -> None:
     cursors = ScriptedCursors({A: (6, 4)}, {A: (6, 2)})
     cursor = followed(cursors, kept={A})
     with caplog.at_level(logging.WARNING, "geminga.spark"):
@@ -140,9 +138,7 @@ def test_a_subscription_that_is_ahead_is_set_back_and_trusted_no_more(
 
 
 @pytest.mark.parametrize("before_first", [(9, -1), (-1, -1)], ids=["between ledgers", "no ledger"])
-def test_a_subscription_that_a_query_gets_later_vouches_for_nothing_that_was_before(
-    before_first: tuple[int, int],
-) -> None:
+def test_later_subscriptions_are_not_trusted_for_earlier_messages(before_first: tuple[int, int]) -> None:
     """The topic was trimmed empty, and the query had no subscription until now: where it is made is where the
     broker would have moved one that had kept everything."""
     cursors, losses = ScriptedCursors({A: (9, -1)}, before_first=before_first), ScriptedLosses(there=set())
@@ -154,9 +150,7 @@ def test_a_subscription_that_a_query_gets_later_vouches_for_nothing_that_was_bef
     assert cursor.kept == {A}
 
 
-def test_a_subscription_that_a_query_gets_later_keeps_what_is_there(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_subscription_added_later_retains_the_existing_messages(caplog: pytest.LogCaptureFixture) -> None:
     cursors = ScriptedCursors({A: (6, 4)}, before_first=(5, -1))
     cursor = followed(cursors)
     cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
@@ -171,9 +165,7 @@ def test_the_cursor_is_not_moved_in_a_recreated_topic() -> None:
     assert (cursor.kept, cursors.moves, cursors.rewinds) == (set(), [], [])
 
 
-def test_a_subscription_that_was_removed_is_made_again_where_all_is_there(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_removed_subscriptions_are_recreated_if_nothing_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     cursors = ScriptedCursors({A: (6, 4)}, before_first=(5, -1))
     cursor = followed(cursors)
     with caplog.at_level(logging.WARNING, "geminga.spark"):
@@ -183,7 +175,7 @@ def test_a_subscription_that_was_removed_is_made_again_where_all_is_there(
 
 
 @pytest.mark.parametrize("place", [Offset(5, 9), EARLIEST], ids=str)
-def test_a_subscription_that_was_removed_vouches_for_nothing(place: Offset) -> None:
+def test_a_removed_subscription_is_not_trusted(place: Offset) -> None:
     """On a topic trimmed empty a recreated cursor is where the broker would have moved the old one."""
     cursors, losses = ScriptedCursors({A: (9, -1)}, before_first=(9, -1)), ScriptedLosses(there=set())
     for _ in range(2):
@@ -200,7 +192,7 @@ def test_a_subscription_that_was_removed_vouches_for_nothing(place: Offset) -> N
     assert cursor.kept == {A}
 
 
-def test_a_subscription_that_is_removed_while_the_query_runs() -> None:
+def test_a_subscription_removed_during_the_query_is_not_trusted() -> None:
     cursors, losses = ScriptedCursors({A: (6, 4)}, {A: (5, 9)}), ScriptedLosses(there=set())
     cursor = followed(cursors, losses)
     cursor.follow({A: Offset(5, 9)}, [A], is_new=True)
@@ -211,7 +203,7 @@ def test_a_subscription_that_is_removed_while_the_query_runs() -> None:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_cursor_beyond_a_message_that_waited(is_known: bool) -> None:
+def test_a_cursor_moved_past_an_unread_message_is_a_loss(is_known: bool) -> None:
     """A broker moves a cursor to the next ledger when a done one was trimmed, but not past a message that is
     not read; a time to live does."""
     losses = ScriptedLosses(there=set())
@@ -232,7 +224,7 @@ def test_a_cursor_beyond_a_message_that_waited(is_known: bool) -> None:
     assert cursors.rewinds == []
 
 
-def test_a_new_query_of_a_name_that_may_be_there_starts_at_the_first_message() -> None:
+def test_a_new_query_rewinds_an_existing_subscription_to_the_first_message() -> None:
     """The cursor may stand between two ledgers, with the earlier ones retained."""
     for is_own, rewinds in ((True, []), (False, [{A: (-1, -1)}])):
         cursors = ScriptedCursors({A: (6, 4)}, {A: (6, -1)})
@@ -295,7 +287,7 @@ def test_the_backlog_is_sparks_lag(broker: EmbeddedBroker, client: Client, pulsa
     assert list(query.stats()) == [name], "a restart goes on with the subscription of the checkpoint"
 
 
-def test_the_last_micro_batch_of_an_available_now_run(
+def test_the_last_micro_batch_of_an_available_now_run_is_acknowledged(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     query = Query(
@@ -311,7 +303,9 @@ def test_the_last_micro_batch_of_an_available_now_run(
     assert query.backlog == 0
 
 
-def test_a_driver_that_was_killed(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+def test_a_killed_driver_keeps_uncommitted_messages_after_the_cursor(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
     """Planned and uncommitted messages are after the cursor, before and after the restart."""
     query = Query(
         broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest", maxRowsPerTrigger=10
@@ -331,7 +325,7 @@ def test_a_driver_that_was_killed(broker: EmbeddedBroker, client: Client, pulsar
     assert query.backlog == 5
 
 
-def test_rollover_and_trim_behind_the_reader(
+def test_ledgers_trimmed_after_their_commit_are_no_loss(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     """Each run ends with a ledger that the broker then deletes, and nothing was lost."""
@@ -352,7 +346,7 @@ def test_rollover_and_trim_behind_the_reader(
 
 
 @pytest.mark.parametrize("moment", ["planned", "asked"])
-def test_a_subscription_that_is_moved_before_what_it_kept_is_read(
+def test_a_subscription_moved_after_planning_is_a_loss(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """As a time to live, a quota or an administrator does, once the micro-batch is planned: until then it has
@@ -396,10 +390,10 @@ def remove(query: Query) -> None:
 
 
 @pytest.mark.parametrize("is_down", [True, False], ids=["down", "running"])
-def test_a_removed_subscription_on_a_topic_that_is_trimmed_empty(
+def test_a_removed_subscription_of_an_emptied_topic_is_a_loss(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str, is_down: bool
 ) -> None:
-    """Nothing that is left tells that there was more."""
+    """The empty topic shows no trace of the messages that it had."""
     query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
     begin(query, client)
     publish(client, pulsar_topic, 0, 15)
@@ -426,7 +420,7 @@ def test_a_removed_subscription_on_a_topic_that_is_trimmed_empty(
     assert query.batch() == numbers(50, 5)
 
 
-def test_the_option_is_turned_on_when_messages_are_gone(
+def test_turning_the_option_on_after_a_loss_reports_the_loss(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     """The subscription is made on a topic that was trimmed empty: it kept nothing of what is gone."""
@@ -445,7 +439,7 @@ def test_the_option_is_turned_on_when_messages_are_gone(
         query.batch()
 
 
-def test_a_removed_subscription_when_all_is_there(
+def test_a_removed_subscription_is_recreated_without_loss(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
@@ -461,7 +455,7 @@ def test_a_removed_subscription_when_all_is_there(
     assert query.backlog == 0
 
 
-def test_a_cursor_that_a_time_to_live_moves_past_what_waits(
+def test_a_cursor_moved_by_a_time_to_live_is_a_loss(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     path = pulsar_topic.replace("://", "/")
@@ -500,7 +494,7 @@ def test_messages_after_the_cursor_are_not_trimmed(
     assert seen == numbers(0, 50)
 
 
-def test_a_subscription_that_is_there_says_where_to_start(
+def test_an_existing_subscription_determines_the_start(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     consumer = client.subscribe(pulsar_topic, "s", receiver_queue_size=10)
@@ -514,7 +508,7 @@ def test_a_subscription_that_is_there_says_where_to_start(
         again.batch()
 
 
-def test_the_first_micro_batch_of_a_stream_from_latest(
+def test_a_repeated_first_micro_batch_from_latest_reads_the_same(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     """Spark keeps no note of its start: asked again, 'latest' would be behind what was planned."""
@@ -530,7 +524,7 @@ def test_the_first_micro_batch_of_a_stream_from_latest(
         assert query.batch() == numbers(10, 5)
 
 
-def test_few_messages_wait_for_more(
+def test_a_minimum_of_rows_delays_micro_batches(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
@@ -555,7 +549,9 @@ def test_few_messages_wait_for_more(
     assert query.batch() == numbers(19, 1)
 
 
-def test_no_limit_and_no_news(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+def test_without_new_messages_the_offset_is_unchanged(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
     publish(client, pulsar_topic, 0, 5)
     query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
     query.batch()
@@ -563,7 +559,7 @@ def test_no_limit_and_no_news(broker: EmbeddedBroker, client: Client, pulsar_top
         assert query.reader.latestOffset(query.log[-1], ReadAllAvailable()) == query.log[-1]
 
 
-def test_offsets_outlive_a_broker_that_restarts(tmp_path: Path) -> None:
+def test_offsets_and_cursor_survive_a_restart_of_the_broker(tmp_path: Path) -> None:
     topic = "persistent://public/default/kept"
     port, web_port = free_ports(2)
     with embedded(tmp_path / "store", port=port, web_port=web_port) as first, first.client() as client:

@@ -15,7 +15,7 @@ import pytest
 from geminga.spark.daemon import leave_archives
 
 
-def test_preload_leaves_a_process_that_can_be_forked() -> None:
+def test_a_preloaded_process_can_be_forked() -> None:
     """Workers are forked right after: no event loop, no client, no pandas, and kernels that work."""
     script = (
         "import os, sys, threading\n"
@@ -35,9 +35,11 @@ def test_preload_leaves_a_process_that_can_be_forked() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_workers_do_not_look_through_sparks_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each does when it gets its first work: `importlib.invalidate_caches` reads the archive's list of files,
-    once for each folder of it that was looked into. More can be loaded from it all the same."""
+def test_workers_do_not_read_the_file_list_of_sparks_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its first task a worker calls `importlib.invalidate_caches`, which would read the archive's file
+    list once for each of its folders in the importer cache. Later imports from the archive still work."""
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         for name in ("geminga_one/__init__.py", "geminga_one/first.py", "geminga_one/second.py"):
             archive.writestr(name, "")
@@ -63,8 +65,8 @@ def test_a_preload_that_fails_stops_no_worker() -> None:
     assert "workers start without preloading" in done.stderr
 
 
-def test_workers_do_not_look_through_what_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's daemon has them collect garbage after each piece of work; they are asked as Spark asks."""
+def test_workers_do_not_collect_preloaded_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers collect garbage after each task, so preloaded objects are frozen."""
     (tmp_path / "pyspark_asked.py").write_text(
         "import gc, struct\n"
         "def main(infile, outfile):\n"

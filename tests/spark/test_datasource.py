@@ -85,7 +85,7 @@ def values(frame: DataFrame) -> list[bytes]:
 # --- batch ---------------------------------------------------------------------------------------
 
 
-def test_batch_read_of_all_columns(spark: SparkSession, topics: Topics) -> None:
+def test_a_batch_query_reads_all_columns(spark: SparkSession, topics: Topics) -> None:
     with topics.client.create_producer(topics.name) as producer:
         producer.send(b"v", properties={"a": "b"}, partition_key="k", event_timestamp=1_600_000_000_123)
         producer.send(b"w")
@@ -105,7 +105,7 @@ def test_batch_read_of_all_columns(spark: SparkSession, topics: Topics) -> None:
     assert topics.subscriptions() == []
 
 
-def test_columns_on_request(spark: SparkSession, topics: Topics) -> None:
+def test_requested_columns_are_read(spark: SparkSession, topics: Topics) -> None:
     topic = topics.partitioned(2)
     with topics.client.create_producer(topic, producer_name="me", batching_max_messages=2) as producer:
         for number in range(4):
@@ -132,7 +132,7 @@ def test_columns_on_request(spark: SparkSession, topics: Topics) -> None:
     assert places == sorted(set(places))
 
 
-def test_partitions_splits_and_columns(spark: SparkSession, topics: Topics) -> None:
+def test_partitions_are_split_and_columns_selected(spark: SparkSession, topics: Topics) -> None:
     topic = topics.partitioned(3)
     topics.publish(numbers(600), keys=[f"k{i % 50}" for i in range(600)])
     frame = reader(spark, topics, columns="value,__key,__partition,__entryId", maxEntriesPerSplit=5).load(
@@ -147,13 +147,13 @@ def test_partitions_splits_and_columns(spark: SparkSession, topics: Topics) -> N
         assert mine == sorted(mine)
 
 
-def test_a_schema_chooses_columns_and_text(spark: SparkSession, topics: Topics) -> None:
+def test_a_given_schema_selects_columns_and_text(spark: SparkSession, topics: Topics) -> None:
     topics.publish(numbers(30), keys=["k"] * 30)
     frame = reader(spark, topics).schema("__key string, value string").load(topics.name)
     assert frame.filter("value = '000007'").collect() == [("k", "000007")]
 
 
-def test_offsets_of_a_batch_query(spark: SparkSession, topics: Topics) -> None:
+def test_a_batch_query_reads_between_its_offsets(spark: SparkSession, topics: Topics) -> None:
     topics.publish(numbers(50))
     rows = reader(spark, topics, columns="value,__ledgerId,__entryId").load(topics.name).collect()
     ledger = rows[0]["__ledgerId"]
@@ -168,7 +168,7 @@ def test_offsets_of_a_batch_query(spark: SparkSession, topics: Topics) -> None:
     assert values(reader(spark, topics, startingOffsets=start, endingOffsets=end).load(topics.name)) == []
 
 
-def test_an_empty_topic_and_an_empty_range(spark: SparkSession, topics: Topics) -> None:
+def test_an_empty_topic_and_an_empty_range_have_no_rows(spark: SparkSession, topics: Topics) -> None:
     topic = topics.partitioned(2)
     assert values(reader(spark, topics).load(topic)) == []
     topics.publish(numbers(3), topic=f"{topic}-partition-1")
@@ -176,7 +176,7 @@ def test_an_empty_topic_and_an_empty_range(spark: SparkSession, topics: Topics) 
     assert values(reader(spark, topics).load(f"{topic}-partition-0")) == []
 
 
-def test_topic_lists_patterns_and_starting_time(spark: SparkSession, topics: Topics) -> None:
+def test_topics_are_selected_by_list_pattern_and_starting_time(spark: SparkSession, topics: Topics) -> None:
     topics.publish([b"a"], topic=f"{topics.name}-one")
     time.sleep(0.02)
     middle = int(time.time() * 1000)
@@ -193,7 +193,7 @@ def test_topic_lists_patterns_and_starting_time(spark: SparkSession, topics: Top
     assert sorted(values(later.load())) == [b"b", b"c"]
 
 
-def test_filters_that_are_pushed_down(spark: SparkSession, topics: Topics) -> None:
+def test_pushed_filters_skip_partitions(spark: SparkSession, topics: Topics) -> None:
     topic = topics.partitioned(3)
     topics.publish(numbers(300), keys=[f"k{i % 10}" for i in range(300)])
     name = "spark.sql.python.filterPushdown.enabled"
@@ -213,7 +213,7 @@ def test_filters_that_are_pushed_down(spark: SparkSession, topics: Topics) -> No
     assert len(found[0]) == 20
 
 
-def test_batch_write_and_read_back(spark: SparkSession, topics: Topics) -> None:
+def test_a_written_batch_is_read_back(spark: SparkSession, topics: Topics) -> None:
     topic = topics.partitioned(4)
     frame = spark.range(5000).selectExpr(
         "cast(id as string) as value",
@@ -231,7 +231,7 @@ def test_batch_write_and_read_back(spark: SparkSession, topics: Topics) -> None:
     assert sorted(back.collect(), key=lambda row: int(row.value)) == frame.collect()
 
 
-def test_rows_name_their_topics(spark: SparkSession, topics: Topics) -> None:
+def test_rows_are_written_to_the_topics_they_name(spark: SparkSession, topics: Topics) -> None:
     frame = spark.range(30).selectExpr(
         f"concat('{topics.name}-', id % 3) as __topic", "cast(id as string) as value"
     )
@@ -321,7 +321,7 @@ def test_a_stream_resumes_from_its_checkpoint(topics: Topics, sink: Sink) -> Non
     _wait_for(lambda: topics.subscriptions() == [])
 
 
-def test_the_subscription_is_where_spark_is(topics: Topics, sink: Sink) -> None:
+def test_the_subscription_follows_sparks_commits(topics: Topics, sink: Sink) -> None:
     """The last micro-batch of an AvailableNow run included, for which Spark never calls commit."""
     topics.publish(numbers(100))
     assert sink.run(durableSubscription="true", maxRowsPerTrigger=40) == numbers(100)
@@ -342,7 +342,9 @@ def test_the_subscription_is_where_spark_is(topics: Topics, sink: Sink) -> None:
 @pytest.mark.parametrize(
     "limit", [{"maxRowsPerTrigger": 35}, {"maxEntriesPerTrigger": 3}, {"maxBytesPerTrigger": "700"}], ids=str
 )
-def test_admission_control_and_available_now(topics: Topics, sink: Sink, limit: dict[str, Any]) -> None:
+def test_available_now_respects_the_limits_of_micro_batches(
+    topics: Topics, sink: Sink, limit: dict[str, Any]
+) -> None:
     topics.publish(numbers(120))
     assert sink.run(**limit) == numbers(120)
     sizes = [len(batch) for batch in sink.batches if batch]
@@ -350,7 +352,7 @@ def test_admission_control_and_available_now(topics: Topics, sink: Sink, limit: 
     assert max(sizes) <= 40
 
 
-def test_new_partitions_and_a_running_stream(topics: Topics, sink: Sink) -> None:
+def test_a_running_stream_reads_new_partitions(topics: Topics, sink: Sink) -> None:
     topic = topics.partitioned(1)
     topics.publish(numbers(10))
     query = sink.start(trigger={"processingTime": "100 milliseconds"})
@@ -366,7 +368,7 @@ def test_new_partitions_and_a_running_stream(topics: Topics, sink: Sink) -> None
     assert sink.run() == numbers(5, 20)
 
 
-def test_partitions_that_a_start_does_not_name_begin_as_its_star_says(topics: Topics, sink: Sink) -> None:
+def test_the_star_of_a_start_applies_to_unnamed_partitions(topics: Topics, sink: Sink) -> None:
     topic = topics.partitioned(1)
     topics.publish(numbers(10))
     named = {topic: {"0": "latest"}}
@@ -390,7 +392,7 @@ def _wait_for(condition: Callable[[], bool], query: StreamingQuery | None = None
         time.sleep(0.05)
 
 
-def test_latest_sees_only_what_comes_later(topics: Topics, sink: Sink) -> None:
+def test_latest_reads_only_later_messages(topics: Topics, sink: Sink) -> None:
     topics.publish(numbers(10))
     assert sink.run(startingOffsets="latest") == []
     topics.publish(numbers(10, 10))
@@ -431,13 +433,13 @@ def stream_into(
     assert query.awaitTermination(120)
 
 
-def test_a_stream_into_a_topic(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_a_stream_is_written_to_a_topic(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topics.publish(numbers(250), keys=[f"k{i % 7}" for i in range(250)])
     stream_into(spark, topics, topics.name, f"{topics.name}-out", tmp_path / "c")
     assert sorted(values(reader(spark, topics).load(f"{topics.name}-out"))) == numbers(250)
 
 
-def test_exactly_once_into_a_topic(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_streams_are_written_exactly_once(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     admin(topics.broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
     try:
         topics.publish(numbers(250), keys=[f"k{i % 7}" for i in range(250)])

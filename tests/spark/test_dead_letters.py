@@ -100,7 +100,9 @@ def values(count: int = 20) -> list[bytes]:
     return [b"bad-%d" % number for number in range(count)]
 
 
-def test_what_is_kept(broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path) -> None:
+def test_dead_letters_are_stored_with_their_position(
+    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
+) -> None:
     publish(client, topic)
     found = reader(broker, topic, deadLetterPath=tmp_path / "letters", deadLetterTopic=f"{topic}-letters")
     parts = found.partitions()
@@ -126,7 +128,7 @@ def test_what_is_kept(broker: EmbeddedBroker, client: Client, topic: str, tmp_pa
     }
 
 
-def test_permissive_delivers_them_too(
+def test_permissive_mode_also_delivers_dead_letters(
     broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
 ) -> None:
     publish(client, topic, rounds=3)
@@ -135,7 +137,7 @@ def test_permissive_delivers_them_too(
     assert len(letters_in(tmp_path)) == 3
 
 
-def test_a_task_that_runs_again_and_beside_itself(
+def test_repeated_and_speculative_tasks_store_each_dead_letter_once(
     broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
 ) -> None:
     publish(client, topic)
@@ -156,10 +158,10 @@ def test_a_task_that_runs_again_and_beside_itself(
     assert Counter(row["value"] for row in letters_in(tmp_path)) == Counter(values() * 2)
 
 
-def test_a_task_that_dies_between_the_messages(
+def test_a_task_that_died_stores_its_dead_letters_when_repeated(
     broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of what it kept in several parts some are there, and some messages of the topic are published."""
+    """Some part files are written and some messages of the dead letter topic are published before it dies."""
     publish(client, topic)
     found = reader(broker, topic, deadLetterPath=tmp_path, deadLetterTopic=f"{topic}-letters")
     (part,) = found.partitions()
@@ -184,7 +186,7 @@ def test_a_task_that_dies_between_the_messages(
     assert [m.data() for m in letters_of(client, f"{topic}-letters")] == values()
 
 
-def test_files_of_parts_that_are_cut_otherwise(
+def test_other_splits_of_the_same_messages_store_each_dead_letter_once(
     broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
 ) -> None:
     """A query that is started again with other options plans other tasks over the same messages."""
@@ -206,7 +208,7 @@ def test_files_of_parts_that_are_cut_otherwise(
     assert [row["value"] for row in letters_in(tmp_path)] == values()
 
 
-def test_bad_messages_inside_batches(
+def test_malformed_messages_inside_batches_are_stored(
     broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
 ) -> None:
     """A whole batch of them, whose ranges end inside it."""
@@ -227,7 +229,7 @@ def test_bad_messages_inside_batches(
     assert [row["__batchIndex"] for row in letters_in(tmp_path)][1:] == list(range(50))
 
 
-def test_a_query_that_needs_no_more_rows(
+def test_a_query_that_stops_early_stores_only_its_dead_letters(
     broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(client, topic)
@@ -242,7 +244,7 @@ def test_a_query_that_needs_no_more_rows(
     assert [row["value"] for row in letters_in(tmp_path)] == values()
 
 
-def test_a_partitioned_dead_letter_topic(broker: EmbeddedBroker, client: Client, topic: str) -> None:
+def test_a_dead_letter_topic_may_be_partitioned(broker: EmbeddedBroker, client: Client, topic: str) -> None:
     path = f"persistent/public/default/{topic}"
     for name in (path, f"{path}-letters"):
         admin(broker.admin_url, "PUT", f"{name}/partitions", json.dumps(3))
@@ -254,7 +256,7 @@ def test_a_partitioned_dead_letter_topic(broker: EmbeddedBroker, client: Client,
     assert Counter(message.data() for message in messages) == Counter(values())
 
 
-def test_times_that_python_lacks_and_messages_that_a_topic_does_not_take(
+def test_times_out_of_range_are_published_and_too_large_messages_named(
     broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
 ) -> None:
     publish(client, topic, rounds=1)
@@ -276,7 +278,7 @@ def test_times_that_python_lacks_and_messages_that_a_topic_does_not_take(
     assert pa.dataset.dataset(files).to_table(columns=["value"]).to_pylist()[2] == {"value": large}
 
 
-def test_letters_that_can_not_be_kept_fail_the_task(
+def test_dead_letters_that_cannot_be_stored_fail_the_task(
     broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
 ) -> None:
     publish(client, topic, rounds=1)
@@ -308,7 +310,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSto
 
 
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
-def test_in_an_object_store(
+def test_dead_letters_are_stored_once_in_an_object_store(
     broker: EmbeddedBroker, client: Client, topic: str, store: ObjectStore, mode: str
 ) -> None:
     """Each once, also when tasks run again and beside themselves."""
@@ -331,7 +333,7 @@ def test_in_an_object_store(
 
 
 @pytest.mark.long
-def test_an_object_store_that_is_gone_fails_the_task(
+def test_an_unreachable_object_store_fails_the_task(
     broker: EmbeddedBroker, client: Client, topic: str, store: ObjectStore
 ) -> None:
     publish(client, topic, rounds=1)
@@ -346,7 +348,7 @@ def options(**given: Any) -> ReadOptions:
     return read_options({**base, **given})
 
 
-def test_options() -> None:
+def test_dead_letter_options_choose_the_mode() -> None:
     assert options().payload_mode == "FAILFAST"
     assert options(deadLetterPath="/x").payload_mode == "DROPMALFORMED"
     assert options(deadLetterTopic="x", mode="PERMISSIVE").payload_mode == "PERMISSIVE"
@@ -361,12 +363,12 @@ def test_options() -> None:
         ({"deadLetterTopic": "not a/topic"}, "deadLetterTopic"),
     ],
 )
-def test_bad_options(given: dict[str, str], message: str) -> None:
+def test_invalid_options_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         options(**given)
 
 
-def test_a_pattern_that_reads_its_own_letters() -> None:
+def test_a_pattern_that_matches_the_dead_letter_topic_is_refused() -> None:
     given = {"service.url": "pulsar://h", "topicsPattern": "a/b/x.*", "valueSchema": "TOPIC"}
     with pytest.raises(InvalidConfiguration, match="is read by this query"):
         read_options({**given, "deadLetterTopic": "persistent://a/b/x-letters"})

@@ -105,13 +105,13 @@ def test_micro_batches_are_published_once(sink: Sink) -> None:
     assert sink.read() == list(range(300))
 
 
-def test_empty_tasks_and_empty_micro_batches(sink: Sink) -> None:
+def test_empty_tasks_and_micro_batches_publish_nothing(sink: Sink) -> None:
     sink.commit([sink.task(range(0)), None], 0)
     sink.commit([sink.task(range(3)), sink.task(range(0))], 1)
     assert sink.read() == [0, 1, 2]
 
 
-def test_a_commit_that_is_called_again(sink: Sink) -> None:
+def test_a_repeated_commit_publishes_nothing_twice(sink: Sink) -> None:
     messages = [sink.task(range(40))]
     sink.commit(messages, 0)
     sink.commit(messages, 0)
@@ -121,7 +121,7 @@ def test_a_commit_that_is_called_again(sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("published", [0, 1, 4, 9])
-def test_the_driver_dies_inside_the_commit(
+def test_a_driver_that_dies_inside_a_commit_loses_and_doubles_nothing(
     sink: Sink, published: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink.commit([sink.task(range(10))], 0)
@@ -153,7 +153,7 @@ def forget_producers(broker: EmbeddedBroker) -> None:
 
 
 def interrupted(sink: Sink, published: int, patch: pytest.MonkeyPatch, epoch: int = 1) -> None:
-    """A micro-batch of rows 10 to 99, of which so many batches are published when the driver dies."""
+    """Commit rows 10 to 99; the driver dies after ``published`` batches are published."""
     real = Staging.staged
 
     def dying(self: Staging, name: str) -> Iterator[dict[str, Any]]:
@@ -171,7 +171,7 @@ def interrupted(sink: Sink, published: int, patch: pytest.MonkeyPatch, epoch: in
 
 @pytest.mark.parametrize("published", [0, 1, 4, 9])
 @pytest.mark.parametrize("others", [0, 30], ids=["alone", "with others"])
-def test_a_broker_that_has_forgotten_the_sink(
+def test_rows_are_found_if_the_broker_forgot_the_sinks_sequence_ids(
     sink: Sink, published: int, others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink.commit([sink.task(range(10))], 0)
@@ -187,7 +187,7 @@ def test_a_broker_that_has_forgotten_the_sink(
     assert sink.staged == []
 
 
-def test_a_broker_that_has_forgotten_the_sink_and_deleted_what_it_published(
+def test_a_broker_without_sequence_ids_and_rows_is_an_error(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink.commit([sink.task(range(10))], 0)
@@ -205,7 +205,7 @@ def test_a_broker_that_has_forgotten_the_sink_and_deleted_what_it_published(
     assert sink.read() == list(range(10, 100))
 
 
-def test_a_producer_that_was_kept_does_not_stand_for_what_the_broker_remembers(
+def test_an_open_producer_does_not_replace_the_brokers_sequence_ids(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -218,7 +218,7 @@ def test_a_producer_that_was_kept_does_not_stand_for_what_the_broker_remembers(
 
 
 @pytest.mark.parametrize("is_late", [True, False], ids=["late", "at once"])
-def test_the_first_micro_batch_when_the_broker_has_forgotten_the_sink(
+def test_a_first_micro_batch_of_unknown_state_is_an_error(
     sink: Sink, is_late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing was there when it was decided. Empty again, the topic tells nothing of what was published, read
@@ -240,10 +240,8 @@ def test_the_first_micro_batch_when_the_broker_has_forgotten_the_sink(
     assert sink.read() == list(range(10, 100))
 
 
-def test_a_partition_in_which_the_broker_has_forgotten_the_sink(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And in another one it has not: each tells for itself, here that nobody can tell."""
+def test_partitions_with_lost_sequence_ids_are_named(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each partition decides by its own last sequence id; here the broker has lost that of one."""
     sink.commit([sink.task(range(10))], 0)
     interrupted(sink, 9, monkeypatch)
     partitions = sink.client.get_topic_partitions(sink.topic)
@@ -261,7 +259,7 @@ def test_a_partition_in_which_the_broker_has_forgotten_the_sink(
     assert sink.read([forgotten]) == []
 
 
-def test_the_driver_dies_before_it_noted_that_it_was_done(
+def test_a_driver_that_dies_before_recording_the_end_doubles_nothing(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dying(self: Staging, number: int, places: object = None) -> None:
@@ -276,7 +274,7 @@ def test_the_driver_dies_before_it_noted_that_it_was_done(
     assert sink.read() == list(range(30))
 
 
-def test_attempts_that_do_not_count_are_swept(sink: Sink) -> None:
+def test_files_of_failed_attempts_are_deleted(sink: Sink) -> None:
     twin, kept = sink.task(range(20)), sink.task(range(20))
     sink.task(range(20))  # an executor that was killed after staging
     sink.writer().abort([twin, None], 0)
@@ -286,7 +284,7 @@ def test_attempts_that_do_not_count_are_swept(sink: Sink) -> None:
     assert sink.staged == []
 
 
-def test_abort_keeps_what_a_commit_has_decided(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abort_keeps_a_decided_micro_batch(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     message = sink.task(range(20))
     with monkeypatch.context() as patched:
         patched.setattr(Staging, "sink_name", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -308,7 +306,7 @@ def test_a_replaced_checkpoint_with_an_old_name_is_refused(sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("seen", ["before", "while it was published"])
-def test_rows_that_somebody_else_s_would_hide_are_never_taken_for_published(
+def test_rows_of_another_query_are_not_taken_for_published_ones(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, seen: str
 ) -> None:
     """A query that is begun again after the refusal is refused again: what the broker has is not its own."""
@@ -329,7 +327,7 @@ def test_rows_that_somebody_else_s_would_hide_are_never_taken_for_published(
         assert sink.read() == [*range(10), *range(50, 60)]
 
 
-def test_a_batch_query_whose_name_was_used_publishes_nothing(sink: Sink) -> None:
+def test_a_batch_query_with_a_used_sink_name_is_refused(sink: Sink) -> None:
     sink.commit([sink.task(range(10), sinkName="mine")], 0, sinkName="mine")
     given = {
         "service.url": sink.broker.service_url, "topic": sink.topic, "exactlyOnce": "true",
@@ -343,7 +341,7 @@ def test_a_batch_query_whose_name_was_used_publishes_nothing(sink: Sink) -> None
     assert sink.read() == list(range(10))
 
 
-def test_a_broker_without_deduplication_is_refused_where_admin_rest_does_not_answer(sink: Sink) -> None:
+def test_a_broker_without_deduplication_is_refused_without_admin_rest(sink: Sink) -> None:
     options = {"admin.url": "http://127.0.0.1:1"}
     admin(sink.broker.admin_url, "POST", "namespaces/public/default/deduplication", False)
     try:
@@ -393,14 +391,14 @@ def test_without_the_right_to_turn_deduplication_on_nothing_is_published(
     assert sink.read() == []
 
 
-def test_admin_rest_that_does_not_answer_stops_no_stream(sink: Sink) -> None:
+def test_an_unreachable_admin_rest_does_not_stop_a_stream(sink: Sink) -> None:
     options = {"admin.url": "http://127.0.0.1:1"}
     sink.commit([sink.task(range(10), **options)], 0, **options)
     assert sink.read() == list(range(10))
 
 
-def test_queries_that_share_a_staging_location(sink: Sink, tmp_path: Path) -> None:
-    """Each has a micro-batch 0 of its own, whatever another has done; so has one target of a query."""
+def test_queries_may_share_a_staging_location(sink: Sink, tmp_path: Path) -> None:
+    """Each query has its own micro-batch 0, and so has each target of a query."""
     shared = str(tmp_path / "shared")
     for number in range(3):
         sink.folder = tmp_path / f"checkpoint-{number}"
@@ -417,7 +415,7 @@ def test_queries_that_share_a_staging_location(sink: Sink, tmp_path: Path) -> No
     assert sink.read() == list(range(30))
 
 
-def test_a_staging_folder_that_was_deleted_is_noticed(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_staging_folder_is_detected(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(Staging, "finish", lambda *_: None)
         sink.commit([sink.task(range(10))], 0)
@@ -507,7 +505,7 @@ def test_a_batch_query_publishes_nothing_before_all_tasks_have_succeeded(sink: S
         batch_writer(replace(options, staging_location=None), schema)
 
 
-def test_receipts_that_are_lost_with_their_connections(sink: Sink) -> None:
+def test_lost_receipts_lose_and_double_no_row(sink: Sink) -> None:
     """The broker has the resent rows, and no other producer sent them."""
     with WithholdingProxy(int(sink.broker.service_url.rpartition(":")[2])) as proxy:
         url = {"service.url": proxy.url}
@@ -519,7 +517,7 @@ def test_receipts_that_are_lost_with_their_connections(sink: Sink) -> None:
     assert sink.read() == list(range(70))
 
 
-def test_partitions_that_are_added_between_micro_batches(sink: Sink) -> None:
+def test_partitions_may_be_added_between_micro_batches(sink: Sink) -> None:
     """The producer is kept open, and knows the number of partitions that there were."""
     sink.commit([sink.task(range(50))], 0)
     admin(sink.broker.admin_url, "POST", sink.topic.replace("://", "/") + "/partitions", 6)
@@ -536,7 +534,7 @@ def rows_of(*values: bytes) -> Iterator[pa.RecordBatch]:
 LARGE = b"9".rjust(6 * 1024 * 1024)
 
 
-def test_a_row_above_the_broker_s_maximum_is_refused_before_anything_is_decided(sink: Sink) -> None:
+def test_a_row_above_the_brokers_maximum_is_refused_before_the_commit(sink: Sink) -> None:
     sink.commit([sink.task(range(3))], 0)
     with pytest.raises(MessageTooBig, match=r"row with the key 'k1' takes 62914\d\d bytes .* takes 5242880"):
         sink.writer().write(rows_of(b"3", LARGE, b"4"))
@@ -547,9 +545,7 @@ def test_a_row_above_the_broker_s_maximum_is_refused_before_anything_is_decided(
     assert sink.read() == [0, 1, 2, 3, 4, 9]
 
 
-def test_rows_whose_batch_exceeds_the_broker_s_maximum_are_staged_in_smaller_batches(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_above_the_brokers_maximum_are_split(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exactly_once._Encoder, "_size_max", lambda *_: 4096)
     options = {"batchingMaxMessages": "1000000", "batchingMaxBytes": "4096"}
     message = sink.task(range(5000), **options)
@@ -561,7 +557,7 @@ def test_rows_whose_batch_exceeds_the_broker_s_maximum_are_staged_in_smaller_bat
     assert sink.read() == list(range(5000))
 
 
-def test_a_decided_row_that_became_too_large_is_passed_by_with_another_sink_and_staging_location(
+def test_decided_rows_that_became_too_large_need_a_new_sink(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -576,7 +572,7 @@ def test_a_decided_row_that_became_too_large_is_passed_by_with_another_sink_and_
     assert sink.read() == [1, 1, 2]
 
 
-def test_a_row_above_the_topic_s_limit_is_published_when_the_limit_is_raised(sink: Sink) -> None:
+def test_a_row_above_the_topics_limit_is_published_after_raising_it(sink: Sink) -> None:
     """The limit is a policy, which a task cannot ask for."""
     limit = sink.topic.replace("://", "/") + "/maxMessageSize"
     sink.commit([sink.task(range(1))], 0)
@@ -613,9 +609,7 @@ def test_rows_are_staged_encrypted(sink: Sink, compression: str) -> None:
     assert not reader.has_message_available()
 
 
-def test_rows_that_an_older_release_has_staged_in_plain_text_are_encrypted_when_they_are_published(
-    sink: Sink,
-) -> None:
+def test_rows_staged_in_plain_text_are_encrypted_when_published(sink: Sink) -> None:
     pytest.importorskip("cryptography")
     options = {"encryptionKeys": "k1", "crypto.publicKeyPath": str(KEYS / "k1_public.pem")}
     sink.commit([sink.task(range(3))], 0, **options)
@@ -629,7 +623,7 @@ def test_rows_that_an_older_release_has_staged_in_plain_text_are_encrypted_when_
         assert message.encryption_context() is not None
 
 
-def test_compression_and_topics_of_rows(sink: Sink) -> None:
+def test_compressed_rows_are_published_to_their_topics(sink: Sink) -> None:
     schema = StructType().add("value", StringType()).add("__topic", StringType())
     options = {
         "service.url": sink.broker.service_url, "exactlyOnce": "true", "compression": "ZSTD",
@@ -644,7 +638,7 @@ def test_compression_and_topics_of_rows(sink: Sink) -> None:
         assert sink.read() == list(range(number, 10, 2))
 
 
-def test_a_folder_is_needed(sink: Sink) -> None:
+def test_an_exactly_once_sink_needs_a_folder(sink: Sink) -> None:
     options = {"service.url": sink.broker.service_url, "topic": "t", "exactlyOnce": "true"}
     with pytest.raises(InvalidConfiguration, match=r"checkpointLocation .* or stagingLocation"):
         ExactlyOnceWriter(write_options(options), SCHEMA)

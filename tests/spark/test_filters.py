@@ -56,13 +56,13 @@ def rows() -> pa.RecordBatch:
         ),
     ],
 )
-def test_rows(filters: list[Filter], left: list[int]) -> None:
+def test_filters_are_applied_to_rows(filters: list[Filter], left: list[int]) -> None:
     batch = rows()
     found = understood(filters, batch.schema.names)
     assert kept(found, batch).column("__entryId").to_pylist() == left
 
 
-def test_partitions_and_topics() -> None:
+def test_filters_select_partitions_and_topics() -> None:
     partitions = [(TOPIC, 0), (TOPIC, 1), ("persistent://public/default/u", -1)]
     columns = ["__partition", "__topic"]
 
@@ -76,7 +76,7 @@ def test_partitions_and_topics() -> None:
 
 
 def test_a_reader_takes_filters_only_where_spark_pushes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it does not, one that would take them fails every query."""
+    """If Spark does not push filters, a reader with `pushFilters` makes every query fail."""
     source = PulsarDataSource({"service.url": "pulsar://h", "topic": "t"})
     schema = StructType().add("value", BinaryType())
     plain = source.reader(schema)

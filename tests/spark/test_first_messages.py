@@ -42,7 +42,7 @@ def trim(broker: EmbeddedBroker, topic: str) -> None:
     admin(broker.admin_url, "POST", f"{topic.replace('://', '/')}/trim")
 
 
-def test_a_first_micro_batch_that_is_run_again(
+def test_a_repeated_first_micro_batch_reports_deleted_messages(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The driver was killed, and the messages that it had planned are gone at its restart."""
@@ -61,7 +61,9 @@ def test_a_first_micro_batch_that_is_run_again(
     assert query.batch() == numbers(20, 5)
 
 
-def test_a_batch_query_with_first_offsets(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+def test_first_offsets_make_deleted_messages_a_loss(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
     """Messages that a snapshot has found are gone when it is run."""
     publish(client, pulsar_topic, 0, 25)
 
@@ -82,7 +84,9 @@ def test_a_batch_query_with_first_offsets(broker: EmbeddedBroker, client: Client
             read(firstOffsets=wrong)
 
 
-def test_a_partition_that_had_no_turn_yet(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+def test_messages_deleted_before_a_partitions_first_turn_are_a_loss(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
     admin(broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/partitions", 2)
     parts = [f"{pulsar_topic}-partition-{number}" for number in range(2)]
     for number, part in enumerate(parts):
@@ -101,7 +105,9 @@ def test_a_partition_that_had_no_turn_yet(broker: EmbeddedBroker, client: Client
     assert sorted(rows) == sorted([*numbers(1100, 25), *numbers(5, 20)])
 
 
-def test_a_subscription_keeps_them(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+def test_subscriptions_keep_planned_messages(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
     publish(client, pulsar_topic, 0, 25)
     query = Query(
         broker, pulsar_topic, startingOffsets="earliest", durableSubscription=True, maxRowsPerTrigger=15
@@ -112,7 +118,7 @@ def test_a_subscription_keeps_them(broker: EmbeddedBroker, client: Client, pulsa
     assert query.run(planned) == numbers(0, 15)
 
 
-def test_a_task_that_is_overtaken(
+def test_messages_deleted_during_a_task_are_a_loss(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read one entry of a ledger when that is deleted; a few more are on their way to it."""
@@ -129,7 +135,7 @@ def test_a_task_that_is_overtaken(
     assert 1 <= len(rows) < 10
 
 
-def test_a_subscription_that_is_moved_under_a_task(
+def test_a_subscription_moved_during_a_task_is_a_loss(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     """As a time to live does, and a quota that evicts: what was planned is trimmed before it is read."""
@@ -164,7 +170,7 @@ def reader(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, **options:
     return found
 
 
-def test_they_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_messages_are_requested_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ScriptedCluster()
     for index in range(50):
         cluster.publish((TOPIC, index), 3 + index, [[b"v"]] * 4)
@@ -183,7 +189,7 @@ def test_they_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(Checkpoint.from_json(place).first) < set(first)
 
 
-def test_a_topic_that_was_emptied_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_deleted_from_an_emptied_topic_are_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left of it when the query looks again, and then new messages come."""
     cluster = ScriptedCluster()
     cluster.publish(A, 3, [[b"a"]] * 4)
@@ -205,7 +211,7 @@ def test_a_topic_that_was_emptied_is_not_forgotten(monkeypatch: pytest.MonkeyPat
         list(again.read(part))
 
 
-def test_a_checkpoint_of_an_older_release(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_an_older_release_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ScriptedCluster()
     cluster.publish(A, 3, [[b"a"]] * 4)
     stream = reader(cluster, monkeypatch)
@@ -215,8 +221,8 @@ def test_a_checkpoint_of_an_older_release(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_recreated_shorter_topic_is_read_from_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of another cluster, or a store that was wiped: ids begin anew. Waiting until it has as many as the old
-    one would read none of them, and say nothing."""
+    """After a change of cluster or a wiped store ids start from the beginning. Waiting until the topic is as
+    long as the old one would skip its messages without an error."""
     cluster = ScriptedCluster()
     cluster.publish(A, 3, [[b"a"]] * 2)
     cluster.publish(B, 1, [[b"%d" % number] for number in range(5)])

@@ -38,7 +38,7 @@ def fleet(count: int) -> pa.Table:
     )
 
 
-def test_spark_gives_what_each_topic_gets_alone(spark: SparkSession) -> None:
+def test_advice_of_many_topics_equals_that_of_single_ones(spark: SparkSession) -> None:
     plan = FleetPlan(cost=cost.standard())
     topics = fleet(30)
     found = advise_fleet(spark, topics, plan).to_pylist()
@@ -85,7 +85,7 @@ def test_statistics_come_from_admin_rest(pulsar_broker: Any, pulsar_client: Any,
     assert row["producers"] == 1
 
 
-def test_idle_topics_say_so(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_idle_topics_are_reported(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
     pulsar_client.create_producer(pulsar_topic).close()
     assert pulsar_topic in [
         str(name) for name, _ in topics_of(geminga.Admin(pulsar_broker.admin_url), "public/default")
@@ -94,7 +94,7 @@ def test_idle_topics_say_so(pulsar_broker: Any, pulsar_client: Any, pulsar_topic
         gather(pulsar_broker.admin_url, ["public/default"], watch_seconds=0.1)
 
 
-def test_a_file_that_is_no_parquet_gets_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "topics.parquet"
     file.write_text("topic,rate\n")
     result = CliRunner().invoke(command, ["tune", "fleet", "--topics", str(file), "--output", str(tmp_path)])

@@ -57,7 +57,7 @@ def sink(pulsar_broker: EmbeddedBroker, pulsar_topic: str) -> Sink:
 @pytest.mark.parametrize("kind", ["JSON", "AVRO"])
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_columns_are_registered_and_written(
+def test_frames_register_a_schema_and_are_written(
     sink: Sink, pulsar_client: Client, kind: str, once: bool, partitions: int, tmp_path: Path
 ) -> None:
     if partitions:
@@ -73,7 +73,7 @@ def test_columns_are_registered_and_written(
     assert found == [({"tail": "a", "delay": 5}, "k", 0), ({"tail": "b", "delay": None}, "", 0)]
 
 
-def test_a_frame_that_the_topic_refuses(sink: Sink, tmp_path: Path) -> None:
+def test_a_frame_with_an_incompatible_schema_is_refused(sink: Sink, tmp_path: Path) -> None:
     sink.write(FLIGHT, ROWS, valueSchema="AVRO")
     clash = StructType().add("tail", LongType())
     for once in ({}, {"exactlyOnce": "true", "stagingLocation": str(tmp_path)}):
@@ -83,7 +83,7 @@ def test_a_frame_that_the_topic_refuses(sink: Sink, tmp_path: Path) -> None:
     assert len(sink.source(valueSchema="TOPIC").schema().names) == 2 + 6
 
 
-def test_as_the_topic_says(sink: Sink, pulsar_client: Client) -> None:
+def test_frames_are_written_with_the_topics_schema(sink: Sink, pulsar_client: Client) -> None:
     with pytest.raises(IncompatibleSchema, match="has no schema, which valueSchema=TOPIC requires"):
         sink.write(FLIGHT, ROWS, valueSchema="TOPIC")
 
@@ -140,7 +140,7 @@ def test_staged_rows_keep_the_version_they_were_encoded_with(
 
 
 @pytest.mark.parametrize("once", [False, True])
-def test_delivery_times(sink: Sink, pulsar_client: Client, once: bool, tmp_path: Path) -> None:
+def test_delivery_times_are_respected(sink: Sink, pulsar_client: Client, once: bool, tmp_path: Path) -> None:
     schema = StructType().add("value", "string").add("__deliverAt", "long")
     given = {"exactlyOnce": "true", "stagingLocation": str(tmp_path)} if once else {}
     # What takes its time at first use is done before the clock runs.

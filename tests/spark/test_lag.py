@@ -27,13 +27,13 @@ def test_entries_are_counted_over_ledgers(layout: dict[int, int], data: st.DataO
     ledgers = ClosedLedgers()
     start = 0
     while start < len(places) - 1:
-        # As a query goes on, with the same notes about ledgers.
+        # Count again from later positions with the same ledger cache, as a running query does.
         start = data.draw(st.integers(start, len(places) - 1))
         assert count(ledgers, cluster, places[start], places[-1]) == OffsetSpan(len(places) - 1 - start)
         start += 1
 
 
-def test_closed_ledgers_are_looked_at_once_and_not_all() -> None:
+def test_closed_ledgers_are_counted_once_and_in_bounds() -> None:
     cluster = ScriptedCluster()
     for ledger in range(100):
         cluster.publish(ONE, ledger, [[b"v"]] * 10)
@@ -45,7 +45,7 @@ def test_closed_ledgers_are_looked_at_once_and_not_all() -> None:
     assert count(ledgers, cluster, Offset(1, 4), Offset(1, 9)) == OffsetSpan(5)
 
 
-def test_topics_and_what_is_unknown() -> None:
+def test_lag_is_summed_by_topic_with_estimates() -> None:
     gauge = EntryCostEstimate()
     spans = {(TOPIC, 0): OffsetSpan(3), (TOPIC, 1): OffsetSpan(2, is_exact=False), ("u", -1): OffsetSpan(0)}
     nothing = {"entries": 0, "messages": 0, "bytes": 0}

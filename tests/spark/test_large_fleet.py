@@ -30,7 +30,7 @@ BUSY = 200
 
 
 @pytest.mark.timeout(600)
-def test_two_thousand_topics_of_a_broker(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_thousand_topics_of_a_broker_are_advised(spark: SparkSession, tmp_path: Path) -> None:
     with geminga.embedded() as broker, geminga.Client(broker.service_url) as client:
         for number in range(TOPICS):
             admin(broker.admin_url, "PUT", f"persistent/public/default/fleet-{number:04d}")
@@ -61,7 +61,7 @@ def test_two_thousand_topics_of_a_broker(spark: SparkSession, tmp_path: Path) ->
         assert f"{BUSY} topics" in report(found, sums)
 
 
-def test_a_broker_that_goes_away_between_the_looks_is_named() -> None:
+def test_a_broker_that_stops_between_two_queries_is_named() -> None:
     with geminga.embedded() as broker, geminga.Client(broker.service_url) as client:
         for number in range(20):
             client.create_producer(f"fleet-{number}").close()
@@ -75,7 +75,7 @@ def test_a_broker_that_goes_away_between_the_looks_is_named() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_hundreds_of_topics_of_as_many_sizes_from_parquet(spark: SparkSession) -> None:
+def test_hundreds_of_topics_from_parquet_are_advised(spark: SparkSession) -> None:
     draw = random.Random(1)
     count = 300
     table = pa.table(

@@ -70,7 +70,7 @@ def publish(client: Client, topic: str) -> list[str]:
     return sorted(values)
 
 
-def test_plain_pyspark_views_and_tables(
+def test_plain_pyspark_finds_the_format_for_views_and_tables(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
 ) -> None:
     values = publish(pulsar_client, pulsar_topic)
@@ -80,7 +80,7 @@ def test_plain_pyspark_views_and_tables(
 
 
 @pytest.mark.slow
-def test_declarative_pipelines_and_connect(
+def test_declarative_pipelines_find_the_format(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
 ) -> None:
     """``spark-pipelines run`` works through a Spark Connect session of its own."""
@@ -98,7 +98,7 @@ def test_declarative_pipelines_and_connect(
 
 
 @pytest.mark.long
-def test_sparks_own_sql_shell(
+def test_sparks_sql_shell_finds_the_format(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
 ) -> None:
     values = publish(pulsar_client, pulsar_topic)
@@ -117,7 +117,7 @@ def test_sparks_own_sql_shell(
     assert sorted(found) == sorted(["inserted", *values])
 
 
-def test_a_part_that_is_missing_harms_no_other_format() -> None:
+def test_a_missing_package_does_not_affect_other_formats() -> None:
     script = (
         "import sys, warnings\n"
         "sys.modules['pyarrow'] = None\n"

@@ -31,14 +31,14 @@ def progress(query: str = "q", **lag: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_lag_of_a_progress() -> None:
+def test_the_lag_is_read_from_a_progress() -> None:
     lag = {"entries": 2, "messages": 20, "bytes": 600}
     assert query_lag(progress(**lag)) == {TOPIC: lag}
     assert query_lag(SimpleNamespace(json=json.dumps(progress(**lag)))) == {TOPIC: lag}
     assert query_lag(None) == {}
 
 
-def test_numbers_for_prometheus() -> None:
+def test_progress_is_exported_for_prometheus() -> None:
     listener = MetricsListener()
     listener.onQueryProgress(SimpleNamespace(progress=progress(entries=2, messages=20, bytes=None)))
     labels = r'query="a \"name\"",id="q"'
@@ -60,7 +60,7 @@ def scraped(url: str) -> str:
 
 
 @pytest.mark.spark
-def test_a_running_query(
+def test_the_lag_of_a_running_query_decreases(
     spark: SparkSession,
     pulsar_broker: EmbeddedBroker,
     pulsar_client: Client,

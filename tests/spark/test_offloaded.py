@@ -50,7 +50,7 @@ ALL = [(ledger, number) for ledger, count in LEDGERS.items() for number in range
 
 
 class Broker:
-    """The broker's entries from a place on; it counts who asks."""
+    """The broker's entries from a position on; counts its readers in ``opened``."""
 
     opened = 0
 
@@ -97,7 +97,7 @@ def read(source: OffloadedSource, pieces: int = 2) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("offloaded", [[3, 5, 6], [3], [5, 9], [3, 5, 6, 9], [6, 9, 11], []])
-def test_every_entry_comes_once_from_wherever_a_range_begins(tmp_path: Path, offloaded: list[int]) -> None:
+def test_every_entry_is_read_once_from_any_start(tmp_path: Path, offloaded: list[int]) -> None:
     records = offload(ArrowStorage(str(tmp_path)), offloaded)
     places = [
         MessageId.earliest,
@@ -110,7 +110,7 @@ def test_every_entry_comes_once_from_wherever_a_range_begins(tmp_path: Path, off
         assert read(source) == [each for each in ALL if each >= (place.ledger_id, place.entry_id)]
 
 
-def test_a_range_in_files_alone_asks_the_broker_nothing(tmp_path: Path) -> None:
+def test_a_range_in_files_alone_needs_no_broker(tmp_path: Path) -> None:
     records = offload(ArrowStorage(str(tmp_path)), [3, 5, 6])
     Broker.opened = 0
     source = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, 1), Broker)
@@ -132,7 +132,7 @@ def do_harm(folder: Path, harm: str) -> None:
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "other"])
-def test_a_file_that_is_not_there_any_more_is_asked_of_the_broker(tmp_path: Path, harm: str) -> None:
+def test_entries_of_a_missing_file_are_read_from_the_broker(tmp_path: Path, harm: str) -> None:
     records = offload(ArrowStorage(str(tmp_path)), [3, 5, 6])
     do_harm(tmp_path / folder_of(TOPIC), harm)
     source = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, 0), Broker)
@@ -171,7 +171,7 @@ def scan(place: Path, cluster: ScriptedCluster, offloaded: list[int], start: Off
 
 @pytest.mark.parametrize("start", [Offset(3, -1), Offset(3, 3)], ids=["read", "read before"])
 @pytest.mark.parametrize("offloaded", [[3, 5, 6], [3]], ids=["in the manifest", "not offloaded"])
-def test_a_ledger_that_is_removed_behind_one_of_a_file_is_a_loss(
+def test_a_ledger_deleted_after_an_offloaded_one_is_a_loss(
     tmp_path: Path, start: Offset, offloaded: list[int]
 ) -> None:
     """That a ledger of a file was read to its end says nothing of the next one."""
@@ -203,7 +203,7 @@ def rows(reader: Any, parts: Any) -> list[bytes]:
     return [value for part in parts for batch in reader.read(part) for value in batch.column(0).to_pylist()]
 
 
-def test_a_scan_takes_files_and_the_live_tail_each_message_once(tmp_path: Path) -> None:
+def test_a_scan_reads_files_and_the_live_tail_once(tmp_path: Path) -> None:
     place = tmp_path / "tier"
     schema = StructType().add("value", BinaryType())
     with embedded(
@@ -234,7 +234,7 @@ def test_a_scan_takes_files_and_the_live_tail_each_message_once(tmp_path: Path) 
         assert taken == [b"%d" % number for number in range(published)]
 
 
-def test_tasks_read_files_when_the_broker_is_gone(tmp_path: Path) -> None:
+def test_tasks_read_files_without_the_broker(tmp_path: Path) -> None:
     place = tmp_path / "tier"
     with embedded(
         tmp_path / "store", offload_location=str(place), ledger_entries_max=9, offload_deletion_lag_seconds=0
@@ -251,7 +251,7 @@ def test_tasks_read_files_when_the_broker_is_gone(tmp_path: Path) -> None:
     assert len(found) >= 100
 
 
-def test_a_place_of_another_store_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_of_another_store_are_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Stores begin to count their ledgers alike: the manifest names those that this broker has, too."""
     place = tmp_path / "tier"
     schema = StructType().add("value", BinaryType())
@@ -277,7 +277,7 @@ def test_a_place_of_another_store_is_not_read(tmp_path: Path, caplog: pytest.Log
     [pytest.param(True, id="as-files"), pytest.param(False, id="through-the-broker", marks=pytest.mark.long)],
 )
 def test_a_session_reads_files_and_the_live_tail(spark: SparkSession, tmp_path: Path, is_told: bool) -> None:
-    """A batch query, and a stream in limited micro-batches that goes on while what it reads is offloaded."""
+    """A batch query, and a stream in limited micro-batches that continues while its input is offloaded."""
     with embedded(
         tmp_path / "store", offload_location=str(tmp_path / "tier"), ledger_entries_max=9,
         offload_deletion_lag_seconds=0,
@@ -356,7 +356,7 @@ ALL_COLUMNS = [
         ("batches", ["message_id", "key_bytes", "topic"]),
     ],
 )  # fmt: skip
-def test_columns_of_files_are_what_entries_would_give(
+def test_columns_of_files_equal_those_of_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, columns: list[str]
 ) -> None:
     """Chunks that end in a later ledger, what has no rows, and all that a message has."""
@@ -406,7 +406,7 @@ def test_columns_of_files_are_what_entries_would_give(
         assert sum(one is not None for one in taken) >= 2
 
 
-def test_ranges_that_begin_and_end_within_a_group(tmp_path: Path) -> None:
+def test_ranges_may_begin_and_end_within_a_group(tmp_path: Path) -> None:
     records = offload(ArrowStorage(str(tmp_path)), [3, 5])
     for start in range(4):
         for stop in range(start, 4):
@@ -424,7 +424,7 @@ def test_ranges_that_begin_and_end_within_a_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "other"])
-def test_columns_of_a_file_that_is_not_there_any_more(tmp_path: Path, harm: str) -> None:
+def test_columns_of_a_missing_file_are_read_from_the_broker(tmp_path: Path, harm: str) -> None:
     records = offload(ArrowStorage(str(tmp_path)), [3, 5, 6])
     do_harm(tmp_path / folder_of(TOPIC), harm)
     reader = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 5, 0), Broker)

@@ -21,17 +21,17 @@ PLACES = st.builds(Offset, st.integers(-1, 9), st.integers(-1, 9), st.integers(0
 
 
 @given(PLACES)
-def test_text_form(place: Offset) -> None:
+def test_offsets_are_parsed_from_their_text(place: Offset) -> None:
     assert Offset.parse(str(place)) == place
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from([TOPIC, TOPIC + "2"]), st.integers(-1, 3)), PLACES))
-def test_json_form(offsets: dict[tuple[str, int], Offset]) -> None:
+def test_offsets_are_decoded_from_their_json(offsets: dict[tuple[str, int], Offset]) -> None:
     assert from_json(to_json(offsets)) == offsets
     assert list(to_json(offsets)) == sorted(to_json(offsets))
 
 
-def test_forms_that_people_write() -> None:
+def test_handwritten_offsets_are_parsed() -> None:
     assert from_json('{"t": {"0": "5:12", "1": "6:0:3"}}') == {
         (TOPIC, 0): Offset(5, 12),
         (TOPIC, 1): Offset(6, 0, 3),
@@ -60,14 +60,14 @@ def test_forms_that_people_write() -> None:
         ('{"t": [255, 255]}', "offsets of t: not the bytes of a message id"),
     ],
 )
-def test_refusals(value: str, message: str) -> None:
+def test_invalid_offsets_are_refused(value: str, message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         from_json(value)
     with pytest.raises(InvalidTopicName):
         from_json({"a/b": "1:2"})
 
 
-def test_order_and_starts() -> None:
+def test_offsets_are_ordered_and_have_inclusive_starts() -> None:
     places = [
         EARLIEST,
         Offset(3, -1),
@@ -91,6 +91,6 @@ def test_order_and_starts() -> None:
     assert Offset.through(MessageId(0, 3, 4)) == Offset(3, 4)
 
 
-def test_partition_topic() -> None:
+def test_partitions_have_their_topic_names() -> None:
     assert partition_topic((TOPIC, -1)) == TOPIC
     assert partition_topic((TOPIC, 3)) == TOPIC + "-partition-3"

@@ -23,7 +23,7 @@ READ = {**URL, "topic": "t"}
 TOPIC = "persistent://public/default/t"
 
 
-def test_defaults() -> None:
+def test_options_have_their_defaults() -> None:
     options = read_options(READ)
     assert options.topics == (TOPIC,)
     assert options.fail_on_data_loss
@@ -32,8 +32,8 @@ def test_defaults() -> None:
     assert write_options(URL).topic is None
 
 
-def test_defaults_are_those_that_the_table_tells() -> None:
-    """The client's and the producer's come from their settings: the text must not stay behind."""
+def test_defaults_in_the_options_table_match_the_code() -> None:
+    """Defaults of client and producer options come from their settings: the table must match them too."""
     fields = {
         f.name: f.default
         for kind in (ConnectionOptions, ReadOptions, WriteOptions)
@@ -48,7 +48,7 @@ def test_defaults_are_those_that_the_table_tells() -> None:
     assert {name: str(fields[name]).lower() for name in told} == told
 
 
-def test_names_in_lower_case_and_aliases() -> None:
+def test_names_ignore_case_and_have_aliases() -> None:
     options = read_options({
         "SERVICE.URL": "pulsar+ssl://h", "subscribe": "a, tenant/ns/b", "startingoffsets": "EARLIEST",
         "maxoffsetspertrigger": "5", "maxbytespertrigger": "64m", "failondataloss": "False",
@@ -64,7 +64,7 @@ def test_names_in_lower_case_and_aliases() -> None:
     assert "secret" not in repr(options)
 
 
-def test_names_of_the_kafka_source_and_of_pulsar_spark() -> None:
+def test_names_of_the_kafka_source_and_pulsar_spark_are_accepted() -> None:
     options = read_options({
         **URL, "assign": '{"t": [0, 2]}', "startingOffsetsByTimestamp": '{"t": {"0": 5}, "u-partition-1": 6}',
         "endingTimestamp": "7", "minOffsetsPerTrigger": "8", "maxTriggerDelay": "2m", "groupIdPrefix": "g",
@@ -90,7 +90,7 @@ def test_names_of_the_kafka_source_and_of_pulsar_spark() -> None:
     assert (wanted.messages_in_a_batch, wanted.sink_name) == (1, "me")
 
 
-def test_every_authentication_of_the_client() -> None:
+def test_every_authentication_of_the_client_is_accepted() -> None:
     def of(**given: str) -> ConnectionOptions:
         return read_options(
             {**READ, **{name.replace("_", "."): value for name, value in given.items()}}
@@ -109,7 +109,7 @@ def test_every_authentication_of_the_client() -> None:
     assert "canary" not in repr(of(auth_plugin="basic", auth_params=secret))
 
 
-def test_offsets() -> None:
+def test_offsets_are_parsed() -> None:
     options = read_options({**READ, "startingOffsets": '{"t": {"0": "5:12"}}', "endingOffsets": "latest"})
     assert options.starting_offsets == {(TOPIC, 0): Offset(5, 12)}
     options = read_options({**READ, "startingOffsets": '{"*": "earliest", "t": {"0": "5:12"}}'})
@@ -172,7 +172,7 @@ def test_offsets() -> None:
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:30],
 )
-def test_refusals(given: dict[str, str], message: str) -> None:
+def test_invalid_read_options_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         read_options(given)
 
@@ -187,12 +187,12 @@ def test_refusals(given: dict[str, str], message: str) -> None:
     ],
     ids=lambda value: "" if isinstance(value, dict) else value,
 )
-def test_refusals_of_writers(given: dict[str, str], message: str) -> None:
+def test_invalid_write_options_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         write_options({**URL, **given})
 
 
-def test_sparks_own_options_pass() -> None:
+def test_sparks_own_options_are_accepted() -> None:
     own: dict[str, Any] = {"checkpointLocation": "/c", "queryName": "q", "outputMode": "append"}
     assert write_options({**READ, **own}).checkpoint_location == "/c"
     assert read_options({**URL, "path": "t", **own}).topics == (TOPIC,)

@@ -45,7 +45,7 @@ def three_ledgers() -> ScriptedCluster:
 # --- positions --------------------------------------------------------------------------------------
 
 
-def test_starts() -> None:
+def test_starting_offsets_are_resolved() -> None:
     cluster = one_ledger(4)
     assert planner(cluster).starting("earliest") == {ONE: EARLIEST}
     assert planner(cluster).starting("latest") == {ONE: Offset(5, 3)}
@@ -54,14 +54,14 @@ def test_starts() -> None:
     assert planner(cluster, starting_offsets={ONE: LATEST}).starting("earliest") == {ONE: Offset(5, 3)}
 
 
-def test_ends_are_never_behind_the_newest_message() -> None:
+def test_ending_offsets_are_limited_to_the_newest_message() -> None:
     cluster = one_ledger(4)
     assert planner(cluster).ending([ONE]) == {ONE: Offset(5, 3)}
     assert planner(cluster, ending_offsets={ONE: Offset(5, 1, 3)}).ending([ONE]) == {ONE: Offset(5, 1, 3)}
     assert planner(cluster, ending_offsets={ONE: Offset(9, 9)}).ending([ONE]) == {ONE: Offset(5, 3)}
 
 
-def test_ends_may_be_named_of_partitions_that_a_filter_rules_out() -> None:
+def test_ending_offsets_may_name_filtered_partitions() -> None:
     cluster, other = one_ledger(4), ("persistent://public/default/u", 1)
     for ends in (
         {"ending_offsets": {ONE: Offset(5, 1), other: Offset(7, 7)}},
@@ -73,7 +73,7 @@ def test_ends_may_be_named_of_partitions_that_a_filter_rules_out() -> None:
             planner(cluster, **ends).ending([ONE])
 
 
-def test_offsets_of_what_is_not_read_are_refused() -> None:
+def test_offsets_of_other_partitions_are_refused() -> None:
     with pytest.raises(
         InvalidConfiguration, match="startingOffsets names persistent://public/default/u-partition-1"
     ):
@@ -82,14 +82,14 @@ def test_offsets_of_what_is_not_read_are_refused() -> None:
         )
 
 
-def test_missing_topics() -> None:
+def test_missing_topics_are_refused_or_awaited() -> None:
     with pytest.raises(TopicNotFound, match=r"does not exist.*waitingForNonExistedTopic"):
         planner(ScriptedCluster()).partitions()
     assert planner(ScriptedCluster(), wait_for_topics=True).partitions() == []
     assert planner(ScriptedCluster(), topics=(), topics_pattern=TOPIC).partitions() == []
 
 
-def test_an_entry_that_does_not_come_is_no_empty_range() -> None:
+def test_an_entry_that_does_not_arrive_is_an_error() -> None:
     cluster = one_ledger(4)
     cluster.silent = {ONE}
     found = Planner(cluster, replace(OPTIONS, starting_time_ms=1), retry_policy=RetryPolicy(0))
@@ -121,7 +121,7 @@ def test_a_broker_that_restarts_is_waited_for() -> None:
     assert 25 < outage.now <= 30
 
 
-def test_a_start_that_never_was_is_refused() -> None:
+def test_a_start_after_the_newest_message_is_refused() -> None:
     cluster = three_ledgers()
     for place in (Offset(9, 0), Offset(8, 6), Offset(8, 5, 3)):
         with pytest.raises(
@@ -140,7 +140,7 @@ def test_a_starting_time_in_the_future_is_refused() -> None:
         )
 
 
-def test_ending_times_and_times_by_partition() -> None:
+def test_ending_times_apply_by_partition() -> None:
     cluster = three_ledgers()
     cluster.publish((TOPIC, 0), 3, [[b"v"]] * 5, publish_time=5000)
     del cluster.topics[ONE]
@@ -168,7 +168,7 @@ def test_ending_times_and_times_by_partition() -> None:
 
 
 @pytest.mark.parametrize("time_ms", [0, 2999, *range(3000, 3006), *range(6999, 7008), *range(7999, 8007)])
-def test_starting_time(time_ms: int) -> None:
+def test_a_starting_time_selects_later_messages(time_ms: int) -> None:
     cluster = three_ledgers()
     times = {place: 1000 * place[0] + place[1] for place in cluster.topics[ONE]}  # as `publish` numbers them
     (start,) = planner(cluster, starting_time_ms=time_ms).starting("earliest").values()
@@ -193,7 +193,7 @@ def take_all(found: Planner, latest: Offsets, limits: BatchLimits) -> list[Offse
     return steps
 
 
-def test_no_limits() -> None:
+def test_without_limits_all_messages_are_taken() -> None:
     found = planner(one_ledger(4))
     assert found.limited({}, {ONE: Offset(5, 3)}, BatchLimits()) == {ONE: Offset(5, 3)}
     assert found.limited({ONE: Offset(5, 3)}, {ONE: Offset(5, 1)}, BatchLimits()) == {ONE: Offset(5, 3)}
@@ -202,7 +202,7 @@ def test_no_limits() -> None:
 @pytest.mark.parametrize(
     "limits", [BatchLimits(entries=3), BatchLimits(rows=35), BatchLimits(rows=35, entries=2)]
 )
-def test_limits_within_a_ledger(limits: BatchLimits) -> None:
+def test_limits_apply_within_a_ledger(limits: BatchLimits) -> None:
     found = planner(one_ledger(10))
     per_step = min(limits.entries or 99, (limits.rows or 990) // 10)
     ends = [end[ONE] for end in take_all(found, {ONE: Offset(5, 9)}, limits)]
@@ -240,8 +240,8 @@ def test_shares_of_idle_partitions_go_to_the_others() -> None:
     assert (by_entries[TOPIC, 0], by_entries[TOPIC, 1]) == (Offset(1, 1), Offset(2, 17))
 
 
-def test_a_limit_holds_for_the_micro_batch_and_nobody_is_forgotten() -> None:
-    """One entry at least is taken, not one of each partition; the next ones have their turn later."""
+def test_a_limit_holds_for_the_micro_batch_and_each_partition_gets_a_turn() -> None:
+    """A micro-batch takes at least one entry, not one of each partition; later ones take the others."""
     cluster = ScriptedCluster()
     for index in range(50):
         cluster.publish((TOPIC, index), 3 + index, [[b"v"] * 100] * 2)
@@ -259,7 +259,7 @@ def test_a_limit_holds_for_the_micro_batch_and_nobody_is_forgotten() -> None:
     assert sorted(seen[:50]) == list(range(50))
 
 
-def test_a_share_behind_what_was_looked_at_goes_by_the_average() -> None:
+def test_shares_beyond_the_sampled_entries_use_the_average() -> None:
     cluster = one_ledger(4000, rows=100)
     found = planner(cluster)
     start = {ONE: Offset(5, -1)}
@@ -270,7 +270,7 @@ def test_a_share_behind_what_was_looked_at_goes_by_the_average() -> None:
     assert end == {ONE: Offset(5, 1499)}
 
 
-def test_what_was_looked_at_is_not_fetched_again() -> None:
+def test_sampled_entries_are_not_fetched_again() -> None:
     cluster = ScriptedCluster()
     for index in range(8):
         cluster.publish((TOPIC, index), 1, [[b"v" * 100] * 10] * 1000)
@@ -373,11 +373,11 @@ def test_many_ledgers_are_split_evenly_in_few_rounds() -> None:
     assert len(ranges) == 1000
     assert len(places_of(cluster, ranges)) == 2000
     assert max(len(places_of(cluster, [part])) for part in ranges) == 2
-    # Ledgers and their sizes: less than three questions each, and nothing is asked alone.
+    # Ledgers and their sizes take less than three requests each, and requests are sent together.
     assert cluster.rounds < 100 + 1000
 
 
-def test_closed_ledgers_are_cut_too() -> None:
+def test_closed_ledgers_are_split_too() -> None:
     cluster = ScriptedCluster()
     for ledger, entries in ((3, 95), (20, 7), (21, 40)):
         cluster.publish(ONE, ledger, [[b"v"]] * entries)
@@ -402,7 +402,7 @@ def test_tasks_are_even_and_of_a_size_in_bytes() -> None:
         assert [len(places_of(cluster, [part])) for part in ranges] == [286] * 6 + [284]
     assert cluster.rounds <= 4
     assert len(planner(cluster).ranges({}, end)) == 1
-    # The least that a task has, and nothing is asked for what is less than two of them.
+    # The minimum of a task; a range of less than two minima is not split and needs no request.
     ranges = planner(cluster, max_bytes_per_split=1).ranges({}, end)
     assert {len(places_of(cluster, [part])) for part in ranges} == {16}
     cluster.questions = 0
@@ -416,7 +416,7 @@ def test_tasks_are_even_and_of_a_size_in_bytes() -> None:
     assert cluster.questions == 0
 
 
-def test_many_large_partitions_are_judged_by_a_few() -> None:
+def test_many_large_partitions_are_estimated_by_samples() -> None:
     cluster = ScriptedCluster()
     partitions = [(TOPIC, index) for index in range(40)]
     for partition in partitions:

@@ -23,11 +23,11 @@ def numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
 
 @pytest.mark.parametrize("bytes_max", [1, 100, 1 << 30])
 @pytest.mark.parametrize("count", [0, 1, 500])
-def test_all_come_in_their_order(count: int, bytes_max: int) -> None:
+def test_batches_keep_their_order(count: int, bytes_max: int) -> None:
     assert numbers(taken_ahead(map(batch, range(count)), bytes_max)) == list(range(count))
 
 
-def test_what_is_wrong_is_raised_behind_what_came_before() -> None:
+def test_errors_are_raised_after_earlier_batches() -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield from map(batch, range(3))
         raise KeyError("what Spark raises")
@@ -38,7 +38,7 @@ def test_what_is_wrong_is_raised_behind_what_came_before() -> None:
         next(taken)
 
 
-def test_no_more_is_taken_than_there_is_room_for() -> None:
+def test_prefetched_bytes_are_bounded() -> None:
     taken = 0
     is_taken = threading.Semaphore(0)
 
@@ -58,7 +58,7 @@ def test_no_more_is_taken_than_there_is_room_for() -> None:
 
 
 @pytest.mark.parametrize("used", [0, 1, 5])
-def test_a_task_that_fails_lets_go(used: int) -> None:
+def test_closing_ends_the_prefetching_thread(used: int) -> None:
     taken = taken_ahead(map(batch, range(1_000_000)), 100)
     for _ in range(used):
         next(taken)

@@ -8,13 +8,13 @@ from geminga.spark.retry_policy import RetryPolicy
 
 
 @pytest.mark.parametrize("failures", [0, 1, 7])
-def test_passing_failures_are_waited_out(failures: int) -> None:
+def test_temporary_failures_are_retried(failures: int) -> None:
     outage = Outage(failures)
     RetryPolicy(30, outage.clock, outage.sleep).call("asking", outage)
     assert outage.left == 0
 
 
-def test_patience_ends_with_the_time_that_the_work_was_given() -> None:
+def test_retries_end_after_the_timeout() -> None:
     outage = Outage(1 << 30)
     with pytest.raises(ConnectError) as caught:
         RetryPolicy(30, outage.clock, outage.sleep).call("asking", outage)

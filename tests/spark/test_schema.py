@@ -51,7 +51,7 @@ def shaped(schema: StructType, entries: list[RawEntry]) -> pa.RecordBatch:
     return batch
 
 
-def test_every_column_has_the_arrow_type_that_spark_asks_for() -> None:
+def test_every_column_has_sparks_arrow_type() -> None:
     schema = source_schema(tuple(COLUMNS))
     (row,) = shaped(schema, [entry()]).to_pylist()
     assert row["value"] == b"v"
@@ -64,7 +64,7 @@ def test_every_column_has_the_arrow_type_that_spark_asks_for() -> None:
     assert shaped(schema, []).num_rows == 0
 
 
-def test_text_columns_replace_what_is_no_text() -> None:
+def test_text_columns_replace_invalid_utf_8() -> None:
     schema = StructType().add("value", StringType()).add("__KEY", StringType())
     assert shaped(schema, [entry(b"a\xff"), entry(b"b")]).to_pylist() == [
         {"value": "a\ufffd", "__KEY": "k"},
@@ -80,12 +80,12 @@ def test_text_columns_replace_what_is_no_text() -> None:
         (("value", "VALUE"), "names a column twice"),
     ],
 )
-def test_columns_that_are_refused(columns: tuple[str, ...], message: str) -> None:
+def test_unknown_columns_are_refused(columns: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         source_schema(columns)
 
 
-def test_schemas_that_are_refused() -> None:
+def test_unsuitable_schemas_are_refused() -> None:
     with pytest.raises(InvalidConfiguration, match="'value' can be read as binary or string, not as int"):
         message_columns(StructType().add("value", IntegerType()))
     with pytest.raises(InvalidConfiguration, match="no column 'id'"):
@@ -95,7 +95,7 @@ def test_schemas_that_are_refused() -> None:
 TEXT_MAP = MapType(StringType(), StringType())
 
 
-def test_columns_that_are_written() -> None:
+def test_columns_of_a_frame_are_assigned_to_message_fields() -> None:
     schema = StructType()
     for name, kind in [
         ("__key", StringType()), ("value", BinaryType()), ("__eventTime", TimestampType()),
@@ -109,7 +109,7 @@ def test_columns_that_are_written() -> None:
 
 
 @pytest.mark.parametrize("last", [DayTimeIntervalType.MINUTE, DayTimeIntervalType.SECOND])
-def test_a_delay_is_an_interval_of_any_fields(last: int) -> None:
+def test_a_delay_may_be_any_day_time_interval(last: int) -> None:
     """``INTERVAL 15 MINUTES`` is of another type than one of days to seconds."""
     schema = StructType().add("value", BinaryType()).add("__deliverAfter", DayTimeIntervalType(2, last))
     assert written_columns(schema, "t").columns == {"value": 0, "deliver_after": 1}
@@ -136,7 +136,7 @@ def test_a_delay_is_an_interval_of_any_fields(last: int) -> None:
     ],
     ids=["name", "value kind", "key kind", "twice", "no value", "two times", "no topic"],
 )
-def test_frames_that_cannot_be_written(fields: dict[str, Any], topic: str | None, message: str) -> None:
+def test_unsuitable_frames_are_refused(fields: dict[str, Any], topic: str | None, message: str) -> None:
     schema = StructType()
     for name, kind in fields.items():
         schema.add(name, kind)
@@ -152,7 +152,7 @@ def test_keys_must_be_text() -> None:
         to_messages(pa.record_batch({"value": [b"v"], "key": [b"\xff"]}), layout, 0)
 
 
-def test_delivery_after_some_time() -> None:
+def test_delays_become_delivery_times() -> None:
     columns = {"value": [b"v", b"v"], "after": pa.array([dt.timedelta(seconds=2), None], pa.duration("us"))}
     layout = FrameLayout({"value": 0, "deliver_after": 1}, StructType())
     found = to_messages(pa.record_batch(columns), layout, 1000)

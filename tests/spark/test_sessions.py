@@ -31,7 +31,7 @@ def test_a_session_knows_the_format(spark: SparkSession) -> None:
     assert spark.sparkContext.pythonExec == sys.executable
 
 
-def test_java_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -104,7 +104,7 @@ class Asked(Exception):
         (None, {}, "spark.master=local[4]", True),
     ],
 )
-def test_only_a_local_session_of_our_own_is_tuned(
+def test_only_local_sessions_created_here_are_tuned(
     master: str | None,
     config: dict[str, str],
     defaults: str,
@@ -193,14 +193,14 @@ def run(script: str, *arguments: str) -> str:
 
 @pytest.mark.spark
 @pytest.mark.timeout(450)
-def test_a_session_that_is_there_is_left_as_it_is() -> None:
+def test_an_existing_session_is_not_changed() -> None:
     assert run(PLAIN_SESSION).split() == ["Europe/Berlin", "3", "True", "False"]
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(450)
-def test_a_spark_connect_server(
+def test_a_spark_connect_session_reads_a_topic(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
     pytest.importorskip("grpc_status")
@@ -225,7 +225,7 @@ def test_a_spark_connect_server(
     assert plain.split() == ["5", "True", "5"]
 
 
-def test_ctrl_c_while_the_jvm_starts_waits_until_it_can_be_stopped() -> None:
+def test_ctrl_c_during_the_start_of_the_jvm_stops_it_afterwards() -> None:
     stopped: list[bool] = []
 
     class Builder:
@@ -240,7 +240,7 @@ def test_ctrl_c_while_the_jvm_starts_waits_until_it_can_be_stopped() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_second_ctrl_c_waits_for_nothing() -> None:
+def test_a_second_ctrl_c_ends_at_once() -> None:
     class Builder:
         def getOrCreate(self) -> Any:
             os.kill(os.getpid(), signal.SIGINT)
@@ -251,7 +251,7 @@ def test_a_second_ctrl_c_waits_for_nothing() -> None:
         _made(Builder())  # type: ignore[arg-type]
 
 
-def test_the_package_is_light_and_names_what_it_has() -> None:
+def test_importing_the_package_loads_no_spark() -> None:
     script = "import sys, geminga.spark; assert not {'pyspark', 'pyarrow', 'numba'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
     assert {"register", "session", "PulsarDataSource"} <= set(dir(geminga.spark))

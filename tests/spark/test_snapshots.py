@@ -38,7 +38,7 @@ TOPIC = "persistent://public/default/a=b [x] ü%20*"
 KEYS = Path(__file__).parent.parent / "vectors/keys"
 ALL_COLUMNS = ",".join(COLUMNS)
 REFUSED = (PySparkException, Py4JJavaError)
-"""What a query that fails raises: of some errors PySpark makes its own."""
+"""Errors of a failed query: PySpark converts some of Java's."""
 
 
 # --- the cut ----------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def cut(ledgers: list[OffloadedLedger], begin: Offset, end: Offset) -> tuple[lis
     return numbers, [f"{before}..{behind}" for before, behind in _gaps(runs, begin, end)]
 
 
-def test_whole_ledgers_are_read_as_files_and_the_rest_is_not() -> None:
+def test_only_whole_ledgers_are_read_as_files() -> None:
     three = [ledger(3, 0), ledger(5, 10), ledger(6, 20)]
     assert cut(three, Offset(3, -1), Offset(7, 4)) == ([[3, 5, 6]], ["6:9..7:4"])
     assert cut(three, Offset(3, 0), Offset(6, 9)) == ([[5, 6]], ["3:0..5:-1"])
@@ -73,12 +73,12 @@ def test_whole_ledgers_are_read_as_files_and_the_rest_is_not() -> None:
 @pytest.mark.parametrize(
     "odd", [{"plain": False}, {"event": (0, 1 << 62)}, {"event": (-(1 << 62), 0)}, {"publish": (0, 1 << 54)}]
 )
-def test_what_rows_do_not_say_is_read_from_entries(odd: dict[str, Any]) -> None:
+def test_ledgers_with_incomplete_rows_are_read_from_the_broker(odd: dict[str, Any]) -> None:
     three = [ledger(3, 0), ledger(5, 10, **odd), ledger(6, 20)]
     assert cut(three, Offset(3, -1), Offset(6, 9)) == ([[3], [6]], ["3:9..6:-1"])
 
 
-def test_what_may_lie_between_two_ledgers_is_asked_for() -> None:
+def test_gaps_between_ledgers_are_read_from_the_broker() -> None:
     assert cut([ledger(3, 0), ledger(6, 11)], Offset(3, -1), Offset(6, 9)) == ([[3], [6]], ["3:9..6:-1"])
 
 
@@ -99,7 +99,7 @@ def _between(gap: str) -> range:
     return range(first, int(behind[0]) + (behind[1] != "-1"))
 
 
-def test_places_as_spark_calls_them(tmp_path: Path) -> None:
+def test_locations_are_converted_to_hadoops_notation(tmp_path: Path) -> None:
     assert hadoop_location(str(tmp_path)) == f"file:{tmp_path}"
     assert hadoop_location(f"file://{tmp_path}/a b") == f"file:{tmp_path}/a b"
     assert hadoop_location("s3://key:word@bucket/p?endpoint_override=h:9&scheme=http") == "s3a://bucket/p"
@@ -117,7 +117,7 @@ def test_places_as_spark_calls_them(tmp_path: Path) -> None:
     assert hadoop_location("sftp://me:word@host/p") == "sftp://me@host/p"
 
 
-def test_what_two_snapshots_at_once_set_in_a_session_is_gone_behind_both() -> None:
+def test_concurrent_snapshots_restore_the_sessions_settings() -> None:
     class Session:
         def __init__(self) -> None:
             self.conf = self
@@ -150,7 +150,7 @@ def test_what_two_snapshots_at_once_set_in_a_session_is_gone_behind_both() -> No
     assert session.values == {}
 
 
-def test_the_first_messages_are_no_option_of_streams() -> None:
+def test_first_offsets_are_refused_for_streams() -> None:
     options = {"service.url": "pulsar://nowhere", "topic": TOPIC, "firstoffsets": '{"t": {"-1": "1:0"}}'}
     with pytest.raises(InvalidConfiguration, match="firstOffsets is for batch queries"):
         PulsarDataSource(options).streamReader(StructType().add("value", BinaryType()))
@@ -227,7 +227,7 @@ def test_a_snapshot_has_every_message_once_in_all_columns(spark: SparkSession, t
         assert rows(found.frame) == expected
         assert found.frame.schema == spark.read.format("pulsar").options(**options).load().schema
 
-        # Whatever becomes of the topic meanwhile, and what comes behind is told.
+        # The frame stays the same when the topic grows; ``following`` is the offset after it.
         publish(batched, 100, 40)
         offload_all(broker, TOPIC)
         assert rows(found.frame) == expected
@@ -257,7 +257,7 @@ def test_a_snapshot_has_every_message_once_in_all_columns(spark: SparkSession, t
 
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-def test_what_files_do_not_say_is_read_from_entries(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_without_complete_rows_are_read_from_entries(spark: SparkSession, tmp_path: Path) -> None:
     """Encrypted messages, chunks over several ledgers, keys of bytes, and a topic of several partitions."""
     topic = "persistent://public/default/parts"
     with broker_with(tmp_path) as broker:
@@ -338,7 +338,7 @@ def test_a_flipped_bit_and_a_lost_file_fail_the_query(
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_a_place_that_spark_cannot_open_costs_speed_alone(
+def test_a_location_that_spark_cannot_open_is_read_through_the_broker(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with broker_with(tmp_path) as broker:
@@ -356,7 +356,7 @@ def test_a_place_that_spark_cannot_open_costs_speed_alone(
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_many_files_are_looked_at_by_a_few_tasks(spark: SparkSession, tmp_path: Path) -> None:
+def test_many_files_are_listed_by_a_few_tasks(spark: SparkSession, tmp_path: Path) -> None:
     with broker_with(tmp_path) as broker:
         with broker.client() as client:
             publish(client.create_producer(TOPIC, batching_enabled=False), 0, 7 * 40)
@@ -377,7 +377,7 @@ def test_many_files_are_looked_at_by_a_few_tasks(spark: SparkSession, tmp_path: 
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_topics_without_messages_or_places_give_frames_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_topics_without_messages_or_files_give_frames(spark: SparkSession, tmp_path: Path) -> None:
     with broker_with(tmp_path) as broker:
         options = options_of(broker, tmp_path)
         with broker.client() as client:
@@ -400,7 +400,7 @@ def test_topics_without_messages_or_places_give_frames_too(spark: SparkSession, 
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_what_is_removed_before_a_snapshot_is_run_fails_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_deleted_before_a_snapshot_is_read_are_a_loss(spark: SparkSession, tmp_path: Path) -> None:
     with broker_with(tmp_path) as broker:
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         admin(broker.admin_url, "POST", "namespaces/public/default/retention", nothing)
@@ -426,7 +426,7 @@ class Counted:
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_columns_of_topics_without_messages_are_there(spark: SparkSession) -> None:
+def test_empty_topics_add_their_columns(spark: SparkSession) -> None:
     with embedded() as broker, broker.client() as client:
         client.create_producer("empty", schema=Counted).close()
         client.create_producer("one", schema=Named).send(Named("a"))

@@ -66,7 +66,7 @@ def numbers(first: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-def test_chunked_messages_at_every_cut(
+def test_chunked_messages_are_read_with_any_split(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
     large = [bytes([65 + number]) * 3000 for number in range(3)]
@@ -84,7 +84,7 @@ def test_chunked_messages_at_every_cut(
     assert read(whole, whole.partitions()) == read(reader, parts)
 
 
-def test_truncation_between_two_runs(
+def test_truncation_between_two_runs_is_a_loss(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
     publish(pulsar_client, pulsar_topic, 0, 20)
@@ -108,10 +108,10 @@ def test_truncation_between_two_runs(
         each.stop()
 
 
-def test_entries_that_the_broker_steps_over(
+def test_entries_skipped_by_the_broker_are_a_loss(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
-    """Those that damage has taken, in the midst of a task's range: the broker delivers what comes behind."""
+    """Damaged entries inside a task's range: the broker delivers the entries after them."""
     publish(pulsar_client, pulsar_topic, 0, 50)
 
     def damage() -> None:
@@ -128,7 +128,7 @@ def test_entries_that_the_broker_steps_over(
     assert read(tolerant, tolerant.partitions()) == [*numbers(0, 15), *numbers(30, 20)]
 
 
-def test_offsets_outlive_the_broker(tmp_path: Path) -> None:
+def test_offsets_survive_a_restart_of_the_broker(tmp_path: Path) -> None:
     topic = "persistent://public/default/kept"
     offset: dict[str, Any] | None = None
     for run in range(3):
@@ -150,7 +150,7 @@ def test_offsets_outlive_the_broker(tmp_path: Path) -> None:
             reader.stop()
 
 
-def test_the_broker_restarts_under_a_task(tmp_path: Path) -> None:
+def test_a_task_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
     topic = "persistent://public/default/restarted"
     (port,) = free_ports(1)
     with embedded(tmp_path / "store", port=port) as broker:
@@ -168,7 +168,7 @@ def test_the_broker_restarts_under_a_task(tmp_path: Path) -> None:
     assert rows == numbers(0, 40_000)
 
 
-def test_a_broker_that_is_away_ends_nothing(tmp_path: Path) -> None:
+def test_an_unavailable_broker_is_waited_for_at_every_step(tmp_path: Path) -> None:
     """Each step of driver and task, streams and batches, begins while no broker is there."""
     topic = "persistent://public/default/away"
     (port,) = free_ports(1)
@@ -191,7 +191,7 @@ def test_a_broker_that_is_away_ends_nothing(tmp_path: Path) -> None:
     start = while_away(stream.initialOffset)
     end = while_away(lambda: stream.latestOffset(start, stream.getDefaultReadLimit()))
     stream._planner = None
-    # As an older release has planned it: what was the first message is asked for.
+    # A plan of an older release, without the first message's id: the reader asks the broker for it.
     end["query"].pop("first")
     parts = while_away(lambda: stream.partitions(start, end))
     assert while_away(lambda: read(stream, parts)) == numbers(0, 60)
@@ -222,7 +222,7 @@ def key_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return public, private
 
 
-def test_encrypted_topics(
+def test_encrypted_topics_are_written_and_read(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, key_files: tuple[Path, Path]
 ) -> None:
     public, private = map(str, key_files)
@@ -263,7 +263,7 @@ def compacted(broker: EmbeddedBroker, topic: str) -> None:
 
 
 def newest_by_key(reader: PulsarReader | PulsarStreamReader, parts: Any) -> dict[str, bytes]:
-    """What somebody who applies the rows in their order has in the end; without a value a key is gone."""
+    """Return the table that results from applying the rows in order; an empty value deletes its key."""
     state: dict[str, bytes] = {}
     for part in parts:
         for batch in reader.read(part):
@@ -275,7 +275,7 @@ def newest_by_key(reader: PulsarReader | PulsarStreamReader, parts: Any) -> dict
     return state
 
 
-def test_compacted_topics(tmp_path: Path) -> None:
+def test_compacted_topics_are_read(tmp_path: Path) -> None:
     """Batches, single messages and deletions; a compaction between plan and task; ledgers that are gone."""
     keyed = StructType().add("__key", "string").add("value", "binary")
     with embedded(data_dir=tmp_path) as broker, Client(broker.service_url) as client:
@@ -321,7 +321,7 @@ def test_compacted_topics(tmp_path: Path) -> None:
         stream.stop()
 
 
-def test_tokens_and_tls_of_reads_and_writes(tmp_path: Path) -> None:
+def test_reads_and_writes_use_tokens_and_tls(tmp_path: Path) -> None:
     """Clients with a token or certificate write and read; others are rejected."""
     authority = Authority(tmp_path)
     certificate, key = authority.sign("broker")

@@ -56,7 +56,7 @@ class Reading:
     station: str
 
 
-def test_rates_and_what_was_left_out(
+def test_sparks_pages_show_rates_and_left_out_messages(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
 ) -> None:
     with pulsar_client.create_producer(pulsar_topic, schema=AvroSchema(Reading)) as good:

@@ -31,7 +31,7 @@ def files(staging: Staging) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-def test_staged_batches_come_back(staging: Staging) -> None:
+def test_staged_batches_are_read_back(staging: Staging) -> None:
     name = staging.stage(iter([batch(b"a", b"b"), batch(b""), batch(b"c")]))
     assert [bytes(row["body"]) for row in staging.staged(name)] == [b"a", b"b", b"", b"c"]
     staging.discard([name, "never-there.arrow"])
@@ -42,7 +42,7 @@ def test_staged_batches_come_back(staging: Staging) -> None:
 
 @pytest.mark.parametrize("where", [0.02, 0.5, 0.9])
 @pytest.mark.parametrize("how", ["flip", "cut"])
-def test_damage_is_noticed_and_named(staging: Staging, where: float, how: str) -> None:
+def test_damage_is_detected_and_named(staging: Staging, where: float, how: str) -> None:
     name = staging.stage(iter([batch(b"x" * 3000)]))
     path = Path(staging.root) / "staged" / name
     content = bytearray(path.read_bytes())
@@ -67,7 +67,7 @@ def test_the_name_is_decided_once(tmp_path: Path) -> None:
     assert name("mine", query="q2") == "mine"
 
 
-def test_queries_and_targets_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_each_query_and_target_has_its_own_folder(tmp_path: Path) -> None:
     keys = [("q", "t"), ("q", "persistent://a/b/t"), ("q", "persistent://a/b-t"), ("q2", "t"), ("q", "..")]
     roots = {Staging(str(tmp_path), *key).root for key in keys}
     assert len(roots) == len(keys)
@@ -104,7 +104,7 @@ def test_a_micro_batch_is_decided_and_finished(staging: Staging) -> None:
     assert files(staging) == ["epochs/2.done", "epochs/2.json", "epochs/3.done", "epochs/3.json"]
 
 
-def test_what_an_older_release_has_decided(staging: Staging) -> None:
+def test_decisions_of_an_older_release_are_read(staging: Staging) -> None:
     staging.decide(0, Epoch(files=("a",)))
     note = Path(staging.root) / "epochs" / "0.json"
     note.write_text('{"files": ["a"]}')
@@ -119,14 +119,14 @@ def test_what_an_older_release_has_decided(staging: Staging) -> None:
         ((5, None), (7, None), False), ((None, None), (7, "p"), True),
     ],
 )  # fmt: skip
-def test_offsets_tell_one_micro_batch_from_another_else_rows_do(
+def test_micro_batches_are_compared_by_offsets_or_rows(
     one: tuple[int | None, str | None], other: tuple[int | None, str | None], is_same: bool
 ) -> None:
     first, second = (Epoch(files=(), rows=rows, plan=plan) for rows, plan in (one, other))
     assert first.is_same(second) == second.is_same(first) == is_same
 
 
-def test_a_plan_is_what_spark_has_noted_without_its_time(tmp_path: Path) -> None:
+def test_a_plan_is_sparks_record_without_its_time(tmp_path: Path) -> None:
     log = tmp_path / "offsets"
     log.mkdir()
     assert planned(str(tmp_path), 0) is None
@@ -155,7 +155,7 @@ def test_a_damaged_note_is_named(staging: Staging) -> None:
         staging.epoch(0)
 
 
-def test_locations_by_uri(tmp_path: Path) -> None:
+def test_staging_locations_may_be_uris(tmp_path: Path) -> None:
     staging = Staging((tmp_path / "u").as_uri())
     staging.decide(0, Epoch(files=("x",)))
     assert (tmp_path / "u" / "epochs" / "0.json").exists()

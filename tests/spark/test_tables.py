@@ -110,7 +110,7 @@ def test_a_write_without_options_is_refused(
     assert catalog.values(catalog.source) == [b"read"]
 
 
-def test_parquet_made_of_a_topic_names_no_target(catalog: Catalog, tmp_path: Path) -> None:
+def test_options_in_parquet_metadata_name_no_target(catalog: Catalog, tmp_path: Path) -> None:
     with_options_in_metadata(catalog).write.parquet(str(tmp_path / "rows"))
     with pytest.raises(Exception, match=r"service\.url is missing"):
         insert(catalog, catalog.spark.read.parquet(str(tmp_path / "rows")))
@@ -124,7 +124,7 @@ def run(stream: DataFrame, folder: Path, start: Callable[[Any], Any]) -> None:
     query.stop()
 
 
-def test_a_stream_into_a_table_needs_options_of_its_own(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_stream_into_a_table_needs_its_own_options(catalog: Catalog, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"(?s)service\.url is missing"):
         run(catalog.stream(), tmp_path / "a", lambda writer: writer.toTable("messages"))
     assert catalog.values(catalog.source) == [b"read"]
@@ -161,7 +161,7 @@ def write_to_a_view(catalog: Catalog, rows: DataFrame) -> None:
 
 
 @pytest.mark.parametrize("write", [insert_with, write_to, insert_into_a_view, write_to_a_view])
-def test_rows_go_where_the_options_of_the_write_say(
+def test_rows_are_written_by_the_options_of_the_write(
     catalog: Catalog, write: Callable[[Catalog, DataFrame], None]
 ) -> None:
     write(catalog, with_options_in_metadata(catalog))

@@ -35,7 +35,7 @@ def publish(client: Client, topic: str, count: int, size: int = 10) -> None:
             producer.send(b"v" * size)
 
 
-def test_many_partitions_at_once(
+def test_many_partitions_are_queried_at_once(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarPartitions
 ) -> None:
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 40)
@@ -56,7 +56,7 @@ def test_many_partitions_at_once(
         time.sleep(0.01)
 
 
-def test_looks_stop_where_their_budget_ends(
+def test_samples_end_with_their_budget(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarPartitions
 ) -> None:
     one = (pulsar_topic, -1)
@@ -74,7 +74,7 @@ def test_looks_stop_where_their_budget_ends(
     assert (seen, is_all) == ([], True)
 
 
-def test_silence_is_an_error_where_there_is_an_entry(
+def test_a_missing_answer_for_an_existing_entry_is_an_error(
     pulsar_broker: EmbeddedBroker, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Client(pulsar_broker.service_url, operation_timeout_seconds=2) as client:
@@ -89,7 +89,7 @@ def test_silence_is_an_error_where_there_is_an_entry(
         watch.close()
 
 
-def test_the_newest_message_of_a_recreated_topic(
+def test_the_newest_message_of_a_recreated_topic_is_found(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarPartitions
 ) -> None:
     one = (pulsar_topic, -1)
@@ -100,7 +100,7 @@ def test_the_newest_message_of_a_recreated_topic(
     assert watch.newest([one])[one].entry_id == 0
 
 
-def test_a_subscription_that_is_removed_while_it_is_held(
+def test_a_removed_subscription_is_reported_to_its_holder(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
     cursors, one = PulsarCursors(pulsar_client, "s"), (pulsar_topic, -1)

@@ -35,14 +35,14 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"value": pa.array([b"v"] * size, pa.binary())})
 
 
-def test_small_batches_are_gathered() -> None:
+def test_small_batches_are_combined() -> None:
     frame = OutgoingFrame(write_options({"service.url": "pulsar://nowhere:1", "topic": "t"}), VALUE)
     assert [t.num_rows for t in frame.tables(batches(1, 0, 2, 3))] == [6]
     assert [t.num_rows for t in frame.tables(batches(TABLE_ROWS - 1, 5, 7))] == [TABLE_ROWS + 4, 7]
     assert list(frame.tables(batches(0))) == []
 
 
-def test_rows_are_parted_by_topic() -> None:
+def test_rows_are_split_by_topic() -> None:
     table = pa.table({"value": ["1", "2", "3"], "topic": ["a", "b", "a"]})
     found = {topic: part.column("value").to_pylist() for topic, part in by_topic(table, None)}
     assert found == {"persistent://public/default/a": ["1", "3"], "persistent://public/default/b": ["2"]}
@@ -85,7 +85,7 @@ def test_everything_is_published_before_the_task_ends(
     reader.close()
 
 
-def test_a_task_without_rows_touches_no_broker() -> None:
+def test_a_task_without_rows_does_not_connect() -> None:
     nowhere = write_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t"})
     assert PulsarWriter(nowhere, VALUE).write(batches(0)) == PulsarCommit()
 
@@ -96,7 +96,7 @@ def test_a_message_that_is_too_big_fails_the_task(pulsar_broker: EmbeddedBroker,
         PulsarWriter(options(pulsar_broker, topic=pulsar_topic), VALUE).write(iter([batch]))
 
 
-def test_the_writer_that_the_options_ask_for(pulsar_broker: EmbeddedBroker) -> None:
+def test_options_choose_the_writer(pulsar_broker: EmbeddedBroker) -> None:
     assert isinstance(stream_writer(options(pulsar_broker, topic="t"), VALUE), PulsarStreamWriter)
     exact = options(pulsar_broker, topic="t", exactlyOnce="true", checkpointLocation="/tmp/c")
     assert isinstance(stream_writer(exact, VALUE), ExactlyOnceWriter)

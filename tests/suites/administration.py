@@ -1,7 +1,7 @@
-"""What `geminga.Admin` promises, on whichever broker, through whichever face: ``tests/client/admin`` runs it
-against ours, ``tests/interop`` against Apache Pulsar.
+"""Checks of `geminga.Admin` for any broker and both APIs: ``tests/client/admin`` runs them against ours,
+``tests/interop`` against Apache Pulsar.
 
-Each check takes an admin whose calls give their results (`Waited` makes one of the asyncio face) and a place.
+Each check takes an admin whose calls return their results (`Waited` wraps the asyncio API) and a `Place`.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def check_namespaces(admin: Any, place: Place) -> None:
     with pytest.raises(geminga.AdminConflict):
         admin.namespaces.delete(name)
     admin.namespaces.unload(name)
-    # Apache Pulsar deletes no namespace that holds anything, unless its configuration says so.
+    # Apache Pulsar deletes only empty namespaces, unless its configuration allows more.
     eventually(lambda: _deleted(lambda: admin.topics.delete(inside, force=True)))
     eventually(lambda: _deleted(lambda: admin.namespaces.delete(name)))
     assert name not in admin.namespaces.list("public")
@@ -166,7 +166,7 @@ POLICIES: dict[str, Any] = {
     "schema_compatibility": "BACKWARD",
 }
 NOT_REMOVABLE = ("schema_compatibility",)
-"""Of namespaces: Apache Pulsar has no call for it."""
+"""Policies of namespaces that Apache Pulsar has no call to remove."""
 
 
 def check_policies_of_namespaces(admin: Any, _place: Place) -> None:

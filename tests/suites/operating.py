@@ -1,7 +1,7 @@
-"""What the ``geminga`` command does to a cluster: ``tests/cli`` runs it against our broker, ``tests/interop``
-against Apache Pulsar.
+"""Checks of the ``geminga`` command on a cluster: ``tests/cli`` runs them against our broker,
+``tests/interop`` against Apache Pulsar.
 
-Each check takes ``run(*words, stdin=None, fails=None)``, which gives a `Done`, and a place.
+Each check takes ``run(*words, stdin=None, fails=None)``, which returns a `Done`, and a `Place`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Place(Protocol):
 
 @dataclass
 class Done:
-    """What a command printed."""
+    """Output, error and exit code of a command."""
 
     stdout: str
     stderr: str
@@ -268,7 +268,7 @@ def check_messages(run: Run, place: Place) -> None:
     run("produce", name, "-m", "three")
     rows = run("tail", name, "--since", "1h", "-n", "2", "--grep", "^t", "--json").rows
     assert [r["value"] for r in rows] == ["two", "three"]
-    # How many of them come in a time depends on the machine; that it ends does not.
+    # The number of messages in a second depends on the machine; that the command ends does not.
     rows = run("tail", name, "--since", "1h", "--for", "1s", "--grep", "^t", "--json").rows
     assert [r["value"] for r in rows] == ["two", "three"][: len(rows)]
     assert run("tail", name, "--since", "1h", "-n", "1", "--key", "k", "-p", "a=b").stdout.endswith("  one\n")

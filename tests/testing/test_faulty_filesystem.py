@@ -39,7 +39,7 @@ def content(disk: SimulatedDisk, path: str = "/f/a") -> bytes | None:
     return bytes(disk.names[path].visible) if path in disk.names else None
 
 
-def test_unsynced_data_and_names_live_or_die_by_their_fate() -> None:
+def test_the_chosen_fate_decides_about_unsynced_data_and_names() -> None:
     disk, filesystem = start()
     file = filesystem.open("/f/a", create=True)
     file.write([b"one"], 0)
@@ -67,7 +67,7 @@ def test_renames_and_deletions_are_lost_without_a_folder_sync() -> None:
         filesystem.open("/f/b")
 
 
-def test_later_writes_may_survive_earlier_ones_and_tear() -> None:
+def test_later_writes_may_survive_lost_earlier_ones_or_be_torn() -> None:
     disk, filesystem = start()
     file = filesystem.open("/f/a", create=True)
     filesystem.sync_folder("/f")
@@ -82,7 +82,7 @@ def test_later_writes_may_survive_earlier_ones_and_tear() -> None:
     assert (0, 0, 0, 0) in seen
 
 
-def test_after_a_failed_sync_a_good_one_saves_nothing() -> None:
+def test_a_sync_after_a_failed_sync_does_not_save_its_data() -> None:
     disk, filesystem = start(Plan(errors={4: errno.EIO}))
     file = filesystem.open("/f/a", create=True)
     filesystem.sync_folder("/f")
@@ -97,7 +97,7 @@ def test_after_a_failed_sync_a_good_one_saves_nothing() -> None:
     assert content(disk.crash(Fate("none", "none"))) == b"kept"
 
 
-def test_plans_tear_cut_short_interrupt_and_end() -> None:
+def test_planned_faults_tear_shorten_interrupt_and_end_operations() -> None:
     disk, filesystem = start(Plan(crash_at=5, torn_bytes=2, short_writes={3: 1}, errors={4: errno.EINTR}))
     file = filesystem.open("/f/a", create=True)
     filesystem.sync_folder("/f")
@@ -125,7 +125,7 @@ def test_truncation_and_allocation_are_unsynced_changes_too() -> None:
     assert content(disk.crash(Fate("all", "all"))) == b"ab\0\0\0"
 
 
-def test_databases_come_back_as_of_one_of_their_commits() -> None:
+def test_databases_reopen_at_one_of_their_commits() -> None:
     disk, filesystem = start()
     connection = filesystem.connect("/f/db")
     connection.execute("CREATE TABLE t (n INTEGER)")

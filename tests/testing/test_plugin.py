@@ -83,7 +83,7 @@ def test_loading_the_plugin_costs_nothing() -> None:
         assert f"'{heavy}'" not in loaded
 
 
-def test_a_round_trip(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_messages_pass_through_the_fixtures(pulsar_client: Any, pulsar_topic: str) -> None:
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     pulsar_client.create_producer(pulsar_topic).send(b"hello")
     message = consumer.receive(timeout_millis=30_000)

@@ -43,9 +43,7 @@ PUT = lambda store: store.put("cursor", b"base")  # noqa: E731
 @pytest.mark.parametrize(
     "steps", [[CREATE, ONE, MERGE], [CREATE, ONE, MERGE, TWO], [CREATE, ONE, MERGE, TWO, PUT]]
 )
-def test_every_beginning_with_the_receipted_writes_is_right(
-    steps: list[Callable[[MemoryStore], object]],
-) -> None:
+def test_prefixes_with_all_durable_writes_are_accepted(steps: list[Callable[[MemoryStore], object]]) -> None:
     auditor, _, _ = make()
     auditor.check_restarted(rebuild(*steps))
 
@@ -64,13 +62,13 @@ def test_every_beginning_with_the_receipted_writes_is_right(
         [CREATE, CREATE, ONE, MERGE],
     ],
 )
-def test_everything_else_is_not(steps: list[Callable[[MemoryStore], object]]) -> None:
+def test_any_other_content_is_rejected(steps: list[Callable[[MemoryStore], object]]) -> None:
     auditor, _, _ = make()
     with pytest.raises(AssertionError, match="no allowed state"):
         auditor.check_restarted(rebuild(*steps))
 
 
-def test_a_running_store_must_show_all() -> None:
+def test_a_running_store_must_show_all_writes() -> None:
     auditor, store, ledger = make()
     auditor.check_running(store)
     store.append(ledger, b"behind the auditor's back", nothing)
@@ -88,7 +86,7 @@ def test_ids_given_twice_are_noticed() -> None:
         auditor.check_running(store)
 
 
-def test_a_life_after_the_restart_is_audited_too() -> None:
+def test_writes_after_a_restart_are_audited_too() -> None:
     auditor, _, _ = make()
     store = rebuild(CREATE, ONE, MERGE)
     auditor.check_restarted(store)

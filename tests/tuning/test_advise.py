@@ -96,7 +96,7 @@ def test_advice_from_numbers() -> None:
     assert found.findings == ()
 
 
-def test_the_codec_is_a_bargain_of_bytes_and_cpu() -> None:
+def test_the_codec_is_chosen_by_bytes_and_cpu() -> None:
     assert advice().settings.producer.compression_type is not CompressionType.NONE
     import os
 
@@ -109,7 +109,7 @@ def test_the_codec_is_a_bargain_of_bytes_and_cpu() -> None:
     assert (hard.compression_type, hard.compression_level) == (CompressionType.ZSTD, 9)
 
 
-def test_more_readers_make_bytes_dearer_and_a_harder_level_worth_its_cpu() -> None:
+def test_more_subscriptions_justify_a_higher_compression_level() -> None:
     read_often = advice(profile=PROFILE.changed(subscriptions=10))
     never_read = advice(profile=PROFILE.changed(subscriptions=0))
 
@@ -123,7 +123,7 @@ def test_more_readers_make_bytes_dearer_and_a_harder_level_worth_its_cpu() -> No
     assert size(read_often) < sizes[CompressionType.ZSTD, 0]  # eleven times the bytes are worth CPU
 
 
-def test_a_live_topic_is_watched_and_advised(broker: EmbeddedBroker, busy_topic: str) -> None:
+def test_a_live_topic_is_observed_and_advised(broker: EmbeddedBroker, busy_topic: str) -> None:
     seen = observe(broker.service_url, broker.admin_url, busy_topic, seconds=1.5)
     assert seen.profile.partitions == 3
     assert (seen.producers, seen.profile.subscriptions, seen.profile.consumers) == (1, 1, 1)
@@ -168,7 +168,7 @@ def test_keys_and_encrypted_messages_are_noticed(broker: EmbeddedBroker) -> None
     assert seen.profile.partitions == 1
 
 
-def test_a_topic_that_is_not_there_or_still_is_a_sentence(broker: EmbeddedBroker) -> None:
+def test_a_missing_or_idle_topic_is_an_error_without_a_traceback(broker: EmbeddedBroker) -> None:
     with pytest.raises(TopicNotFound):
         observe(broker.service_url, broker.admin_url, "nothing", seconds=0.1)
     with broker.client() as client:
@@ -179,7 +179,7 @@ def test_a_topic_that_is_not_there_or_still_is_a_sentence(broker: EmbeddedBroker
             observe(broker.service_url, broker.admin_url, "still", seconds=0.1)
 
 
-def test_the_command_watches_and_writes_a_file(
+def test_the_command_observes_a_topic_and_writes_a_settings_file(
     broker: EmbeddedBroker, busy_topic: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "tuned.toml"
@@ -200,7 +200,7 @@ def test_the_command_watches_and_writes_a_file(
         producer.send(b"hello")
 
 
-def test_the_command_draws_and_explains(tmp_path: Path) -> None:
+def test_the_command_draws_a_picture_and_explains_its_advice(tmp_path: Path) -> None:
     result = run(*NUMBERS, "--picture", str(tmp_path / "a.svg"), *(f"--format={k}" for k in render.FORMATS))
     assert result.exit_code == 0, result.output
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
@@ -213,7 +213,7 @@ def test_the_command_draws_and_explains(tmp_path: Path) -> None:
         assert word in result.output
 
 
-def test_every_form_of_the_settings_is_complete() -> None:
+def test_every_output_format_has_all_settings() -> None:
     settings = formula(PROFILE, compression=CompressionType.ZLib).settings
     python = render.python(settings)
     compile(python, "settings", "exec")
@@ -225,7 +225,7 @@ def test_every_form_of_the_settings_is_complete() -> None:
     assert '"compression", "ZLIB"' in render.spark(settings)
 
 
-def test_a_topic_that_was_watched_stands_in_the_settings() -> None:
+def test_the_settings_name_the_observed_topic() -> None:
     settings = formula(PROFILE).settings
     place = render.PublishTarget(service_url='pulsar://"x', topic="persistent://a/b/c")
     for kind in render.FORMATS:
@@ -236,13 +236,13 @@ def test_a_topic_that_was_watched_stands_in_the_settings() -> None:
     compile(render.python(settings, place), "settings", "exec")
 
 
-def test_numbers_beside_a_topic_are_refused() -> None:
+def test_traffic_options_together_with_a_topic_are_refused() -> None:
     result = run("--topic", "t", "--partitions", "4")
     assert result.exit_code == 2
     assert "--partitions and --topic" in result.output
 
 
-def test_sparks_form_is_what_spark_takes() -> None:
+def test_sparks_format_has_valid_options() -> None:
     import re
 
     from geminga.spark.options import write_options
@@ -253,7 +253,7 @@ def test_sparks_form_is_what_spark_takes() -> None:
     assert (found.compression, found.batching_max_messages) == ("ZSTD", 800)
 
 
-def test_a_sample_file_gives_sizes_and_compression(tmp_path: Path) -> None:
+def test_sizes_and_compression_come_from_a_sample_file(tmp_path: Path) -> None:
     file = tmp_path / "sample.jsonl"
     file.write_text("\n".join(json.dumps({"n": n, "text": "same words every time"}) for n in range(300)))
     result = run("--rate", "5000", "--sample", str(file), "--json")
@@ -264,7 +264,7 @@ def test_a_sample_file_gives_sizes_and_compression(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list(STOCK))
-def test_every_stock_can_be_compared_with(name: str) -> None:
+def test_advice_compares_with_any_stock_settings(name: str) -> None:
     result = run(*NUMBERS, "--stock", name)
     assert result.exit_code == 0, result.output
     assert STOCK[name].title in result.output
@@ -283,7 +283,7 @@ def test_every_stock_can_be_compared_with(name: str) -> None:
         (["--topic", "t", "--service-url", "pulsar://127.0.0.1:1"], "127.0.0.1:1"),
     ],
 )
-def test_bad_input_is_a_sentence(arguments: list[str], sentence: str) -> None:
+def test_bad_input_is_an_error_without_a_traceback(arguments: list[str], sentence: str) -> None:
     result = run(*arguments)
     assert result.exit_code != 0
     if result.exception and not isinstance(result.exception, SystemExit):

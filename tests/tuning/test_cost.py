@@ -54,7 +54,7 @@ TRUTH = {
 }  # fmt: skip
 
 
-def test_what_a_broker_was_made_of_is_found_again() -> None:
+def test_the_fit_recovers_known_coefficients() -> None:
     model = fit(made_up(TRUTH, 0.002, 0.03), broker="made up", machine={})
     assert model.awake_seconds == 0.002
     for name, value in TRUTH.items():
@@ -69,7 +69,7 @@ def test_what_a_broker_was_made_of_is_found_again() -> None:
     assert model.receipt_p99_seconds == pytest.approx(0.006)
 
 
-def test_a_broker_that_never_stays_awake_is_a_straight_line() -> None:
+def test_without_awake_time_the_cost_is_linear() -> None:
     model = fit(made_up(TRUTH, 0.0, 0.02), broker="made up", machine={})
     one = model.broker_cpu(Load(entries_per_second=100, stored_bytes_per_second=0)).value
     ten = model.broker_cpu(Load(entries_per_second=1000, stored_bytes_per_second=0)).value
@@ -85,7 +85,7 @@ def test_no_coefficient_is_below_zero() -> None:
     assert model.terms["delivered_byte"].value < 3e-10
 
 
-def test_copies_that_no_run_shows_are_taken_for_first_copies() -> None:
+def test_copies_without_measurements_cost_as_much_as_the_first() -> None:
     runs = [run for run in made_up(TRUTH, 0.002, 0.02) if run.write_quorum == 1]
     model = fit(runs, broker="made up", machine={})
     assert "copied_entry" not in model.terms
@@ -132,7 +132,7 @@ def test_fewer_and_larger_entries_cost_a_real_broker_far_less() -> None:
     assert model.broker_cpu(full).value < 0.2 * model.broker_cpu(crumbs).value
 
 
-def test_entries_in_company_cost_less_than_entries_that_come_alone() -> None:
+def test_frequent_entries_cost_less_each_than_rare_ones() -> None:
     model = standard()
 
     def of_an_entry(rate: float, subscriptions: int = 1) -> float:
@@ -144,14 +144,14 @@ def test_entries_in_company_cost_less_than_entries_that_come_alone() -> None:
     assert of_an_entry(100, subscriptions=3) > 1.2 * of_an_entry(100)
 
 
-def test_positions_are_written_once_a_second_for_each_partition_at_work() -> None:
+def test_positions_cost_once_per_second_and_active_partition() -> None:
     load = Load(entries_per_second=100, stored_bytes_per_second=0, subscriptions=2, partitions=60)
     assert load.positions_per_second == 120
     assert replace(load, entries_per_second=25).positions_per_second == 50
     assert replace(load, subscriptions=0).positions_per_second == 0
 
 
-def test_the_error_is_of_loads_that_were_left_out_with_all_their_runs() -> None:
+def test_the_error_is_computed_without_any_run_of_the_predicted_load() -> None:
     """A load that nothing else resembles, measured twice: its own second run must not foretell it."""
     runs = made_up(TRUTH, 0.002, 0.01)
     odd = replace(

@@ -30,7 +30,7 @@ def test_the_formula_fills_its_batches_and_keeps_the_budget() -> None:
     assert found.receipt_p50_seconds < found.receipt_p99_seconds < 0.06
 
 
-def test_stock_settings_make_crumbs() -> None:
+def test_stock_settings_make_small_batches() -> None:
     java = expect(PROFILE, JAVA.settings)
     assert 20 < java.batch_fill < 30  # a millisecond of 20,000 messages a second
     unbatched = expect(PROFILE, PULSAR_CLIENT.settings)
@@ -39,14 +39,14 @@ def test_stock_settings_make_crumbs() -> None:
     assert unbatched.wait_seconds_max == 0
 
 
-def test_the_saving_is_what_it_is_all_about() -> None:
+def test_the_formula_saves_most_of_the_cpu_and_network() -> None:
     stock = expect(PROFILE, JAVA.compressed(CompressionType.LZ4))
     tuned = expect(PROFILE, formula(PROFILE, compression=CompressionType.ZSTD).settings)
     assert tuned.broker_cpu.value < 0.2 * stock.broker_cpu.value
     assert tuned.network_bytes_per_second < 0.5 * stock.network_bytes_per_second
 
 
-def test_a_client_that_moves_on_by_the_clock_cuts_the_last_batch_of_a_stay() -> None:
+def test_changing_the_partition_by_the_clock_cuts_off_a_batch() -> None:
     settings = formula(PROFILE).settings.changed(batching_max_messages=500)
     assert expect(PROFILE, settings).batch_fill == 500
     assert expect(PROFILE, settings, moves_on=False).batch_fill == pytest.approx(400)
@@ -70,7 +70,7 @@ def test_bursts_are_averaged_over_time() -> None:
     assert expect(bursty, settings).entries_per_second == pytest.approx(entries, rel=0.01)
 
 
-def test_memory_is_bounded_by_whichever_limit_is_lower() -> None:
+def test_the_lower_limit_bounds_the_memory() -> None:
     settings = formula(PROFILE).settings
     assert expect(PROFILE, settings).memory_bytes_max == 1600 * 60 * 200
     assert expect(PROFILE, settings.changed(memory_limit_bytes=1 << 20)).memory_bytes_max == 1 << 20
@@ -91,7 +91,7 @@ def test_larger_batches_of_a_sample_compress_better() -> None:
     )
 
 
-def test_a_small_sample_is_no_better_than_it_is() -> None:
+def test_batches_larger_than_the_sample_have_its_ratio() -> None:
     few = Sample([b'{"a":1}', b'{"a":2}', b'{"a":3}'], "three")
     assert few.entry_bytes(1000, CompressionType.LZ4) == pytest.approx(
         500 * few.entry_bytes(2, CompressionType.LZ4)

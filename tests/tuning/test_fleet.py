@@ -29,7 +29,7 @@ def result(*rows: dict[str, Any], **fields: Any) -> pa.Table:
     return pa.Table.from_pylist([advise_topic(row, plan(**fields)) for row in rows], schema=schema())
 
 
-def test_a_topic_of_crumbs_gets_settings_that_fill_batches() -> None:
+def test_a_topic_with_small_batches_gets_settings_that_fill_them() -> None:
     found = advise_topic(topic(entries_per_second=1000.0, stored_bytes_per_second=1.2e6), plan())
     assert found["problem"] == ""
     assert found["batch_fill_before"] == pytest.approx(5.0)
@@ -40,7 +40,7 @@ def test_a_topic_of_crumbs_gets_settings_that_fill_batches() -> None:
     assert found["network_bytes_per_second_after"] < found["network_bytes_per_second_before"]
 
 
-def test_what_the_statistics_do_not_tell_is_taken_from_stock_settings() -> None:
+def test_stock_settings_replace_missing_statistics() -> None:
     java = advise_topic(topic(), plan())
     unbatched = advise_topic(topic(), plan(stock="pulsar-client"))
     assert unbatched["entries_per_second_before"] == pytest.approx(5000)
@@ -74,7 +74,7 @@ def test_an_unknown_codec_is_kept() -> None:
         ({"message_bytes": float("nan")}, "message_bytes"),
     ],
 )
-def test_a_topic_that_makes_no_sense_says_why(fields: dict[str, Any], word: str) -> None:
+def test_a_topic_with_invalid_statistics_gets_a_problem(fields: dict[str, Any], word: str) -> None:
     assert word in advise_topic(topic(**fields), plan())["problem"]
 
 
@@ -106,7 +106,7 @@ def test_statistics_without_a_column_or_a_topic_are_refused() -> None:
         check_columns(empty)
 
 
-def test_plans_that_make_no_sense_are_refused() -> None:
+def test_invalid_plans_are_refused() -> None:
     with pytest.raises(InvalidConfiguration, match="brokers"):
         plan(brokers=0)
     with pytest.raises(InvalidConfiguration, match="stock"):

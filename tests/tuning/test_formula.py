@@ -14,7 +14,7 @@ def profile(**fields: object) -> TrafficProfile:
     return TrafficProfile(**values)  # type: ignore[arg-type]
 
 
-def test_every_line_of_the_formula_holds_for_the_headline() -> None:
+def test_every_line_of_the_formula_holds_for_the_published_case() -> None:
     found = formula(profile())
     chosen = found.settings.producer
     assert chosen.max_pending_messages == 1600  # twice the 800 messages that 40 ms bring
@@ -27,7 +27,7 @@ def test_every_line_of_the_formula_holds_for_the_headline() -> None:
     assert chosen.block_if_queue_full
 
 
-def test_memory_is_bytes_and_stays_within_the_practice() -> None:
+def test_the_memory_limit_is_in_bytes_and_within_its_range() -> None:
     large = formula(profile(message_bytes=10_000, partitions=200)).settings
     assert large.memory_limit_bytes == 256 << 20
     assert large.producer.batching_max_allowed_size_in_bytes == (256 << 20) // 200 // 2
@@ -79,7 +79,7 @@ def test_bad_input_names_field_value_and_range(field: str, value: object, allowe
         profile(**{field: value})
 
 
-def test_what_a_broker_is_known_to_take_is_kept_back() -> None:
+def test_the_brokers_known_time_is_subtracted_from_the_delay() -> None:
     found = formula(profile(), reserve_seconds=0.02).settings.producer
     assert found.batching_max_publish_delay_seconds == 0.03
     assert (

@@ -53,7 +53,7 @@ with (
 
 
 def test_bytes_of_a_connection_are_counted_from_outside() -> None:
-    # In a process of its own: here, what Spark's session of another test frees is told to its JVM meanwhile.
+    # In its own process: in this one, Spark's session of another test may send messages to its JVM meanwhile.
     run = subprocess.run([sys.executable, "-c", EXCHANGE], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     sent, received = map(int, run.stdout.split())
@@ -86,7 +86,7 @@ def test_cpu_is_counted_to_the_microsecond() -> None:
         host.cpu_seconds(2**22 - 1)
 
 
-def test_a_child_that_fails_says_why() -> None:
+def test_a_failing_child_process_reports_its_error() -> None:
     with (
         MeasuredProcess("geminga.tuning.measuring.load", {"library": "no_such_library"}) as child,
         pytest.raises(ChildFailedError, match="the load process failed: ModuleNotFoundError"),
@@ -99,7 +99,7 @@ def test_a_child_that_fails_says_why() -> None:
         child.wait("ready", 60)
 
 
-def test_what_fell_behind_in_the_warm_up_is_not_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_missed_in_the_warm_up_are_not_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers select the measured messages by due time: 64 of 4,030 once seemed lost."""
     clock = [1_000_000_000_000_000_000]  # the stamps have nineteen digits
     monkeypatch.setattr(load, "stamp_ns", lambda: clock[0])
@@ -128,7 +128,7 @@ def test_what_fell_behind_in_the_warm_up_is_not_sent_later(monkeypatch: pytest.M
     assert min(stamps) >= since_ns
 
 
-def test_a_latency_counts_for_every_message_that_was_handed_over_with_it() -> None:
+def test_a_latency_counts_for_each_message_of_its_chunk() -> None:
     """In a burst a chunk holds many: percentiles of chunks were those of the quiet time."""
     receipts = Receipts("ok")
     receipts.timed(load.stamp_ns() - 5_000_000_000, 3, "ok", None)
@@ -171,7 +171,7 @@ def test_the_latency_of_a_chunk_is_that_of_its_middle(monkeypatch: pytest.Monkey
     assert latencies.mean() == pytest.approx(0.5e6, rel=0.1)
 
 
-def test_what_a_refusal_ends_was_sent_up_to_there() -> None:
+def test_a_refused_send_ends_the_load_and_earlier_messages_count() -> None:
     def send(payload: bytes, back: Callable[[object, object], None]) -> None:
         if receipts.received == 100:
             raise ProducerQueueIsFull("full")
@@ -184,7 +184,7 @@ def test_what_a_refusal_ends_was_sent_up_to_there() -> None:
     assert sender.sent == 100
 
 
-def test_one_partition_becomes_slow_and_the_others_do_not() -> None:
+def test_only_the_chosen_partition_becomes_slow() -> None:
     with (
         geminga.embedded() as broker,
         SlowPartition(broker.service_url, 1, 5.0) as relay,
@@ -209,12 +209,12 @@ def test_one_partition_becomes_slow_and_the_others_do_not() -> None:
         assert received.count(b"fast") == 3
 
 
-def test_what_is_sealed_is_not_relayed() -> None:
+def test_tls_connections_are_refused_by_the_slow_partition() -> None:
     with pytest.raises(InvalidUrl, match="plain pulsar://"):
         SlowPartition("pulsar+ssl://x:6651", 0, 1.0)
 
 
-def test_pulsar_client_gets_what_it_knows() -> None:
+def test_pulsar_client_gets_only_settings_that_it_has() -> None:
     pulsar = pytest.importorskip("pulsar")
     client, producer = library_arguments(pulsar, JAVA.settings)
     assert client == {}
@@ -226,7 +226,7 @@ def test_pulsar_client_gets_what_it_knows() -> None:
     assert mine["batching_partition_switch_frequency"] == 10
 
 
-def test_pulsar_perf_gets_what_it_knows() -> None:
+def test_pulsar_perf_gets_only_settings_that_it_has() -> None:
     found = " ".join(arguments(JAVA.settings))
     assert "-b 1 -bm 1000 -bb 131072" in found
     assert "-ml 67108864" in found
@@ -237,7 +237,7 @@ def test_pulsar_perf_gets_what_it_knows() -> None:
     assert "-b 40.5" in " ".join(arguments(settings))
 
 
-def test_figures_of_runs() -> None:
+def test_percentiles_and_rates_of_runs_are_computed() -> None:
     latency = Latency.of_nanoseconds([1_000_000 * n for n in range(1, 101)])
     assert latency.p50_ms == pytest.approx(50.5)
     assert latency.p99_ms == pytest.approx(99.01)
@@ -254,13 +254,13 @@ def test_figures_of_runs() -> None:
     assert outcome.wire_bytes == 15
 
 
-def test_the_relays_thread_ends() -> None:
+def test_the_proxys_thread_ends() -> None:
     with SlowPartition("pulsar://127.0.0.1:1", 0, 1.0):
         assert any(t.name == "geminga-relay" for t in threading.enumerate())
     assert not any(t.name == "geminga-relay" for t in threading.enumerate())
 
 
-def test_runs_of_other_conditions_are_named_by_what_differs(tmp_path: Path) -> None:
+def test_differing_conditions_of_stored_runs_are_named(tmp_path: Path) -> None:
     RunLog(tmp_path, {"seconds": 5, "profile": {"rate": 1.0, "partitions": 4, "bursts": None}})
     with pytest.raises(InvalidConfiguration, match=r"\(profile\.rate 1\.0 and now 2\.0\)"):
         RunLog(tmp_path, {"seconds": 5, "profile": {"rate": 2.0, "partitions": 4, "bursts": None}})

@@ -28,13 +28,13 @@ def test_messages_are_json_of_the_size_that_was_asked_for(kind: str, size: int) 
         assert json.loads(message)["ts"] > 0
 
 
-def test_sizes_vary_as_asked() -> None:
+def test_sizes_vary_by_the_given_variation() -> None:
     sizes = [len(m) for m in structured_json(500, variation=0.5, count=4000).messages(4000)]
     assert statistics.fmean(sizes) == pytest.approx(500, rel=0.05)
     assert statistics.pstdev(sizes) / 500 == pytest.approx(0.5, rel=0.15)
 
 
-def test_a_message_carries_its_time_where_readers_look() -> None:
+def test_readers_find_the_time_in_each_message() -> None:
     now = stamp_ns()
     for payloads in (structured_json(100, count=3), of_samples([b"hello"])):
         message = payloads.message(7, now)
@@ -47,7 +47,7 @@ def test_an_unknown_kind_is_named() -> None:
         structured_json(100, kind="log")
 
 
-def test_a_steady_pace() -> None:
+def test_a_steady_pace_has_equal_intervals() -> None:
     pace = Pace(1000)
     assert [pace.due_by(t) for t in (0.0, 0.0005, 0.001, 2.5)] == [0, 1, 1, 2500]
     assert pace.due_at(2500) == pytest.approx(2.5)

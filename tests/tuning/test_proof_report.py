@@ -43,14 +43,14 @@ def proof() -> Proof:
     return Proof("a broker", CONDITIONS, machine, OUTCOMES)
 
 
-def test_what_the_idle_broker_takes_is_the_same_for_all_runs_of_a_part() -> None:
+def test_the_idle_brokers_cpu_is_the_median_of_a_parts_runs() -> None:
     runs = proof().of("settings")
     assert [o.broker_cpu_above_idle for o in runs[TUNED]] == pytest.approx([0.2, 0.2])
     assert headline(proof())["subjects"][TUNED]["broker_cpu"] == pytest.approx([-90, -90, -90])
     assert OUTCOMES[1].broker_idle_per_second == 0.09  # what was seen stays in the files
 
 
-def test_the_measuring_loop_takes_the_same_of_all_runs() -> None:
+def test_the_measuring_loops_cpu_is_the_median_of_all_runs() -> None:
     seen = [replace(o, loop_cpu_seconds=0.5 + n, client_cpu_seconds=3.0 - n) for n, o in enumerate(OUTCOMES)]
     java = replace(OUTCOMES[0], subject="Java client, stock", loop_cpu_seconds=0.0, client_cpu_seconds=2.0)
     runs = replace(proof(), outcomes=[*seen, java]).of("settings")
@@ -59,22 +59,22 @@ def test_the_measuring_loop_takes_the_same_of_all_runs() -> None:
     assert runs["Java client, stock"][0].client_cpu_seconds == 2.0
 
 
-def test_a_front_page_shows_stock_and_formula_and_what_else_the_machine_did() -> None:
+def test_the_summary_shows_stock_formula_and_other_load() -> None:
     text = summary(proof())
     assert "| broker CPU above idle, s | 2.00 | 0.20 | -90 % |" in text
     assert "| wire, MB | 20.0 | 8.0 | -60 % |" in text
-    assert "2 cores (a processor), 0.05 (0.00–0.10) of them busy with other things, 2026-01-02" in text
+    assert "2 cores (a processor), 0.05 (0.00–0.10) of them used by other processes, 2026-01-02" in text
     assert "Medians of 2 runs" in text
     assert "× 1" not in text
 
 
-def test_without_the_runs_it_takes_a_front_page_shows_what_there_is() -> None:
+def test_without_the_needed_runs_the_summary_is_the_table() -> None:
     partial = replace(proof(), outcomes=OUTCOMES[:1])
     assert summary(partial) == table(partial)
     assert "One run of each" in table(partial)
 
 
-def test_a_folder_of_runs_is_a_proof_at_any_time(tmp_path: Path) -> None:
+def test_stored_runs_are_loaded_at_any_time(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration, match="holds no runs"):
         Proof.kept(tmp_path)
     log = RunLog(tmp_path, {"broker": "a broker", **CONDITIONS})

@@ -48,7 +48,7 @@ def plan(broker: EmbeddedBroker, **chosen: object) -> ProofPlan:
 
 
 @pytest.mark.slow
-def test_stock_and_formula_side_by_side(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_stock_settings_and_the_formula_are_compared(broker: EmbeddedBroker, tmp_path: Path) -> None:
     said: list[str] = []
     wanted = plan(broker, parts=("settings",), only=("*stock, LZ4", "*formula, ZSTD"))
     proof = Prover(wanted, tmp_path, said.append).prove()
@@ -83,7 +83,7 @@ def test_stock_and_formula_side_by_side(broker: EmbeddedBroker, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_one_slow_partition(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_producers_that_skip_a_slow_partition_keep_their_rate(broker: EmbeddedBroker, tmp_path: Path) -> None:
     traffic = PROFILE.changed(rate_messages_per_second=20_000)
     wanted = plan(
         broker, parts=("slow",), only=("*, stepping*",), profile=traffic, seconds=1.5, slow_share=0.2
@@ -96,7 +96,7 @@ def test_one_slow_partition(broker: EmbeddedBroker, tmp_path: Path) -> None:
     assert "One of eight partitions" in table(proof)
 
 
-def test_what_was_measured_is_kept_when_the_broker_goes_away(
+def test_finished_runs_are_kept_when_the_broker_stops(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = plan(broker, parts=("settings",), only=("*stock, LZ4", "*formula, ZSTD"), seconds=0.3)
@@ -117,7 +117,7 @@ def test_what_was_measured_is_kept_when_the_broker_goes_away(
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_broker_that_is_killed_while_messages_flow_costs_the_run_it_was_in(tmp_path: Path) -> None:
+def test_a_broker_killed_under_load_costs_only_that_run(tmp_path: Path) -> None:
     port, web_port = free_ports(2)
     server = subprocess.Popen(
         [sys.executable, "-m", "geminga.cli.main", "standalone", "--data-dir", str(tmp_path / "data"),
@@ -172,7 +172,7 @@ class Kill:
         threading.Timer(0.4, self._server.kill).start()
 
 
-def test_no_broker_at_all_is_a_sentence(tmp_path: Path) -> None:
+def test_an_unreachable_broker_is_an_error_without_a_traceback(tmp_path: Path) -> None:
     run = CliRunner().invoke(
         command,
         ["tune", "prove", "--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0.0.1:1",
@@ -182,7 +182,7 @@ def test_no_broker_at_all_is_a_sentence(tmp_path: Path) -> None:
     assert "127.0.0.1:1" in str(run.exception)
 
 
-def test_subjects_of_each_part() -> None:
+def test_each_part_has_its_subjects() -> None:
     wanted = ProofPlan(
         service_url="pulsar://x", admin_url="http://x", profile=PROFILE,
         clients=("geminga", "java", "pulsar"), java_home=Path("/nowhere"),
@@ -207,14 +207,14 @@ def test_subjects_of_each_part() -> None:
         ({"repeats": 0}, "repeats=0"),
     ],
 )
-def test_bad_plans_are_sentences(chosen: dict[str, object], sentence: str) -> None:
+def test_invalid_plans_are_errors_without_a_traceback(chosen: dict[str, object], sentence: str) -> None:
     values = {"service_url": "pulsar://x", "admin_url": "http://x", "profile": PROFILE, **chosen}
     values.setdefault("clients", ("geminga",))
     with pytest.raises(InvalidConfiguration, match=sentence):
         ProofPlan(**values)  # type: ignore[arg-type]
 
 
-def test_the_part_break_needs_something_to_break(tmp_path: Path) -> None:
+def test_the_part_break_needs_a_fault(tmp_path: Path) -> None:
     wanted = ProofPlan(
         service_url="pulsar://x", admin_url="http://x", profile=PROFILE, clients=("geminga",),
         parts=("break",),
@@ -223,7 +223,7 @@ def test_the_part_break_needs_something_to_break(tmp_path: Path) -> None:
         Prover(wanted, tmp_path, lambda line: None)
 
 
-def test_a_proof_survives_its_own_json() -> None:
+def test_a_proof_is_decoded_as_encoded() -> None:
     outcome = prove.RunOutcome(
         subject="Geminga, formula", library="geminga", settings={}, seconds=1.0, offered=10, receipts=10,
         by_slice={"0": 10}, window_seconds=1.0,
@@ -243,7 +243,7 @@ def test_local_processes_of_the_broker_are_found(broker: EmbeddedBroker) -> None
     assert view.cpu_seconds() > 0
 
 
-def test_breaking_something_needs_a_command() -> None:
+def test_the_option_for_faults_needs_a_command() -> None:
     run = CliRunner().invoke(command, ["tune", "prove", "--part", "break"])
     assert run.exit_code == 2
     assert "--part break needs --break-with" in run.output

@@ -15,7 +15,7 @@ from geminga.tuning.publish_settings import CHOSEN
 from geminga.tuning.stock import GEMINGA, JAVA, PULSAR_CLIENT, STOCK, stock
 
 
-def test_gemingas_stock_is_what_create_producer_does() -> None:
+def test_gemingas_stock_settings_are_the_defaults_of_create_producer() -> None:
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(geminga.Client.create_producer).parameters.items()
@@ -25,7 +25,7 @@ def test_gemingas_stock_is_what_create_producer_does() -> None:
         assert getattr(GEMINGA.settings.producer, name) == getattr(settings, name), name
 
 
-def test_pulsar_clients_stock_is_what_its_signature_says() -> None:
+def test_pulsar_clients_stock_settings_are_the_defaults_of_its_signature() -> None:
     pulsar = pytest.importorskip("pulsar")
     takes = inspect.signature(pulsar.Client.create_producer).parameters
     for name, value in PULSAR_CLIENT.settings.producer_arguments().items():
@@ -33,7 +33,7 @@ def test_pulsar_clients_stock_is_what_its_signature_says() -> None:
             assert takes[name].default == value, name
 
 
-def test_java_bounds_by_memory() -> None:
+def test_javas_stock_settings_limit_memory() -> None:
     assert JAVA.settings.memory_limit_bytes == 64 << 20
     assert JAVA.settings.permits_per_partition(60) == 0
     assert JAVA.settings.producer.batching_max_publish_delay_seconds == 0.001

@@ -1,4 +1,4 @@
-"""Consumers come and go, refuse and acknowledge at random: nothing is lost, nothing acked comes back.
+"""Consumers join, leave, refuse and acknowledge at random: no message is lost, nor delivered after its ack.
 
 The invariants are checked from outside: every published message is acknowledged in the end (nothing is
 skipped), and no message is delivered after its acknowledgement was confirmed by a later one on the
@@ -80,7 +80,7 @@ def publish(client: Any, topic: str, batched: bool) -> None:
 
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
 @pytest.mark.parametrize("kind", ["Shared", "KeyShared", "Failover"])
-def test_churn(
+def test_no_message_is_lost_while_consumers_come_and_go(
     broker: EmbeddedBroker, connect: Callable[..., Any], topic: str, kind: str, batched: bool
 ) -> None:
     if kind == "KeyShared" and batched:
@@ -107,7 +107,7 @@ def test_churn(
     missing = sorted(set(range(MESSAGES)) - set(churn.acked))
     assert not missing, f"{len(missing)} messages were never delivered: {missing[:10]}"
     if kind != "Failover":
-        # There the next active consumer gets what the last one had not acknowledged yet, and both go on.
+        # With Failover the next active consumer gets the last one's unacknowledged messages; both continue.
         assert not churn.came_back, f"acknowledged messages came back: {churn.came_back[:10]}"
     while churn.consumers:
         churn.close_one()
@@ -116,7 +116,9 @@ def test_churn(
         raise AssertionError(f"came back at the end: {last.receive(timeout_millis=500).data()!r}")
 
 
-def test_key_shared_order_over_churn(broker: EmbeddedBroker, connect: Callable[..., Any], topic: str) -> None:
+def test_keys_stay_in_order_while_consumers_come_and_go(
+    broker: EmbeddedBroker, connect: Callable[..., Any], topic: str
+) -> None:
     """Every key's messages arrive in order although consumers come and go (each drains before it leaves)."""
     client = connect(broker.service_url)
     lock = threading.Lock()

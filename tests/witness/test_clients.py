@@ -28,7 +28,7 @@ def test_acknowledgement_timeout_redelivers(client: Any, topic: str) -> None:
     consumer.acknowledge(again)
 
 
-def test_a_message_listener(client: Any, topic: str) -> None:
+def test_a_listener_gets_every_message_in_order(client: Any, topic: str) -> None:
     found: list[bytes] = []
     enough = threading.Event()
 
@@ -48,7 +48,7 @@ def test_a_message_listener(client: Any, topic: str) -> None:
     consumer.close()
 
 
-def test_the_largest_messages(client: Any, topic: str) -> None:
+def test_the_largest_messages_are_received(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", receiver_queue_size=3)
     producer = client.create_producer(topic, batching_enabled=False)
     payload = bytes(range(256)) * 19_000
@@ -60,7 +60,7 @@ def test_the_largest_messages(client: Any, topic: str) -> None:
         consumer.acknowledge(message)
 
 
-def test_encrypted_messages_pass_through(client: Any, topic: str, tmp_path: Path) -> None:
+def test_encrypted_messages_are_received_and_decrypted(client: Any, topic: str, tmp_path: Path) -> None:
     private, public = tmp_path / "private.pem", tmp_path / "public.pem"
     make = ["openssl", "genrsa", "-out", str(private), "2048"]
     show = ["openssl", "rsa", "-in", str(private), "-pubout", "-out", str(public)]
@@ -76,7 +76,7 @@ def test_encrypted_messages_pass_through(client: Any, topic: str, tmp_path: Path
     assert consumer.receive(timeout_millis=30_000).data() == b"secret"
 
 
-def test_a_reader_over_partitions(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_a_reader_reads_all_partitions(client: Any, topic: str, admin: Callable[..., Any]) -> None:
     admin("PUT", topic.replace("://", "/") + "/partitions", 3)
     producer = client.create_producer(topic, batching_enabled=False)
     for index in range(30):
@@ -88,7 +88,7 @@ def test_a_reader_over_partitions(client: Any, topic: str, admin: Callable[..., 
     assert sorted(found) == list(range(30))
 
 
-def test_growing_partitions(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_added_partitions_have_the_subscriptions(client: Any, topic: str, admin: Callable[..., Any]) -> None:
     path = topic.replace("://", "/")
     admin("PUT", f"{path}/partitions", 2)
     consumer = client.subscribe(topic, "s")
@@ -98,7 +98,7 @@ def test_growing_partitions(client: Any, topic: str, admin: Callable[..., Any]) 
     assert admin("GET", f"{path}-partition-3/subscriptions") == ["s"], "new partitions have the subscriptions"
 
 
-def test_initial_subscription(client: Any, topic: str) -> None:
+def test_the_initial_subscription_of_a_dead_letter_topic_keeps_its_messages(client: Any, topic: str) -> None:
     dead = f"{topic}-dead"
     policy = pulsar.ConsumerDeadLetterPolicy(1, dead_letter_topic=dead, initial_subscription_name="keep")
     consumer = client.subscribe(
@@ -133,7 +133,7 @@ def test_a_consumer_that_stops_reading_does_not_block_others(
     assert lazy.receive(timeout_millis=30_000).data() == b"x" * 5000
 
 
-def test_reconnecting_after_a_restart_on_the_same_port(
+def test_clients_reconnect_after_a_restart_on_the_same_port(
     connect: Callable[..., Any], topic: str, tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)
@@ -154,7 +154,7 @@ def test_reconnecting_after_a_restart_on_the_same_port(
         client.close()
 
 
-def test_many_topics_at_once(client: Any, topic: str) -> None:
+def test_messages_of_many_topics_are_received_at_once(client: Any, topic: str) -> None:
     producers = [client.create_producer(f"{topic}-{number}") for number in range(150)]
     for number, producer in enumerate(producers):
         producer.send_async(str(number).encode(), lambda result, _id: None)
@@ -165,7 +165,7 @@ def test_many_topics_at_once(client: Any, topic: str) -> None:
     assert found == [str(number).encode() for number in range(150)]
 
 
-def test_sequence_ids_go_on_where_they_were(client: Any, topic: str) -> None:
+def test_sequence_ids_continue_from_the_initial_one(client: Any, topic: str) -> None:
     producer = client.create_producer(topic, producer_name="p", initial_sequence_id=41)
     producer.send(b"x")
     assert producer.last_sequence_id() == 42

@@ -34,7 +34,7 @@ def drain(consumer: Any, count: int, timeout_millis: int = 30_000) -> list[Any]:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS, ids=str)
 @pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
-def test_payloads_come_back(client: Any, topic: str, compression: Any, batching: bool) -> None:
+def test_payloads_are_received_unchanged(client: Any, topic: str, compression: Any, batching: bool) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(
         topic, compression_type=compression, batching_enabled=batching, batching_max_publish_delay_ms=5
@@ -47,7 +47,7 @@ def test_payloads_come_back(client: Any, topic: str, compression: Any, batching:
     assert [m.data() for m in drain(consumer, len(payloads))] == payloads
 
 
-def test_metadata_comes_back(client: Any, topic: str) -> None:
+def test_metadata_is_received_unchanged(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, producer_name="named", properties={"who": "me"})
     producer.send(
@@ -69,7 +69,7 @@ def test_metadata_comes_back(client: Any, topic: str) -> None:
     assert producer.last_sequence_id() == 17
 
 
-def test_many_batches_in_order(client: Any, topic: str) -> None:
+def test_many_batches_are_received_in_order(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", receiver_queue_size=100)
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_messages=50, block_if_queue_full=True
@@ -83,7 +83,7 @@ def test_many_batches_in_order(client: Any, topic: str) -> None:
     assert results == [pulsar.Result.Ok] * 5000
 
 
-def test_message_ids_grow_and_match(client: Any, topic: str) -> None:
+def test_message_ids_grow_and_equal_those_of_the_receipts(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=False)
     sent = [producer.send(str(index).encode()) for index in range(5)]
@@ -92,7 +92,7 @@ def test_message_ids_grow_and_match(client: Any, topic: str) -> None:
     assert got == sorted(got)
 
 
-def test_chunked_messages(client: Any, topic: str) -> None:
+def test_chunked_messages_are_received_whole(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
     payload = bytes(range(256)) * 50_000
@@ -103,14 +103,14 @@ def test_chunked_messages(client: Any, topic: str) -> None:
     assert second.data() == b"after"
 
 
-def test_too_large_a_message_is_refused_and_the_producer_lives(client: Any, topic: str) -> None:
+def test_a_message_that_is_too_large_is_refused_and_the_producer_continues(client: Any, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
     with pytest.raises(pulsar.MessageTooBig):
         producer.send(b"x" * (6 * 1024 * 1024))
     producer.send(b"ok")
 
 
-def test_delayed_delivery_on_a_shared_subscription(client: Any, topic: str) -> None:
+def test_delayed_messages_of_a_shared_subscription_arrive_late(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic)
     began = time.monotonic()
@@ -121,7 +121,9 @@ def test_delayed_delivery_on_a_shared_subscription(client: Any, topic: str) -> N
     assert time.monotonic() - began >= 0.75
 
 
-def test_partitioned_topic_round_robin_and_keys(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_messages_are_spread_over_partitions_round_robin_or_by_key(
+    client: Any, topic: str, admin: Callable[..., Any]
+) -> None:
     admin("PUT", topic.replace("://", "/") + "/partitions", 3)
     assert len(client.get_topic_partitions(topic)) == 3
     consumer = client.subscribe(topic, "s")
@@ -147,7 +149,7 @@ def test_partitioned_topic_round_robin_and_keys(client: Any, topic: str, admin: 
     assert all(len(partitions) == 1 for partitions in places.values())
 
 
-def test_json_schema(client: Any, topic: str) -> None:
+def test_values_of_a_json_schema_are_received(client: Any, topic: str) -> None:
     from pulsar.schema import Integer, JsonSchema, Record, String
 
     class Flight(Record):  # type: ignore[misc]
@@ -178,7 +180,7 @@ def test_an_incompatible_schema_is_refused(client: Any, topic: str) -> None:
         client.create_producer(topic, schema=JsonSchema(Second))
 
 
-def test_the_same_producer_name_is_busy(client: Any, other_client: Any, topic: str) -> None:
+def test_a_producer_name_in_use_is_refused(client: Any, other_client: Any, topic: str) -> None:
     first = client.create_producer(topic, producer_name="one")
     with pytest.raises(pulsar.ProducerBusy):
         other_client.create_producer(topic, producer_name="one")
@@ -186,7 +188,7 @@ def test_the_same_producer_name_is_busy(client: Any, other_client: Any, topic: s
     other_client.create_producer(topic, producer_name="one").send(b"x")
 
 
-def test_exclusive_producer(client: Any, other_client: Any, topic: str) -> None:
+def test_an_exclusive_producer_keeps_others_out(client: Any, other_client: Any, topic: str) -> None:
     exclusive = pulsar.ProducerAccessMode.Exclusive
     first = client.create_producer(topic, access_mode=exclusive)
     first.send(b"1")
@@ -198,7 +200,7 @@ def test_exclusive_producer(client: Any, other_client: Any, topic: str) -> None:
     other_client.create_producer(topic, access_mode=exclusive).send(b"2")
 
 
-def test_wait_for_exclusive(client: Any, other_client: Any, topic: str) -> None:
+def test_a_producer_waits_for_exclusive_access(client: Any, other_client: Any, topic: str) -> None:
     first = client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
     made: list[Any] = []
 
@@ -230,7 +232,7 @@ def test_exclusive_with_fencing_takes_over(client: Any, other_client: Any, topic
 
 
 @pytest.mark.parametrize("library", [pulsar, geminga], ids=["pulsar-client", "geminga"])
-def test_a_fenced_producer_harms_nothing_else_on_its_connection(
+def test_a_fenced_producer_does_not_disturb_others_on_its_connection(
     broker: Any, admin: Any, topic: str, library: Any
 ) -> None:
     """All of it over one connection, which stays open throughout."""
@@ -309,7 +311,7 @@ def test_the_official_client_reads_what_send_many_published(
     assert [each[0] for each in said[0]] == values
 
 
-def test_publishing_with_several_producers_at_once(client: Any, topic: str) -> None:
+def test_messages_of_several_concurrent_producers_stay_in_order(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", receiver_queue_size=5000)
     producers = [client.create_producer(topic, batching_enabled=n % 2 == 0) for n in range(4)]
 

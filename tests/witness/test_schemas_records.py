@@ -94,7 +94,7 @@ def plain(record: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["AvroSchema", "JsonSchema"])
 @pytest.mark.parametrize("name", NAMES)
-def test_definitions_and_payloads_are_the_same(kind: str, name: str) -> None:
+def test_record_definitions_and_payloads_are_the_same(kind: str, name: str) -> None:
     mine, other = getattr(ours, kind)(OURS[name]), getattr(theirs, kind)(THEIRS[name])
     info = mine.schema_info()
     assert info.data.decode() == other.schema_info().schema()
@@ -120,7 +120,7 @@ def here(broker: Any) -> Iterator[geminga.Client]:
 
 @pytest.mark.parametrize("kind", ["AvroSchema", "JsonSchema"])
 @pytest.mark.parametrize("name", NAMES)
-def test_records_travel_both_ways(
+def test_each_library_reads_the_records_of_the_other(
     client: Any, here: geminga.Client, admin: Callable[..., Any], topic: str, kind: str, name: str
 ) -> None:
     mine, other = getattr(ours, kind)(OURS[name]), getattr(theirs, kind)(THEIRS[name])
@@ -152,7 +152,7 @@ def evolved(module: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("batching", [False, True])
-def test_both_read_old_and_new_versions(
+def test_both_libraries_read_old_and_new_versions(
     client: Any, here: geminga.Client, topic: str, batching: bool
 ) -> None:
     (our_old, our_new), (their_old, their_new) = evolved(ours), evolved(theirs)
@@ -199,7 +199,7 @@ def test_asyncio_reads_the_writers_version(here: geminga.Client, broker: Any, to
     assert asyncio.run(main()) == [(1, "none"), (2, "two"), (1, "none")]
 
 
-def test_what_does_not_fit_is_refused_by_either(client: Any, here: geminga.Client, topic: str) -> None:
+def test_both_libraries_refuse_incompatible_schemas(client: Any, here: geminga.Client, topic: str) -> None:
     (our_old, _), (their_old, _) = evolved(ours), evolved(theirs)
 
     class Other(ours.Record):
@@ -229,7 +229,7 @@ def test_what_does_not_fit_is_refused_by_either(client: Any, here: geminga.Clien
     producer.send(our_old(x=1))
 
 
-def test_protobuf_messages(client: Any, here: geminga.Client, topic: str) -> None:
+def test_protobuf_messages_are_read_by_both_libraries(client: Any, here: geminga.Client, topic: str) -> None:
     timestamp_class = importlib.import_module("google.protobuf.timestamp_pb2").Timestamp
     mine, other = ours.ProtobufNativeSchema(timestamp_class), theirs.ProtobufNativeSchema(timestamp_class)
     at_theirs = client.subscribe(topic, "theirs", schema=other)

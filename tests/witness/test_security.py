@@ -32,7 +32,9 @@ def guarded() -> Iterator[EmbeddedBroker]:
         yield running
 
 
-def test_a_role_does_what_it_may(guarded: EmbeddedBroker, connect: Callable[..., Any], topic: str) -> None:
+def test_roles_do_only_what_is_allowed(
+    guarded: EmbeddedBroker, connect: Callable[..., Any], topic: str
+) -> None:
     for url in (guarded.service_url, guarded.admin_url):
         client = connect(url, authentication=pulsar.AuthenticationToken(token("admin")))
         consumer = client.subscribe(topic, "s" + url[:4])
@@ -49,7 +51,7 @@ def test_a_role_does_what_it_may(guarded: EmbeddedBroker, connect: Callable[...,
         stranger.subscribe(topic, "s")
 
 
-def test_tls_and_a_certificate_as_a_role(connect: Callable[..., Any], topic: str, tmp_path: Path) -> None:
+def test_certificates_give_a_role_over_tls(connect: Callable[..., Any], topic: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("broker")
     admin = authority.sign("admin")
@@ -109,7 +111,7 @@ def by_password(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBr
 
 
 @pytest.mark.parametrize("library", [pulsar, geminga], ids=["official", "ours"])
-def test_users_and_passwords(by_password: EmbeddedBroker, library: Any, topic: str) -> None:
+def test_clients_log_in_with_user_and_password(by_password: EmbeddedBroker, library: Any, topic: str) -> None:
     for url in (by_password.service_url, by_password.admin_url):
         client = library.Client(url, authentication=library.AuthenticationBasic("admin", "secret"))
         try:

@@ -15,7 +15,7 @@ import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 
 
-def test_an_unknown_topic_without_auto_creation(connect: Callable[..., Any], topic: str) -> None:
+def test_without_auto_creation_an_unknown_topic_is_not_found(connect: Callable[..., Any], topic: str) -> None:
     with embedded(auto_create_topics=False) as broker:
         client = connect(broker.service_url)
         with pytest.raises(pulsar.TopicNotFound):
@@ -24,7 +24,7 @@ def test_an_unknown_topic_without_auto_creation(connect: Callable[..., Any], top
             client.subscribe(topic, "s")
 
 
-def test_an_unknown_namespace(client: Any) -> None:
+def test_a_topic_of_an_unknown_namespace_is_not_found(client: Any) -> None:
     with pytest.raises(pulsar.TopicNotFound):
         client.create_producer("persistent://public/nowhere/t")
 
@@ -55,7 +55,7 @@ def test_deduplication_keeps_one_copy(
         consumer.receive(timeout_millis=300)
 
 
-def test_message_ttl_expires(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_messages_expire_after_their_ttl(client: Any, topic: str, admin: Callable[..., Any]) -> None:
     admin("PUT", "namespaces/public/ttl", {})
     name = topic.replace("default", "ttl")
     client.subscribe(name, "s").close()
@@ -66,7 +66,7 @@ def test_message_ttl_expires(client: Any, topic: str, admin: Callable[..., Any])
     assert admin("GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"] == 0
 
 
-def test_terminated_topics_take_no_more(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_terminated_topics_take_no_more_messages(client: Any, topic: str, admin: Callable[..., Any]) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, send_timeout_millis=3000)
     producer.send(b"last")
@@ -92,7 +92,7 @@ def test_clients_reconnect_after_an_unload(client: Any, topic: str, admin: Calla
     assert found == {b"before", b"after"}
 
 
-def test_reset_cursor_over_rest(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_a_cursor_reset_over_rest_delivers_again(client: Any, topic: str, admin: Callable[..., Any]) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=False)
     for index in range(5):
@@ -110,14 +110,16 @@ def test_reset_cursor_over_rest(client: Any, topic: str, admin: Callable[..., An
     ]
 
 
-def test_http_service_url(broker: EmbeddedBroker, connect: Callable[..., Any], topic: str) -> None:
+def test_clients_connect_by_an_http_service_url(
+    broker: EmbeddedBroker, connect: Callable[..., Any], topic: str
+) -> None:
     client = connect(broker.admin_url)
     consumer = client.subscribe(topic, "s")
     client.create_producer(topic).send(b"over http lookup")
     assert consumer.receive(timeout_millis=30_000).data() == b"over http lookup"
 
 
-def test_non_persistent_topics(client: Any, topic: str) -> None:
+def test_messages_of_non_persistent_topics_are_received(client: Any, topic: str) -> None:
     name = topic.replace("persistent://", "non-persistent://")
     consumer = client.subscribe(name, "s")
     producer = client.create_producer(name)

@@ -40,7 +40,7 @@ def nothing_more(consumer: Any, millis: int = 300) -> bool:
     return False
 
 
-def test_exclusive_is_exclusive(client: Any, other_client: Any, topic: str) -> None:
+def test_a_second_exclusive_consumer_is_refused(client: Any, other_client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=Earliest)
     with pytest.raises(pulsar.ConsumerBusy):
         other_client.subscribe(topic, "s")
@@ -50,7 +50,7 @@ def test_exclusive_is_exclusive(client: Any, other_client: Any, topic: str) -> N
     other_client.subscribe(topic, "s")
 
 
-def test_initial_positions(client: Any, topic: str) -> None:
+def test_a_subscription_starts_at_its_initial_position(client: Any, topic: str) -> None:
     publish(client, topic, ["a", "b"])
     early = client.subscribe(topic, "early", initial_position=Earliest)
     late = client.subscribe(topic, "late")
@@ -60,7 +60,7 @@ def test_initial_positions(client: Any, topic: str) -> None:
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
-def test_shared_spreads_messages(client: Any, other_client: Any, topic: str, batched: bool) -> None:
+def test_shared_consumers_divide_messages(client: Any, other_client: Any, topic: str, batched: bool) -> None:
     options = {"consumer_type": pulsar.ConsumerType.Shared, "receiver_queue_size": 10}
     first = client.subscribe(topic, "s", **options)
     second = other_client.subscribe(topic, "s", **options)
@@ -83,7 +83,7 @@ def test_shared_spreads_messages(client: Any, other_client: Any, topic: str, bat
     assert found[1]
 
 
-def test_failover_takes_over(client: Any, other_client: Any, topic: str) -> None:
+def test_a_standby_failover_consumer_takes_over(client: Any, other_client: Any, topic: str) -> None:
     options = {"consumer_type": pulsar.ConsumerType.Failover}
     consumers = [
         client.subscribe(topic, "s", consumer_name="a", **options),
@@ -113,7 +113,7 @@ def test_failover_takes_over(client: Any, other_client: Any, topic: str) -> None
     assert texts(waiting, 1) == ["4"]
 
 
-def test_key_shared_keeps_keys_together(client: Any, other_client: Any, topic: str) -> None:
+def test_each_key_goes_to_one_key_shared_consumer(client: Any, other_client: Any, topic: str) -> None:
     options = {"consumer_type": pulsar.ConsumerType.KeyShared}
     consumers = [client.subscribe(topic, "s", **options), other_client.subscribe(topic, "s", **options)]
     producer = client.create_producer(
@@ -142,13 +142,13 @@ def test_key_shared_keeps_keys_together(client: Any, other_client: Any, topic: s
     assert all(found == sorted(found) for found in order.values())
 
 
-def test_a_subscription_has_one_type(client: Any, other_client: Any, topic: str) -> None:
+def test_a_consumer_of_another_type_is_refused(client: Any, other_client: Any, topic: str) -> None:
     client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     with pytest.raises(pulsar.ConsumerBusy):
         other_client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Failover)
 
 
-def test_cumulative_acknowledgement(client: Any, topic: str) -> None:
+def test_a_cumulative_acknowledgement_covers_earlier_messages(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=Earliest)
     publish(client, topic, list("abcdef"))
     messages = [consumer.receive(timeout_millis=30_000) for _ in range(4)]
@@ -158,7 +158,7 @@ def test_cumulative_acknowledgement(client: Any, topic: str) -> None:
     assert texts(again, 2) == ["e", "f"]
 
 
-def test_holes_survive_a_new_consumer(client: Any, topic: str) -> None:
+def test_acknowledged_messages_are_not_given_to_a_new_consumer(client: Any, topic: str) -> None:
     consumer = client.subscribe(
         topic, "s", consumer_type=pulsar.ConsumerType.Shared, initial_position=Earliest
     )
@@ -187,7 +187,7 @@ def test_negative_acknowledgement_counts_redeliveries(client: Any, topic: str) -
     assert nothing_more(consumer)
 
 
-def test_redeliver_unacknowledged(client: Any, topic: str) -> None:
+def test_unacknowledged_messages_are_redelivered_on_request(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=Earliest)
     publish(client, topic, ["a", "b", "c"])
     assert texts(consumer, 3, ack=False) == ["a", "b", "c"]
@@ -195,7 +195,7 @@ def test_redeliver_unacknowledged(client: Any, topic: str) -> None:
     assert texts(consumer, 3) == ["a", "b", "c"]
 
 
-def test_dead_letters(client: Any, topic: str) -> None:
+def test_a_message_goes_to_the_dead_letter_topic_after_its_redeliveries(client: Any, topic: str) -> None:
     policy = pulsar.ConsumerDeadLetterPolicy(2, dead_letter_topic=f"{topic}-dead")
     consumer = client.subscribe(
         topic, "s", consumer_type=pulsar.ConsumerType.Shared,
@@ -208,7 +208,7 @@ def test_dead_letters(client: Any, topic: str) -> None:
     assert dead.receive(timeout_millis=30_000).data() == b"bad"
 
 
-def test_seek_by_id_and_by_time(client: Any, topic: str) -> None:
+def test_a_consumer_seeks_by_id_and_by_time(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=Earliest)
     ids = publish(client, topic, ["a", "b"])
     time.sleep(0.02)
@@ -227,7 +227,7 @@ def test_seek_by_id_and_by_time(client: Any, topic: str) -> None:
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
-def test_reader(client: Any, topic: str, batched: bool) -> None:
+def test_a_reader_starts_at_the_named_message(client: Any, topic: str, batched: bool) -> None:
     producer = client.create_producer(topic, batching_enabled=batched, batching_max_messages=4)
     for index in range(20):
         producer.send_async(str(index).encode(), lambda result, _id: None)
@@ -262,14 +262,14 @@ def test_a_reader_leaves_no_subscription(client: Any, topic: str, admin: Callabl
     assert admin("GET", f"{path}/subscriptions") == []
 
 
-def test_last_message_id(client: Any, topic: str) -> None:
+def test_the_last_message_id_is_that_of_the_newest_message(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     ids = publish(client, topic, ["a", "b"])
     last = consumer.get_last_message_id()
     assert (last.ledger_id(), last.entry_id()) == (ids[-1].ledger_id(), ids[-1].entry_id())
 
 
-def test_batch_index_acknowledgement(client: Any, topic: str) -> None:
+def test_acknowledged_messages_of_a_batch_do_not_come_again(client: Any, topic: str) -> None:
     consumer = client.subscribe(
         topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True,
         initial_position=Earliest,
@@ -290,7 +290,7 @@ def test_batch_index_acknowledgement(client: Any, topic: str) -> None:
     assert nothing_more(again)
 
 
-def test_pattern_subscription(client: Any, topic: str) -> None:
+def test_a_pattern_subscription_receives_from_matching_topics(client: Any, topic: str) -> None:
     publish(client, f"{topic}-a", ["a"])
     publish(client, f"{topic}-b", ["b"])
     pattern = re.compile(re.escape(topic) + "-.*")
@@ -299,7 +299,7 @@ def test_pattern_subscription(client: Any, topic: str) -> None:
     assert sorted(texts(consumer, 2)) == ["a", "b"]
 
 
-def test_several_topics_in_one_consumer(client: Any, topic: str) -> None:
+def test_one_consumer_receives_from_several_topics(client: Any, topic: str) -> None:
     names = [f"{topic}-{n}" for n in range(3)]
     consumer = client.subscribe(names, "s", initial_position=Earliest)
     for name in names:
@@ -307,7 +307,7 @@ def test_several_topics_in_one_consumer(client: Any, topic: str) -> None:
     assert sorted(texts(consumer, 3)) == names
 
 
-def test_partitioned_subscriptions_share(
+def test_shared_consumers_of_a_partitioned_topic_receive_all_messages(
     client: Any, other_client: Any, topic: str, admin: Callable[..., Any]
 ) -> None:
     admin("PUT", topic.replace("://", "/") + "/partitions", 4)
@@ -328,7 +328,7 @@ def test_partitioned_subscriptions_share(
     assert sorted(found) == list(range(80))
 
 
-def test_batch_receive(client: Any, topic: str) -> None:
+def test_batch_receive_returns_all_messages(client: Any, topic: str) -> None:
     consumer = client.subscribe(
         topic, "s", batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(10, -1, 1000),
         initial_position=Earliest,
@@ -344,7 +344,7 @@ def test_batch_receive(client: Any, topic: str) -> None:
     assert found == [str(n) for n in range(10)]
 
 
-def test_unsubscribe_forgets_the_cursor(client: Any, topic: str) -> None:
+def test_unsubscribing_removes_the_position_of_the_subscription(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=Earliest)
     publish(client, topic, ["a"])
     assert texts(consumer, 1) == ["a"]
@@ -362,7 +362,7 @@ def test_a_slow_consumer_holds_back_only_itself(client: Any, topic: str) -> None
     assert texts(slow, 300) == values
 
 
-def test_table_view(client: Any, topic: str) -> None:
+def test_a_table_view_has_the_newest_value_of_each_key(client: Any, topic: str) -> None:
     producer = client.create_producer(topic)
     for index in range(10):
         producer.send(str(index).encode(), partition_key=f"k{index % 3}")
@@ -372,7 +372,7 @@ def test_table_view(client: Any, topic: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive", "KeyShared"])
-def test_what_the_application_forgets_is_pushed_again(
+def test_unacknowledged_messages_are_delivered_again_after_the_timeout(
     connect: Callable[..., Any], topic: str, kind: str
 ) -> None:
     with embedded(redeliver_unacked_after_seconds=1) as broker:

@@ -263,7 +263,7 @@ class CompactedScan:
 
     @property
     def is_over(self) -> bool:
-        """Whether everything was taken."""
+        """Whether all entries were taken."""
         return self._index >= self.ledger.entries and not self._buffer and not self._fetching
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ UNCOUNTED_BYTES_MAX = 8 * BLOCK_BYTES
 COUNTS_CACHE_BYTES = 64 * 1024 * 1024
 
 Tally = tuple[int, int]
-"""Messages and bytes."""
+"""(messages, bytes) of some entries."""
 
 
 class OffsetSet(Protocol):

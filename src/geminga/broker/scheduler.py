@@ -28,7 +28,7 @@ INFINITY = float("inf")
 FAILURE_LOG_SECONDS = 60.0
 """Interval of log lines about failures of one object; the next line has the number of suppressed ones."""
 FAILURES_REMEMBERED_MAX = 1_000
-"""Objects whose last log line is kept; the oldest are dropped."""
+"""Objects for which the time of the last log line is kept; the oldest are dropped."""
 
 Kind = Literal["job", "timer", "housekeeping", "dispatch", "cursor", "session", "store"]
 KINDS: tuple[Kind, ...] = ("job", "timer", "housekeeping", "dispatch", "cursor", "session", "store")

@@ -77,8 +77,8 @@ class Remote:
     """Client of a remote broker's admin REST; the cluster's credentials serve requests without a token."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Raises `InvalidConfiguration` for a malformed address and unusable files, and the errors of
-        `Cluster.find_admin_url`."""
+        """Find the broker's address. Raises `InvalidConfiguration` for a malformed address or unusable files,
+        and errors of `Cluster.find_admin_url`."""
         admin_url = cluster.find_admin_url()
         address = urlsplit(admin_url)
         form = address.scheme in ("http", "https") and address.hostname and "," not in address.netloc

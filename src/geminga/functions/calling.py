@@ -200,7 +200,7 @@ async def uncancelled() -> bool:
 
 
 class _Several(list[Any]):
-    """Values of an async generator."""
+    """List of the values of an async generator, to distinguish them from a list as one value."""
 
 
 async def _collected(values: AsyncIterator[Any]) -> _Several:

@@ -321,7 +321,7 @@ class EffectivelyOnce:
                         if not lane.in_flight and loop.time() - lane.used_at > IDLE_SECONDS:
                             await self._close_lane(key, lane)
             except PulsarException as error:
-                logger.warning("closing an idle producer: %s", error)
+                logger.warning("closing an idle producer failed: %s", error)
 
     async def close(self) -> None:
         self._tending.cancel()

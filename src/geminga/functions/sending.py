@@ -78,7 +78,7 @@ class ResultSender(Protocol):
 
 
 class PendingResults:
-    """Messages in flight: their number, and the end of each."""
+    """Messages in flight: counts them, and acknowledges or rejects each at its end."""
 
     def __init__(self, shared: InstanceContext, consumer: Any) -> None:
         self.shared = shared
@@ -392,7 +392,7 @@ class AtLeastOnce:
         try:
             await producer.flush()
         except PulsarException as error:  # its messages failed and are redelivered
-            logger.info("closing a producer of %s: %s", producer.topic(), error)
+            logger.info("flushing a producer of %s before closing it failed: %s", producer.topic(), error)
         await producer.end()
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ KEEPER = "geminga-function-state"
 """Durable subscription that retains messages until they are compacted."""
 COMPACTION = "__compaction"
 COMPACTION_BYTES = 16 * 1024 * 1024
-"""Compaction threshold of a state topic that has none."""
+"""Compaction threshold in bytes that is set on a state topic without one."""
 TRIM_SECONDS = 60.0
 
 

@@ -85,7 +85,7 @@ class OffloadWorker:
     idle_seconds_max = IDLE_SECONDS_MAX
 
     def __init__(self) -> None:
-        """Raises `WorkerUnavailable` if no process can be started."""
+        """Start the process. Raises `WorkerUnavailable` if that fails."""
         try:
             arguments, environment = pythons.command("geminga.ledger.offload_worker_main")
             if os.name != "posix":
@@ -178,7 +178,7 @@ class OffloadWorker:
 
     # --- messages ---
     def _ask(self, message: dict[str, Any], *body: bytes, start: bool = False) -> dict[str, Any]:
-        """Raises `WorkerLost`, `OffloadWriteFailed`."""
+        """Send a request and return the answer. Raises `WorkerLost` or `OffloadWriteFailed`."""
         text = json.dumps(message).encode()
         data = b"".join((HEAD.pack(len(text), sum(map(len, body))), text, *body))
         patience = _WorkerTimeout(self._process.pid, START_SECONDS_MAX if start else STILL_SECONDS_MAX)

@@ -286,7 +286,7 @@ class StoreState:
         return self._settle_mixed(group)
 
     def _settle_run(self, ledger_id: int, group: Group) -> None:
-        """Settle a group whose records are all entries of one ledger."""
+        """Settle a group that contains only entries of one ledger."""
         ledger = self.ledgers.get(ledger_id) or self._dying.get(ledger_id)
         if ledger is None:
             return

@@ -31,7 +31,7 @@ def lower_priority(step: int = STEP) -> None:
             before = os.getpriority(os.PRIO_PROCESS, number)
             os.setpriority(os.PRIO_PROCESS, number, min(before + step, NICENESS_MAX))
         except OSError as error:
-            logger.debug("a thread keeps its priority: %s", error)
+            logger.debug("cannot lower the priority of a thread: %s", error)
 
 
 def step_aside() -> None:

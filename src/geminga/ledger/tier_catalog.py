@@ -56,9 +56,9 @@ class TierCatalog:
         self._store = store
         self._remembered: OrderedDict[int, OffloadedLedger | None] = OrderedDict()
         self._owners: OrderedDict[str, dict[int, OffloadedLedger]] = OrderedDict()
-        """All records of the owners asked for last, as each offload asks for its owner's."""
+        """Cache of all records by owner, for the owners requested last: each offload needs its owner's."""
         self._owned = 0
-        """Number of these owners and records together."""
+        """Number of owners and records in ``_owners`` together."""
 
     def record(self, ledger_id: int) -> OffloadedLedger | None:
         """Return the record of a ledger, None if it is not offloaded."""

@@ -179,7 +179,7 @@ class StorageClaim:
                     if self._is_ours(claims.load(self._storage)):
                         self._save(replace(self._ours, open=False))
                 except Exception as error:
-                    logger.debug("%s: the claim stays open: %s", self._storage.location, error)
+                    logger.debug("%s: cannot mark the claim as closed: %s", self._storage.location, error)
                 self.state, self.why = ClaimState.ASKING, "the store is closed"
 
     def _is_ours(self, found: Claim | None) -> bool:

@@ -318,7 +318,7 @@ class LedgerFile:
     """Open file of an offloaded ledger. ``source``: a file with random access. Used by one thread."""
 
     def __init__(self, source: BinaryIO | pa.NativeFile) -> None:
-        """Raises `NotOffloaded`, or the source's exceptions."""
+        """Read the footer. Raises `NotOffloaded`, or the source's exceptions."""
         self._source = source
         try:
             self._parquet = pq.ParquetFile(

@@ -73,10 +73,10 @@ _HOMES = {
         "TimeSchema", "TimestampSchema",
     ),
 }  # fmt: skip
-"""Modules of the names that are loaded at first use, since some of these modules have many imports."""
+"""Module of each name; modules are imported at first use, as some of them import much."""
 
 _SUBMODULES = frozenset({"schema_avro", "schema_protobuf"})
-"""Names of modules that ``pulsar-client`` users reach through this one."""
+"""Modules that ``pulsar-client`` users access as attributes of this package."""
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""Avro: values as Avro binary, read with the schema that they were written with.
+"""Avro: values as Avro binary, read with the writer's schema.
 
 Needs fastavro (``pip install 'geminga[avro]'``).
 """
@@ -19,14 +19,14 @@ from geminga.values import V
 
 
 class AvroSchema(VersionedSchema[V]):
-    """Over a `Record` class, a dataclass, a Pydantic model, a named tuple or a typed dict (see
-    `geminga.schema.models`), or over an Avro definition with dicts as values.
+    """Schema of a `Record` class, a dataclass, a Pydantic model, a named tuple or a typed dict (see
+    `geminga.schema.models`), or of an Avro definition with dicts as values.
 
     A message written with another version of the topic's schema is resolved by Avro's rules: fields that
-    the writer lacked get their defaults, fields that are gone are left out, numbers are widened. The
-    outermost records of writer and reader may have different names.
+    the writer lacked get their defaults, removed fields are left out, numbers are widened. The outermost
+    records of writer and reader may have different names.
 
-    Raises `OperationNotSupported` without fastavro, and `TypeError` when neither argument is given.
+    Raises `OperationNotSupported` without fastavro, and `TypeError` if neither argument is given.
     """
 
     @overload
@@ -63,8 +63,9 @@ class AvroSchema(VersionedSchema[V]):
         super().__init__(record_cls, SchemaType.AVRO, definition, "AVRO")
 
     def encode(self, obj: Any) -> bytes:
-        """Raises `TypeError` for a value of another type than the record class, `ValueError` for anything
-        but a dict where the definition is a record's, and what fastavro raises for a value that does not fit.
+        """Return the payload. Raises `TypeError` for a value of another type than the record class,
+        `ValueError` for anything but a dict if the definition is a record's, and fastavro's errors for a
+        value that does not fit.
         """
         if self._record_cls is not None:
             self._validate_object_type(obj)
@@ -76,11 +77,11 @@ class AvroSchema(VersionedSchema[V]):
         return buffer.getvalue()
 
     def encode_dict(self, d: dict[str, Any]) -> dict[str, Any]:
-        """Return a dict as Avro takes it: nested records as dicts, enumerations by their names."""
+        """Return a dict in the form for Avro: nested records as dicts, enumerations by their names."""
         return {name: _avro_value(value) for name, value in d.items()}
 
     def decode(self, data: bytes) -> V:
-        """Return the value of a payload that was written with this same schema. Raises `CorruptPayload`."""
+        """Return the value of a payload written with this schema. Raises `CorruptPayload`."""
         value: V = self._decode(data, self._parsed, self._parsed)
         return value
 

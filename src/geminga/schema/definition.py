@@ -7,9 +7,8 @@
         delay = Integer()
         stops = Array(String())
 
-A record class knows its Avro definition (`Record.schema`), which is what Pulsar stores for JSON and Avro
-schemas alike. Values are checked when they are set; the refusals read as ``pulsar-client``'s do, since
-programs and their tests match them.
+A record class has an Avro definition (`Record.schema`), which Pulsar stores for JSON and Avro schemas alike.
+Values are checked when they are set; error messages are those of ``pulsar-client``, as programs match them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any, ClassVar
 class Field:
     """One field of a record.
 
-    ``default`` is its value when none is given; ``required`` forbids null; ``required_default`` writes
+    ``default`` is its value if none is given; ``required`` forbids null; ``required_default`` writes
     the default, null included, into the definition.
     """
 
@@ -37,7 +36,7 @@ class Field:
         raise NotImplementedError
 
     def python_type(self) -> Any:
-        """The type, or a tuple of types, that values have."""
+        """Return the type of values, or a tuple of types."""
         raise NotImplementedError
 
     def validate_type(self, name: str, val: Any) -> Any:
@@ -87,7 +86,7 @@ class Null(Field):
 
 
 class Boolean(Field):
-    """True or false; False where no value is given."""
+    """Booleans; False if no value is given."""
 
     def type(self) -> str:
         return "boolean"
@@ -100,7 +99,7 @@ class Boolean(Field):
 
 
 class Integer(Field):
-    """A whole number of 32 bits."""
+    """Signed integers of 32 bits."""
 
     def type(self) -> str:
         return "int"
@@ -110,7 +109,7 @@ class Integer(Field):
 
 
 class Long(Field):
-    """A whole number of 64 bits."""
+    """Signed integers of 64 bits."""
 
     def type(self) -> str:
         return "long"
@@ -120,7 +119,7 @@ class Long(Field):
 
 
 class Float(Field):
-    """A number of 32 bits."""
+    """Floating-point numbers of 32 bits."""
 
     def type(self) -> str:
         return "float"
@@ -130,7 +129,7 @@ class Float(Field):
 
 
 class Double(Field):
-    """A number of 64 bits."""
+    """Floating-point numbers of 64 bits."""
 
     def type(self) -> str:
         return "double"
@@ -140,7 +139,7 @@ class Double(Field):
 
 
 class Bytes(Field):
-    """Text is accepted and kept as its UTF-8 bytes."""
+    """Bytes; text is accepted and stored as UTF-8."""
 
     def type(self) -> str:
         return "bytes"
@@ -154,7 +153,7 @@ class Bytes(Field):
 
 
 class String(Field):
-    """Bytes are accepted and kept as text."""
+    """Text; bytes are accepted and stored as text."""
 
     def type(self) -> str:
         return "string"
@@ -271,7 +270,7 @@ class Array(_Container):
 
 
 class Map(_Container):
-    """A dict from text to ``value_type``."""
+    """A dict whose keys are text and whose values have ``value_type``."""
 
     def __init__(
         self, value_type: Any, default: Any = None, required: bool = False, required_default: bool = False
@@ -309,7 +308,7 @@ _OWN_ATTRIBUTES = frozenset({"_default", "_required", "_required_default"})
 
 
 class RecordMeta(type):
-    """Collects the fields that a record class declares, those of its parents first."""
+    """Metaclass that collects the fields of a record class, those of its base classes first."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> RecordMeta:
         fields: dict[str, Any] = {}
@@ -367,7 +366,7 @@ class Record(metaclass=RecordMeta):
 
     @classmethod
     def schema_info(cls, defined_names: set[str]) -> Any:
-        """The record's part of an Avro definition; named types are written out once."""
+        """Return the record's part of an Avro definition; named types are written out once."""
         full_name = f"{cls._avro_namespace}.{cls.__name__}" if cls._avro_namespace else cls.__name__
         if full_name in defined_names:
             return full_name
@@ -405,15 +404,15 @@ class Record(metaclass=RecordMeta):
     # As a field of another record:
 
     def type(self) -> str:
-        """``record``: as a field of another record."""
+        """Return the name of the record's class, for use as a field of another record."""
         return type(self).__name__
 
     def python_type(self) -> Any:
-        """The record's class."""
+        """Return the record's class."""
         return type(self)
 
     def validate_type(self, name: str, val: Any) -> Any:
-        """The record to keep for ``val``. Raises `TypeError` naming the field."""
+        """Return the record to store for ``val``. Raises `TypeError` naming the field."""
         if val is None and not self._required:  # type: ignore[attr-defined]
             return self.default()
         if not isinstance(val, type(self)):
@@ -423,11 +422,11 @@ class Record(metaclass=RecordMeta):
         return val
 
     def default(self) -> Any:
-        """Its value as a field of another record, when none is given."""
+        """Return the value of the field in another record if none is given."""
         return self._default  # type: ignore[attr-defined]
 
     def required_default(self) -> bool:
-        """Whether that default is written into the definition."""
+        """Return whether the default is written into the definition."""
         return self._required_default  # type: ignore[attr-defined, no-any-return]
 
 
@@ -442,7 +441,7 @@ def _field_definition(name: str, field: Any, defined_names: set[str]) -> dict[st
 
 
 def _from_plain(declared: Any, value: Any) -> Any:
-    """Dicts, lists of dicts and dicts of dicts become the records that the field declares."""
+    """Convert dicts, lists of dicts and dicts of dicts to the records that the field declares."""
     if isinstance(declared, Record) and isinstance(value, Mapping):
         return type(declared)(**value)
     if isinstance(declared, Array) and isinstance(value, list):

@@ -36,7 +36,7 @@ _SIMPLE: dict[int, Callable[[], Schema]] = {
 
 
 class GenericJsonSchema(Schema):
-    """JSON without a record class: values are what `json.loads` makes of a payload."""
+    """JSON without a record class: values are dicts, lists and scalars, as from `json.loads`."""
 
     def __init__(self, info: SchemaInfo) -> None:
         super().__init__(
@@ -44,26 +44,26 @@ class GenericJsonSchema(Schema):
         )
 
     def encode(self, obj: Any) -> bytes:
-        """Raises `TypeError` for what JSON has no form for."""
+        """Return the value as JSON. Raises `TypeError` for a type that JSON lacks."""
         return json.dumps(obj).encode()
 
     def decode(self, data: bytes) -> Any:
-        """Raises `CorruptPayload`."""
+        """Return the value of a payload. Raises `CorruptPayload`."""
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
             raise CorruptPayload(f"{len(data)} bytes are no JSON: {error}") from error
 
     def decode_message(self, msg: Any) -> Any:
-        """None for a tombstone."""
+        """Return the value of a message; None for a tombstone."""
         return None if is_null(msg) else self.decode(msg.data())
 
 
 def schema_of(info: SchemaInfo | None) -> Schema:
-    """A schema for a topic's definition alone: dicts for records, generated classes for Protobuf messages,
-    `KeyValue` for pairs. None is bytes.
+    """Return a schema made from a topic's definition. Values are dicts for records, generated classes for
+    Protobuf messages, `KeyValue` for pairs; bytes if ``info`` is None.
 
-    Raises `IncompatibleSchema` for a definition that cannot be used, or of a type that is not known here.
+    Raises `IncompatibleSchema` for an unusable definition or an unknown type.
     """
     if info is None:
         return BytesSchema()
@@ -110,10 +110,10 @@ class AutoConsumeSchema(VersionedSchema):
 
 
 class AutoProduceBytesSchema(Schema[bytes]):
-    """Publishes payloads that are encoded already, by the schema of the topic.
+    """Publishes encoded payloads on a topic of any schema.
 
     The producer requests the topic's newest schema when it is created, and uses that schema; each payload is
-    checked to be a value of it. On a topic without a schema any bytes may be sent.
+    checked against it. On a topic without a schema any bytes may be sent.
     """
 
     needs_topic: ClassVar[bool] = True
@@ -143,7 +143,7 @@ class _EncodedSchema(Schema[bytes]):
         self._checking = schema_of(info)
 
     def encode(self, obj: Any) -> bytes:
-        """Raises `TypeError` for anything but bytes, `CorruptPayload` for bytes that are no such value."""
+        """Return the bytes. Raises `TypeError` for another type, `CorruptPayload` for invalid bytes."""
         self._validate_object_type(obj)
         payload: bytes = obj
         try:

@@ -1,7 +1,7 @@
-"""Pairs of a key and a value, each with a schema of its own (framing.md section 11).
+"""Pairs of a key and a value, each with its own schema (framing.md section 11).
 
-INLINE puts both into the payload; SEPARATED makes the key the message's partition key (base64), so that
-it is routed and compacted by it, and leaves the value alone in the payload.
+INLINE puts both into the payload. SEPARATED puts only the value there, and the key into the message's
+partition key (base64), by which the message is routed and compacted.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class KeyValueEncodingType(Enum):
 
 
 class KeyValue(NamedTuple, Generic[K, V]):
-    """A pair, as it is received; sending also takes any tuple of two."""
+    """A received pair; for sending, any tuple of two works too."""
 
     key: K
     value: V
 
 
 class KeyValueSchema(VersionedSchema[KeyValue[K, V]]):
-    """A pair of ``key_schema`` and ``value_schema``; values are `KeyValue` or tuples of two (of which
-    type checkers know the former).
+    """A pair of ``key_schema`` and ``value_schema``; values are `KeyValue`, or tuples of two (which type
+    checkers do not accept).
 
     None is a null key (INLINE only) or a null value.
     """
@@ -91,14 +91,14 @@ class KeyValueSchema(VersionedSchema[KeyValue[K, V]]):
         )
 
     def encode(self, obj: Any) -> bytes:
-        """Return the payload of a pair. Raises `TypeError` for a value that is no pair."""
+        """Return the payload of a pair. Raises `TypeError` for any other value."""
         key, value = self._parts(obj)
         if self._separated:
             return value or b""
         return _sized(key) + _sized(value)
 
     def encode_message(self, obj: Any) -> bytes | KeyedContent:
-        """Raises `TypeError` for what is no pair, and for a null key with SEPARATED."""
+        """Return the content of a pair. Raises `TypeError` for another value, a null key with SEPARATED."""
         if not self._separated:
             return self.encode(obj)
         key, value = self._parts(obj)
@@ -107,7 +107,7 @@ class KeyValueSchema(VersionedSchema[KeyValue[K, V]]):
         return KeyedContent(value, key)
 
     def decode(self, data: bytes) -> Any:
-        """The pair of an INLINE payload; with SEPARATED a payload alone has no key, and None stands for it.
+        """Return the pair of a payload; with SEPARATED its key is None, as the payload does not hold it.
 
         Raises `CorruptPayload`.
         """
@@ -149,7 +149,7 @@ def _read(msg: Any, read_key: Reader, read_value: Reader, separated: bool) -> Ke
 
 
 class _Part:
-    """A key or a value as the schema of that part sees it: a message with nothing but a payload."""
+    """Key or value of a pair in the form of a message with only a payload, for the schema of that part."""
 
     __slots__ = ("_data",)
 
@@ -190,7 +190,7 @@ def _sized(part: bytes | None) -> bytes:
 
 
 def split_pair(data: bytes) -> tuple[bytes | None, bytes | None]:
-    """The key and the value of an INLINE payload. Raises `CorruptPayload`."""
+    """Return the key and the value of an INLINE payload. Raises `CorruptPayload`."""
     parts: list[bytes | None] = []
     place = 0
     for what in ("key", "value"):
@@ -216,7 +216,7 @@ def _join(key: bytes, value: bytes) -> bytes:
 
 
 def _described(schema: Schema) -> SchemaInfo:
-    """A part's schema as Java describes it: bytes have a type, too, and plain text has no definition."""
+    """Return a part's schema as Java describes it: bytes have a type too, and text has no definition."""
     info = schema.told_to_topic()
     if info is None:
         return SchemaInfo(type=int(SchemaType.BYTES), name="Bytes")
@@ -234,7 +234,7 @@ def _part_properties(part: str, info: SchemaInfo) -> tuple[tuple[str, str], ...]
 
 
 def parts_of(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
-    """The schemas of key and value. Raises `IncompatibleSchema` when ``info`` is no pair's schema."""
+    """Return the schemas of key and value. Raises `IncompatibleSchema` if ``info`` is no pair's schema."""
     properties = dict(info.properties)
     try:
         if info.type != SchemaType.KEY_VALUE:
@@ -256,7 +256,7 @@ def _part_info(part: str, data: bytes, properties: dict[str, str]) -> SchemaInfo
 
 
 def encoding_of(info: SchemaInfo) -> KeyValueEncodingType:
-    """INLINE when the schema does not say."""
+    """Return the encoding of a pair's schema; INLINE if the schema does not name one."""
     name = dict(info.properties).get("kv.encoding.type", "INLINE")
     try:
         return KeyValueEncodingType(name)

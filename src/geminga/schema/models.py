@@ -10,10 +10,10 @@
 
     client.create_producer("flights", schema=JsonSchema(Flight))
 
-The annotations give the Avro definition that Pulsar keeps for JSON and Avro schemas alike, and the way of
-every value to plain data and back. What JSON has no form for is text there (ISO times, UUIDs; base64 for
-bytes, as Jackson writes it); Avro has logical types for most of it. A field without a default is required;
-one with a default carries it in the definition, so that readers of older data have it.
+The annotations determine the Avro definition, which Pulsar stores for JSON and Avro schemas alike, and the
+conversion of values. Types that JSON lacks are text (ISO times, UUIDs; base64 for bytes, as in Jackson); Avro
+has logical types for most of them. A field without a default is required; a default is written into the
+definition, so that readers of older data use it.
 
 =============================  ======================================  =========================
 annotation                     Avro                                    JSON
@@ -31,8 +31,7 @@ Decimal                        string                                  text
 another such class             record                                  object
 =============================  ======================================  =========================
 
-``Annotated[int, Integer()]`` takes the type of a field of `geminga.schema.definition` instead: ``int``,
-``float``.
+``Annotated[int, Integer()]`` uses a field type of `geminga.schema.definition` instead, such as ``int``.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Form(enum.Enum):
 
 
 class Converter(NamedTuple):
-    """One annotation: its part of the definition, and both ways of its values.
+    """Definition of one annotation, and the functions that convert its values to plain data and back.
 
     ``to_plain`` raises `TypeError` or `ValueError` for a value that the annotation does not allow.
     """
@@ -78,15 +77,15 @@ class Converter(NamedTuple):
 
 class _ModelField(NamedTuple):
     name: str
-    """As the class calls it."""
+    """Name of the attribute in the class."""
     key: str
-    """As plain data calls it."""
+    """Name of the field in plain data and in the definition."""
     hint: Any
     default: Any
     optional_key: bool
-    """A key that a typed dict need not have."""
+    """Whether a typed dict may lack the key."""
     has_serializer: bool = False
-    """A Pydantic model writes the field's JSON by a function of its own."""
+    """Whether the Pydantic model has its own serializer for the field."""
 
 
 def is_model(cls: Any) -> bool:
@@ -105,8 +104,8 @@ def _is_named_tuple(cls: type) -> bool:
 
 
 class Model:
-    """A class with its definition. Raises `TypeError` naming class and field for an annotation that has no
-    form."""
+    """A class with its Avro definition. Raises `TypeError` naming class and field for an unsupported
+    annotation."""
 
     def __init__(self, cls: type, form: Form) -> None:
         self.cls = cls
@@ -128,18 +127,18 @@ class Model:
         return definition
 
     def to_plain(self, value: Any) -> Any:
-        """Dicts, lists and what the form has types for. Raises `TypeError` naming the field."""
+        """Return the value as dicts, lists and types of the encoding. Raises `TypeError` naming the field."""
         return self._converter.to_plain(value)
 
     def from_plain(self, data: Any) -> Any:
-        """An instance of the class. Raises `CorruptPayload` for data that the class does not allow."""
+        """Return an instance of the class. Raises `CorruptPayload` for data that the class does not allow."""
         try:
             return self._converter.from_plain(data)
         except (TypeError, ValueError, KeyError) as error:
             raise CorruptPayload(f"no value of {self.cls.__name__}: {error}") from error
 
     def to_json(self, value: Any) -> bytes:
-        """The payload of a value; a Pydantic model writes itself. Raises `TypeError` naming the field."""
+        """Return the JSON of a value, by Pydantic for its models. Raises `TypeError` naming the field."""
         if _is_pydantic(self.cls):
             text: str = value.model_dump_json(by_alias=True)
             if self._may_hide_numbers and "null" in text:
@@ -148,7 +147,7 @@ class Model:
         return json.dumps(self.to_plain(value), ensure_ascii=False).encode()
 
     def from_json(self, data: bytes) -> Any:
-        """The value of a payload. Raises `CorruptPayload`."""
+        """Return the value of a JSON payload. Raises `CorruptPayload`."""
         try:
             if _is_pydantic(self.cls):
                 return self.cls.model_validate_json(data)  # type: ignore[attr-defined]
@@ -170,7 +169,7 @@ def model_of(cls: Any, form: Form) -> Model:
 
 
 class _Builder:
-    """Makes the converters of one class and of all that it mentions; a named type is written out once."""
+    """Builds the converters of a class and of the types that it uses; each named type is defined once."""
 
     def __init__(self, form: Form) -> None:
         self._form = form
@@ -207,7 +206,7 @@ class _Builder:
         return converter
 
     def of(self, hint: Any) -> Converter:
-        """The converter of an annotation."""
+        """Return the converter of an annotation."""
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
         if origin is typing.Annotated:
             declared = next((a for a in arguments[1:] if isinstance(a, Field)), None)
@@ -311,7 +310,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def _as_default(plain: Any) -> Any:
-    """A plain value as a definition writes it: JSON, logical types as their numbers, bytes as Latin-1."""
+    """Return a default as a definition has it: JSON, logical types as numbers, bytes as Latin-1 text."""
     if isinstance(plain, dict):
         return {key: _as_default(value) for key, value in plain.items()}
     if isinstance(plain, list):
@@ -348,8 +347,8 @@ def _fields_of(cls: type) -> list[_ModelField]:
 
 
 def _dict_field(name: str, hint: Any, total: bool) -> _ModelField:
-    """A key of a typed dict. Which are optional is read off the resolved annotations: the class itself does
-    not know where they were written as texts."""
+    """Return the field of a typed dict's key. Whether it is optional comes from the resolved annotation: with
+    annotations as text, the class's ``__optional_keys__`` is wrong."""
     origin = typing.get_origin(hint)
     if origin in (typing.Required, typing.NotRequired):
         hint = typing.get_args(hint)[0]
@@ -381,7 +380,7 @@ def _default_of(default: Any, factory: Any) -> Any:
 def _record_functions(
     cls: type, parts: list[tuple[_ModelField, Converter]]
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Both ways of a class. ``parts`` is filled afterwards: a class may mention itself."""
+    """Return the converter of a class. ``parts`` is filled afterwards, as a class may refer to itself."""
     typed_dict = typing.is_typeddict(cls)
     get: Callable[[Any, str], Any] = (
         (lambda value, name: value.get(name, _MISSING)) if typed_dict else getattr
@@ -469,7 +468,7 @@ def _micros(count: int) -> dt.timedelta:
 
 
 def _read(written: type, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """fastavro gives the defaults of a definition as they are written there, and values converted."""
+    """Return a converter that leaves values as they are: fastavro converts them, but not defaults."""
     return lambda data: convert(data) if isinstance(data, written) else data
 
 
@@ -554,7 +553,7 @@ _OF_JSON_TYPE = {"string": "string", "integer": "long", "number": "double", "boo
 
 
 def _by_pydantic(hint: type) -> Converter:
-    """A type that only Pydantic knows (URLs, addresses, constrained ones): in its JSON form."""
+    """Return the converter of a type of Pydantic (URL, address, constrained type) to its JSON form."""
     try:
         import pydantic
     except ImportError:

@@ -1,6 +1,6 @@
 """Numbers, big-endian as Java writes them, and booleans: schemas that ``pulsar-client`` lacks.
 
-Their definitions are empty: a broker refuses any text there.
+Their definitions are empty, as a broker refuses any other.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from geminga.values import V
 
 
 class _Number(Schema[V]):
-    """A fixed-size number."""
+    """Base of the schemas of fixed-size numbers."""
 
     def __init__(self, kind: SchemaType, layout: str, python_type: Any) -> None:
         super().__init__(python_type, kind, None, kind.name, schema_data=b"")
         self._layout = struct.Struct(layout)
 
     def encode(self, obj: Any) -> bytes:
-        """Raises `TypeError` for another type and for a number that does not fit."""
+        """Return the payload. Raises `TypeError` for another type or a number that does not fit."""
         self._validate_object_type(obj)
         if isinstance(obj, bool):
             raise TypeError(f"{self} takes a number, not a bool")
@@ -31,61 +31,61 @@ class _Number(Schema[V]):
             raise TypeError(f"{obj!r} does not fit into {self}: {error}") from error
 
     def decode(self, data: bytes) -> V:
-        """Raises `CorruptPayload` for a payload of another length."""
+        """Return the value. Raises `CorruptPayload` for a payload of another length."""
         if len(data) != self._layout.size:
             raise CorruptPayload(f"{self} takes {self._layout.size} bytes, not {len(data)}")
         value: V = self._layout.unpack(data)[0]
         return value
 
     def decode_message(self, msg: Any) -> Any:
-        """None for a tombstone."""
+        """Return the value of a message; None for a tombstone."""
         return None if is_null(msg) else self.decode(msg.data())
 
 
 class Int8Schema(_Number[int]):
-    """A whole number of 8 bits."""
+    """Signed integers of 8 bits."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.INT8, ">b", int)
 
 
 class Int16Schema(_Number[int]):
-    """A whole number of 16 bits, the high byte first."""
+    """Signed integers of 16 bits, big-endian."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.INT16, ">h", int)
 
 
 class Int32Schema(_Number[int]):
-    """A whole number of 32 bits, the high byte first."""
+    """Signed integers of 32 bits, big-endian."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.INT32, ">i", int)
 
 
 class Int64Schema(_Number[int]):
-    """A whole number of 64 bits, the high byte first."""
+    """Signed integers of 64 bits, big-endian."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.INT64, ">q", int)
 
 
 class FloatSchema(_Number[float]):
-    """A number of 32 bits, the high byte first."""
+    """Floating-point numbers of 32 bits, big-endian."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.FLOAT, ">f", (float, int))
 
 
 class DoubleSchema(_Number[float]):
-    """A number of 64 bits, the high byte first."""
+    """Floating-point numbers of 64 bits, big-endian."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.DOUBLE, ">d", (float, int))
 
 
 class BooleanSchema(Schema[bool]):
-    """One byte, 0 or 1."""
+    """Booleans as one byte, 0 or 1."""
 
     def __init__(self) -> None:
         super().__init__(bool, SchemaType.BOOLEAN, None, "BOOLEAN", schema_data=b"")
@@ -95,11 +95,11 @@ class BooleanSchema(Schema[bool]):
         return b"\x01" if obj else b"\x00"
 
     def decode(self, data: bytes) -> bool:
-        """Raises `CorruptPayload` for a payload of another length."""
+        """Return the value. Raises `CorruptPayload` for a payload of another length."""
         if len(data) != 1:
             raise CorruptPayload(f"BooleanSchema takes 1 byte, not {len(data)}")
         return data != b"\x00"
 
     def decode_message(self, msg: Any) -> Any:
-        """None for a tombstone."""
+        """Return the value of a message; None for a tombstone."""
         return None if is_null(msg) else self.decode(msg.data())

@@ -1,4 +1,4 @@
-"""Protobuf messages in their own encoding, described as Java's ``ProtobufNativeSchema`` describes them."""
+"""Protobuf messages in binary encoding, with the definition of Java's ``ProtobufNativeSchema``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Message)
 
 
 class ProtobufNativeSchema(Schema[M]):
-    """Over a generated message class. Raises `TypeError` for anything else."""
+    """Schema of a generated Protobuf message class. Raises `TypeError` for any other class."""
 
     def __init__(self, record_cls: type[M]) -> None:
         if not (isinstance(record_cls, type) and issubclass(record_cls, Message)):
@@ -31,7 +31,7 @@ class ProtobufNativeSchema(Schema[M]):
         return data
 
     def decode(self, data: bytes) -> M:
-        """Raises `CorruptPayload` for bytes that are no such message."""
+        """Return the message. Raises `CorruptPayload` if the bytes cannot be parsed."""
         try:
             value: M = self._record_cls.FromString(data)
             return value
@@ -39,7 +39,7 @@ class ProtobufNativeSchema(Schema[M]):
             raise CorruptPayload(f"not a {self._record_cls.__name__}: {error}") from error
 
     def decode_message(self, msg: Any) -> Any:
-        """None for a tombstone."""
+        """Return the value of a message; None for a tombstone."""
         return None if is_null(msg) else self.decode(msg.data())
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ def _definition(descriptor: Any) -> dict[str, str]:
 
 
 def _collect(file: Any, seen: set[str], files: descriptor_pb2.FileDescriptorSet) -> None:
-    """A file after all that it imports, each once."""
+    """Add a file after the files that it imports, each once."""
     if file.name in seen:
         return
     seen.add(file.name)
@@ -67,9 +67,9 @@ def _collect(file: Any, seen: set[str], files: descriptor_pb2.FileDescriptorSet)
 
 
 def message_class_of(definition: bytes) -> type[Message]:
-    """The message class that a topic's definition describes, made in a descriptor pool of its own.
+    """Return the message class of a topic's definition, created in a separate descriptor pool.
 
-    Raises `ValueError` (or `TypeError`) for what is no such definition.
+    Raises `ValueError` or `TypeError` for any other definition.
     """
     from google.protobuf import descriptor_pool, message_factory
 

@@ -18,16 +18,16 @@ from geminga.wire.strict import text
 class Schema(Generic[V]):
     """Base of all schemas; subclasses define `encode` and `decode`.
 
-    ``record_cls`` is the type of values; ``schema_definition`` goes to the topic as JSON text, in the
-    very form in which ``pulsar-client`` writes it, so that both get the same schema version;
-    ``schema_data`` goes instead of it as it is.
+    ``record_cls`` is the type of values; ``schema_definition`` is registered on the topic as JSON
+    text, byte for byte as ``pulsar-client`` writes it, so that both get the same schema version;
+    ``schema_data``, if given, is registered unchanged instead.
     """
 
     reads_versions: ClassVar[bool] = False
-    """Decoding needs the schema that a message was written with: see `geminga.schema.versions`."""
+    """Whether decoding needs the schema that a message was written with: see `geminga.schema.versions`."""
 
     needs_topic: ClassVar[bool] = False
-    """A producer first asks for the topic's schema and uses `for_topic`."""
+    """Whether a producer first requests the topic's schema and uses `for_topic`."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Schema(Generic[V]):
         self._schema_data = schema_data
 
     def encode(self, obj: V) -> bytes:
-        """The payload of a value. Raises `TypeError` for a value of another type."""
+        """Return the payload of a value. Raises `TypeError` for a value of another type."""
         raise NotImplementedError
 
     def decode(self, data: bytes) -> V:
-        """The value of a payload."""
+        """Return the value of a payload."""
         raise NotImplementedError
 
     def encode_message(self, obj: Any) -> bytes | KeyedContent:
@@ -61,15 +61,15 @@ class Schema(Generic[V]):
         return self.encode(obj)
 
     def decode_message(self, msg: Any) -> Any:
-        """The value of a message; override it to look at more than the payload."""
+        """Return the value of a message; override it to use more than the payload."""
         return self.decode(msg.data())
 
     def for_topic(self, info: SchemaInfo | None) -> Schema[V]:
-        """The schema that a producer uses on a topic with this newest schema; for `needs_topic`."""
+        """Return the schema for producers on a topic whose newest schema is ``info``, if `needs_topic`."""
         return self
 
     def schema_info(self) -> SchemaInfo:
-        """The schema's description."""
+        """Return type, name, definition and properties of the schema."""
         return SchemaInfo(
             type=int(self._schema_type),
             name=self._schema_name,
@@ -78,17 +78,17 @@ class Schema(Generic[V]):
         )
 
     def told_to_topic(self) -> SchemaInfo | None:
-        """`schema_info`; None when the topic stays without a schema (bytes, and what the topic decides)."""
+        """Return `schema_info`; None for schemas that are not registered (bytes, and those of the topic)."""
         info = self.schema_info()
         return None if info.type <= SchemaType.NONE else info
 
     def wire_schema(self) -> pb.Schema | None:
-        """`told_to_topic` as SUBSCRIBE carries it."""
+        """Return `told_to_topic` in the form of the SUBSCRIBE command."""
         info = self.told_to_topic()
         return None if info is None else to_wire(info)
 
     def attach_client(self, client: Any) -> None:
-        """The client that uses this schema, for schemas that look up versions."""
+        """Set the client that uses this schema, for schemas that look up versions."""
         self._client = client
 
     def _validate_object_type(self, obj: Any) -> None:
@@ -103,7 +103,7 @@ class Schema(Generic[V]):
 
 
 def to_wire(info: SchemaInfo) -> pb.Schema:
-    """A schema as commands carry it."""
+    """Return a schema in the form of commands."""
     schema = pb.Schema(name=str(info.name), schema_data=info.data, type=info.type)  # type: ignore[arg-type]
     for key, value in info.properties:
         schema.properties.add(key=key, value=value)
@@ -111,7 +111,7 @@ def to_wire(info: SchemaInfo) -> pb.Schema:
 
 
 def from_wire(schema: pb.Schema) -> SchemaInfo:
-    """A schema from the wire as the public API shows it."""
+    """Return the schema of a command as the public API's `SchemaInfo`."""
     pairs: Any = schema.properties
     properties = tuple((text(pair.key), text(pair.value)) for pair in pairs)
     return SchemaInfo(
@@ -181,7 +181,7 @@ class JsonSchema(Schema[V]):
         return json.dumps(_record_values(obj), default=_plain, indent=True).encode("utf-8")
 
     def decode(self, data: bytes) -> V:
-        """Raises `CorruptPayload` for what is no such value; for a `Record`, what its fields raise."""
+        """Return the value. Raises `CorruptPayload` if the payload does not fit, and a `Record`'s errors."""
         if self._model is not None:
             value: V = self._model.from_json(data)
         else:
@@ -189,7 +189,7 @@ class JsonSchema(Schema[V]):
         return value
 
     def decode_message(self, msg: Any) -> Any:
-        """None for a tombstone."""
+        """Return the value of a message; None for a tombstone."""
         return None if is_null(msg) else self.decode(msg.data())
 
 

@@ -1,17 +1,18 @@
 """Dates and times, as the Java client writes them. Additions: ``pulsar-client`` has none of these.
 
-=========================  =============================  ==================================================
-schema                     Python value                   payload (big-endian) =========================
-=============================  ================================================== `DateSchema`
-`datetime` with a time zone    8 bytes: milliseconds since 1970 `TimestampSchema`          `datetime` with a
-time zone    the same `TimeSchema`               `time` without a time zone     8 bytes: milliseconds since
-midnight `InstantSchema`            `datetime` with a time zone    8 bytes: seconds since 1970, 4 bytes:
-nanoseconds `LocalDateSchema`          `date`                         8 bytes: days since 1970
-`LocalTimeSchema`          `time` without a time zone     8 bytes: nanoseconds since midnight
-`LocalDateTimeSchema`      `datetime` without time zone   16 bytes: days, then nanoseconds of the day
-=========================  =============================  ==================================================
+=======================  =============================  ==================================================
+schema                   Python value                   payload (big-endian)
+=======================  =============================  ==================================================
+`DateSchema`             `datetime` with a time zone    8 bytes: milliseconds since 1970
+`TimestampSchema`        `datetime` with a time zone    8 bytes: milliseconds since 1970
+`TimeSchema`             `time` without a time zone     8 bytes: milliseconds since midnight
+`InstantSchema`          `datetime` with a time zone    8 bytes: seconds since 1970, 4 bytes: nanoseconds
+`LocalDateSchema`        `date`                         8 bytes: days since 1970
+`LocalTimeSchema`        `time` without a time zone     8 bytes: nanoseconds since midnight
+`LocalDateTimeSchema`    `datetime` without time zone   16 bytes: days, then nanoseconds of the day
+=======================  =============================  ==================================================
 
-Decoded moments are in UTC. Python counts microseconds: finer digits are cut off in both directions.
+Decoded times are in UTC. Python has microseconds: finer digits are cut off in both directions.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ _DAY_NS = 86_400_000_000_000
 
 
 class _Time(Schema[V]):
-    """Base of this module's schemas: a fixed layout and a checked Python type."""
+    """Base of the schemas in this module: a fixed layout and a checked Python type."""
 
     def __init__(self, kind: SchemaType, layout: str, python_type: Any, name: str) -> None:
         super().__init__(python_type, kind, None, name, schema_data=b"")
         self._layout = Struct(layout)
 
     def encode(self, obj: Any) -> bytes:
-        """Raises `TypeError` for another type, and for a time zone that is missing or too much."""
+        """Return the payload. Raises `TypeError` for another type, a missing or a forbidden time zone."""
         self._validate_object_type(obj)
         return self._layout.pack(*self._numbers(obj))
 
     def decode(self, data: bytes) -> V:
-        """Raises `CorruptPayload` for another length, and for a moment that Python has no value for."""
+        """Return the value. Raises `CorruptPayload` for another length or a time outside Python's range."""
         if len(data) != self._layout.size:
             raise CorruptPayload(f"{self} takes {self._layout.size} bytes, not {len(data)}")
         try:
@@ -55,7 +56,7 @@ class _Time(Schema[V]):
             raise CorruptPayload(f"{self}: {error}") from error
 
     def decode_message(self, msg: Any) -> Any:
-        """None for a tombstone."""
+        """Return the value of a message; None for a tombstone."""
         return None if is_null(msg) else self.decode(msg.data())
 
     def _numbers(self, value: Any) -> tuple[int, ...]:
@@ -84,7 +85,7 @@ class _Time(Schema[V]):
 
 
 class DateSchema(_Time[dt.datetime]):
-    """A moment in milliseconds, Java's ``java.util.Date``."""
+    """Moments in milliseconds, Java's ``java.util.Date``."""
 
     def __init__(self, kind: SchemaType = SchemaType.DATE, name: str = "Date") -> None:
         super().__init__(kind, ">q", dt.datetime, name)
@@ -97,14 +98,14 @@ class DateSchema(_Time[dt.datetime]):
 
 
 class TimestampSchema(DateSchema):
-    """A moment in milliseconds, Java's ``java.sql.Timestamp``."""
+    """Moments in milliseconds, Java's ``java.sql.Timestamp``."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.TIMESTAMP, "Timestamp")
 
 
 class TimeSchema(_Time[dt.time]):
-    """A time of day in milliseconds, Java's ``java.sql.Time`` in UTC."""
+    """Times of day in milliseconds, Java's ``java.sql.Time`` in UTC."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.TIME, ">q", dt.time, "Time")
@@ -117,7 +118,7 @@ class TimeSchema(_Time[dt.time]):
 
 
 class InstantSchema(_Time[dt.datetime]):
-    """A moment, Java's ``java.time.Instant``."""
+    """Moments in nanoseconds, Java's ``java.time.Instant``."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.INSTANT, ">qi", dt.datetime, "Instant")
@@ -132,7 +133,7 @@ class InstantSchema(_Time[dt.datetime]):
 
 
 class LocalDateSchema(_Time[dt.date]):
-    """A day, Java's ``java.time.LocalDate``."""
+    """Days, Java's ``java.time.LocalDate``."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.LOCAL_DATE, ">q", dt.date, "LocalDate")
@@ -145,7 +146,7 @@ class LocalDateSchema(_Time[dt.date]):
 
 
 class LocalTimeSchema(_Time[dt.time]):
-    """A time of day, Java's ``java.time.LocalTime``."""
+    """Times of day in nanoseconds, Java's ``java.time.LocalTime``."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.LOCAL_TIME, ">q", dt.time, "LocalTime")
@@ -158,7 +159,7 @@ class LocalTimeSchema(_Time[dt.time]):
 
 
 class LocalDateTimeSchema(_Time[dt.datetime]):
-    """A day and a time of day, Java's ``java.time.LocalDateTime``."""
+    """Days with a time of day, Java's ``java.time.LocalDateTime``."""
 
     def __init__(self) -> None:
         super().__init__(SchemaType.LOCAL_DATE_TIME, ">qq", dt.datetime, "LocalDateTime")

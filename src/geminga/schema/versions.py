@@ -1,8 +1,8 @@
-"""Schemas whose values can only be read with the schema that they were written with.
+"""Schemas whose values can only be read with the writer's schema.
 
 Avro payloads do not describe themselves. A message names the version of the topic's schema that its
-producer used; the client asks the broker for that version once (``schema_of_message`` of what
-`Schema.attach_client` was given), and values are resolved from there to what the consumer expects.
+producer used; the client requests that version from the broker once (``schema_of_message`` of the client in
+`Schema.attach_client`), and values are resolved from it to the consumer's schema.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from geminga.schema.schema import Schema, SchemaInfo, is_null
 from geminga.values import V
 
 VERSIONS_MAX = 1000
-"""Versions that one schema object keeps readers for; beyond that the oldest goes."""
+"""Readers that one schema object caches, one per version; the oldest is evicted first."""
 
 Reader = Callable[[Any], Any]
-"""From a message to its value."""
+"""Function that returns the value of a message."""
 
 
 class VersionedSchema(Schema[V]):
@@ -26,7 +26,7 @@ class VersionedSchema(Schema[V]):
 
     reads_versions: ClassVar[bool] = True
     _nulls_are_values: ClassVar[bool] = False
-    """The reader itself deals with null values."""
+    """Whether the reader handles null values."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -38,7 +38,7 @@ class VersionedSchema(Schema[V]):
         raise NotImplementedError
 
     def _read_own(self, msg: Any) -> Any:
-        """The value of a message that names no version: it was written with this very schema."""
+        """Return the value of a message without a version, which was written with this schema."""
         return self.decode(msg.data())
 
     def attach_client(self, client: Any) -> None:
@@ -49,9 +49,9 @@ class VersionedSchema(Schema[V]):
     def decode_message(self, msg: Any) -> Any:
         """Return the value of a message, read with its writer's schema; None for a tombstone.
 
-        May ask the broker, once for each version. Raises `IncompatibleSchema` when that version is unknown or
-        does not resolve to this schema, `CorruptPayload` when the payload does not fit it, and what asking
-        the broker raises. Nothing is ever read with a guess.
+        May ask the broker, once for each version. Raises `IncompatibleSchema` if that version is unknown or
+        does not resolve to this schema, `CorruptPayload` if the payload does not fit it, and the broker's
+        errors. A message is never read with a guessed schema.
         """
         if not self._nulls_are_values and is_null(msg):
             return None

@@ -96,25 +96,23 @@ def part_table(proof: Proof, part: str) -> str:
 def sentences(proof: Proof) -> list[str]:
     """Return the results as sentences."""
     found: list[str] = list(headline(proof).get("sentences", ()))
-    for part, what in (
-        ("slow", "with one of eight partitions slow"),
-        ("break", "while something was broken"),
-    ):
-        runs = proof.of(part)
+    for part, what in (("slow", "with one of eight partitions slow"), ("break", "during a fault")):
+        skipping = ("stepping over", "skipping blocked partitions")
+        runs = {name.replace(*skipping): outcomes for name, outcomes in proof.of(part).items()}
         if runs:
             shares = [
-                f"{name} {100 * spread.median:.0f} %"
+                f"{100 * spread.median:.0f} % with {name}"
                 for name, outcomes in runs.items()
                 if (spread := Spread.of([kept(o) for o in outcomes])) is not None
             ]
-            found.append(f"Receipts in time, {what}: {', '.join(shares)}")
+            found.append(f"Messages receipted on schedule, {what}: {'; '.join(shares)}")
             gaps = [
-                f"{name} {spread.median:.1f} s"
+                f"{spread.median:.1f} s with {name}"
                 for name, outcomes in runs.items()
                 if (spread := Spread.of([o.longest_gap_seconds if o.by_slice else None for o in outcomes]))
                 is not None
             ]
-            found.append(f"Longest silence between two receipts, {what}: {', '.join(gaps)}")
+            found.append(f"Longest time between two receipts, {what}: {'; '.join(gaps)}")
     return found
 
 
@@ -156,13 +154,14 @@ def heading(proof: Proof, *, ranges: bool = True) -> str:
     profile, machine = proof.conditions["profile"], proof.machine
     others = Spread.of([outcome.others_per_second for outcome in proof.outcomes])
     busy = (
-        "" if others is None else f", {others.median:.2f} ({others.low:.2f}–{others.high:.2f}) of them busy "
-        "with other things"
+        "" if others is None else f", {others.median:.2f} ({others.low:.2f}–{others.high:.2f}) of them used "
+        "by other processes"
     )  # fmt: skip
     return (
         f"{proof.broker}; {profile['rate_messages_per_second']:,.0f} msg/s of "
         f"{profile['message_bytes']:.0f} B ({proof.conditions['payload']}) over {profile['partitions']} "
-        f"partitions for {proof.conditions['seconds']:g} s, {profile['subscriptions']} subscription(s); "
+        f"partitions for {proof.conditions['seconds']:g} s, {profile['subscriptions']} "
+        f"subscription{'s' * (profile['subscriptions'] != 1)}; "
         f"{machine['cores']} cores ({machine['processor']}){busy}, {machine['at']}. "
         f"{_repeats(proof, ranges)} Stock settings of Geminga's rows are those of the Java client."
     )

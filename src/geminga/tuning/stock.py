@@ -24,9 +24,9 @@ class Stock:
     version: str
     settings: PublishSettings = field(repr=False)
     moves_on_when_full: bool
-    """Round robin changes the partition when a batch is full; False: only by the clock."""
+    """Whether round robin also moves to the next partition when a batch is full, not only by time."""
     steps_over_blocked: bool
-    """Messages without a key skip blocked partitions."""
+    """Whether messages without a key skip blocked partitions."""
 
     @property
     def title(self) -> str:

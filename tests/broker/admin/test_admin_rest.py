@@ -92,7 +92,7 @@ def namespace(rest: Rest) -> str:
 # --- tenants, clusters, namespaces ---
 
 
-def test_tenants(rest: Rest, name: str) -> None:
+def test_tenants_are_created_shown_changed_and_deleted(rest: Rest, name: str) -> None:
     assert {"public", "pulsar"} <= set(rest.get("tenants"))
     info = {"adminRoles": ["role1"], "allowedClusters": ["standalone"]}
     rest.call("PUT", f"tenants/{name}", info)
@@ -109,7 +109,7 @@ def test_tenants(rest: Rest, name: str) -> None:
     rest.fails(412, "PUT", f"tenants/{name}", {"allowedClusters": ["mars"]})
 
 
-def test_clusters(rest: Rest, broker: EmbeddedBroker) -> None:
+def test_clusters_are_created_and_shown(rest: Rest, broker: EmbeddedBroker) -> None:
     assert "standalone" in rest.get("clusters")
     assert rest.get("clusters/standalone")["brokerServiceUrl"] == broker.service_url
     rest.fails(404, "GET", "clusters/mars")
@@ -122,7 +122,7 @@ def test_clusters(rest: Rest, broker: EmbeddedBroker) -> None:
     assert rest.get("clusters/standalone/failureDomains") == {}
 
 
-def test_namespaces(rest: Rest, name: str) -> None:
+def test_a_new_namespace_is_shown_with_the_fields_of_pulsar(rest: Rest, name: str) -> None:
     official = {
         "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
         "replication_clusters": [], "allowed_clusters": [], "bundles": {"numBundles": 4},
@@ -142,7 +142,7 @@ def test_namespaces(rest: Rest, name: str) -> None:
     rest.fails(404, "GET", "namespaces/nobody")
 
 
-def test_forced_deletion_of_a_namespace(rest: Rest, namespace: str) -> None:
+def test_forced_deletion_of_a_namespace_deletes_its_topics(rest: Rest, namespace: str) -> None:
     rest.call("PUT", f"persistent/{namespace}/p/partitions", 3)
     rest.call("PUT", f"persistent/{namespace}/t", {})
     rest.call("DELETE", f"namespaces/{namespace}?force=true")
@@ -169,7 +169,7 @@ def test_clients_reconnecting_do_not_recreate_topics_of_a_deleted_namespace(
     assert inside(broker, lambda: list(store.names(f"topic/persistent://{namespace}/"))) == []
 
 
-def test_a_forced_deletion_says_what_went_wrong(
+def test_a_failed_forced_deletion_is_answered_with_the_reason_and_may_be_repeated(
     rest: Rest, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And it may be asked for again."""
@@ -251,7 +251,7 @@ _ANY_OBJECT = {
 }  # fmt: skip
 
 
-def test_backlog_quotas(rest: Rest, namespace: str) -> None:
+def test_backlog_quotas_of_size_and_age_are_set_and_shown(rest: Rest, namespace: str) -> None:
     assert rest.get(f"namespaces/{namespace}/backlogQuotaMap") == {}
     quota = {"limit": 10485760, "limitSize": 10485760, "limitTime": -1, "policy": "producer_exception"}
     rest.call("POST", f"namespaces/{namespace}/backlogQuota", quota)
@@ -266,7 +266,7 @@ def test_backlog_quotas(rest: Rest, namespace: str) -> None:
     rest.fails(412, "POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=odd", quota)
 
 
-def test_replication_properties_and_permissions(rest: Rest, namespace: str) -> None:
+def test_replication_properties_and_permissions_are_set_and_shown(rest: Rest, namespace: str) -> None:
     assert rest.get(f"namespaces/{namespace}/replication") == ["standalone"]
     rest.call("POST", f"namespaces/{namespace}/replication", ["standalone"], status=200)
     rest.fails(403, "POST", f"namespaces/{namespace}/replication", ["mars"])
@@ -286,7 +286,7 @@ def test_replication_properties_and_permissions(rest: Rest, namespace: str) -> N
     assert rest.raw("GET", f"/admin/v2/namespaces/{namespace}/antiAffinity")[0] == 204
 
 
-def test_anti_affinity_groups_as_the_java_client_sends_them(rest: Rest, namespace: str) -> None:
+def test_anti_affinity_groups_are_taken_as_the_java_client_sends_them(rest: Rest, namespace: str) -> None:
     path = f"/admin/v2/namespaces/{namespace}/antiAffinity"
     assert rest.raw("POST", path, b"apart")[0] == 204
     assert rest.raw("GET", path)[1] == b"apart"
@@ -315,7 +315,7 @@ def test_resource_groups_are_kept_and_shown(rest: Rest, namespace: str) -> None:
     assert rest.get("resourcegroups") == []
 
 
-def test_what_is_noted_down_of_clusters(rest: Rest) -> None:
+def test_migration_and_failure_domains_of_clusters_are_kept_and_shown(rest: Rest) -> None:
     rest.call("PUT", "clusters/far", {"serviceUrl": "http://far:8080"}, status=200)
     rest.fails(404, "GET", "clusters/far/migrate")
     rest.call("POST", "clusters/far/migrate?migrated=true", {"serviceUrl": "http://new:8080"})
@@ -335,7 +335,7 @@ def test_what_is_noted_down_of_clusters(rest: Rest) -> None:
     rest.call("DELETE", "clusters/far")
 
 
-def test_offload_policies_have_two_doors(rest: Rest, namespace: str) -> None:
+def test_offload_policies_and_offload_threshold_change_the_same_values(rest: Rest, namespace: str) -> None:
     path = f"namespaces/{namespace}"
     rest.call("POST", f"{path}/offloadPolicies", {"managedLedgerOffloadThresholdInBytes": 1000})
     assert rest.get(f"{path}/offloadThreshold") == 1000
@@ -349,7 +349,7 @@ def test_offload_policies_have_two_doors(rest: Rest, namespace: str) -> None:
     assert rest.get(f"{path}/offloadThreshold") == 2000
 
 
-def test_policies_that_could_not_be_kept_are_refused(rest: Rest, namespace: str) -> None:
+def test_policies_that_the_broker_cannot_follow_are_refused(rest: Rest, namespace: str) -> None:
     reason = rest.fails(400, "POST", f"namespaces/{namespace}/entryFilters", {"entryFilterNames": "jms"})
     assert "'jms' not found" in reason
     rest.call("POST", f"namespaces/{namespace}/entryFilters", {"entryFilterNames": ""})
@@ -369,7 +369,7 @@ def test_policies_that_could_not_be_kept_are_refused(rest: Rest, namespace: str)
     assert rest.get("brokers/configuration/runtime")["dispatchThrottlingRateInMsg"] == "-1"
 
 
-def test_bundles(rest: Rest, namespace: str) -> None:
+def test_a_bundle_is_split_on_request(rest: Rest, namespace: str) -> None:
     assert rest.get(f"namespaces/{namespace}/bundles")["numBundles"] == 4
     rest.call("PUT", f"namespaces/{namespace}/0x00000000_0x40000000/split")
     found = rest.get(f"namespaces/{namespace}/bundles")
@@ -393,7 +393,7 @@ def test_bundles(rest: Rest, namespace: str) -> None:
 # --- topics ---
 
 
-def test_topic_life(rest: Rest, namespace: str) -> None:
+def test_a_topic_is_created_shown_and_deleted(rest: Rest, namespace: str) -> None:
     path = f"persistent/{namespace}/a%20topic%2Fwith"
     rest.fails(412, "PUT", path, {})
     path = f"persistent/{namespace}/t"
@@ -417,7 +417,7 @@ def test_topic_life(rest: Rest, namespace: str) -> None:
     rest.fails(404, "PUT", "persistent/public/nowhere/t", {})
 
 
-def test_partitioned_topics(rest: Rest, namespace: str) -> None:
+def test_partitioned_topics_are_created_shown_and_enlarged(rest: Rest, namespace: str) -> None:
     path = f"persistent/{namespace}/p"
     rest.fails(404, "GET", f"{path}/partitions")
     assert rest.get(f"{path}/partitions?checkAllowAutoCreation=true")["partitions"] == 0
@@ -452,7 +452,7 @@ def test_partitioned_topics(rest: Rest, namespace: str) -> None:
     rest.fails(404, "DELETE", f"{path}/partitions")
 
 
-def test_non_persistent_topics(rest: Rest, namespace: str) -> None:
+def test_non_persistent_topics_are_created_and_shown(rest: Rest, namespace: str) -> None:
     path = f"non-persistent/{namespace}/p"
     rest.call("PUT", f"{path}/partitions", 2)
     assert rest.get(f"non-persistent/{namespace}/partitioned") == [f"non-persistent://{namespace}/p"]
@@ -465,7 +465,7 @@ def test_non_persistent_topics(rest: Rest, namespace: str) -> None:
     assert (inside["entriesAddedCounter"], inside["numberOfEntries"], inside["cursors"]) == (0, 0, {})
 
 
-def test_subscriptions(rest: Rest, namespace: str) -> None:
+def test_subscriptions_are_created_shown_and_deleted(rest: Rest, namespace: str) -> None:
     path = f"persistent/{namespace}/t"
     rest.call("PUT", f"{path}/subscription/s?replicated=false", LATEST)
     assert rest.get(f"{path}/subscriptions") == ["s"], "the topic is created with it"
@@ -487,7 +487,7 @@ def test_subscriptions(rest: Rest, namespace: str) -> None:
     rest.fails(404, "DELETE", f"{path}/subscription/s")
 
 
-def test_an_idle_broker_knows_what_time_it_is(
+def test_the_age_of_a_backlog_grows_while_the_broker_is_idle(
     rest: Rest, broker: EmbeddedBroker, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = f"persistent/{namespace}/age"
@@ -520,7 +520,9 @@ TOPIC_POLICIES: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("segment", "method", "value"), TOPIC_POLICIES, ids=[p[0] for p in TOPIC_POLICIES])
-def test_topic_policies(rest: Rest, namespace: str, segment: str, method: str, value: Any) -> None:
+def test_topic_policies_are_set_shown_and_removed(
+    rest: Rest, namespace: str, segment: str, method: str, value: Any
+) -> None:
     rest.fails(404, "GET", f"persistent/{namespace}/t/{segment}")
     rest.call("PUT", f"persistent/{namespace}/t", {})
     path = f"persistent/{namespace}/t/{segment}"
@@ -532,7 +534,9 @@ def test_topic_policies(rest: Rest, namespace: str, segment: str, method: str, v
     assert rest.get(path) == unset
 
 
-def test_statistics_without_the_lists_of_clients(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
+def test_statistics_leave_out_the_lists_of_clients_on_request(
+    rest: Rest, broker: EmbeddedBroker, namespace: str
+) -> None:
     topic = f"persistent://{namespace}/p"
     rest.call("PUT", f"persistent/{namespace}/p/partitions", 2)
     with broker.client() as client:
@@ -551,7 +555,7 @@ def test_statistics_without_the_lists_of_clients(rest: Rest, broker: EmbeddedBro
         assert found["subscriptions"]["s"]["consumers"]
 
 
-def test_what_is_applied_is_shown_for_every_policy(rest: Rest, namespace: str) -> None:
+def test_applied_values_are_shown_for_every_policy(rest: Rest, namespace: str) -> None:
     path = f"persistent/{namespace}/t"
     rest.call("PUT", path, {})
     rates = ("dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate")
@@ -597,7 +601,7 @@ def test_policies_of_all_clusters_are_separate_from_local_ones(
     assert rest.get(f"{path}/messageTTL") is None
 
 
-def test_topic_ttl_and_what_is_applied(rest: Rest, namespace: str) -> None:
+def test_an_applied_ttl_is_that_of_the_topic_or_else_of_the_namespace(rest: Rest, namespace: str) -> None:
     path = f"persistent/{namespace}/t"
     rest.call("PUT", path, {})
     rest.call("POST", f"namespaces/{namespace}/messageTTL", 50)
@@ -609,7 +613,7 @@ def test_topic_ttl_and_what_is_applied(rest: Rest, namespace: str) -> None:
     assert rest.get(f"{path}/retention?applied=true")["retentionTimeInMinutes"] == 7 * 24 * 60
 
 
-def test_topic_permissions(rest: Rest, namespace: str) -> None:
+def test_topic_permissions_are_granted_shown_and_revoked(rest: Rest, namespace: str) -> None:
     path = f"persistent/{namespace}/t"
     rest.call("PUT", path, {})
     rest.call("POST", f"{path}/permissions/role1", ["produce", "consume"])
@@ -622,7 +626,7 @@ def test_topic_permissions(rest: Rest, namespace: str) -> None:
 # --- schemas ---
 
 
-def test_schemas(rest: Rest, namespace: str) -> None:
+def test_schemas_are_posted_checked_and_shown(rest: Rest, namespace: str) -> None:
     rest.call("PUT", f"persistent/{namespace}/t", {})
     path = f"schemas/{namespace}/t"
     rest.fails(404, "GET", f"{path}/schema")
@@ -643,7 +647,7 @@ def test_schemas(rest: Rest, namespace: str) -> None:
 # --- the broker about itself ---
 
 
-def test_broker(rest: Rest, broker: EmbeddedBroker) -> None:
+def test_health_version_and_leader_of_the_broker_are_shown(rest: Rest, broker: EmbeddedBroker) -> None:
     assert rest.raw("GET", "/admin/v2/brokers/health")[:2] == (200, b"ok")
     assert rest.raw("GET", "/admin/v2/brokers/version")[0] == 200
     assert rest.get("brokers/leaderBroker")["serviceUrl"] == broker.admin_url
@@ -664,7 +668,7 @@ def test_broker(rest: Rest, broker: EmbeddedBroker) -> None:
     rest.get("resource-quotas")
 
 
-def test_statistics_of_all_topics_are_by_bundle(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
+def test_topic_statistics_are_grouped_by_bundle(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
     domains_known = ("persistent", "non-persistent")
     names = [TopicName.parse(f"{domain}://{namespace}/t{n}") for n in range(9) for domain in domains_known]
     with broker.client() as client:
@@ -689,7 +693,7 @@ def test_statistics_of_all_topics_are_by_bundle(rest: Rest, broker: EmbeddedBrok
     assert set(counts) == {(0, 0, 0)}
 
 
-def test_lookup(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
+def test_lookups_return_the_brokers_addresses(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
     status, raw, _ = rest.raw("GET", f"/lookup/v2/topic/persistent/{namespace}/t")
     assert status == 200
     assert json.loads(raw) == {
@@ -699,14 +703,14 @@ def test_lookup(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
     assert rest.raw("GET", "/lookup/v2/topic/persistent/public/nowhere/t")[0] == 404
 
 
-def test_lookup_names_the_host_the_client_came_by() -> None:
+def test_lookup_names_the_host_that_the_client_connected_to() -> None:
     with embedded(host="0.0.0.0") as broker:
         rest = Rest(f"http://127.0.0.1:{broker.settings.web_port}")
         found = json.loads(rest.raw("GET", "/lookup/v2/topic/persistent/public/default/t")[1])
         assert found["brokerUrl"] == f"pulsar://127.0.0.1:{broker.settings.port}"
 
 
-def test_metrics(rest: Rest, namespace: str) -> None:
+def test_metrics_are_served_as_text(rest: Rest, namespace: str) -> None:
     rest.call("PUT", f"persistent/{namespace}/t", {})
     status, raw, headers = rest.raw("GET", "/metrics")
     text = raw.decode()
@@ -747,7 +751,7 @@ def test_bad_input_is_answered_with_a_reason(
 @pytest.mark.parametrize(
     "headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}]
 )
-def test_pages_from_elsewhere_give_no_commands(rest: Rest, headers: dict[str, str]) -> None:
+def test_requests_from_pages_of_other_sites_are_refused(rest: Rest, headers: dict[str, str]) -> None:
     request = urllib.request.Request(rest.base + "/admin/v2/tenants", headers=headers)
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request, timeout=20)
@@ -758,7 +762,7 @@ def test_pages_from_elsewhere_give_no_commands(rest: Rest, headers: dict[str, st
         assert answer.status == 200
 
 
-def test_web_connections_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_idle_web_connection_is_closed_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.broker.admin.web.CONNECTIONS_MAX", 3)
     with embedded() as broker:
         port = broker.settings.web_port
@@ -776,7 +780,7 @@ def test_web_connections_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
             one.close()
 
 
-def test_names_with_special_characters(rest: Rest, namespace: str) -> None:
+def test_names_with_special_characters_are_shown_unchanged(rest: Rest, namespace: str) -> None:
     local = "flug daten:ü=1"
     path = f"persistent/{namespace}/{urllib.parse.quote(local, safe='')}"
     rest.call("PUT", path, {})
@@ -785,7 +789,7 @@ def test_names_with_special_characters(rest: Rest, namespace: str) -> None:
     rest.call("DELETE", path)
 
 
-def test_damage_is_listed_and_settled(tmp_path: Path) -> None:
+def test_damage_is_listed_and_acknowledged(tmp_path: Path) -> None:
     with embedded(data_dir=tmp_path) as broker:
         Rest(broker.admin_url).call("POST", "namespaces/public/default/messageTTL", 77)
     for path in (*tmp_path.glob("log-*"), *tmp_path.glob("catalog*")):
@@ -807,7 +811,7 @@ def test_damage_is_listed_and_settled(tmp_path: Path) -> None:
 
 
 # --- compaction ---
-def test_compaction(rest: Rest, broker: EmbeddedBroker, name: str) -> None:
+def test_compaction_is_started_and_its_status_shown(rest: Rest, broker: EmbeddedBroker, name: str) -> None:
     path = f"persistent/public/default/{name}"
     with broker.client() as client:
         producer = client.create_producer(f"persistent://public/default/{name}")
@@ -838,7 +842,7 @@ def test_compaction(rest: Rest, broker: EmbeddedBroker, name: str) -> None:
     rest.fails(404, "GET", f"{path}-missing/compaction")
 
 
-def test_changes_that_waited_for_the_store_are_all_made(
+def test_changes_that_wait_for_the_store_are_all_made(
     broker: EmbeddedBroker, rest: Rest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A revocation is not undone by a grant that was asked for at the same time, nor any other change."""
@@ -878,10 +882,10 @@ def test_changes_that_waited_for_the_store_are_all_made(
     assert set(rest.get("clusters/standalone/failureDomains")) >= {"one", "two"}
 
 
-# --- how much is kept for whoever asks ---
+# --- limits of the properties that clients may store ---
 
 
-def test_what_is_given_to_be_kept_is_bounded(rest: Rest, namespace: str, name: str) -> None:
+def test_properties_to_be_stored_are_limited(rest: Rest, namespace: str, name: str) -> None:
     """It is parsed, written and held as a whole, and by those who may do little else."""
     topic = f"persistent/{namespace}/{name}"
     rest.call("PUT", topic, {})
@@ -898,7 +902,7 @@ def test_what_is_given_to_be_kept_is_bounded(rest: Rest, namespace: str, name: s
     assert "at most 65536" in rest.fails(412, "PUT", f"{topic}2", {"k": "v" * 70_000})
 
 
-def test_all_policies_of_a_namespace_are_bounded(rest: Rest, namespace: str) -> None:
+def test_the_size_of_all_policies_of_a_namespace_is_limited(rest: Rest, namespace: str) -> None:
     roles = [f"role-{number}-{'x' * 80}" for number in range(6_000)]
     path = f"namespaces/{namespace}/permissions/subscription"
     rest.call("POST", f"{path}/one", roles)
@@ -906,7 +910,7 @@ def test_all_policies_of_a_namespace_are_bounded(rest: Rest, namespace: str) -> 
     assert list(rest.get(path)) == ["one"]
 
 
-def test_bodies_and_reasons_are_bounded(rest: Rest, namespace: str) -> None:
+def test_request_bodies_and_reasons_are_limited(rest: Rest, namespace: str) -> None:
     path = f"namespaces/{namespace}/publishRate"
     assert "at most 1048576" in rest.fails(413, "POST", path, ["x" * 1_100_000])
     assert "5242880" in rest.fails(413, "POST", path, ["x" * 5_300_000])

@@ -13,6 +13,6 @@ def test_every_broken_rule_has_a_status() -> None:
     assert admin_error(RuleViolation(InvalidRequest.MISSING, "gone")).status == 404
 
 
-def test_they_pickle_and_read_well() -> None:
+def test_refusals_keep_status_and_text_when_pickled() -> None:
     error = pickle.loads(pickle.dumps(AdminRefusal(409, "exists")))
     assert (error.status, str(error)) == (409, "exists")

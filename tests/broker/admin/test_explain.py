@@ -126,7 +126,7 @@ def case(harness: Any, make_entry: Callable[..., bytes]) -> Case:
     return Case(harness, make_entry)
 
 
-def test_nothing_is_wrong_when_everything_is_acknowledged(case: Case) -> None:
+def test_a_fully_acknowledged_subscription_is_reported_as_caught_up(case: Case) -> None:
     peer = case.subscribe()
     case.publish(2)
     peer.ack((0, 0), (0, 1))
@@ -139,7 +139,7 @@ def test_nothing_is_wrong_when_everything_is_acknowledged(case: Case) -> None:
     assert "terminated" in case.finding("caught-up")["text"]
 
 
-def test_messages_that_are_being_worked_on_are_no_problem(case: Case) -> None:
+def test_delivered_messages_that_await_acknowledgement_are_no_problem(case: Case) -> None:
     case.subscribe()
     case.publish(2)
     found = case.explain()
@@ -148,7 +148,7 @@ def test_messages_that_are_being_worked_on_are_no_problem(case: Case) -> None:
     assert (found["facts"]["type"], found["facts"]["consumers"]) == ("Shared", 1)
 
 
-def test_a_subscription_without_consumers_is_stopped(case: Case) -> None:
+def test_a_subscription_without_consumers_is_reported_as_stopped(case: Case) -> None:
     case.create()
     case.publish(3)
     finding = case.finding("nobody-connected")
@@ -168,7 +168,7 @@ def test_a_subscription_without_consumers_is_stopped(case: Case) -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_consumer_never_asked_for_messages(case: Case, kind: str) -> None:
+def test_a_consumer_that_never_asked_for_messages_is_reported(case: Case, kind: str) -> None:
     peer = case.subscribe(kind, permits=0, consumer_name="idle")
     case.publish(3)
     finding = case.finding("no-permits")
@@ -179,7 +179,7 @@ def test_a_consumer_never_asked_for_messages(case: Case, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_consumer_is_paused(case: Case, kind: str) -> None:
+def test_a_consumer_that_stopped_asking_for_messages_is_reported(case: Case, kind: str) -> None:
     peer = case.subscribe(kind, permits=2)
     case.publish(5, partition_key="k")
     assert case.stopping() == ["no-permits"]
@@ -201,7 +201,7 @@ def test_a_consumer_without_permits_stops_nothing_while_another_has_some(case: C
     assert not case.finding("no-permits")["stops"]
 
 
-def test_a_peer_does_not_read(case: Case) -> None:
+def test_a_client_that_does_not_read_its_connection_is_reported(case: Case) -> None:
     peer = case.subscribe()
     peer.writable = False
     case.publish(3)
@@ -212,7 +212,9 @@ def test_a_peer_does_not_read(case: Case) -> None:
     assert case.stopping() == []
 
 
-def test_the_limit_of_a_consumer(make_harness: Callable[..., Any], make_entry: Callable[..., bytes]) -> None:
+def test_a_consumer_at_its_limit_of_unacknowledged_messages_is_reported(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
+) -> None:
     case = Case(make_harness(unacked_messages_per_consumer_max=3), make_entry)
     peer = case.subscribe()
     case.publish(5)
@@ -225,7 +227,7 @@ def test_the_limit_of_a_consumer(make_harness: Callable[..., Any], make_entry: C
     assert case.stopping() == []
 
 
-def test_the_limit_of_a_subscription(
+def test_a_subscription_at_its_limit_of_unacknowledged_messages_is_reported(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
 ) -> None:
     case = Case(make_harness(unacked_messages_per_subscription_max=4), make_entry)
@@ -240,7 +242,7 @@ def test_the_limit_of_a_subscription(
     assert {m.redelivery_count for m in peer.messages()} >= {1}
 
 
-def test_messages_are_delayed(case: Case) -> None:
+def test_delayed_messages_are_reported_with_the_next_time(case: Case) -> None:
     peer = case.subscribe()
     case.publish(2, deliver_at_time=case.harness.now_ms + 90_000)
     finding = case.finding("delayed")
@@ -253,7 +255,7 @@ def test_messages_are_delayed(case: Case) -> None:
     assert len(peer.messages()) == 3
 
 
-def test_a_key_waits_for_another_consumer(case: Case) -> None:
+def test_a_key_that_waits_for_another_consumer_is_reported(case: Case) -> None:
     first = case.subscribe("Key_Shared", consumer_name="first")
     case.publish(2, partition_key="a")
     others = [case.subscribe("Key_Shared", consumer_name=f"other-{number}") for number in range(9)]
@@ -268,7 +270,7 @@ def test_a_key_waits_for_another_consumer(case: Case) -> None:
     assert sum(len(other.messages()) for other in others) == 3
 
 
-def test_a_key_without_an_owner(case: Case) -> None:
+def test_a_key_without_an_owner_is_reported(case: Case) -> None:
     ranges = pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=0, end=0)])
     peer = case.harness.peer()
     peer.subscribe(
@@ -279,7 +281,7 @@ def test_a_key_without_an_owner(case: Case) -> None:
     assert case.finding("key-unowned")["stops"]
 
 
-def test_a_hole(case: Case) -> None:
+def test_a_hole_is_reported_with_the_consumer_that_has_it(case: Case) -> None:
     peer = case.subscribe(consumer_name="forgetful")
     case.publish(6)
     case.harness.advance(20)
@@ -299,7 +301,7 @@ def test_a_hole(case: Case) -> None:
     assert [m.entry_id for m in peer.messages()] == [4]
 
 
-def test_a_hole_inside_a_batch(case: Case) -> None:
+def test_a_hole_inside_a_batch_is_reported_with_its_indexes(case: Case) -> None:
     peer = case.subscribe()
     case.producer.send(0, case.make_entry(num_messages_in_batch=6), messages=6)
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b011010])
@@ -307,7 +309,7 @@ def test_a_hole_inside_a_batch(case: Case) -> None:
     assert "of its batch, 1, 3 to 4 are open" in case.finding("hole")["text"]
 
 
-def test_a_damaged_entry(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_entry_is_reported_and_passed_over(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.create()
     case.publish(4)
     plain = case.harness.store.read
@@ -329,7 +331,7 @@ def test_a_damaged_entry(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     assert case.explain()["summary"] == "everything is acknowledged"
 
 
-def test_the_store_cannot_be_read(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_read_is_reported(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.create()
     case.publish(2)
 
@@ -345,7 +347,7 @@ def test_the_store_cannot_be_read(case: Case, monkeypatch: pytest.MonkeyPatch) -
     assert case.stopping() == []
 
 
-def test_a_quota_stops_the_producers(
+def test_a_quota_that_stops_the_producers_is_reported(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
 ) -> None:
     case = Case(make_harness(backlog_quota_bytes=300), make_entry)
@@ -366,7 +368,7 @@ def test_a_quota_stops_the_producers(
     assert [each["kind"] for each in case.explain()["findings"]] == ["caught-up"]
 
 
-def test_a_fenced_subscription(case: Case) -> None:
+def test_a_fenced_subscription_is_reported(case: Case) -> None:
     case.create()
     case.publish(1)
     case.harness.broker.topics.find(NAME).subscriptions["s"].fenced = True
@@ -376,7 +378,7 @@ def test_a_fenced_subscription(case: Case) -> None:
     assert case.stopping() == ["nobody-connected"]
 
 
-def test_a_subscription_that_damage_took(case: Case) -> None:
+def test_a_subscription_lost_to_damage_is_reported(case: Case) -> None:
     case.create()
     case.publish(1)
     case.harness.broker.topics.find(NAME).subscriptions["s"].harmed = "its record fails its checksum"
@@ -386,7 +388,7 @@ def test_a_subscription_that_damage_took(case: Case) -> None:
     assert case.stopping() == ["nobody-connected"]
 
 
-def test_failover_has_one_that_receives(
+def test_a_failover_consumer_that_stands_by_is_reported(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
 ) -> None:
     case = Case(make_harness(failover_delay_seconds=5), make_entry)
@@ -396,7 +398,7 @@ def test_failover_has_one_that_receives(
     assert "consumer 'a' at /10.0.0.1:4242 stands by: consumer 'b'" in case.finding("standby")["text"]
 
 
-def test_a_failover_switch_takes_a_moment(
+def test_a_failover_consumer_about_to_take_over_is_reported(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
 ) -> None:
     case = Case(make_harness(failover_delay_seconds=5), make_entry)
@@ -410,7 +412,7 @@ def test_a_failover_switch_takes_a_moment(
     assert case.stopping() == []
 
 
-def test_messages_that_are_held_for_long_are_worth_a_word(case: Case) -> None:
+def test_messages_that_are_held_for_two_minutes_are_reported(case: Case) -> None:
     case.subscribe(consumer_name="worker-3")
     case.publish(3)
     assert case.explain()["trouble"] == Trouble.MOVING
@@ -433,7 +435,7 @@ def test_pending_messages_are_reported_for_every_type(case: Case, kind: str) -> 
     assert case.explain()["facts"]["messagesHeld"] == 3
 
 
-def test_busy_consumers_are_no_trouble_until_they_stay_so(case: Case) -> None:
+def test_consumers_without_permits_are_trouble_only_after_a_while(case: Case) -> None:
     case.subscribe(permits=2)
     case.publish(5)
     found = case.explain()
@@ -460,7 +462,7 @@ def test_holes_are_no_trouble_while_the_mark_moves(case: Case) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Failover"])
-def test_of_very_many_consumers_some_are_reported(harness: Any, kind: str) -> None:
+def test_only_some_of_very_many_consumers_are_reported(harness: Any, kind: str) -> None:
     peer = harness.peer()
     for number in range(CONSUMERS_NAMED_MAX + 20):
         peer.subscribe(f"persistent://public/default/{kind}", kind=kind, consumer_id=number, permits=0)
@@ -472,7 +474,7 @@ def test_of_very_many_consumers_some_are_reported(harness: Any, kind: str) -> No
     assert found["findings"][0]["stops"]
 
 
-def test_a_consumer_that_acknowledges_nothing_shows_after_a_minute_of_deliveries(case: Case) -> None:
+def test_a_consumer_that_acknowledges_nothing_is_reported_after_a_minute(case: Case) -> None:
     peer = case.subscribe(permits=100_000, consumer_name="silent")
     for _ in range(80):
         case.publish(2)
@@ -487,7 +489,7 @@ def test_a_consumer_that_acknowledges_nothing_shows_after_a_minute_of_deliveries
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_slow_consumer_is_slow_and_not_paused(case: Case, kind: str) -> None:
+def test_a_slow_consumer_is_not_reported_as_paused(case: Case, kind: str) -> None:
     peer = case.subscribe(kind, permits=100, consumer_name="slow")
     case.publish(130, partition_key="k")
     case.explain()
@@ -537,7 +539,7 @@ def test_a_full_look_ahead_names_the_consumer_that_fills_it(case: Case) -> None:
     assert healthy.messages(), "its messages go to the other consumer"
 
 
-def test_key_shared_messages_that_wait_for_a_consumer_without_permits(case: Case) -> None:
+def test_key_shared_messages_waiting_for_a_consumer_without_permits_are_reported(case: Case) -> None:
     case.subscribe("Key_Shared", permits=1, consumer_name="full")
     other = case.subscribe("Key_Shared", permits=1000, consumer_name="other")
     for number in range(100):
@@ -552,7 +554,9 @@ def test_key_shared_messages_that_wait_for_a_consumer_without_permits(case: Case
     assert case.stopping() == ["no-permits"]
 
 
-def test_the_limit_of_delayed_messages(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subscription_at_its_limit_of_delayed_messages_is_reported(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (delayed, shared):
         monkeypatch.setattr(module, "DELAYED_MAX", 20)
     case.subscribe(permits=1000)
@@ -566,7 +570,7 @@ def test_the_limit_of_delayed_messages(case: Case, monkeypatch: pytest.MonkeyPat
     assert len(case.subscribe(permits=1000).messages()) == 25
 
 
-def test_advice_for_a_quota_frees_enough(
+def test_advice_for_a_quota_frees_enough_for_producers_to_continue(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
 ) -> None:
     """Skipping the oldest message alone frees too little: then it is not advised."""

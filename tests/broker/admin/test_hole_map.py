@@ -33,13 +33,13 @@ def publish(harness: Any, entries: int, **fields: Any) -> Any:
     return peer
 
 
-def test_a_topic_without_entries(harness: Any, make_map: Callable[..., Any]) -> None:
+def test_a_topic_without_entries_has_an_empty_map(harness: Any, make_map: Callable[..., Any]) -> None:
     publish(harness, 0)
     found = make_map()
     assert (found["first"], found["end"], found["entries"]) == (0, 0, [])
 
 
-def test_entry_by_entry(harness: Any, make_map: Callable[..., Any]) -> None:
+def test_a_short_stretch_is_mapped_entry_by_entry(harness: Any, make_map: Callable[..., Any]) -> None:
     peer = publish(harness, 5)
     peer.ack((0, 0), (0, 3))
     found = make_map()
@@ -50,7 +50,7 @@ def test_entry_by_entry(harness: Any, make_map: Callable[..., Any]) -> None:
     assert (found["mark"], found["read"], found["holes"]) == (1, 5, 1)
 
 
-def test_single_messages_of_a_batch(
+def test_open_messages_of_a_batch_are_shown_as_ranges(
     harness: Any, make_entry: Callable[..., bytes], make_map: Callable[..., Any]
 ) -> None:
     peer = harness.peer()
@@ -64,7 +64,7 @@ def test_single_messages_of_a_batch(
     assert (entry["state"], entry["messages"], entry["open"]) == ("partly", 8, [[0, 3], [6, 7]])
 
 
-def test_cells_count_what_the_entries_say(harness: Any, make_map: Callable[..., Any]) -> None:
+def test_cells_count_their_acknowledged_entries(harness: Any, make_map: Callable[..., Any]) -> None:
     chance = random.Random(7)
     peer = publish(harness, 3000)
     acknowledged = sorted(chance.sample(range(3000), 1700))
@@ -79,14 +79,14 @@ def test_cells_count_what_the_entries_say(harness: Any, make_map: Callable[..., 
         assert len(found["acknowledged"]) <= cells
 
 
-def test_stretches_outside_are_cut(harness: Any, make_map: Callable[..., Any]) -> None:
+def test_stretches_beyond_the_topic_are_cut(harness: Any, make_map: Callable[..., Any]) -> None:
     publish(harness, 10)
     assert (make_map(5, 1 << 60)["from"], make_map(5, 1 << 60)["to"]) == (5, 10)
     assert make_map(1 << 60, 1 << 61)["entries"] == []
     assert make_map(7, 3)["entries"] == []
 
 
-def test_damage_shows(harness: Any, make_map: Callable[..., Any]) -> None:
+def test_damaged_entries_are_shown(harness: Any, make_map: Callable[..., Any]) -> None:
     publish(harness, 4)
     topic, _ = harness.actions.found(TopicName.parse(TOPIC), "s")
     damage = Damage("log-1", 0, "entries", 0, 2, 2, DamageLoss.ENTRIES)
@@ -126,7 +126,7 @@ def test_very_many_partly_acknowledged_batches_are_sampled(
     assert max(found["partly"]) <= found["width"]
 
 
-def test_holders_of_entries_are_shown(harness: Any) -> None:
+def test_each_entry_is_shown_with_the_consumer_that_holds_it(harness: Any) -> None:
     topic = "persistent://public/default/held"
     peers = [harness.peer() for _ in range(2)]
     for number, peer in enumerate(peers):

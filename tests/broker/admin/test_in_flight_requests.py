@@ -79,7 +79,7 @@ async def _wait_and_end(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     assert "the broker ends and did not confirm this" in document["reason"]
 
 
-def test_no_request_starts_to_wait_after_the_end() -> None:
+def test_no_request_waits_after_the_broker_has_ended() -> None:
     async def run() -> None:
         unanswered = InFlightRequests()
         loop = asyncio.get_running_loop()

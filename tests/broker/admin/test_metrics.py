@@ -59,7 +59,7 @@ def test_every_line_is_well_formed_and_metrics_are_blocks(harness: Any) -> None:
             assert line.split("{")[0].split(" ")[0] == seen[-1]
 
 
-def test_pulsars_names_and_sums(harness: Any) -> None:
+def test_metrics_have_the_names_and_sums_of_pulsar(harness: Any) -> None:
     text = render(harness)
     assert 'pulsar_topics_count{cluster="standalone",namespace="public/default"} 5\n' in text
     assert 'pulsar_broker_topics_count{cluster="standalone"} 5\n' in text
@@ -71,7 +71,7 @@ def test_pulsars_names_and_sums(harness: Any) -> None:
     assert 'geminga_callback_failures_total{cluster="standalone",kind="timer"} 2\n' in text
 
 
-def test_numbers() -> None:
+def test_numbers_are_written_as_prometheus_reads_them() -> None:
     assert metrics.number(True) == "1"
     assert metrics.number(3) == "3"
     assert metrics.number(float("nan")) == "NaN"
@@ -156,7 +156,7 @@ def test_a_restarted_broker_shows_backlogs_before_their_topics_are_used(tmp_path
 @pytest.mark.parametrize(
     ("kind", "cumulative"), [("Shared", False), ("Exclusive", False), ("Exclusive", True)]
 )
-def test_the_rate_of_acknowledgement_counts_messages(harness: Any, kind: str, cumulative: bool) -> None:
+def test_acknowledgement_rates_of_batches_count_messages(harness: Any, kind: str, cumulative: bool) -> None:
     """Ten batches of four messages are acknowledged by one command, in ten seconds."""
     peer = harness.peer()
     peer.subscribe(str(NAME), kind=kind)

@@ -33,7 +33,7 @@ def ask(broker: EmbeddedBroker, method: str, path: str, **headers: str) -> tuple
         connection.close()
 
 
-def test_a_rebound_name_neither_reads_nor_deletes(broker: EmbeddedBroker) -> None:
+def test_requests_by_a_rebound_host_name_are_refused(broker: EmbeddedBroker) -> None:
     port = urlsplit(broker.admin_url).port
     assert ask(broker, "PUT", TOPIC)[0] == 204
     rebound = f"attacker.example.com:{port}"
@@ -46,7 +46,7 @@ def test_a_rebound_name_neither_reads_nor_deletes(broker: EmbeddedBroker) -> Non
     assert b"kept" in ask(broker, "GET", "/admin/v2/persistent/public/default")[1]
 
 
-def test_a_foreign_page_is_refused_under_our_own_name(broker: EmbeddedBroker) -> None:
+def test_requests_of_foreign_pages_to_the_brokers_own_name_are_refused(broker: EmbeddedBroker) -> None:
     assert ask(broker, "GET", "/admin/v2/clusters", Origin="http://attacker.example.com")[0] == 403
     assert ask(broker, "GET", "/admin/v2/clusters", Sec_Fetch_Site="cross-site")[0] == 403
     own = broker.admin_url
@@ -60,16 +60,16 @@ def test_a_foreign_page_is_refused_under_our_own_name(broker: EmbeddedBroker) ->
         "broker.local", "broker.svc.cluster.local:8080", "pulsar.internal.", "broker.test", "",
     ],
 )  # fmt: skip
-def test_names_that_no_page_can_have_are_ours(host: str) -> None:
+def test_host_names_that_no_page_can_have_are_accepted(host: str) -> None:
     assert WebHosts(BrokerSettings(memory=True)).is_ours(host)
 
 
 @pytest.mark.parametrize("host", ["example.com", "127.0.0.1.example.com:8080", "local.dev", "a.b:1:2"])
-def test_other_names_are_not(host: str) -> None:
+def test_other_host_names_are_not_accepted(host: str) -> None:
     assert not WebHosts(BrokerSettings(memory=True)).is_ours(host)
 
 
-def test_names_are_allowed_by_settings() -> None:
+def test_settings_allow_further_host_names() -> None:
     hosts = WebHosts(BrokerSettings(memory=True, advertised_address="pulsar.example.com"))
     assert hosts.is_ours("pulsar.example.com:8080")
     assert WebHosts(BrokerSettings(memory=True, web_hosts=("a.example.com",))).is_ours("A.example.com.")

@@ -53,7 +53,7 @@ def get(broker: EmbeddedBroker, path: str) -> Any:
     return found
 
 
-def test_the_board(broker: EmbeddedBroker) -> None:
+def test_the_board_shows_each_subscription_with_its_backlog(broker: EmbeddedBroker) -> None:
     while not (found := get(broker, "geminga/subscriptions?search=public&limit=5"))["complete"]:
         pass
     (row,) = found["rows"]
@@ -66,13 +66,13 @@ def test_the_board(broker: EmbeddedBroker) -> None:
     [("sort=luck", "sort='luck' is not allowed; allowed: trouble"), ("limit=0", "limit=0 is not allowed"),
      ("offset=x", "offset='x' is not a whole number"), ("reverse=perhaps", "reverse='perhaps'")],
 )  # fmt: skip
-def test_what_is_wrong_with_a_question_is_named(broker: EmbeddedBroker, query: str, wanted: str) -> None:
+def test_a_bad_query_is_answered_with_the_reason(broker: EmbeddedBroker, query: str, wanted: str) -> None:
     status, found = ask(broker, f"geminga/subscriptions?{query}")
     assert status in (400, 412)
     assert wanted in found["reason"]
 
 
-def test_the_broker_at_a_glance(broker: EmbeddedBroker) -> None:
+def test_the_overview_shows_connections_and_the_store(broker: EmbeddedBroker) -> None:
     found = get(broker, "geminga/overview")
     assert found["connections"] == len(found["peers"]) == 1
     peer = found["peers"][0]
@@ -82,7 +82,7 @@ def test_the_broker_at_a_glance(broker: EmbeddedBroker) -> None:
     assert get(broker, "geminga/happenings") == []
 
 
-def test_one_subscription(broker: EmbeddedBroker) -> None:
+def test_the_holes_and_open_messages_of_a_subscription_are_shown(broker: EmbeddedBroker) -> None:
     found = get(broker, f"{PATH}/subscription/s/holes?cells=4")
     assert [each["state"] for each in found["entries"]] == ["open"] * 5
     assert found["entries"][0]["consumer"] == "c"
@@ -97,7 +97,7 @@ def test_one_subscription(broker: EmbeddedBroker) -> None:
     assert ask(broker, f"{PATH}/subscription/s/redeliver", "POST") == (200, {"messages": 5})
 
 
-def test_the_newest_messages(broker: EmbeddedBroker) -> None:
+def test_the_newest_messages_are_shown_and_filtered_by_key(broker: EmbeddedBroker) -> None:
     found = get(broker, f"{PATH}/tail?count=2")
     assert [each["key"] for each in found["messages"]] == ["k3", "k4"]
     assert get(broker, f"{PATH}/tail?from={found['next']}")["messages"] == []
@@ -151,7 +151,7 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def test_open_messages_that_are_large_when_opened_end_early(
+def test_a_list_of_open_messages_ends_early_when_they_are_large(
     harness: Any, make_entry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest is there with the next look: an answer takes no longer than others can wait."""
@@ -169,7 +169,7 @@ def test_open_messages_that_are_large_when_opened_end_early(
     assert len(overview._open_messages(*found, 5)) == 5
 
 
-def test_what_is_slow_to_come_is_waited_for(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_slow_to_read_are_waited_for(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backlog that lies on the disk alone is what one looks at before it is skipped."""
     asked = 0
 
@@ -188,7 +188,7 @@ def test_what_is_slow_to_come_is_waited_for(broker: EmbeddedBroker, monkeypatch:
 
 
 def test_an_entry_with_very_many_properties_is_not_peeked_at(broker: EmbeddedBroker) -> None:
-    """Half a million took a second of the loop, for a header of six megabytes that nobody reads."""
+    """Half a million properties would block the loop for a second and make a header of 6 MB."""
     with broker.client() as client:
         client.subscribe("many", "s").close()
         producer = client.create_producer("many")

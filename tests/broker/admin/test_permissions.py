@@ -119,7 +119,9 @@ MAY = {
 
 
 @pytest.mark.parametrize(("method", "canonical"), ROUTES, ids=lambda text: text)
-def test_route_by_role_and_tenant(broker: EmbeddedBroker, method: str, canonical: str) -> None:
+def test_each_route_is_allowed_only_to_its_roles_and_tenants(
+    broker: EmbeddedBroker, method: str, canonical: str
+) -> None:
     """Refusals are tried on all routes; what is allowed only where the call changes nothing."""
     needs = PERMISSIONS[method, canonical]
     if needs is RequiredPermission.NOTHING:
@@ -176,7 +178,7 @@ def test_secrets_are_not_in_the_configuration(broker: EmbeddedBroker) -> None:
     assert shown["superUserRoles"] == "super"
 
 
-def test_grants_and_revocations(broker: EmbeddedBroker) -> None:
+def test_grants_and_revocations_count_at_once(broker: EmbeddedBroker) -> None:
     topic = "/admin/v2/persistent/mine/ns/t/permissions"
     assert call(broker.admin_url, "POST", f"{topic}/temp", "admin", ["produce"])[0] == 204
     client = geminga.Client(

@@ -75,7 +75,7 @@ def case(harness: Any, make_entry: Callable[..., bytes]) -> Case:
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 6, 10, 1000])
-def test_skipping(case: Case, count: int) -> None:
+def test_a_preview_of_skipping_counts_what_skipping_then_skips(case: Case, count: int) -> None:
     before = case.open
     found = case.preview("skip", count=count)
     assert "are given up" in found["text"]
@@ -84,11 +84,11 @@ def test_skipping(case: Case, count: int) -> None:
     assert found["left"] == case.open
 
 
-def test_skipping_inside_a_batch_says_so(case: Case) -> None:
+def test_a_preview_of_skipping_inside_a_batch_names_the_batch(case: Case) -> None:
     assert "of them lie in batch 0:1" in case.preview("skip", count=2)["text"]
 
 
-def test_skipping_all(case: Case) -> None:
+def test_a_preview_of_skipping_all_counts_all_messages(case: Case) -> None:
     found = case.preview("skip-all")
     assert (found["messages"], found["left"], found["to"]) == (10, 0, "the end")
     case.harness.actions.skip_all(NAME, "s", done)
@@ -97,14 +97,14 @@ def test_skipping_all(case: Case) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 15, 35, 55, 1000])
-def test_expiring(case: Case, seconds: int) -> None:
+def test_a_preview_of_expiring_counts_what_then_expires(case: Case, seconds: int) -> None:
     before = case.open
     found = case.preview("expire", seconds=seconds)
     case.harness.actions.expire(NAME, "s", seconds, done)
     assert found["messages"] == before - case.open
 
 
-def test_resetting_back_delivers_again(case: Case) -> None:
+def test_a_preview_of_resetting_back_counts_messages_delivered_again(case: Case) -> None:
     found = case.preview("reset", message=(0, 0))
     assert (found["messages"], found["messagesAgain"]) == (0, 2)
     assert "2 messages that were acknowledged are delivered again" in found["text"]
@@ -114,7 +114,7 @@ def test_resetting_back_delivers_again(case: Case) -> None:
     assert case.open == before + 2
 
 
-def test_resetting_forward_gives_up(case: Case) -> None:
+def test_a_preview_of_resetting_forward_counts_messages_given_up(case: Case) -> None:
     before = case.open
     found = case.preview("reset", message=(0, 3))
     assert found["messages"] == 4
@@ -122,14 +122,14 @@ def test_resetting_forward_gives_up(case: Case) -> None:
     assert case.open == before - 4
 
 
-def test_resetting_to_a_time(case: Case) -> None:
+def test_a_preview_of_resetting_to_a_time_names_the_position(case: Case) -> None:
     found = case.preview("reset", timestamp=case.harness.now_ms - 25_000)
     assert found["to"] == "0:4"
     assert found["command"] == f"geminga subscriptions reset {TOPIC} s {case.harness.now_ms - 25_000}"
     assert case.preview("reset", timestamp=case.harness.now_ms + 1)["to"] == "the end"
 
 
-def test_delivering_again(case: Case) -> None:
+def test_a_preview_of_redelivery_counts_the_delivered_messages(case: Case) -> None:
     found = case.preview("redeliver")
     assert found["messagesAgain"] == 10
     case.peer.messages()
@@ -142,7 +142,7 @@ def test_delivering_again(case: Case) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Key_Shared"])
-def test_delivering_again_for_every_type(harness: Any, kind: str) -> None:
+def test_redelivery_works_for_every_subscription_type(harness: Any, kind: str) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC, kind=kind)
     producer = harness.peer()
@@ -160,7 +160,7 @@ def test_an_unknown_action_is_refused(case: Case) -> None:
     assert set(ACTIONS) == {"skip", "skip-all", "expire", "reset", "redeliver"}
 
 
-def test_the_commands_are_those_of_the_command_line(case: Case) -> None:
+def test_each_preview_shows_a_command_that_geminga_parses(case: Case) -> None:
     """The command shown beside a preview can be typed: ``geminga`` parses it."""
     shown = [
         case.preview("skip", count=2), case.preview("skip-all"), case.preview("expire", seconds=90),
@@ -178,7 +178,9 @@ def test_the_commands_are_those_of_the_command_line(case: Case) -> None:
     assert shown[-1]["command"].endswith(" latest")
 
 
-def test_a_publish_time_that_no_calendar_has(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_a_publish_time_that_no_calendar_has_is_shown_as_a_number(
+    harness: Any, make_entry: Callable[..., bytes]
+) -> None:
     harness.peer().subscribe(TOPIC)
     producer = harness.peer()
     producer.producer(TOPIC)

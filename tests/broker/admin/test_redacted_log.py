@@ -28,7 +28,7 @@ HEAD = b"GET /admin/v2/tenants HTTP/1.1\r\nHost: localhost\r\n"
     ],
     ids=["zero", "newline", "too long", "version", "address", "method"],
 )
-def test_what_cannot_be_read_is_quoted_nowhere(
+def test_a_request_that_cannot_be_parsed_is_quoted_nowhere(
     request_bytes: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -59,7 +59,7 @@ BODY = b"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: localhost\r\n"
     ],
     ids=["chunks", "gzip", "no end"],
 )
-def test_a_body_that_cannot_be_read_or_does_not_come(
+def test_a_body_that_cannot_be_read_or_does_not_come_is_refused(
     request_bytes: bytes, status: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "BODY_SECONDS", 0.2)
@@ -75,7 +75,7 @@ def test_a_body_that_cannot_be_read_or_does_not_come(
     assert "canary" not in caplog.text
 
 
-def test_other_errors_stay_whole(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_errors_are_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
     told: list[object] = []
     log = unquoted(logging.getLogger("geminga.test"), lambda line, value: told.append((line, value)))
     try:

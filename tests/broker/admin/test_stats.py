@@ -78,7 +78,7 @@ def prepared(harness: Any) -> Any:
     return harness.actions
 
 
-def test_topic_stats(harness: Any) -> None:
+def test_topic_stats_have_the_fields_of_pulsar(harness: Any) -> None:
     stats = prepared(harness).stats(NAME)
     assert set(stats) >= TOPIC_FIELDS
     [publisher] = stats["publishers"]
@@ -134,7 +134,7 @@ def test_stats_without_key_ranges_walk_no_hash_ring(harness: Any) -> None:
     assert "keyHashRangeArrays" not in found[0]
 
 
-def test_internal_stats(harness: Any) -> None:
+def test_internal_stats_have_the_fields_of_pulsar(harness: Any) -> None:
     topics = prepared(harness)
     stats = topics.internal_stats(NAME)
     assert (stats["numberOfEntries"], stats["lastConfirmedEntry"], stats["state"]) == (
@@ -154,14 +154,14 @@ def test_internal_stats(harness: Any) -> None:
     assert shown == "[(0:2..0:3]]"
 
 
-def test_rates(harness: Any) -> None:
+def test_rates_are_per_second(harness: Any) -> None:
     topics = prepared(harness)
     harness.advance(2)
     stats = topics.stats(NAME)
     assert (stats["msgRateIn"], stats["msgRateOut"]) == (2.5, 7.5)
 
 
-def test_counters_outlive_the_consumers(harness: Any) -> None:
+def test_counters_keep_the_messages_of_closed_consumers(harness: Any) -> None:
     producer = harness.peer()
     producer.producer(TOPIC)
     for subscription, durable in (("s", True), ("reader", False)):
@@ -172,7 +172,7 @@ def test_counters_outlive_the_consumers(harness: Any) -> None:
     assert harness.actions.stats(NAME)["msgOutCounter"] == 3
 
 
-def test_times() -> None:
+def test_times_are_written_in_utc_with_milliseconds() -> None:
     assert iso_time(0) == "1970-01-01T00:00:00.000Z"
     assert iso_time(1_795_222_002_051) == "2026-11-21T00:46:42.051Z"
 
@@ -228,7 +228,7 @@ def test_stats_of_partitions_are_merged_in_proportion_to_their_number(lines_run:
     assert many < 12 * few
 
 
-def test_of_several_partitions_the_one_that_waits_longest_is_named() -> None:
+def test_merged_stats_name_the_subscription_that_waits_longest() -> None:
     parts: list[dict[str, Any]] = [
         {"oldestBacklogMessageAgeSeconds": -1},
         {"oldestBacklogMessageAgeSeconds": 9, "oldestBacklogMessageSubscriptionName": "slow"},

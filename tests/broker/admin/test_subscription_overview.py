@@ -60,7 +60,7 @@ def make_topic(harness: Any, make_entry: Callable[..., bytes]) -> Callable[..., 
     return make
 
 
-def test_those_in_most_trouble_come_first(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_subscriptions_in_most_trouble_come_first(harness: Any, make_topic: Callable[..., Any]) -> None:
     make_topic("quiet")
     make_topic("small", messages=2)
     make_topic("large", messages=9)
@@ -83,7 +83,7 @@ def test_those_in_most_trouble_come_first(harness: Any, make_topic: Callable[...
     assert found["totals"]["subscriptions"] == 4
 
 
-def test_partitions_are_one_line(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_partitions_of_a_topic_are_one_row(harness: Any, make_entry: Callable[..., bytes]) -> None:
     name = TopicName.parse(PREFIX + "parts")
     harness.actions.create_partitioned(name, 3, done)
     for index in range(3):
@@ -98,7 +98,7 @@ def test_partitions_are_one_line(harness: Any, make_entry: Callable[..., bytes])
     assert row["trouble"] == Trouble.GROWING
 
 
-def test_topics_that_rest_are_on_the_board(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_topics_that_are_not_in_memory_are_listed(harness: Any, make_topic: Callable[..., Any]) -> None:
     """The longest-waiting subscription may belong to a topic that is not in memory, and must be listed."""
     make_topic("resting", messages=5)
     make_topic("done")
@@ -114,9 +114,7 @@ def test_topics_that_rest_are_on_the_board(harness: Any, make_topic: Callable[..
     assert not harness.broker.topics.loaded(), "looking loads nothing"
 
 
-def test_a_resting_cursor_with_holes_counts_what_is_open(
-    harness: Any, make_topic: Callable[..., Any]
-) -> None:
+def test_holes_of_cursors_not_in_memory_are_counted(harness: Any, make_topic: Callable[..., Any]) -> None:
     make_topic("holes", messages=6)
     peer = harness.peer()
     peer.subscribe(PREFIX + "holes", kind="Shared")
@@ -127,7 +125,7 @@ def test_a_resting_cursor_with_holes_counts_what_is_open(
     assert page(harness)["rows"][0]["entries"] == 4
 
 
-def test_searching_sorting_and_paging(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_rows_are_searched_sorted_and_paged(harness: Any, make_topic: Callable[..., Any]) -> None:
     for number in range(7):
         make_topic(f"jobs-{number}", ("workers", f"audit-{number}"), messages=number)
     assert page(harness, search="AUDIT jobs-3")["rows"][0]["subscription"] == "audit-3"
@@ -143,7 +141,7 @@ def test_searching_sorting_and_paging(harness: Any, make_topic: Callable[..., An
     assert page(harness, level=0)["matching"] == 2
 
 
-def test_roles_with_limited_view_get_no_totals(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_roles_that_see_only_some_topics_get_no_totals(harness: Any, make_topic: Callable[..., Any]) -> None:
     make_topic("mine", messages=1)
     make_topic("theirs", messages=1)
     found = page(harness, sight=Visibility("me", lambda topic: topic.endswith("mine")))
@@ -152,7 +150,7 @@ def test_roles_with_limited_view_get_no_totals(harness: Any, make_topic: Callabl
     assert found["matching"] == 1
 
 
-def test_names_that_no_topic_should_have(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_names_with_markup_are_shown_unchanged(harness: Any, make_topic: Callable[..., Any]) -> None:
     make_topic("<img src=x onerror=alert(1)>", ("<script>alert(1)</script>",), messages=1)
     make_topic("x-partition-", messages=1)
     rows = page(harness)["rows"]
@@ -162,13 +160,13 @@ def test_names_that_no_topic_should_have(harness: Any, make_topic: Callable[...,
     }
 
 
-def test_a_non_persistent_topic_has_a_line(harness: Any) -> None:
+def test_a_non_persistent_topic_has_a_row(harness: Any) -> None:
     harness.peer().subscribe("non-persistent://public/default/n", kind="Shared", earliest=False)
     row = page(harness)["rows"][0]
     assert (row["durable"], row["trouble"], row["consumers"]) == (False, 0, 1)
 
 
-def test_a_backlog_that_grows_is_seen(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_the_growth_of_a_backlog_is_shown(harness: Any, make_topic: Callable[..., Any]) -> None:
     make_topic("grows", messages=1)
 
     async def run() -> tuple[Any, Any]:
@@ -188,7 +186,7 @@ def test_a_backlog_that_grows_is_seen(harness: Any, make_topic: Callable[..., An
     assert second["rows"][0]["growth"] == pytest.approx(2.0)
 
 
-def test_surveys_take_little_and_boards_are_forgotten(
+def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(
     harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription_overview, "AGAIN_SECONDS_MIN", 1_000.0)
@@ -212,7 +210,7 @@ def test_surveys_take_little_and_boards_are_forgotten(
     asyncio.run(run())
 
 
-def test_of_too_many_the_better_half_is_left_out(
+def test_of_too_many_subscriptions_those_in_least_trouble_are_left_out(
     harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription_overview, "LINES_MAX", 10)
@@ -228,10 +226,10 @@ def test_of_too_many_the_better_half_is_left_out(
 
 
 @pytest.mark.parametrize("search", ["", "no such thing"])
-def test_no_step_of_a_survey_goes_over_all_names(
+def test_no_step_of_a_survey_looks_at_all_names(
     harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, search: str
 ) -> None:
-    """Also of those that nobody asked for, and those that are in memory anyway."""
+    """This includes names that the search does not match, and topics that are in memory."""
     for number in range(40):
         make_topic(f"t{number:02}", messages=number % 2)
     for _ in range(2):
@@ -257,7 +255,7 @@ def test_no_step_of_a_survey_goes_over_all_names(
         harness.restart()
 
 
-def test_no_step_goes_over_all_lines(
+def test_no_step_of_ranking_looks_at_all_rows(
     harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription_overview, "LINES_MAX", 100)
@@ -274,10 +272,10 @@ def test_no_step_goes_over_all_lines(
     assert {line.level for line in survey.lines.values()} == {Trouble.STOPPED}
 
 
-def test_one_tenants_names_do_not_spoil_the_board_of_others(
+def test_names_that_only_resemble_partitions_are_rows_of_their_own(
     harness: Any, make_topic: Callable[..., Any]
 ) -> None:
-    """What looks like a partition of a topic without a name, or with other digits, is a topic of its own."""
+    """Names that only resemble partitions (empty base name, other digits) are listed as separate topics."""
     names = ["-partition-0", "x", "x-partition-\u0663", "x-partition-01", "y-partition-0"]
     for name in names:
         make_topic(name)
@@ -297,7 +295,7 @@ def test_times_that_no_calendar_has_are_shown(harness: Any, make_entry: Callable
     assert str(1 << 62) in row["sentence"]
 
 
-def test_a_permission_that_is_taken_away_counts_at_once(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_a_revoked_permission_hides_a_topic_at_once(harness: Any, make_topic: Callable[..., Any]) -> None:
     """Between two surveys of very many topics, minutes pass."""
     for name in ("mine", "was-mine"):
         make_topic(name)
@@ -321,7 +319,7 @@ def test_a_permission_that_is_taken_away_counts_at_once(harness: Any, make_topic
     asyncio.run(run())
 
 
-def test_ever_new_searches_take_turns_and_leave_the_board_of_all_alone(
+def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
     harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):
@@ -363,7 +361,7 @@ def test_ever_new_searches_take_turns_and_leave_the_board_of_all_alone(
     assert min(after - before for before, after in itertools.pairwise(steps)) >= 0.008
 
 
-def test_a_store_that_has_all_at_hand_is_not_asked_in_one_step(
+def test_topics_not_in_memory_are_read_in_several_steps(
     harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(12):

@@ -38,7 +38,7 @@ def opened(entry: bytes, wanted: MessageFilter | None = None, **options: Any) ->
     return found
 
 
-def test_a_single_message(make_entry: Callable[..., bytes]) -> None:
+def test_a_single_message_is_shown_with_id_and_payload(make_entry: Callable[..., bytes]) -> None:
     found = opened(
         make_entry(b"hello", partition_key="k", event_time=5, schema_version=(7).to_bytes(8, "big"))
     )
@@ -48,7 +48,7 @@ def test_a_single_message(make_entry: Callable[..., bytes]) -> None:
     assert (found[0]["key"], found[0]["eventTime"], found[0]["schemaVersion"]) == ("k", 5, 7)
 
 
-def test_the_messages_of_a_batch() -> None:
+def test_the_messages_of_a_batch_are_shown_with_their_indexes() -> None:
     entry = batch(
         (b"a", {"partition_key": "x"}), (b"b", {"properties": {"n": "1"}}), (b"", {"null_value": True})
     )
@@ -84,7 +84,7 @@ def test_a_message_with_texts_that_are_no_utf8_is_shown() -> None:
     assert json.loads(answer.headers["X-Pulsar-PROPERTY"]) == {"\ufffdAM": "\ufffdAM"}
 
 
-def test_properties_that_no_header_holds_are_refused() -> None:
+def test_properties_too_large_for_http_headers_are_refused() -> None:
     entry = with_properties(b"x", properties=[pb.KeyValue(key="n", value="v" * 65_536)])
     with pytest.raises(AdminRefusal, match="too many for HTTP") as refused:
         asyncio.run(entry_answer(3, 4, entry))
@@ -99,7 +99,7 @@ def test_properties_that_no_header_holds_are_refused() -> None:
         (MessageFilter(producer="p", text="a"), [0, 1]), (MessageFilter(), [0, 1, 2]),
     ],
 )  # fmt: skip
-def test_filters(wanted: MessageFilter, indexes: list[int]) -> None:
+def test_filters_select_messages_of_a_batch(wanted: MessageFilter, indexes: list[int]) -> None:
     entry = batch((b"a", {"partition_key": "x"}), (b"a needle", {}), (b"c", {"properties": {"n": "42"}}))
     assert [each["batchIndex"] for each in opened(entry, wanted)] == indexes
 
@@ -153,7 +153,7 @@ def test_a_tail_sees_each_message_once(harness: Any, topic: Any) -> None:
     assert tail(topic, behind, 10, MessageFilter())["messages"] == []
 
 
-def test_a_tail_begins_with_the_newest_and_says_what_it_passes_over(harness: Any, topic: Any) -> None:
+def test_a_tail_begins_with_the_newest_messages_and_counts_the_skipped(harness: Any, topic: Any) -> None:
     producer = harness.peer()
     producer.producer(TOPIC)
     producer.publish(50)
@@ -162,9 +162,7 @@ def test_a_tail_begins_with_the_newest_and_says_what_it_passes_over(harness: Any
     assert (found["skipped"], payloads(found)) == (37, [b"m47", b"m48", b"m49"])
 
 
-def test_a_filter_looks_at_everything_behind(
-    harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_filters_examine_every_later_entry(harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tailing, "ENTRIES_EXAMINED_MAX", 20)
     producer = harness.peer()
     producer.producer(TOPIC)
@@ -182,9 +180,7 @@ def test_a_filter_looks_at_everything_behind(
     assert seen == [b"m7", *(b"m7%d" % number for number in range(10))]
 
 
-def test_an_answer_ends_when_it_has_taken_its_time(
-    harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_ends_at_its_time_limit(harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter over many entries must not block the broker: the next answer continues."""
     monkeypatch.setattr(tailing, "ANSWER_SECONDS_MAX", 0.0)
     producer = harness.peer()
@@ -200,7 +196,7 @@ def test_an_answer_ends_when_it_has_taken_its_time(
     assert seen == [b"m%d" % number for number in range(5)]
 
 
-def test_an_answer_has_a_size(harness: Any, topic: Any, make_entry: Callable[..., bytes]) -> None:
+def test_an_answer_ends_at_its_size_limit(harness: Any, topic: Any, make_entry: Callable[..., bytes]) -> None:
     producer = harness.peer()
     producer.producer(TOPIC)
     for number in range(150):
@@ -210,7 +206,7 @@ def test_an_answer_has_a_size(harness: Any, topic: Any, make_entry: Callable[...
     assert found["behind"] > 0
 
 
-def test_very_many_properties_are_not_looked_at(make_entry: Callable[..., bytes]) -> None:
+def test_messages_with_very_many_properties_are_not_opened(make_entry: Callable[..., bytes]) -> None:
     """A hundred thousand of them take longer to be read than a loop can be held up."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     for number in range(100_000):
@@ -224,7 +220,7 @@ def test_very_many_properties_are_not_looked_at(make_entry: Callable[..., bytes]
     assert len(opened(batch(*[(b"a", {"properties": {"trace": "x" * 200}})] * 1000))) == 1000
 
 
-def test_parts_without_an_end_are_not_gone_through(
+def test_the_search_through_chunks_of_incomplete_messages_is_limited(
     harness: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First parts of messages count for no message: to find twenty, all of a topic would be looked at."""

@@ -56,7 +56,7 @@ def refused(status: int, call: Callable[..., Any], *args: Any, **options: Any) -
 
 
 # --- life ---
-def test_creating(harness: Any, topics: Any) -> None:
+def test_a_topic_is_created_once_the_store_has_it(harness: Any, topics: Any) -> None:
     done: list[Any] = []
     harness.auto_poll = False
     topics.create(NAME, done.append, properties={"a": "b"})
@@ -71,7 +71,7 @@ def test_creating(harness: Any, topics: Any) -> None:
     assert harness.actions.properties(NAME) == {"a": "b"}
 
 
-def test_partitioned_topics(harness: Any, topics: Any) -> None:
+def test_partitioned_topics_are_created_with_valid_numbers_only(harness: Any, topics: Any) -> None:
     refused(412, topics.create_partitioned, PARTS.partition_name(1), 2, ignore)
     refused(412, topics.create_partitioned, PARTS, 0, ignore)
     refused(412, topics.create_partitioned, PARTS, 10**6, ignore)
@@ -101,7 +101,7 @@ def test_partitioned_topics(harness: Any, topics: Any) -> None:
     refused(404, topics.partitions, PARTS)
 
 
-def test_deleting(harness: Any, topics: Any, make_entry: Any) -> None:
+def test_deleting_a_topic_closes_its_clients(harness: Any, topics: Any, make_entry: Any) -> None:
     refused(404, topics.delete, NAME, False, ignore)
     fill(harness, make_entry)
     peer = harness.peer()
@@ -157,7 +157,7 @@ def test_unloading_with_entries_under_way_keeps_the_topic(harness: Any, topics: 
     assert len(peer.receipts()) == 1
 
 
-def test_idle_topics_leave_memory(harness: Any, make_entry: Any) -> None:
+def test_idle_topics_are_removed_from_memory(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     assert topics.topics.loaded() == [NAME]
     harness.advance(100)
@@ -165,7 +165,7 @@ def test_idle_topics_leave_memory(harness: Any, make_entry: Any) -> None:
     assert len(read(harness)) == 5
 
 
-def test_truncating(harness: Any, make_entry: Any) -> None:
+def test_truncating_removes_all_messages(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     topics.truncate(NAME, ignore)
     assert read(harness) == []
@@ -177,7 +177,7 @@ def test_truncating(harness: Any, make_entry: Any) -> None:
 
 
 # --- subscriptions ---
-def test_subscriptions(harness: Any, make_entry: Any) -> None:
+def test_subscriptions_are_created_at_the_named_position(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     refused(409, topics.create_subscription, NAME, "s", MessageId.latest, ignore)
     topics.create_subscription(NAME, "end", MessageId.latest, ignore, properties={"k": "v"})
@@ -209,7 +209,9 @@ def test_subscriptions(harness: Any, make_entry: Any) -> None:
         ({"timestamp_ms": 1_800_000_002_500}, 3),
     ],
 )
-def test_resetting(harness: Any, make_entry: Any, options: dict[str, Any], first: int) -> None:
+def test_a_reset_delivers_from_the_named_place(
+    harness: Any, make_entry: Any, options: dict[str, Any], first: int
+) -> None:
     topics = fill(harness, make_entry)
     topics.skip_all(NAME, "s", ignore)
     topics.reset_cursor(NAME, "s", ignore, **options)
@@ -217,7 +219,7 @@ def test_resetting(harness: Any, make_entry: Any, options: dict[str, Any], first
     assert read(harness) == [b"m%d" % n for n in range(first, 5)]
 
 
-def test_a_reset_needs_a_place(harness: Any, make_entry: Any) -> None:
+def test_a_reset_without_a_place_is_refused(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     refused(412, topics.reset_cursor, NAME, "s", ignore)
     refused(404, topics.reset_cursor, NAME, "absent", ignore, timestamp_ms=0)
@@ -232,7 +234,7 @@ def test_skipping_counts_open_entries(harness: Any, make_entry: Any) -> None:
     assert read(harness) == []
 
 
-def test_expiring(harness: Any, make_entry: Any) -> None:
+def test_expiring_passes_over_older_messages(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     harness.advance(10)
     topics.expire(NAME, "s", 7, ignore)
@@ -240,7 +242,7 @@ def test_expiring(harness: Any, make_entry: Any) -> None:
     assert read(harness) == [b"m3", b"m4"]
 
 
-def test_skipping_reaches_consumers_that_are_connected(harness: Any, make_entry: Any) -> None:
+def test_skipped_messages_are_taken_from_connected_consumers(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     shared = harness.peer()
     shared.subscribe(TOPIC, "sh", kind="Shared", permits=2)
@@ -256,7 +258,7 @@ def payload(entry: bytes) -> bytes:
     return bytes(parse_entry(entry).payload)
 
 
-def test_peeking_and_reading(harness: Any, make_entry: Any) -> None:
+def test_open_and_stored_messages_can_be_read(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     topics.topics.find(NAME).subscriptions["s"].cursor.acknowledge(1)
     found = [topics.peek(NAME, "s", nth) for nth in (1, 2, 3)]
@@ -274,13 +276,13 @@ def test_peeking_and_reading(harness: Any, make_entry: Any) -> None:
     assert topics.backlog_size(NAME, MessageId(-1, 0, 4)) * 5 == topics.stats(NAME)["storageSize"]
 
 
-def test_another_topics_ledgers_are_not_readable(harness: Any, make_entry: Any) -> None:
+def test_entries_of_another_topic_cannot_be_read(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     topics.create(TopicName.parse("other"), ignore)
     refused(404, topics.read_entry, TopicName.parse("other"), 0, 0)
 
 
-def test_properties(harness: Any, topics: Any) -> None:
+def test_properties_of_a_topic_survive_a_restart(harness: Any, topics: Any) -> None:
     topics.create(NAME, ignore)
     topics.set_properties(NAME, {"a": "1"}, ignore)
     harness.restart()
@@ -301,7 +303,7 @@ def test_joined_reports_once_with_the_first_error() -> None:
     assert said == [first, None]
 
 
-def test_codes_have_a_status() -> None:
+def test_error_codes_become_http_statuses() -> None:
     assert admin_error(Refused(pb.TopicNotFound, "x")).status == 404
     assert admin_error(Refused(pb.UnknownError, "x")).status == 500
 
@@ -413,7 +415,7 @@ def test_holes_are_counted_between_messages(harness: Any, make_entry: Callable[.
     assert internals["partlyAcknowledgedBatches"]["0:1"] == {"messages": 4, "open": [(1, 1), (3, 3)]}
 
 
-def test_what_was_stored_before_counting_is_counted_first(
+def test_entries_without_counts_are_counted_first(
     harness: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entry_counts, "UNCOUNTED_ENTRIES_MAX", 3)

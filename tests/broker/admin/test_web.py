@@ -53,7 +53,7 @@ def was_disconnected(peer: socket.socket) -> bool:
     return True
 
 
-def test_requests_without_an_end_from_one_host_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_requests_of_one_host_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "CONNECTIONS_MAX", LIMIT)
     monkeypatch.setattr(web, "HOST_CONNECTIONS_MAX", LIMIT - 1)
     head = b"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"

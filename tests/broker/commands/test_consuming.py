@@ -106,7 +106,9 @@ def test_a_connection_lost_while_subscribing_leaves_no_consumer(harness: Any) ->
 
 
 @pytest.mark.parametrize(("earliest", "expected"), [(True, [0, 1, 2]), (False, [2])])
-def test_the_initial_position(harness: Any, producer: Any, earliest: bool, expected: list[int]) -> None:
+def test_a_new_subscription_starts_at_the_initial_position(
+    harness: Any, producer: Any, earliest: bool, expected: list[int]
+) -> None:
     publish(producer, 2)
     peer = harness.peer()
     peer.subscribe(TOPIC, earliest=earliest)
@@ -124,7 +126,7 @@ def test_the_initial_position_counts_only_once(harness: Any, producer: Any) -> N
     assert entries(peer) == [0]
 
 
-def test_a_rollback_starts_at_that_number_of_seconds_ago(
+def test_a_rollback_starts_at_messages_of_that_many_seconds_ago(
     harness: Any, producer: Any, make_entry: Callable[..., bytes]
 ) -> None:
     for sequence_id, age in enumerate((100, 50, 10)):
@@ -135,7 +137,7 @@ def test_a_rollback_starts_at_that_number_of_seconds_ago(
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_roll_back_waits_for_entries_that_are_slow_to_come(
+def test_a_rollback_waits_for_entries_that_are_slow_to_read(
     harness: Any,
     producer: Any,
     make_entry: Callable[..., bytes],
@@ -168,7 +170,7 @@ def test_a_roll_back_waits_for_entries_that_are_slow_to_come(
 
 
 @pytest.mark.parametrize("error", [StoreBusy("slow"), StoreError("away")])
-def test_a_roll_back_among_entries_that_never_come_is_refused(
+def test_a_rollback_over_entries_that_cannot_be_read_is_refused(
     harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch, error: StoreError
 ) -> None:
     """The connection, with all else that goes over it, is not ended for that."""
@@ -212,7 +214,7 @@ def test_readers_start_at_an_entry(
     assert entries(peer) == expected
 
 
-def test_a_reader_leaves_nothing_behind(harness: Any, producer: Any) -> None:
+def test_a_closed_reader_leaves_no_subscription(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC, "reader-1", durable=False)
     peer.disconnect()
@@ -226,7 +228,7 @@ def test_subscription_types_are_limited_by_policy(harness: Any) -> None:
     peer.subscribe(TOPIC, kind="Shared")
 
 
-def test_auto_subscription_off(make_harness: Callable[..., Any]) -> None:
+def test_without_auto_creation_only_readers_may_subscribe(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(auto_create_subscriptions=False)
     peer = harness.peer()
     assert refused(peer) == pb.SubscriptionNotFound
@@ -235,14 +237,14 @@ def test_auto_subscription_off(make_harness: Callable[..., Any]) -> None:
 
 # --- FLOW ---
 @pytest.mark.parametrize(("permits", "closed"), [(0, True), (1, False), (0x80000000, True)])
-def test_flow_must_add_permits(harness: Any, permits: int, closed: bool) -> None:
+def test_a_flow_command_must_add_permits(harness: Any, permits: int, closed: bool) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     peer.command("flow", consumer_id=1, messagePermits=permits)
     assert peer.is_closed == closed
 
 
-def test_the_balance_is_bounded(harness: Any) -> None:
+def test_the_permits_of_a_consumer_are_limited(harness: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     for _ in range(3):
@@ -272,7 +274,7 @@ def test_commands_of_unknown_consumers_are_ignored(harness: Any, body: str) -> N
         ([(U64, U64)], 0, []),
     ],
 )
-def test_individual_acknowledgements(
+def test_individual_acknowledgements_move_the_mark_and_leave_holes(
     harness: Any, producer: Any, acks: list[tuple[int, int]], mark: int, holes: list[tuple[int, int]]
 ) -> None:
     peer = harness.peer()
@@ -298,7 +300,7 @@ def test_individual_acknowledgements(
         ("Exclusive", (6, 0), 0),
     ],
 )
-def test_cumulative_acknowledgements(
+def test_cumulative_acknowledgements_move_the_mark(
     harness: Any, producer: Any, kind: str, ack: tuple[int, int], mark: int
 ) -> None:
     peer = harness.peer()
@@ -308,7 +310,9 @@ def test_cumulative_acknowledgements(
     assert peer.session.consumers[1].subscription.cursor.mark == mark
 
 
-def test_cumulative_acknowledgement_inside_a_batch(harness: Any, producer: Any, make_entry: Any) -> None:
+def test_a_cumulative_acknowledgement_inside_a_batch_keeps_the_rest_open(
+    harness: Any, producer: Any, make_entry: Any
+) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     for sequence_id in range(2):
@@ -336,9 +340,7 @@ def test_ack_sets_are_ignored_when_they_are_switched_off(
     assert (cursor.mark, cursor.batches) == (1, {})
 
 
-def test_an_ack_set_is_bounded_by_its_batch_and_costs_no_more(
-    harness: Any, producer: Any, make_entry: Any
-) -> None:
+def test_an_ack_set_is_cut_to_the_size_of_its_batch(harness: Any, producer: Any, make_entry: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     publish(producer, 1)
@@ -354,7 +356,7 @@ def test_an_ack_set_is_bounded_by_its_batch_and_costs_no_more(
     assert time.thread_time() - begin < 2  # most of it is protobuf's
     assert (cursor.mark, cursor.batches) == (0, {1: 0b11110})
     assert len(cursor.take_snapshot()) < kept + 20
-    # A set without a single open message says that all are acknowledged.
+    # An ack set without a single bit acknowledges all messages of the batch.
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0] * 20_000)
     peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
     assert cursor.mark == 1
@@ -376,7 +378,7 @@ def test_a_seek_keeps_no_more_of_its_ack_set_than_the_batch_holds(
         peer.frames.clear()
 
 
-def test_a_batch_that_was_not_announced_is_not_lost_by_one_of_its_messages(
+def test_a_batch_announced_as_one_message_stays_open_after_one_acknowledgement(
     harness: Any, producer: Any, make_entry: Any
 ) -> None:
     peer = harness.peer()
@@ -408,7 +410,7 @@ def test_too_many_partly_acknowledged_batches_are_refused(
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_cumulative_acknowledgement_names_one_id(harness: Any, count: int) -> None:
+def test_a_cumulative_acknowledgement_of_several_ids_closes_the_connection(harness: Any, count: int) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     peer.ack(*[(0, 0)] * count, cumulative=True)
@@ -425,7 +427,7 @@ def test_transactional_acknowledgements_are_refused(harness: Any, producer: Any)
     assert peer.session.consumers[1].subscription.backlog == 1
 
 
-def test_an_ack_is_answered_when_it_is_durable(harness: Any, producer: Any) -> None:
+def test_an_acknowledgement_is_answered_once_it_is_durable(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     publish(producer, 1)
@@ -476,7 +478,7 @@ def test_requests_of_unknown_consumers_are_errors(harness: Any, body: str) -> No
     ],
 )
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
-def test_seeking(
+def test_a_seek_closes_the_consumer_and_then_succeeds(
     harness: Any, producer: Any, make_entry: Any, target: dict[str, Any], expected: list[int], kind: str
 ) -> None:
     peer = harness.peer()
@@ -511,7 +513,7 @@ def test_a_seek_may_name_the_open_part_of_a_batch(harness: Any, producer: Any, m
     assert [list(message.ack_set) for message in peer.messages()] == [[0b11000]]
 
 
-def test_a_reader_seeks_and_comes_back_to_its_place(harness: Any, producer: Any) -> None:
+def test_a_reader_that_seeks_continues_there_after_reconnecting(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     start = {"ledgerId": LATEST, "entryId": LATEST}
     peer.subscribe(TOPIC, "reader-1", durable=False, start_message_id=start)
@@ -523,7 +525,7 @@ def test_a_reader_seeks_and_comes_back_to_its_place(harness: Any, producer: Any)
     assert entries(peer) == [1, 2]
 
 
-def test_an_acknowledgement_after_a_seek_is_of_a_closed_consumer(harness: Any, producer: Any) -> None:
+def test_an_acknowledgement_after_a_seek_is_ignored(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     publish(producer, 2)
@@ -540,7 +542,7 @@ def last_id(peer: Any) -> tuple[int, int, int, int]:
     return found.ledgerId, found.entryId, found.partition, found.batch_index
 
 
-def test_the_last_message_id(harness: Any, producer: Any, make_entry: Any) -> None:
+def test_the_last_message_id_includes_the_batch_index(harness: Any, producer: Any, make_entry: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC, permits=0)
     assert last_id(peer) == (U64, U64, -1, -1)
@@ -553,7 +555,7 @@ def test_the_last_message_id(harness: Any, producer: Any, make_entry: Any) -> No
 
 
 @pytest.mark.parametrize(("acked", "expected"), [([], (0, U64)), ([0, 1], (0, 1))])
-def test_the_mark_delete_position(
+def test_the_mark_delete_position_is_before_the_first_open_message(
     harness: Any, producer: Any, acked: list[int], expected: tuple[int, int]
 ) -> None:
     peer = harness.peer()
@@ -566,7 +568,7 @@ def test_the_mark_delete_position(
 
 
 # --- the rest ---
-def test_consumer_stats(harness: Any, producer: Any) -> None:
+def test_consumer_stats_count_permits_and_unacknowledged_messages(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared", permits=5, consumer_name="me")
     publish(producer, 2)
@@ -582,7 +584,7 @@ def test_consumer_stats(harness: Any, producer: Any) -> None:
     assert unknown.error_code == pb.ConsumerNotFound
 
 
-def test_closing_a_consumer(harness: Any) -> None:
+def test_closing_a_consumer_twice_succeeds(harness: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     assert peer.request("close_consumer", consumer_id=1).type == Command.SUCCESS
@@ -591,7 +593,9 @@ def test_closing_a_consumer(harness: Any) -> None:
 
 
 @pytest.mark.parametrize(("client", "told"), [("Pulsar-Java-v4.0.4", True), ("Pulsar-CPP-v4.2.0", False)])
-def test_the_end_of_a_terminated_topic(harness: Any, producer: Any, client: str, told: bool) -> None:
+def test_consumers_are_notified_at_the_end_of_a_terminated_topic(
+    harness: Any, producer: Any, client: str, told: bool
+) -> None:
     peer = harness.peer(client=client)
     peer.subscribe(TOPIC)
     publish(producer, 1)
@@ -605,7 +609,7 @@ def test_the_end_of_a_terminated_topic(harness: Any, producer: Any, client: str,
     assert bool(late.take(Command.REACHED_END_OF_TOPIC)) == told
 
 
-def test_while_the_store_writes_acknowledgements_wait_and_go_together(
+def test_acknowledgements_during_a_write_are_stored_together(
     make_harness: Callable[..., Any], make_entry: Any
 ) -> None:
     store = FileStore.open(
@@ -652,7 +656,7 @@ def test_while_the_store_writes_acknowledgements_wait_and_go_together(
     store.close()
 
 
-def test_single_acks_of_what_is_not_there_are_ignored(harness: Any, make_entry: Any) -> None:
+def test_acknowledgements_of_absent_messages_are_ignored(harness: Any, make_entry: Any) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
     peer.publish(3)
@@ -667,7 +671,7 @@ def test_single_acks_of_what_is_not_there_are_ignored(harness: Any, make_entry: 
     assert harness.broker.topics.find(TopicName.parse(TOPIC)).subscriptions["s"].backlog == before == 3
 
 
-def test_a_single_ack_before_connect_closes_the_connection(harness: Any) -> None:
+def test_an_acknowledgement_before_connect_closes_the_connection(harness: Any) -> None:
     peer = harness.peer(connect=False)
     peer.ack((1, 1))
     assert peer.is_closed
@@ -675,7 +679,7 @@ def test_a_single_ack_before_connect_closes_the_connection(harness: Any) -> None
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The newest entry has to be read; the disk gives it when it is told to."""
+    """Simulated disk: reading the newest entry finishes when the test calls ``answers``."""
 
     class Disk:
         def __init__(self) -> None:
@@ -732,7 +736,7 @@ def test_the_last_message_id_waits_for_a_busy_disk(harness: Any, producer: Any, 
     assert peer.frames == []
     harness.advance(2)
     assert peer.pop().command.error.error == pb.ServiceNotReady
-    disk.answers()  # nobody waits for it any more
+    disk.answers()  # after the request timed out
     disk.has_answered = False
     ask_for_the_last(peer, 7)
     disk.answers(StoreError("cannot be read now"))
@@ -744,9 +748,7 @@ def test_the_last_message_id_waits_for_a_busy_disk(harness: Any, producer: Any, 
     assert not peer.session.last_message_questions
 
 
-def test_however_many_ask_for_the_last_message_id_the_disk_is_asked_once(
-    harness: Any, producer: Any, disk: Any
-) -> None:
+def test_repeated_last_message_id_requests_read_the_disk_once(harness: Any, producer: Any, disk: Any) -> None:
     """Each was tried again 20 times a second: 20,000 from one peer kept the broker from everything else."""
     producer.publish(3)
     peer = harness.peer()

@@ -63,7 +63,7 @@ def test_invalid_credentials_are_refused(
     assert len(peer.frames) == 1
 
 
-def test_nothing_before_the_credentials(asking: Any) -> None:
+def test_a_command_before_the_credentials_closes_the_connection(asking: Any) -> None:
     peer = asking.peer(connect=False)
     peer.command("producer", topic=TOPIC, producer_id=1, request_id=1)
     assert peer.is_closed
@@ -80,7 +80,7 @@ def test_an_original_principal_must_equal_the_role(asking: Any) -> None:
         assert peer.is_closed == closed
 
 
-def test_an_anonymous_role(make_harness: Callable[..., Any]) -> None:
+def test_clients_without_credentials_get_the_anonymous_role(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(token_secret_key=SECRET, anonymous_role="guest")
     assert harness.peer().session.identity.principal.role == "guest"
     assert harness.peer(token=token()).session.identity.principal.role == "joe"
@@ -89,7 +89,7 @@ def test_an_anonymous_role(make_harness: Callable[..., Any]) -> None:
     assert wrong.is_closed, "wrong credentials are not none"
 
 
-def test_fresh_credentials_when_the_token_expires(asking: Any) -> None:
+def test_fresh_credentials_are_asked_for_when_the_token_expires(asking: Any) -> None:
     peer = asking.peer(token=token(seconds=90))
     peer.producer(TOPIC)
     asking.advance(89)
@@ -103,7 +103,7 @@ def test_fresh_credentials_when_the_token_expires(asking: Any) -> None:
         b"PulsarAuthRefresh",
     )
     peer.frames.clear()
-    peer.send(0)  # the connection goes on working meanwhile
+    peer.send(0)  # the connection keeps working meanwhile
     assert len(peer.receipts()) == 1
     respond(peer, token(seconds=1000))
     asking.advance(900)

@@ -15,7 +15,7 @@ NAME = TopicName.parse(TOPIC)
 Command = pb.BaseCommand
 
 
-def test_an_id_is_free_being_created_or_open() -> None:
+def test_an_id_is_free_or_being_created_or_open() -> None:
     handles: Handles[str] = Handles()
     first = handles.begin(1)
     assert handles.count == 1
@@ -31,7 +31,7 @@ def test_an_id_is_free_being_created_or_open() -> None:
     assert not handles.is_current(1, second)
 
 
-def test_only_the_very_handle_is_dropped() -> None:
+def test_only_the_same_handle_is_dropped() -> None:
     handles: Handles[object] = Handles()
     mine, other = object(), object()
     handles.begin(1)
@@ -48,7 +48,7 @@ def test_only_the_very_handle_is_dropped() -> None:
     assert handles.count == 0
 
 
-def test_what_is_taken_is_open_or_on_its_way() -> None:
+def test_a_taken_handle_is_open_or_being_created() -> None:
     handles: Handles[str] = Handles()
     handles.begin(1)
     assert handles.take(1) is None
@@ -68,7 +68,7 @@ def test_what_is_taken_is_open_or_on_its_way() -> None:
     assert not handles.closing
 
 
-def test_very_many_are_let_go_of_one_by_one() -> None:
+def test_handles_are_released_one_by_one() -> None:
     """And what is being created at the end is not opened any more."""
     handles: Handles[int] = Handles()
     for number in range(10):
@@ -82,7 +82,7 @@ def test_very_many_are_let_go_of_one_by_one() -> None:
         assert handles.count == number
 
 
-def test_an_old_attempt_does_not_go_on_for_a_new_one(harness: Any) -> None:
+def test_an_old_attempt_does_not_continue_for_a_new_one_of_the_same_id(harness: Any) -> None:
     """PRODUCER, CLOSE_PRODUCER, PRODUCER with one id, while the name's holder is being probed."""
     holder, peer = harness.peer(), harness.peer()
     holder.producer(TOPIC, producer_name="p", user_provided_producer_name=True)

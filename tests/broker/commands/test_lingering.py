@@ -84,7 +84,7 @@ def test_an_exclusive_producer_waits_for_the_work_of_a_disconnected_one(harness:
     assert [each.entry_id for each in other.receipts()] == [300]
 
 
-def test_work_that_never_ends_keeps_a_place_for_a_while_only(harness: Any) -> None:
+def test_unending_work_of_a_disconnected_producer_keeps_its_place_only_for_a_while(harness: Any) -> None:
     gone, other = harness.peer(), harness.peer()
     gone.producer(TOPIC, producer_access_mode=pb.Exclusive)
     hang_up(harness, gone, sends(300))
@@ -98,7 +98,7 @@ def test_work_that_never_ends_keeps_a_place_for_a_while_only(harness: Any) -> No
     assert not harness.broker.sessions - {other.session}
 
 
-def test_a_producer_that_lives_keeps_its_place_though_another_one_has_gone(harness: Any) -> None:
+def test_a_connected_producer_keeps_its_place_after_another_disconnects(harness: Any) -> None:
     gone, living, other = harness.peer(), harness.peer(), harness.peer()
     for peer in (gone, living):
         peer.producer(TOPIC)
@@ -107,7 +107,7 @@ def test_a_producer_that_lives_keeps_its_place_though_another_one_has_gone(harne
     assert answer_behind(harness, other, gone).command.error.error == pb.ProducerFenced
 
 
-def test_whose_producer_is_taken_over_keeps_its_acknowledgements(harness: Any) -> None:
+def test_acknowledgements_are_kept_when_the_clients_producer_is_taken_over(harness: Any) -> None:
     """Unreceipted messages of the old producer are resent by its successor, and stored only once."""
     other = harness.peer()
     gone, ids = delivered(harness, 300)
@@ -128,7 +128,7 @@ def test_whose_producer_is_taken_over_keeps_its_acknowledgements(harness: Any) -
     assert backlog_of(harness) == 1
 
 
-def test_a_producer_that_waits_for_its_receipts_goes_with_its_peer(harness: Any) -> None:
+def test_a_producer_waiting_for_receipts_is_removed_when_its_client_disconnects(harness: Any) -> None:
     gone, other = harness.peer(), harness.peer()
     harness.auto_poll = False
     fields = {"topic": TOPIC, "producer_name": "p", "user_provided_producer_name": True, "producer_id": 1}
@@ -144,7 +144,7 @@ def test_a_producer_that_waits_for_its_receipts_goes_with_its_peer(harness: Any)
     assert topic.ledger.confirmed == 1
 
 
-def test_an_only_producer_that_was_being_made_goes_with_its_peer(harness: Any) -> None:
+def test_an_exclusive_producer_in_creation_is_removed_when_its_client_disconnects(harness: Any) -> None:
     gone, other = harness.peer(), harness.peer()
     harness.auto_poll = False
     fields = {"topic": TOPIC, "producer_id": 1, "request_id": 7, "producer_access_mode": pb.Exclusive}
@@ -166,7 +166,7 @@ def test_a_subscriber_of_another_type_waits_for_the_work_of_a_disconnected_one(
     assert backlog_of(harness) == 0
 
 
-def test_ranges_of_one_that_hung_up_are_waited_for(harness: Any) -> None:
+def test_a_subscriber_waits_for_the_hash_ranges_of_a_disconnected_one(harness: Any) -> None:
     sticky = {"keySharedMode": pb.STICKY, "hashRanges": [pb.IntRange(start=0, end=65535)]}
     gone, other = harness.peer(), harness.peer()
     subscribe(gone, "Key_Shared", keySharedMeta=sticky)
@@ -175,7 +175,7 @@ def test_ranges_of_one_that_hung_up_are_waited_for(harness: Any) -> None:
     assert answer_behind(harness, other, gone).type == Command.SUCCESS
 
 
-def test_the_place_at_a_topic_that_keeps_nothing_is_waited_for_too(harness: Any) -> None:
+def test_a_subscriber_of_a_non_persistent_topic_waits_for_a_disconnected_one(harness: Any) -> None:
     gone, other = harness.peer(), harness.peer()
     subscribe(gone, "Exclusive", "non-persistent://public/default/t")
     hang_up(harness, gone, PINGS)
@@ -186,7 +186,7 @@ def test_the_place_at_a_topic_that_keeps_nothing_is_waited_for_too(harness: Any)
 @pytest.mark.parametrize(
     "limit", ["consumers_per_topic", "consumers_per_subscription", "producers_per_topic"]
 )
-def test_one_that_hung_up_counts_for_no_limit(harness: Any, limit: str) -> None:
+def test_a_disconnected_client_does_not_count_towards_limits(harness: Any, limit: str) -> None:
     harness.broker.namespaces.set_policy("public", "default", f"max_{limit}", 1)
     gone, other = consumer_that_hung_up(harness, "Shared")
     if limit == "producers_per_topic":
@@ -197,7 +197,7 @@ def test_one_that_hung_up_counts_for_no_limit(harness: Any, limit: str) -> None:
         assert answer_behind(harness, other, gone).type == Command.SUCCESS
 
 
-def test_a_consumer_that_was_being_made_goes_with_its_peer(harness: Any) -> None:
+def test_a_consumer_in_creation_is_removed_when_its_client_disconnects(harness: Any) -> None:
     gone, other = harness.peer(), harness.peer()
     harness.auto_poll = False
     subscribe(gone, "Exclusive")
@@ -227,7 +227,7 @@ def test_the_last_connected_consumer_may_unsubscribe(harness: Any) -> None:
 
 # --- what becomes of its work meanwhile ---
 @pytest.mark.parametrize("what", ["sought", "deleted", "made anew", "unloaded", "topic deleted"])
-def test_acknowledgements_of_one_that_hung_up_do_not_hit_what_has_changed(harness: Any, what: str) -> None:
+def test_late_acknowledgements_are_dropped_after_changes(harness: Any, what: str) -> None:
     gone, other = consumer_that_hung_up(harness)
     harness.broker.slices._clock = lambda: 0.0
     name, actions = harness.broker.topics.in_memory_now()[0].name, harness.actions

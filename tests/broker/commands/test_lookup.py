@@ -42,7 +42,7 @@ def metadata(peer: Any, topic: str, **fields: Any) -> Any:
         ("persistent://pulsar/system/transaction_coordinator_assign", False, 0),
     ],
 )
-def test_partitions(harness: Any, topic: str, flag: bool, expected: int) -> None:
+def test_answers_have_the_partitions_or_an_error(harness: Any, topic: str, flag: bool, expected: int) -> None:
     create(harness, P + "there")
     harness.actions.create_partitioned(TopicName.parse(P + "parts"), 3, lambda error: None)
     body = metadata(harness.peer(), topic, metadata_auto_creation_enabled=flag)
@@ -54,9 +54,7 @@ def test_partitions(harness: Any, topic: str, flag: bool, expected: int) -> None
     assert not harness.actions.exists(TopicName.parse(P + "absent"))
 
 
-def test_an_absent_topic_is_made_partitioned_where_the_policy_says_so(
-    make_harness: Callable[..., Any],
-) -> None:
+def test_an_absent_topic_is_created_partitioned_by_policy(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(auto_create_topic_kind="partitioned", auto_create_partitions=4)
     peer = harness.peer()
     assert metadata(peer, P + "new").partitions == 4
@@ -66,7 +64,7 @@ def test_an_absent_topic_is_made_partitioned_where_the_policy_says_so(
     assert harness.actions.partitions(TopicName.parse(P + "new")) == 4
 
 
-def test_auto_creation_off(make_harness: Callable[..., Any]) -> None:
+def test_without_auto_creation_an_absent_topic_is_not_found(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(auto_create_topics=False)
     assert metadata(harness.peer(), P + "absent").error == pb.TopicNotFound
 
@@ -92,7 +90,7 @@ def test_lookups_give_an_address_that_can_be_reached(
     ("topic", "code"),
     [("persistent://public/no/x", pb.TopicNotFound), ("bad://public/default/x", pb.InvalidTopicName)],
 )
-def test_lookups_that_fail(harness: Any, topic: str, code: int) -> None:
+def test_lookups_of_unusable_topics_fail(harness: Any, topic: str, code: int) -> None:
     body = harness.peer().request("lookupTopic", topic=topic).command.lookupTopicResponse
     assert (body.response, body.error) == (pb.CommandLookupTopicResponse.Failed, code)
 
@@ -102,7 +100,7 @@ def listed(peer: Any, **fields: Any) -> Any:
     return peer.request("getTopicsOfNamespace", **fields).command.getTopicsOfNamespaceResponse
 
 
-def test_lists(harness: Any) -> None:
+def test_a_list_has_the_topics_and_their_hash(harness: Any) -> None:
     create(harness, P + "b", P + "a1", P + "a2", P + "__system", "non-persistent://public/default/n")
     peer = harness.peer()
     everything = [P + "a1", P + "a2", P + "b"]
@@ -122,7 +120,7 @@ def test_lists(harness: Any) -> None:
     assert (list(body.topics), body.topics_hash) == ([], "00000000")
 
 
-def test_watching(harness: Any) -> None:
+def test_a_watcher_is_notified_of_new_and_deleted_topics(harness: Any) -> None:
     create(harness, P + "a1", P + "b1")
     peer = harness.peer()
     body = peer.request("watchTopicList", watcher_id=7, namespace="public/default", topics_pattern=P + "a.*")
@@ -166,14 +164,14 @@ def test_a_known_list_is_not_sent_again(harness: Any) -> None:
         ("public", "x", pb.InvalidTopicName),
     ],
 )
-def test_watchers_that_are_refused(harness: Any, namespace: str, pattern: str, code: int) -> None:
+def test_bad_requests_for_watchers_are_refused(harness: Any, namespace: str, pattern: str, code: int) -> None:
     frame = harness.peer().request(
         "watchTopicList", watcher_id=1, namespace=namespace, topics_pattern=pattern
     )
     assert frame.command.error.error == code
 
 
-def test_watchers_end_with_their_connection_and_are_bounded(harness: Any) -> None:
+def test_watchers_are_limited_and_end_with_their_connection(harness: Any) -> None:
     peer = harness.peer()
     fields = {"namespace": "public/default", "topics_pattern": ".*"}
     for number in range(WATCHERS_PER_CONNECTION_MAX):
@@ -185,7 +183,7 @@ def test_watchers_end_with_their_connection_and_are_bounded(harness: Any) -> Non
     create(harness, P + "a1")
 
 
-def test_what_watchers_hold_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_topics_held_by_watchers_are_limited(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchers, "WATCHED_TOPICS_MAX", 5)
     create(harness, *(P + f"a{number}" for number in range(3)))
     peer = harness.peer()
@@ -203,7 +201,7 @@ def test_what_watchers_hold_is_bounded(harness: Any, monkeypatch: pytest.MonkeyP
     assert harness.broker.watched.held == 0
 
 
-def test_changes_of_a_long_list_are_gathered(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_of_a_long_list_are_sent_together(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchers, "SHORT_LIST", 2)
     monkeypatch.setattr(watchers, "UPDATE_BYTES_MAX", 150)
     create(harness, *(P + f"a{number}" for number in range(3)))
@@ -246,7 +244,7 @@ def test_a_topic_created_while_a_list_is_read_is_reported(harness: Any) -> None:
     assert seen == {P + f"a{number:03}" for number in range(300)} | {P + "a000x", P + "z"}
 
 
-def test_a_peer_that_leaves_while_its_list_is_read_leaves_nothing(harness: Any) -> None:
+def test_a_client_that_disconnects_while_its_list_is_read_leaves_no_watcher(harness: Any) -> None:
     harness.broker.slices._clock = Watch(0.001)
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer = harness.peer()
@@ -276,7 +274,7 @@ def test_a_list_that_fits_in_no_message_is_refused(make_harness: Any) -> None:
     assert len(found.command.watchTopicListSuccess.topic) == 11
 
 
-def test_partitions_made_by_themselves_keep_to_the_limit_and_to_their_turn(make_harness: Any) -> None:
+def test_automatically_created_partitions_are_limited_and_made_in_slices(make_harness: Any) -> None:
     harness = make_harness(partitions_max=500)
     harness.broker.slices._clock = Watch(0.0005)
     wanted = {"allowAutoTopicCreation": True, "topicType": "partitioned"}

@@ -88,7 +88,7 @@ def refusal(command: Any) -> str:
     return ""
 
 
-def test_guarded_commands_are_those_of_the_test() -> None:
+def test_every_command_is_guarded_as_its_spec_says() -> None:
     assert set(GUARDED_TABLE.handlers) == set(HANDLERS) == set(COMMANDS) - {Command.SEND}
     guarded = {
         Command.Type.Name(kind)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def test_guarded_commands_are_those_of_the_test() -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", ALLOWED)
-def test_command_by_role_and_tenant(guarded: Any, name: str, role: str) -> None:
+def test_each_command_is_allowed_only_to_its_roles_and_tenants(guarded: Any, name: str, role: str) -> None:
     may_in_others = {"super", "other-admin"}
     for topic, allowed in ((MINE, ALLOWED[name]), (OTHERS, may_in_others)):
         found = ask(guarded.peer(token=token(role)), name, topic)
@@ -134,7 +134,7 @@ def guarded_topic(text: str) -> Any:
     return TopicName.parse(text)
 
 
-def test_partitions_follow_their_topic(guarded: Any) -> None:
+def test_permissions_of_a_topic_hold_for_its_partitions(guarded: Any) -> None:
     peer = guarded.peer(token=token("one-topic"))
     guarded.peer(token=token("super")).request(
         "partitionMetadata", topic=MINE, metadata_auto_creation_enabled=True
@@ -143,7 +143,7 @@ def test_partitions_follow_their_topic(guarded: Any) -> None:
     assert ask(peer, "LOOKUP", MINE + "2") == "AuthorizationError"
 
 
-def test_subscriptions_of_others(guarded: Any) -> None:
+def test_subscriptions_granted_to_others_are_refused(guarded: Any) -> None:
     namespaces = guarded.broker.namespaces
     given = dict(namespaces.permissions("mine", "ns"))
     given["subscription_auth_roles"] = {"theirs": ["producer"]}
@@ -163,7 +163,7 @@ def test_subscriptions_of_others(guarded: Any) -> None:
     assert refusal(frame.command) == "AuthorizationError"
 
 
-def test_what_is_taken_away_is_closed(guarded: Any) -> None:
+def test_producers_and_consumers_are_closed_when_their_permission_is_revoked(guarded: Any) -> None:
     namespaces = guarded.broker.namespaces
     producer, consumer = guarded.peer(token=token("producer")), guarded.peer(token=token("consumer"))
     admin = guarded.peer(token=token("admin"))
@@ -230,7 +230,7 @@ def test_an_attempt_that_waits_for_the_disk_is_refused_after_a_revocation(guarde
 
 
 @pytest.mark.parametrize("name", ["PARTITIONED_METADATA", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA"])
-def test_a_question_that_waits_for_the_disk_is_refused_after_a_revocation(
+def test_a_request_that_waits_for_the_disk_is_refused_after_a_revocation(
     guarded: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = guarded.peer(token=token("one-topic"))
@@ -251,7 +251,7 @@ def test_a_question_that_waits_for_the_disk_is_refused_after_a_revocation(
 
 
 @pytest.mark.parametrize("name", ["WATCH_TOPIC_LIST", "GET_TOPICS_OF_NAMESPACE"])
-def test_a_list_that_is_being_filled_is_refused_after_a_revocation(
+def test_a_list_that_is_being_read_is_refused_after_a_revocation(
     guarded: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin = guarded.peer(token=token("admin"))
@@ -277,6 +277,8 @@ def test_permissions_survive_a_restart(guarded: Any) -> None:
     assert ask(guarded.peer(token=token("consumer")), "PRODUCER", MINE) == "AuthorizationError"
 
 
-def test_without_authorization_every_authenticated_role_may(make_harness: Callable[..., Any]) -> None:
+def test_without_authorization_every_authenticated_role_may_do_everything(
+    make_harness: Callable[..., Any],
+) -> None:
     harness = make_harness(token_secret_key=SECRET, authorization=False)
     assert ask(harness.peer(token=token("nobody")), "PRODUCER", "t") == ""

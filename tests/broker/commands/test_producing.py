@@ -32,7 +32,7 @@ def test_generated_names_are_never_reused(harness: Any) -> None:
     assert harness.peer().producer(TOPIC).producer_name == "standalone-1-0"
 
 
-def test_the_answer_has_what_clients_need(harness: Any) -> None:
+def test_the_answer_to_a_new_producer_has_the_fields_that_clients_need(harness: Any) -> None:
     answer = harness.peer().producer(TOPIC)
     assert answer.last_sequence_id == -1
     assert answer.HasField("schema_version")
@@ -58,14 +58,14 @@ def test_a_live_producer_id_gets_its_own_producer_again(harness: Any) -> None:
         ("persistent://public/default/parts-partition-2", pb.TopicNotFound),
     ],
 )
-def test_topics_that_cannot_be_produced_to(harness: Any, topic: str, code: int) -> None:
+def test_producers_of_unusable_topics_are_refused(harness: Any, topic: str, code: int) -> None:
     harness.actions.create_partitioned(TopicName.parse("parts"), 2, lambda error: None)
     peer = harness.peer()
     assert refused(peer, topic=topic) == code
     assert peer.producer("persistent://public/default/parts-partition-1").producer_ready
 
 
-def test_auto_creation_off(make_harness: Callable[..., Any]) -> None:
+def test_without_auto_creation_a_producer_needs_an_existing_topic(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(auto_create_topics=False)
     peer = harness.peer()
     assert refused(peer) == pb.TopicNotFound
@@ -73,7 +73,7 @@ def test_auto_creation_off(make_harness: Callable[..., Any]) -> None:
     assert peer.producer(TOPIC).producer_ready
 
 
-def test_too_much_metadata(harness: Any) -> None:
+def test_a_producer_with_too_much_metadata_is_refused(harness: Any) -> None:
     peer = harness.peer()
     big = [pb.KeyValue(key="k", value="v" * METADATA_BYTES_MAX)]
     assert refused(peer, metadata=big) == pb.MetadataError
@@ -81,7 +81,7 @@ def test_too_much_metadata(harness: Any) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"producer_name": "x" * 9000}, {"initial_subscription_name": "x" * 5000}])
-def test_names_that_are_too_long_to_keep(harness: Any, fields: dict[str, str]) -> None:
+def test_names_that_are_too_long_to_store_are_refused(harness: Any, fields: dict[str, str]) -> None:
     assert refused(harness.peer(), **fields) == pb.NotAllowedError
 
 
@@ -125,7 +125,7 @@ def test_nothing_is_receipted_or_delivered_before_it_is_durable(harness: Any) ->
     assert len(peer.receipts()) == len(consumer.messages()) == 1
 
 
-def test_the_bytes_are_kept_as_they_came(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_entries_are_stored_and_delivered_unchanged(harness: Any, make_entry: Callable[..., bytes]) -> None:
     peer, consumer = harness.peer(), harness.peer()
     peer.producer(TOPIC)
     consumer.subscribe(TOPIC)
@@ -140,9 +140,7 @@ def test_the_bytes_are_kept_as_they_came(harness: Any, make_entry: Callable[...,
     assert [bytes(m.entry) for m in late.messages()] == [with_magic, without_magic, big]
 
 
-def test_a_wrong_checksum_is_an_error_of_that_send_only(
-    harness: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_a_wrong_checksum_fails_only_that_send(harness: Any, make_entry: Callable[..., bytes]) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
     entry = bytearray(make_entry(b"payload"))
@@ -155,7 +153,7 @@ def test_a_wrong_checksum_is_an_error_of_that_send_only(
 
 
 @pytest.mark.parametrize("size", range(2, 6))  # the magic, and what there is of the checksum
-def test_an_entry_that_ends_inside_its_checksum_costs_one_error(
+def test_an_entry_that_ends_inside_its_checksum_fails_only_that_send(
     harness: Any, make_entry: Callable[..., bytes], size: int
 ) -> None:
     peer = harness.peer()
@@ -175,7 +173,9 @@ def test_an_entry_that_ends_inside_its_checksum_costs_one_error(
         ({"txnid_least_bits": 1}, pb.NotAllowedError),
     ],
 )
-def test_sends_that_are_refused(harness: Any, make_entry: Any, fields: dict[str, int], code: int) -> None:
+def test_sends_with_bad_numbers_are_refused(
+    harness: Any, make_entry: Any, fields: dict[str, int], code: int
+) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
     entry = make_entry()
@@ -186,7 +186,7 @@ def test_sends_that_are_refused(harness: Any, make_entry: Any, fields: dict[str,
     assert not peer.is_closed
 
 
-def test_a_send_of_no_messages_is_a_violation(harness: Any) -> None:
+def test_a_send_of_no_messages_closes_the_connection(harness: Any) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
     peer.send(0, messages=0)
@@ -208,7 +208,7 @@ def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harn
     assert peer.is_closed
 
 
-def test_a_stopped_store_answers_each_send(harness: Any) -> None:
+def test_each_send_to_a_stopped_store_is_answered_with_an_error(harness: Any) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
     peer.send(0)
@@ -225,7 +225,7 @@ def test_a_stopped_store_answers_each_send(harness: Any) -> None:
         ("max_message_size", 200, {"payload": b"x" * 300}, pb.NotAllowedError),
     ],
 )
-def test_what_policies_demand_of_an_entry(
+def test_entries_that_violate_policies_are_refused(
     harness: Any, make_entry: Any, policy: str, value: Any, fields: dict[str, Any], code: int
 ) -> None:
     peer = harness.peer()
@@ -271,8 +271,8 @@ def test_a_terminated_topic_takes_no_more(harness: Any) -> None:
 
 @pytest.mark.parametrize("kept", ["name", "schema"])
 def test_a_producer_receives_only_durable_names_and_versions(harness: Any, kept: str) -> None:
-    """A start that was not counted yet gave a name, and the next start gave it to somebody else: what one of
-    them sent was taken for what the other one had sent. Likewise the number of a schema's version."""
+    """Without a durable start counter two broker starts could give two producers the same name, and
+    deduplication would drop messages of one as messages of the other. The same holds for schema versions."""
     if kept == "schema":
         harness.peer().producer("other")  # this start is counted
     schema = {"name": "s", "type": pb.Schema.String, "schema_data": b""} if kept == "schema" else None
@@ -291,7 +291,7 @@ def test_a_producer_receives_only_durable_names_and_versions(harness: Any, kept:
 
 
 @pytest.mark.parametrize("kept", ["name", "schema"])
-def test_a_producer_of_which_nothing_can_be_kept_is_refused(
+def test_a_producer_that_cannot_be_stored_is_refused(
     harness: Any, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     failing, error = {"name": "put", "schema": "merge"}[kept], StoreStopped("the disk is gone")
@@ -311,8 +311,8 @@ def test_a_producer_of_which_nothing_can_be_kept_is_refused(
     peer.producer(TOPIC, schema=schema)
 
 
-def test_what_is_under_way_when_a_topic_is_terminated_is_receipted(harness: Any) -> None:
-    """Its producers were closed before: they took what is there for refused, and the last id was too old."""
+def test_messages_in_flight_when_a_topic_is_terminated_get_receipts(harness: Any) -> None:
+    """Closing the producers first would report stored messages as refused and return too old a last id."""
     peer, name, ended = harness.peer(), TopicName.parse(TOPIC), list[Any]()
     peer.producer(TOPIC)
     peer.send(0)
@@ -354,7 +354,7 @@ def test_producers_of_a_topic_are_limited_by_policy(harness: Any) -> None:
     assert refused(peer, producer_id=2) == pb.ProducerBusy
 
 
-def test_what_waits_for_a_disk_that_hangs_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_waiting_for_a_disk_are_limited(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.broker.commands.producing.ATTEMPTS_MAX", 3)
     waiting: list[Callable[[None], None]] = []
 

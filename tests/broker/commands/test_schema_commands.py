@@ -15,7 +15,7 @@ TOPIC = "persistent://public/default/t"
 SCHEMA = {"name": "s", "schema_data": b"", "type": pb.Schema.String}
 
 
-def test_damage_is_an_answer(harness: Any) -> None:
+def test_a_damaged_schema_is_answered_with_an_error(harness: Any) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.store.put(schema_key(TopicName.parse(TOPIC)), b"\x05ab")
@@ -25,7 +25,7 @@ def test_damage_is_an_answer(harness: Any) -> None:
     assert not peer.is_closed
 
 
-def test_a_store_that_stopped_is_an_answer(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_store_is_answered_with_an_error(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
     merge = harness.store.merge

@@ -30,7 +30,7 @@ FROM_CLIENTS = {
     "WATCH_TOPIC_LIST_CLOSE", "AUTH_RESPONSE",
 }  # fmt: skip
 BEFORE_CONNECT = {"CONNECT", "PING", "PONG"}
-# A second CONNECT; SEND of an unknown producer; credentials where nobody asks for them.
+# A second CONNECT; SEND of an unknown producer; credentials without a challenge.
 ALWAYS_CLOSES_WHEN_CONNECTED = {"CONNECT", "SEND", "AUTH_RESPONSE"}
 TRANSACTIONS = {name for name in FROM_CLIENTS if "TXN" in name or name.startswith("TC_")}
 
@@ -75,7 +75,7 @@ ALL_TYPES = [
 
 
 @pytest.mark.parametrize("name", ALL_TYPES)
-def test_every_command_before_connect(harness: Any, name: str) -> None:
+def test_only_some_commands_are_allowed_before_connect(harness: Any, name: str) -> None:
     peer = harness.peer(connect=False)
     peer.send_bytes(example(name))
     assert peer.is_closed == (name not in BEFORE_CONNECT)
@@ -84,7 +84,7 @@ def test_every_command_before_connect(harness: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL_TYPES)
-def test_every_command_when_connected(harness: Any, name: str) -> None:
+def test_every_command_gets_its_answer_when_connected(harness: Any, name: str) -> None:
     bystander, peer = harness.peer(), harness.peer()
     peer.send_bytes(example(name))
     expected = name not in FROM_CLIENTS or name in ALWAYS_CLOSES_WHEN_CONNECTED
@@ -97,7 +97,7 @@ def test_every_command_when_connected(harness: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL_TYPES)
-def test_nothing_is_read_after_the_end(harness: Any, name: str) -> None:
+def test_nothing_is_read_after_the_session_has_ended(harness: Any, name: str) -> None:
     peer = harness.peer()
     peer.session.close()
     assert peer.session.state is SessionState.CLOSED
@@ -120,7 +120,7 @@ def test_the_lower_protocol_version_is_agreed_on(harness: Any, version: int, ans
     assert body.feature_flags.supports_get_partitioned_metadata_without_auto_creation
 
 
-def test_a_connection_must_say_hello_in_time(harness: Any) -> None:
+def test_a_connection_without_a_handshake_is_closed_in_time(harness: Any) -> None:
     silent, talking = harness.peer(connect=False), harness.peer()
     harness.advance(harness.settings.handshake_seconds)
     assert silent.is_closed
@@ -141,7 +141,7 @@ def test_an_idle_peer_is_pinged_and_a_dead_one_is_dropped(harness: Any) -> None:
     assert answering.producer(TOPIC, producer_name="standalone-0-0").producer_name == "standalone-0-0"
 
 
-def test_any_frame_counts_as_life(harness: Any) -> None:
+def test_any_frame_shows_that_the_client_is_alive(harness: Any) -> None:
     peer = harness.peer()
     peer.answers_pings = False
     for _ in range(5):
@@ -150,7 +150,7 @@ def test_any_frame_counts_as_life(harness: Any) -> None:
     assert not peer.is_closed
 
 
-def test_a_peer_that_we_do_not_read_from_is_not_called_silent(harness: Any) -> None:
+def test_a_client_whose_reading_is_paused_is_not_dropped_as_silent(harness: Any) -> None:
     peer = harness.peer()
     peer.answers_pings = False
     peer.session.hold(HELD_BY_PENDING)
@@ -158,7 +158,7 @@ def test_a_peer_that_we_do_not_read_from_is_not_called_silent(harness: Any) -> N
     assert not peer.is_closed
 
 
-# --- a place that somebody else has ---
+# --- a producer name or an exclusive subscription that is in use ---
 def claim(peer: Any, what: str, **fields: Any) -> None:
     if what == "producer":
         peer.command("producer", topic=TOPIC, producer_id=1, request_id=9, producer_name="n", **fields)
@@ -171,7 +171,7 @@ CREATED = {"producer": Command.PRODUCER_SUCCESS, "consumer": Command.SUCCESS}
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_a_living_holder_keeps_its_place(harness: Any, what: str) -> None:
+def test_a_holder_that_answers_the_ping_keeps_its_place(harness: Any, what: str) -> None:
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.frames.clear()
@@ -188,7 +188,7 @@ def test_a_living_holder_keeps_its_place(harness: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_a_dead_holder_loses_its_place(harness: Any, what: str) -> None:
+def test_a_holder_that_does_not_answer_the_ping_loses_its_place(harness: Any, what: str) -> None:
     holder, others = harness.peer(), [harness.peer(), harness.peer()]
     claim(holder, what)
     holder.answers_pings = False
@@ -238,7 +238,7 @@ def test_no_peer_is_dropped_because_the_store_is_slow(harness: Any, what: str) -
         b"\x00\x00\x00\x06\x00\x00\x00\x02\xff\xff",
     ],
 )
-def test_garbage_ends_its_own_connection_only(harness: Any, data: bytes) -> None:
+def test_garbage_closes_only_its_own_connection(harness: Any, data: bytes) -> None:
     other, peer = harness.peer(), harness.peer()
     other.producer(TOPIC)
     peer.send_bytes(data)
@@ -277,7 +277,7 @@ def test_publishing_is_paused_while_the_store_is_behind(harness: Any) -> None:
     assert len(peer.receipts()) == 10
 
 
-def test_all_connections_together_are_bounded(harness: Any) -> None:
+def test_the_pending_bytes_of_all_connections_together_are_limited(harness: Any) -> None:
     harness.broker.bytes.pending_bytes_max = 500
     peers = [harness.peer() for _ in range(3)]
     for peer in peers:
@@ -291,7 +291,7 @@ def test_all_connections_together_are_bounded(harness: Any) -> None:
     assert all(peer.reading for peer in peers)
 
 
-def test_what_was_pending_of_a_lost_connection_is_given_back(harness: Any) -> None:
+def test_pending_bytes_of_a_lost_connection_are_released(harness: Any) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.auto_poll = False
@@ -302,7 +302,7 @@ def test_what_was_pending_of_a_lost_connection_is_given_back(harness: Any) -> No
     assert harness.broker.bytes.pending_bytes == 0
 
 
-def test_handles_on_a_connection_are_bounded(make_harness: Callable[..., Any]) -> None:
+def test_producers_and_consumers_of_a_connection_are_limited(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(handles_per_connection_max=2)
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -326,7 +326,7 @@ def test_a_store_failure_in_a_command_closes_the_connection(
     assert peer.is_closed
 
 
-def test_writing_peers_are_not_read_from_while_the_store_is_behind(
+def test_publishing_clients_are_not_read_from_while_the_store_is_behind(
     harness: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryStore, "is_behind", True)
@@ -369,7 +369,7 @@ def test_pings_are_answered_while_the_store_is_behind(harness: Any, monkeypatch:
         harness.poll()
 
 
-def test_peers_held_for_moments_get_no_pong(harness: Any) -> None:
+def test_clients_paused_for_moments_get_no_unrequested_pong(harness: Any) -> None:
     peer = harness.peer()
     for _ in range(40):
         peer.session.hold(HELD_BY_PENDING)
@@ -446,7 +446,7 @@ def all_turns(harness: Any, peer: Any) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
 @pytest.mark.parametrize("cut", [0, 1])
-def test_what_a_peer_had_acknowledged_when_it_hung_up_stays_so(harness: Any, kind: str, cut: int) -> None:
+def test_acknowledgements_sent_before_a_disconnect_are_kept(harness: Any, kind: str, cut: int) -> None:
     """In slices as always; meanwhile nothing is delivered to it, and its subscription stays taken."""
     other = harness.peer()
     other.producer(TOPIC)
@@ -467,7 +467,7 @@ def test_what_a_peer_had_acknowledged_when_it_hung_up_stays_so(harness: Any, kin
     assert harness.broker.bytes.received_bytes == 0
 
 
-def test_what_a_peer_had_published_when_it_hung_up_is_stored(harness: Any) -> None:
+def test_messages_sent_before_a_disconnect_are_stored(harness: Any) -> None:
     peer, _ = delivered(harness, 1)
     entry = b"\x00\x00\x00\x02\x0a\x00" + b"x" * 100
     peer.send_bytes(b"".join(encode_send(1, n, 2, None, len(entry)) + entry for n in range(300)))
@@ -477,8 +477,8 @@ def test_what_a_peer_had_published_when_it_hung_up_is_stored(harness: Any) -> No
     assert backlog_of(harness) == 301
 
 
-def test_a_peer_that_hung_up_is_answered_nothing_and_gets_nothing(harness: Any) -> None:
-    """What it asked for is passed over; the ids that it closed are not taken for others' that it opened."""
+def test_a_disconnected_client_gets_no_answers_and_no_messages(harness: Any) -> None:
+    """Its pending requests are skipped; ids that it closed are not confused with ids that it opened later."""
     peer, ids = delivered(harness, 300)
     other = "persistent://public/default/other"
     opened = encoded("producer", topic=other, producer_id=1, request_id=7)
@@ -502,7 +502,7 @@ def test_a_peer_that_hung_up_is_answered_nothing_and_gets_nothing(harness: Any) 
     assert harness.broker.topics.find(parse_topic(other)) is None
 
 
-def test_what_follows_a_seek_is_not_done_for_a_peer_that_hung_up(harness: Any) -> None:
+def test_acknowledgements_after_a_seek_of_a_disconnected_client_are_dropped(harness: Any) -> None:
     """For that consumer. What the others have acknowledged stays so."""
     peer, ids = delivered(harness, 300)
     harness.broker.slices._clock = lambda: 0.0
@@ -516,7 +516,7 @@ def test_what_follows_a_seek_is_not_done_for_a_peer_that_hung_up(harness: Any) -
     assert backlog_of(harness, "other") == 0
 
 
-def test_a_subscription_that_was_given_up_before_the_peer_hung_up_is_gone(harness: Any) -> None:
+def test_a_subscription_unsubscribed_before_a_disconnect_is_removed(harness: Any) -> None:
     peer, ids = delivered(harness, 200)
     peer.send_bytes(acks(ids) + encoded("unsubscribe", consumer_id=1, request_id=5))
     peer.disconnect()
@@ -526,7 +526,7 @@ def test_a_subscription_that_was_given_up_before_the_peer_hung_up_is_gone(harnes
 
 
 @pytest.mark.parametrize("end", ["closed", "close"])
-def test_nothing_more_is_done_for_a_peer_that_is_thrown_out(harness: Any, end: str) -> None:
+def test_remaining_commands_of_an_expelled_client_are_dropped(harness: Any, end: str) -> None:
     peer, ids = delivered(harness, 300)
     peer.send_bytes(acks(ids))
     left = backlog_of(harness)
@@ -537,7 +537,7 @@ def test_nothing_more_is_done_for_a_peer_that_is_thrown_out(harness: Any, end: s
     assert all_turns(harness, peer)[-1:] == [left]
 
 
-def test_a_peer_that_hung_up_before_it_was_let_in_leaves_at_once(harness: Any) -> None:
+def test_a_client_that_disconnects_before_connect_is_removed_at_once(harness: Any) -> None:
     harness.broker.slices._clock = Watch(0.001)
     peer = harness.peer(connect=False)
     peer.send_bytes(encode_command(Command(type=Command.PING, ping=pb.CommandPing())) * 500)
@@ -546,7 +546,7 @@ def test_a_peer_that_hung_up_before_it_was_let_in_leaves_at_once(harness: Any) -
     assert peer.session.state is SessionState.CLOSED
 
 
-def test_a_peer_that_broke_a_rule_before_it_hung_up_is_ended_there(harness: Any) -> None:
+def test_commands_after_a_violation_of_a_disconnected_client_are_dropped(harness: Any) -> None:
     peer, ids = delivered(harness, 300)
     peer.send_bytes(acks(ids[:150]) + encode_send(1, 0, 0, None, 10) + b"x" * 10 + acks(ids[150:]))
     peer.disconnect()
@@ -555,7 +555,7 @@ def test_a_peer_that_broke_a_rule_before_it_hung_up_is_ended_there(harness: Any)
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_whom_the_store_holds_up_when_it_hangs_up_is_not_waited_for_for_ever(
+def test_the_wait_for_the_store_after_a_disconnect_is_limited(
     harness: Any, monkeypatch: pytest.MonkeyPatch, comes_back: bool
 ) -> None:
     peer, ids = delivered(harness, 300)
@@ -598,7 +598,7 @@ def test_a_reconnecting_client_subscribes_after_its_old_work_is_done(harness: An
     assert other.pop().type == CREATED[what]
 
 
-def test_what_was_asked_for_by_a_peer_that_hung_up_is_not_opened(harness: Any) -> None:
+def test_producers_requested_by_a_disconnected_client_are_not_opened(harness: Any) -> None:
     """Its attempts end with it, also while acknowledgements are worked on."""
     peer, ids = delivered(harness, 300)
     waiting: list[Any] = []
@@ -615,7 +615,7 @@ def test_what_was_asked_for_by_a_peer_that_hung_up_is_not_opened(harness: Any) -
 
 
 @pytest.mark.parametrize("end", ["hangs up", "is thrown out"])
-def test_what_a_peer_had_open_is_closed_in_slices(harness: Any, end: str) -> None:
+def test_producers_of_a_disconnected_client_are_closed_in_slices(harness: Any, end: str) -> None:
     """Closing tens of thousands of producers does not block other clients; their names become free."""
     count = 300
     peer, other = harness.peer(), harness.peer()
@@ -647,7 +647,7 @@ def test_what_a_peer_had_open_is_closed_in_slices(harness: Any, end: str) -> Non
     assert opened() == 1
 
 
-def test_the_end_of_the_broker_is_that_of_all_that_peers_have_open(harness: Any) -> None:
+def test_the_end_of_the_broker_closes_all_producers_and_consumers(harness: Any) -> None:
     peer, leaving = harness.peer(), harness.peer()
     for number in range(100):
         peer.producer(f"{TOPIC}-{number}", producer_id=number)

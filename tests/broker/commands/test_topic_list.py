@@ -22,7 +22,7 @@ P = "persistent://public/default/"
         (["c", "a", "b"], "ce8814bc"),
     ],
 )
-def test_hashes(topics: list[str], expected: str) -> None:
+def test_hashes_of_topic_lists_are_as_expected(topics: list[str], expected: str) -> None:
     assert topics_hash(topics) == expected
 
 
@@ -38,7 +38,7 @@ def test_hashes(topics: list[str], expected: str) -> None:
         (P + "abc", P + "abc-partition-01", False),
     ],
 )
-def test_patterns_are_anchored_and_know_no_domain(pattern: str, topic: str, matches: bool) -> None:
+def test_patterns_match_the_whole_name_without_its_domain(pattern: str, topic: str, matches: bool) -> None:
     assert TopicsPattern(pattern).matches(topic) == matches
 
 

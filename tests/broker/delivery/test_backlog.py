@@ -235,7 +235,7 @@ class Backlog(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_out_of_sight(self) -> None:
-        """What was read and is open is with one consumer, or waits; counts are those of what they count."""
+        """Each open entry that was read is pending at one consumer or queued; the counters match."""
         dispatcher = self.subscription.dispatcher
         if not isinstance(dispatcher, SharedDispatcher):
             return

@@ -115,7 +115,7 @@ def test_a_consumer_that_forgets_acknowledgements_stops_its_producers_or_not(
         assert answer.type == Command.ERROR
 
 
-def test_another_consumer_gets_what_one_sits_on(make_harness: Callable[..., Any]) -> None:
+def test_messages_that_one_consumer_holds_go_to_another(make_harness: Callable[..., Any]) -> None:
     harness = on(make_harness)
     producer, sleepy, other = producer_of(harness), harness.peer(), harness.peer()
     sleepy.subscribe(TOPIC, kind="Shared", permits=3)
@@ -146,7 +146,7 @@ def test_nothing_is_pushed_without_permits(make_harness: Callable[..., Any], kin
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
-def test_the_rate_is_bounded(make_harness: Callable[..., Any], kind: str) -> None:
+def test_the_redelivery_rate_is_bounded(make_harness: Callable[..., Any], kind: str) -> None:
     harness = on(make_harness, 4, redeliver_unacked_per_second_max=3)
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind=kind, permits=1000)
@@ -159,7 +159,7 @@ def test_the_rate_is_bounded(make_harness: Callable[..., Any], kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
-def test_old_messages_are_left_where_they_are(
+def test_messages_older_than_the_age_limit_are_not_redelivered(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes], kind: str
 ) -> None:
     harness = on(make_harness, 10, redeliver_unacked_age_seconds_max=60)
@@ -194,7 +194,7 @@ def test_only_open_messages_of_a_batch_are_redelivered(
     assert stats(harness)["messagesPushedAgain"] == 2
 
 
-def test_it_is_switched_by_policies_and_by_the_subscription(harness: Any) -> None:
+def test_policies_and_subscription_properties_switch_compensation(harness: Any) -> None:
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     producer.publish(1)
@@ -216,7 +216,7 @@ def test_it_is_switched_by_policies_and_by_the_subscription(harness: Any) -> Non
         namespaces.set_policy("public", "default", "redeliver_unacked_policies", {"afterSeconds": -1}, None)
 
 
-def test_a_subscription_may_ask_for_it_when_it_is_made(harness: Any) -> None:
+def test_a_new_subscription_may_request_compensation(harness: Any) -> None:
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind="Shared", subscription_properties=[pb.KeyValue(key=PROPERTY, value="5")])
     producer.publish(1)
@@ -232,7 +232,7 @@ def test_a_subscription_may_ask_for_it_when_it_is_made(harness: Any) -> None:
     assert came(peer) == [(0, 1)]
 
 
-def test_what_it_does_is_logged_once_in_a_while(
+def test_redeliveries_are_logged_at_intervals(
     make_harness: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "geminga.broker")
@@ -258,9 +258,7 @@ def test_nothing_runs_for_subscriptions_without_consumers(make_harness: Callable
     assert subscription.compensation._timer is None
 
 
-def test_an_exclusive_consumer_that_starts_over_is_not_sent_things_twice(
-    make_harness: Callable[..., Any],
-) -> None:
+def test_a_rewound_exclusive_consumer_gets_no_message_twice(make_harness: Callable[..., Any]) -> None:
     harness = on(make_harness)
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC)
@@ -278,9 +276,7 @@ def test_an_exclusive_consumer_that_starts_over_is_not_sent_things_twice(
 @given(
     st.lists(st.tuples(st.floats(0.01, 5), st.integers(1, 50)), min_size=1, max_size=300), st.floats(1, 60)
 )
-def test_marks_never_say_that_something_was_sent_earlier_than_it_was(
-    steps: list[tuple[float, int]], seconds: float
-) -> None:
+def test_recorded_send_times_are_never_too_early(steps: list[tuple[float, int]], seconds: float) -> None:
     marks = DeliveryMarks(seconds)
     now, offset, sent = 0.0, 0, []
     for pause, count in steps:

@@ -16,7 +16,7 @@ def consumer(harness: Any) -> Any:
     return peer.session.consumers[1]
 
 
-def test_settling(consumer: Any) -> None:
+def test_settling_reduces_the_unacknowledged_messages(consumer: Any) -> None:
     consumer.track(5, 10)
     consumer.track(6, 1)
     assert consumer.unacked_messages == 11
@@ -30,7 +30,7 @@ def test_settling(consumer: Any) -> None:
     assert consumer.unacked_messages == 0
 
 
-def test_blocking(consumer: Any) -> None:
+def test_a_consumer_is_blocked_until_half_is_acknowledged(consumer: Any) -> None:
     consumer.unacked_messages_max = 4
     for offset in range(4):
         consumer.track(offset, 1)
@@ -41,7 +41,7 @@ def test_blocking(consumer: Any) -> None:
     assert not consumer.blocked
 
 
-def test_readiness(consumer: Any) -> None:
+def test_a_consumer_is_ready_with_permits_and_a_writable_connection(consumer: Any) -> None:
     assert not consumer.ready
     consumer.add_permits(1, 0)
     assert consumer.ready
@@ -52,7 +52,7 @@ def test_readiness(consumer: Any) -> None:
     assert not consumer.ready
 
 
-def test_entries_wanted_follow_the_batches(consumer: Any) -> None:
+def test_requested_entries_follow_the_batch_size(consumer: Any) -> None:
     consumer.add_permits(1000, 0)
     assert consumer.entries_wanted == 1000
     for _ in range(30):

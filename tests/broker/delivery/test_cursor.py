@@ -270,7 +270,7 @@ def test_loading_does_not_multiply_ranges_by_batches() -> None:
     assert (found.holes, found.batches) == (cursor.holes, cursor.batches)
 
 
-def test_with_ten_million_holes_and_all_deltas_that_may_be_a_cursor_loads_at_once() -> None:
+def test_a_cursor_with_ten_million_holes_and_all_deltas_loads_fast() -> None:
     end = 20_000_000
     cursor = new_cursor()
     everything = ((1 << 2048) - 1) // 3  # every other entry
@@ -291,7 +291,7 @@ def test_with_ten_million_holes_and_all_deltas_that_may_be_a_cursor_loads_at_onc
     assert (found.mark, found.holes) == (cursor.mark, cursor.holes)
 
 
-def test_cumulative_acknowledgements_do_not_look_at_every_batch() -> None:
+def test_cumulative_acknowledgements_do_not_visit_every_batch() -> None:
     cursor = new_cursor()
     for offset in range(100_000, 140_000):
         cursor.acknowledge_part(offset, [1], 70)
@@ -325,7 +325,7 @@ def test_an_acknowledgement_set_is_bounded_by_its_batch() -> None:
     assert len(cursor.take_delta()) < 70
 
 
-def test_an_entry_of_a_single_message_keeps_no_set() -> None:
+def test_an_entry_of_a_single_message_stores_no_ack_set() -> None:
     cursor = new_cursor(0, BatchesOf(1))
     assert cursor.acknowledge_part(3, [-1], 1) == 1
     assert not cursor.batches
@@ -347,7 +347,7 @@ def test_partly_acknowledged_batches_have_a_limit(monkeypatch: pytest.MonkeyPatc
     assert cursor.acknowledge_part(5, [1], 70) == 1
 
 
-def test_a_tally_of_another_state_is_not_believed() -> None:
+def test_a_tally_of_another_state_is_ignored() -> None:
     cursor = new_cursor()
     base = cursor.take_snapshot()
     cursor.acknowledge(3)
@@ -361,7 +361,7 @@ def test_a_tally_of_another_state_is_not_believed() -> None:
     assert lost.open_tally(10) == (9 * 70, 9 * 70)
 
 
-def test_a_cursor_from_before_tallies_is_counted_when_somebody_asks() -> None:
+def test_a_cursor_without_a_tally_is_counted_on_request() -> None:
     base = bytes.fromhex("01 03 02 7b7d 01 00 02 02 05 01 01 01 00")
     delta = bytes.fromhex("01 01 14 03 03 09 01 05")
     found = load(StoredValue(base, [delta]), PlainCounts())
@@ -370,7 +370,7 @@ def test_a_cursor_from_before_tallies_is_counted_when_somebody_asks() -> None:
     assert found.open_tally(30) == (messages - 8, size)  # of the ten messages in entry 9, two are open
 
 
-def test_while_entries_are_counted_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tally_is_reported_while_entries_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlainCounts, "is_complete", False)
     cursor = new_cursor()
     assert cursor.open_tally(10) is None
@@ -393,7 +393,7 @@ def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch: pytest.MonkeyPa
     assert loaded(store).holes == cursor.holes
 
 
-def test_answers_wait_for_what_was_acknowledged_before() -> None:
+def test_answers_wait_for_earlier_acknowledgements() -> None:
     store = MemoryStore()
     cursor = new_cursor()
     writer = CursorWriter(cursor, store, "k")
@@ -469,7 +469,7 @@ def test_a_reader_cursor_writes_nothing() -> None:
         (50, [60], 0, 10, (10, [])),
     ],
 )
-def test_a_loaded_cursor_is_fitted_to_what_exists(
+def test_a_loaded_cursor_is_limited_to_existing_entries(
     mark: int, holes: list[int], start: int, end: int, expected: tuple[int, list[int]]
 ) -> None:
     cursor = new_cursor(mark)
@@ -481,7 +481,7 @@ def test_a_loaded_cursor_is_fitted_to_what_exists(
     assert not cursor.batches
 
 
-def test_damage_is_named() -> None:
+def test_damaged_cursors_are_named() -> None:
     good = new_cursor(7).take_snapshot()
     for value in (
         StoredValue(b"", []),
@@ -495,7 +495,7 @@ def test_damage_is_named() -> None:
             Cursor.load(value, "cursor of s", BatchesOf())
 
 
-def test_java_bit_sets() -> None:
+def test_bit_sets_equal_those_of_java() -> None:
     # Recorded: 5 messages with #1 acknowledged, then #3; 70 messages acknowledged up to #65.
     assert bits_from_words([29], 5) == 0b11101
     assert words_from_bits(0b10101) == [21]
@@ -505,7 +505,7 @@ def test_java_bit_sets() -> None:
     assert bits_from_words([-(1 << 63)], 64) == 1 << 63
 
 
-def test_properties_are_json() -> None:
+def test_properties_are_stored_as_json() -> None:
     cursor = new_cursor(0, properties={"ä": "ö"})
     assert load(StoredValue(cursor.take_snapshot(), [])).properties == json.loads('{"ä": "ö"}')
 
@@ -537,7 +537,7 @@ class FarCounts(BatchesOf):
         return super().held(offsets, start, stop)
 
 
-def test_what_is_acknowledged_holds_whether_it_can_be_counted_or_not() -> None:
+def test_acknowledgements_hold_even_if_entries_cannot_be_counted() -> None:
     for seed in range(50):
         random, counts, store = Random(seed), FarCounts(), MemoryStore()
         cursor, plain = (Cursor(0, counts=each, durable=True) for each in (counts, BatchesOf()))
@@ -560,7 +560,7 @@ def test_what_is_acknowledged_holds_whether_it_can_be_counted_or_not() -> None:
             assert found.open_tally(END) == plain.open_tally(END)
 
 
-def test_that_nothing_older_is_wanted_is_kept_whether_entries_can_be_counted_or_not() -> None:
+def test_the_mark_is_stored_even_if_entries_cannot_be_counted() -> None:
     for is_behind in (False, True):
         for is_away in (False, True):
             counts, store = FarCounts(), MemoryStore()

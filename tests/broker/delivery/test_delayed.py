@@ -66,7 +66,7 @@ def test_a_message_is_not_late_when_the_wall_clock_is_set_forward(
     assert peer.payloads() == [b"late"]
 
 
-def test_entries_that_fall_due_at_one_moment_are_given_out_in_slices(
+def test_entries_due_at_one_moment_are_delivered_in_slices(
     harness: Any, producer: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delayed, "DUE_AT_ONCE_MAX", 10)
@@ -91,7 +91,7 @@ def test_exclusive_consumers_do_not_wait_for_delays(
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 @pytest.mark.parametrize("how", ["skip", "ttl"])
-def test_delayed_messages_that_are_given_up_do_not_come(
+def test_expired_or_skipped_delayed_messages_are_not_delivered(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes], kind: str, how: str
 ) -> None:
     # With Key_Shared this raised in the timer, which then dropped the timers of other topics too.
@@ -122,7 +122,7 @@ def test_delayed_messages_that_are_given_up_do_not_come(
     assert not any(harness.broker.scheduler.failures.values())
 
 
-def test_replayed_and_waiting_messages_that_are_given_up_do_not_come(
+def test_skipped_replayed_messages_are_not_delivered(
     harness: Any, producer: Any, make_entry: Callable[..., bytes]
 ) -> None:
     first, second = harness.peer(), harness.peer()

@@ -37,7 +37,7 @@ def test_nothing_is_sent_before_flow_and_never_more_than_permits(harness: Any, p
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
-def test_a_batch_costs_its_messages_and_may_overshoot(
+def test_a_batch_takes_a_permit_per_message_and_may_exceed_them(
     harness: Any, producer: Any, make_entry: Callable[..., bytes], kind: str
 ) -> None:
     consumer = harness.peer()
@@ -52,7 +52,7 @@ def test_a_batch_costs_its_messages_and_may_overshoot(
     assert consumer.entry_ids() == [2]
 
 
-def test_the_count_comes_from_the_entry_when_it_is_read_from_the_store(
+def test_the_message_count_is_read_from_stored_entries(
     harness: Any, producer: Any, make_entry: Callable[..., bytes]
 ) -> None:
     for sequence_id in range(3):
@@ -63,7 +63,7 @@ def test_the_count_comes_from_the_entry_when_it_is_read_from_the_store(
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
-def test_a_slow_reader_is_waited_for(harness: Any, producer: Any, kind: str) -> None:
+def test_dispatching_waits_for_a_slow_reader(harness: Any, producer: Any, kind: str) -> None:
     consumer = harness.peer()
     consumer.subscribe(TOPIC, kind=kind)
     consumer.writable = False
@@ -115,7 +115,7 @@ def test_large_entries_count_by_their_bytes(
 
 # --- a store that fails to read ---
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
-def test_unreadable_entries_are_not_served_and_tried_again(
+def test_unreadable_entries_are_not_delivered_and_retried(
     harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     producer.publish(3)
@@ -135,7 +135,7 @@ def test_unreadable_entries_are_not_served_and_tried_again(
     assert peer.entry_ids() == [0, 1, 2, 3]
 
 
-def test_an_entry_without_readable_metadata_is_handed_on_as_it_is(harness: Any, producer: Any) -> None:
+def test_an_entry_with_unreadable_metadata_is_delivered_unchanged(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     producer.send(0, b"\x00\x00\x00\x02\xff\xff?")
@@ -146,7 +146,7 @@ def test_an_entry_without_readable_metadata_is_handed_on_as_it_is(harness: Any, 
 # --- failures of our own ---
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_dispatch_that_fails_anywhere_forgets_nothing(
+def test_a_failing_dispatch_loses_no_message(
     make_harness: Any, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int
 ) -> None:
     """Reading, looking into an entry and sending fail now and then, by a bug: nothing is lost or halted."""
@@ -225,7 +225,7 @@ def entry_of(sequence_id: int, **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
-def test_what_was_to_come_again_comes_by_itself_after_a_failure(
+def test_pending_redeliveries_resume_after_a_failure(
     harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     consumer = harness.peer()

@@ -35,7 +35,9 @@ STICKY = {"keySharedMode": pb.STICKY}
         ({"ordering_key": b""}, b""),
     ],
 )
-def test_sticky_keys(make_entry: Callable[..., bytes], fields: dict[str, Any], expected: bytes) -> None:
+def test_sticky_keys_are_read_from_the_metadata(
+    make_entry: Callable[..., bytes], fields: dict[str, Any], expected: bytes
+) -> None:
     assert sticky_key(peek_entry(make_entry(**fields))) == expected
 
 
@@ -89,7 +91,7 @@ def owner_of(keys: list[str], *names: str) -> dict[str, str]:
 KEYS = [f"key-{n}" for n in range(40)]
 
 
-def test_keys_go_to_the_predicted_consumers(keyed: Keyed) -> None:
+def test_keys_go_to_the_consumers_of_the_documented_hash(keyed: Keyed) -> None:
     peers = {name: keyed.consumer(name) for name in ("alpha", "beta")}
     keyed.publish(*KEYS)
     owners = owner_of(KEYS, "alpha", "beta")
@@ -109,9 +111,7 @@ def test_a_consumer_without_permits_holds_up_only_its_own_keys(keyed: Keyed) -> 
 
 
 @pytest.mark.parametrize("acknowledged", [19, 20, 21, 60])
-def test_what_was_acknowledged_in_the_line_does_not_hold_up_what_stands_behind_it(
-    keyed: Keyed, acknowledged: int
-) -> None:
+def test_acknowledged_entries_do_not_block_later_ones_of_their_key(keyed: Keyed, acknowledged: int) -> None:
     """A reconnected consumer acknowledges its earlier entries; its new connection has no permits yet."""
     back, _ = keyed.consumer("alpha", permits=0), keyed.consumer("beta")
     owners = owner_of(KEYS, "alpha", "beta")
@@ -123,7 +123,7 @@ def test_what_was_acknowledged_in_the_line_does_not_hold_up_what_stands_behind_i
     assert entries(back) == list(range(acknowledged, 100))
 
 
-def test_slots_that_move_wait_for_the_old_owner(keyed: Keyed) -> None:
+def test_moved_slots_wait_for_their_old_consumer(keyed: Keyed) -> None:
     old = keyed.consumer("alpha")
     keyed.publish(*KEYS)
     assert len(entries(old)) == len(KEYS)
@@ -163,7 +163,7 @@ def test_sticky_ranges_and_slots_without_an_owner(keyed: Keyed) -> None:
     assert entries(high) == [0]
 
 
-def test_modes_do_not_mix(keyed: Keyed, harness: Any) -> None:
+def test_consumers_of_different_modes_are_refused(keyed: Keyed, harness: Any) -> None:
     keyed.consumer("a")
     peer = harness.peer()
     meta = {**STICKY, "hashRanges": [pb.IntRange(start=0, end=5)]}
@@ -173,7 +173,7 @@ def test_modes_do_not_mix(keyed: Keyed, harness: Any) -> None:
     assert frame.command.error.error == pb.ConsumerBusy
 
 
-def test_auto_split_when_the_ring_is_off(
+def test_auto_split_applies_without_the_hash_ring(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
 ) -> None:
     keyed = Keyed(make_harness(key_shared_consistent_hashing=False), make_entry)
@@ -182,7 +182,7 @@ def test_auto_split_when_the_ring_is_off(
     assert (entries(first), entries(second)) == ([0], [1])
 
 
-def test_look_ahead_is_bounded(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_held_for_blocked_keys_are_bounded(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", 5)
     stuck = keyed.consumer("alpha", permits=0)
     going = keyed.consumer("beta")
@@ -210,7 +210,7 @@ def test_delayed_messages_keep_their_slot(keyed: Keyed, harness: Any, make_entry
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_order_by_key_while_consumers_come_and_go(keyed: Keyed, seed: int) -> None:
+def test_each_keys_order_holds_while_consumers_join_and_leave(keyed: Keyed, seed: int) -> None:
     """A key's entries are first delivered in order, and never to two consumers at the same time."""
     source = random.Random(seed)
     peers: dict[str, Any] = {}

@@ -142,7 +142,7 @@ def test_neighbouring_bitmaps_are_written_and_read_in_one_go() -> None:
         RangeSet.decode(RecordReader(bytes(out[:500]), "test"))
 
 
-def test_removing_far_beyond_the_end_costs_what_is_there() -> None:
+def test_removing_beyond_the_end_costs_only_existing_ranges() -> None:
     ranges = RangeSet()
     ranges.add_all((5, 3000, 70_000))
     assert ranges.remove_range(6, 1 << 60) == 2
@@ -150,7 +150,7 @@ def test_removing_far_beyond_the_end_costs_what_is_there() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
-def test_damage_is_named(cut: int) -> None:
+def test_damaged_ranges_are_named(cut: int) -> None:
     ranges = RangeSet()
     ranges.add_range(5, 900)
     ranges.add(5000)

@@ -32,7 +32,7 @@ def brute_force_ring(names: list[tuple[Named, int]]) -> dict[int, Named]:
     return ring
 
 
-def test_the_ring_is_the_documented_one() -> None:
+def test_the_hash_ring_is_the_documented_one() -> None:
     alpha, beta, beta_again, gamma = (Named(name) for name in ("alpha", "beta", "beta", "gamma"))
     selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
     for consumer in (alpha, beta, beta_again, gamma):
@@ -71,7 +71,7 @@ def test_ranges_cover_every_slot_once_after_each_change_of_consumers(make: Calla
             assert selector.select(slot) is covered[slot], (step, slot)
 
 
-def test_removal_gives_back_what_a_newcomer_took() -> None:
+def test_removing_a_consumer_restores_the_earlier_ranges() -> None:
     selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
     first, second = Named("a"), Named("b")
     selector.add(first)
@@ -82,7 +82,7 @@ def test_removal_gives_back_what_a_newcomer_took() -> None:
     assert selector.ranges()[first] == before == [(1, SLOTS - 1)]
 
 
-def test_auto_split_halves_the_largest_range_and_gives_away_the_lower_half() -> None:
+def test_auto_split_gives_a_new_consumer_the_lower_half_of_the_largest_range() -> None:
     selector: AutoSplitSelector[Named] = AutoSplitSelector()
     a, b, c = Named("a"), Named("b"), Named("c")
     for consumer in (a, b, c):

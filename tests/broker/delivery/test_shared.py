@@ -15,7 +15,7 @@ TOPIC = "persistent://public/default/t"
 Command = pb.BaseCommand
 
 
-def test_shared_consumers_take_turns(harness: Any, producer: Any) -> None:
+def test_shared_consumers_receive_in_turn(harness: Any, producer: Any) -> None:
     peers = [harness.peer() for _ in range(3)]
     for peer in peers:
         peer.subscribe(TOPIC, kind="Shared")
@@ -38,7 +38,7 @@ def test_a_backlog_is_handed_out_in_turns_of_twenty(harness: Any, producer: Any)
     assert peer.entry_ids(2) == [*range(20, 40), *range(60, 80)]
 
 
-def test_the_better_priority_is_served_while_it_has_permits(harness: Any, producer: Any) -> None:
+def test_the_highest_priority_receives_while_it_has_permits(harness: Any, producer: Any) -> None:
     good, spare = harness.peer(), harness.peer()
     spare.subscribe(TOPIC, kind="Shared", priority_level=1)
     good.subscribe(TOPIC, kind="Shared", permits=2)
@@ -46,7 +46,7 @@ def test_the_better_priority_is_served_while_it_has_permits(harness: Any, produc
     assert (good.entry_ids(), spare.entry_ids()) == ([0, 1], [2, 3])
 
 
-def test_negative_acknowledgements_come_again_first_with_their_count(harness: Any, producer: Any) -> None:
+def test_refused_messages_are_redelivered_first_with_their_count(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared", permits=3)
     producer.publish(5)
@@ -61,7 +61,7 @@ def test_negative_acknowledgements_come_again_first_with_their_count(harness: An
     assert counts == {0: 2, 1: 1, 2: 2, 3: 1, 4: 1}
 
 
-def test_what_a_lost_consumer_held_goes_to_the_others_uncounted(harness: Any, producer: Any) -> None:
+def test_messages_of_a_lost_consumer_go_to_others_without_a_count(harness: Any, producer: Any) -> None:
     lost, other = harness.peer(), harness.peer()
     lost.subscribe(TOPIC, kind="Shared")
     other.subscribe(TOPIC, kind="Shared")
@@ -115,7 +115,7 @@ def test_unacknowledged_messages_block_a_subscription(make_harness: Callable[...
     assert two.entry_ids()
 
 
-def test_partly_acknowledged_batches_carry_what_is_open(
+def test_redelivered_batches_name_their_open_messages(
     harness: Any, producer: Any, make_entry: Callable[..., bytes]
 ) -> None:
     peer = harness.peer()
@@ -150,7 +150,7 @@ def test_redelivery_counts_end_with_the_last_consumer(harness: Any, producer: An
     assert [m.redelivery_count for m in peer.messages()] == [0]
 
 
-def test_nothing_is_lost_or_doubled_when_consumers_come_and_go(harness: Any, producer: Any) -> None:
+def test_no_message_is_lost_or_doubled_when_consumers_join_and_leave(harness: Any, producer: Any) -> None:
     acked: Counter[int] = Counter()
     published = 0
     for round_number in range(12):

@@ -52,7 +52,7 @@ def active_changes(peer: Any) -> list[bool]:
     return [f.command.active_consumer_change.is_active for f in peer.take(Command.ACTIVE_CONSUMER_CHANGE)]
 
 
-def test_failover_on_a_partition_goes_by_priority_then_name(harness: Any) -> None:
+def test_failover_on_a_partition_chooses_by_priority_then_name(harness: Any) -> None:
     topic = f"{TOPIC}-partition-0"
     producer = harness.peer()
     producer.producer(topic)
@@ -167,14 +167,14 @@ def test_a_failover_consumer_costs_its_own_points_however_many_there_are(
     assert lines[1] < 2 * lines[0]
 
 
-def test_a_peer_too_old_for_the_notice_gets_none(harness: Any) -> None:
+def test_an_old_client_gets_no_active_consumer_change(harness: Any) -> None:
     peer = harness.peer(version=11)
     peer.subscribe(TOPIC, kind="Failover")
     assert not peer.frames
 
 
 @pytest.mark.parametrize("entries_max", [5, 64, 1000])
-def test_single_messages_go_together_and_nothing_shows_it(
+def test_unbatched_messages_sent_together_arrive_as_if_sent_singly(
     make_harness: Callable[..., Any], make_entry: Any, entries_max: int
 ) -> None:
     harness = make_harness(ledger_entries_max=entries_max)
@@ -218,7 +218,7 @@ def test_single_messages_go_together_and_nothing_shows_it(
     assert consumer.bytes_out == sum(len(sent[at][0]) for at in got)
 
 
-def test_a_peer_that_does_not_read_is_sent_no_more_than_what_was_begun(harness: Any, producer: Any) -> None:
+def test_a_peer_that_does_not_read_gets_only_the_begun_entries(harness: Any, producer: Any) -> None:
     producer.publish(1000)
     consumer = harness.peer()
     write = consumer.write

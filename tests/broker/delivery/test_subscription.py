@@ -25,7 +25,7 @@ def prepared(harness: Any, kind: str = "Exclusive", count: int = 5, permits: int
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
-def test_skipping_forward_under_a_consumer(harness: Any, kind: str) -> None:
+def test_skipped_messages_are_not_delivered_to_a_connected_consumer(harness: Any, kind: str) -> None:
     consumer, subscription = prepared(harness, kind, permits=2)
     assert len(consumer.messages()) == 2
     assert subscription.skip_to(4) == 4
@@ -35,14 +35,14 @@ def test_skipping_forward_under_a_consumer(harness: Any, kind: str) -> None:
     assert subscription.backlog == 1
 
 
-def test_skipping_does_not_go_beyond_what_exists(harness: Any) -> None:
+def test_skipping_ends_at_the_last_message(harness: Any) -> None:
     _, subscription = prepared(harness)
     assert subscription.skip_to(1000) == 5
     assert subscription.cursor.mark == 5
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
-def test_a_reset_forgets_what_was_pending(harness: Any, kind: str) -> None:
+def test_a_reset_clears_the_pending_messages(harness: Any, kind: str) -> None:
     consumer, subscription = prepared(harness, kind)
     consumer.ack((0, 0), (0, 3))
     done: list[Any] = []
@@ -62,7 +62,7 @@ def test_a_subscription_being_deleted_refuses_consumers(harness: Any) -> None:
     assert frame.command.error.error == pb.ServiceNotReady
 
 
-def test_a_type_may_change_without_consumers(harness: Any) -> None:
+def test_the_type_may_change_while_no_consumer_is_connected(harness: Any) -> None:
     consumer, _ = prepared(harness)
     consumer.disconnect()
     for kind in ("Shared", "Key_Shared", "Failover", "Exclusive"):
@@ -72,7 +72,7 @@ def test_a_type_may_change_without_consumers(harness: Any) -> None:
         peer.disconnect()
 
 
-def test_notices_come_when_a_consumer_knows_that_it_is_subscribed(harness: Any) -> None:
+def test_notices_follow_the_answer_to_subscribe(harness: Any) -> None:
     peer = harness.peer()
     harness.auto_poll = False
     peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=2, request_id=1)
@@ -80,7 +80,7 @@ def test_notices_come_when_a_consumer_knows_that_it_is_subscribed(harness: Any) 
     assert [frame.type for frame in peer.frames] == [Command.SUCCESS, Command.ACTIVE_CONSUMER_CHANGE]
 
 
-def test_keys_tell_topics_and_subscriptions_apart() -> None:
+def test_keys_distinguish_topics_and_subscriptions() -> None:
     assert cursor_key("a", "b").startswith(cursor_prefix("a"))
     assert not cursor_key("ab", "c").startswith(cursor_prefix("a"))
     assert type_name(3) == "Key_Shared"

@@ -48,7 +48,9 @@ STRATEGIES = [
 
 
 @pytest.mark.parametrize(("new", "old", "backward", "forward", "full"), STRATEGIES)
-def test_strategies(new: Any, old: Any, backward: bool, forward: bool, full: bool) -> None:
+def test_each_strategy_checks_its_directions(
+    new: Any, old: Any, backward: bool, forward: bool, full: bool
+) -> None:
     for suffix in ("", "_TRANSITIVE"):
         assert fits(new, old, strategy=f"BACKWARD{suffix}") == backward
         assert fits(new, old, strategy=f"FORWARD{suffix}") == forward
@@ -59,14 +61,14 @@ def test_strategies(new: Any, old: Any, backward: bool, forward: bool, full: boo
     assert fits(new, strategy="ALWAYS_INCOMPATIBLE")
 
 
-def test_transitive_strategies_look_at_every_version() -> None:
+def test_transitive_strategies_check_every_version() -> None:
     history = [record(A), record(A, B_DEFAULT)]
     new = record(B, A)
     assert fits(new, *history, strategy="BACKWARD")
     assert not fits(new, *history, strategy="BACKWARD_TRANSITIVE")
 
 
-def test_consumers_only_read() -> None:
+def test_consumers_need_only_read_compatibility() -> None:
     assert fits(record(A), record(A, B), strategy="FORWARD", for_consumer=True)
     assert not fits(record(A, B), record(A), strategy="FORWARD", for_consumer=True)
 
@@ -109,7 +111,7 @@ READING = [
 
 
 @pytest.mark.parametrize(("reader", "writer", "readable"), READING)
-def test_reading(reader: Any, writer: Any, readable: bool) -> None:
+def test_reader_and_writer_types_are_compared(reader: Any, writer: Any, readable: bool) -> None:
     assert fits(record(field("f", reader)), record(field("f", writer))) == readable
 
 
@@ -118,7 +120,7 @@ def test_malformed_records_do_not_fit(fields: Any) -> None:
     assert not fits({"type": "record", "name": "R", "fields": fields}, record(A))
 
 
-def test_recursive_records_end() -> None:
+def test_recursive_records_are_compared_in_finite_time() -> None:
     node = {"type": "record", "name": "Node", "fields": [field("next", ["null", "Node"], default=None)]}
     assert fits(node, node, strategy="FULL")
 
@@ -130,21 +132,21 @@ def test_a_schema_nested_without_end_is_refused() -> None:
     assert not fits(record(field("f", deep)), record(field("f", deep)))
 
 
-def test_what_is_no_json_does_not_fit() -> None:
+def test_invalid_json_does_not_fit() -> None:
     good = avro(record(A))
     with pytest.raises(Refused, match="no JSON"):
         check_compatible(pb.Schema(name="", schema_data=b"{", type=pb.Schema.Avro), [good], "FULL")
     check_compatible(good, [pb.Schema(name="", schema_data=b"{", type=pb.Schema.Avro)], "FULL")
 
 
-def test_types_do_not_change() -> None:
+def test_a_schemas_type_cannot_change() -> None:
     text = pb.Schema(name="", schema_data=b"", type=pb.Schema.String)
     with pytest.raises(Refused, match="exists schema type AVRO, new schema type STRING"):
         check_compatible(text, [avro(record(A))], "BACKWARD")
     check_compatible(text, [text], "FULL")
 
 
-def test_same() -> None:
+def test_equal_schemas_are_recognised() -> None:
     spaced = pb.Schema(name="x", schema_data=json.dumps(record(A), indent=4).encode(), type=pb.Schema.Avro)
     assert same_schema(spaced, avro(record(A)))
     assert not same_schema(spaced, avro(record(A, B)))
@@ -200,7 +202,7 @@ def protobuf(name: str) -> pb.Schema:
     return pb.Schema(name="", type=pb.Schema.ProtobufNative, schema_data=data.encode())
 
 
-def test_the_root_message_of_protobuf_stays() -> None:
+def test_the_root_message_of_protobuf_cannot_change() -> None:
     check_compatible(protobuf("a.B"), [protobuf("a.B")], "FULL")
     with pytest.raises(Refused, match=r"the root message was a\.B and is a\.C"):
         check_compatible(protobuf("a.C"), [protobuf("a.B")], "BACKWARD")
@@ -226,7 +228,7 @@ DEFINITIONS = [
 
 
 @pytest.mark.parametrize(("kind", "data", "valid"), DEFINITIONS)
-def test_definitions(kind: Any, data: bytes, valid: bool) -> None:
+def test_definitions_are_checked(kind: Any, data: bytes, valid: bool) -> None:
     schema = pb.Schema(name="", type=kind, schema_data=data)
     if valid:
         check_definition(schema)
@@ -235,7 +237,7 @@ def test_definitions(kind: Any, data: bytes, valid: bool) -> None:
             check_definition(schema)
 
 
-def test_definitions_of_pairs_and_protobuf() -> None:
+def test_definitions_of_pairs_and_protobuf_are_checked() -> None:
     check_definition(protobuf("a.B"))
     broken = pair("avro_int|string|INLINE")
     broken.schema_data = broken.schema_data.replace(b'"int"', b'"not"')
@@ -247,7 +249,7 @@ def test_definitions_of_pairs_and_protobuf() -> None:
         check_definition(cut)
 
 
-def test_old_style_json_gives_way_to_avro() -> None:
+def test_old_style_json_can_be_replaced_by_avro() -> None:
     old = pb.Schema(name="", type=pb.Schema.Json, schema_data=b'{"type": "object", "properties": {}}')
     new = pb.Schema(name="", type=pb.Schema.Json, schema_data=json.dumps(record(A)).encode())
     check_compatible(new, [old], "FULL")
@@ -268,7 +270,7 @@ def test_old_style_json_gives_way_to_avro() -> None:
         (b"[1e999]", b"[ 1e999]", True),
     ],
 )
-def test_what_schemas_mean(left: bytes, right: bytes, same: bool) -> None:
+def test_schemas_are_equal_regardless_of_their_formatting(left: bytes, right: bytes, same: bool) -> None:
     one, other = (pb.Schema(name="", schema_data=each, type=pb.Schema.Avro) for each in (left, right))
     assert same_schema(one, other) == same
     assert (meaning(one) == meaning(other)) == same

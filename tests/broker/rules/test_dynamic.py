@@ -27,7 +27,7 @@ def change(harness: Any, name: str, text: str | None) -> None:
     harness.advance(1)
 
 
-def test_each_name_is_a_setting_of_its_own() -> None:
+def test_each_name_changes_one_setting() -> None:
     fields = {one.field for one in DYNAMIC.values()}
     assert len(fields) == len(DYNAMIC)
     settings = BrokerSettings(memory=True)
@@ -39,7 +39,7 @@ def test_each_name_is_a_setting_of_its_own() -> None:
         assert one.read(text) == value, name
 
 
-def test_it_is_in_force_at_once_kept_and_given_back(make_harness: Callable[..., Any]) -> None:
+def test_a_setting_applies_at_once_is_kept_and_is_removable(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(retention_minutes=5)
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -61,7 +61,7 @@ def test_it_is_in_force_at_once_kept_and_given_back(make_harness: Callable[..., 
     assert policies(harness).unacked_messages_per_consumer_max == 7
 
 
-def test_what_a_policy_says_goes_before(make_harness: Callable[..., Any]) -> None:
+def test_policies_override_dynamic_settings(make_harness: Callable[..., Any]) -> None:
     harness = make_harness()
     namespaces = harness.broker.namespaces
     namespaces.set_policy("public", "default", "message_ttl_in_seconds", 100)
@@ -80,7 +80,7 @@ def test_what_a_policy_says_goes_before(make_harness: Callable[..., Any]) -> Non
 @pytest.mark.parametrize(
     "name", ["brokerPublisherThrottlingMaxMessageRate", "maxPublishRatePerTopicInMessages"]
 )
-def test_rates_of_topics_that_are_written(
+def test_changed_publish_rates_apply_to_loaded_topics(
     make_harness: Callable[..., Any], make_entry: Callable[..., bytes], name: str
 ) -> None:
     harness = make_harness()
@@ -101,7 +101,7 @@ def test_rates_of_topics_that_are_written(
     taken += len(peer.receipts())
     assert taken < 400
     change(harness, name, None)
-    harness.advance(2)  # nobody waits for the end of what was overdrawn under the old rate
+    harness.advance(2)  # the debt under the old rate is dropped
     assert len(peer.receipts()) == 600 - taken
     publish(100)
     harness.advance(1)
@@ -116,7 +116,7 @@ def test_rates_of_topics_that_are_written(
         "dispatchThrottlingRatePerSubscriptionInMsg",
     ],
 )
-def test_rates_of_topics_that_are_read(make_harness: Callable[..., Any], name: str) -> None:
+def test_changed_dispatch_rates_apply_to_loaded_topics(make_harness: Callable[..., Any], name: str) -> None:
     harness = make_harness()
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -132,7 +132,7 @@ def test_rates_of_topics_that_are_read(make_harness: Callable[..., Any], name: s
     assert len(peer.messages()) == 100 - early
 
 
-def test_backlog_that_may_be_given_up_now(make_harness: Callable[..., Any]) -> None:
+def test_a_shorter_ttl_expires_the_backlog_of_unused_topics(make_harness: Callable[..., Any]) -> None:
     """A shorter TTL applies to topics that were not used since the change."""
     harness = make_harness()
     peer = harness.peer()
@@ -163,7 +163,7 @@ def test_backlog_that_may_be_given_up_now(make_harness: Callable[..., Any]) -> N
         ("managedLedgerOffloadDeletionLagMs", "9" * 400, "offload_deletion_lag_seconds"),
     ],
 )
-def test_what_is_refused(make_harness: Callable[..., Any], name: str, text: str, told: str) -> None:
+def test_bad_settings_are_refused(make_harness: Callable[..., Any], name: str, text: str, told: str) -> None:
     harness = make_harness()
     before = harness.broker.dynamic.current
     with pytest.raises(RuleViolation, match=told):
@@ -177,9 +177,7 @@ def test_what_is_refused(make_harness: Callable[..., Any], name: str, text: str,
 
 @pytest.mark.parametrize("digits", [19, 20, 400])
 @pytest.mark.parametrize("name", sorted(DYNAMIC))
-def test_a_number_is_refused_or_the_broker_lives_with_it(
-    make_harness: Callable[..., Any], name: str, digits: int
-) -> None:
+def test_huge_numbers_are_refused_or_safe(make_harness: Callable[..., Any], name: str, digits: int) -> None:
     """One that was kept, and that arithmetic cannot do with, would stand in the way of every start."""
     harness = make_harness()
     harness.peer().producer(TOPIC)
@@ -197,9 +195,7 @@ def test_a_number_is_refused_or_the_broker_lives_with_it(
     assert not any(harness.broker.scheduler.failures.values())
 
 
-def test_a_name_that_an_older_version_does_not_know_is_no_reason_not_to_start(
-    make_harness: Callable[..., Any],
-) -> None:
+def test_an_unknown_stored_setting_does_not_stop_the_start(make_harness: Callable[..., Any]) -> None:
     harness = make_harness()
     harness.store.put("dynamic-configuration/fromTheFuture", b"1")
     harness.store.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"3")
@@ -213,10 +209,10 @@ def test_a_name_that_an_older_version_does_not_know_is_no_reason_not_to_start(
 
 
 @pytest.mark.parametrize("mended", ["-1", None])
-def test_nothing_is_deleted_by_rules_while_a_setting_cannot_be_in_force(
+def test_rules_delete_nothing_while_a_setting_is_unusable(
     make_harness: Callable[..., Any], mended: str | None
 ) -> None:
-    """What another version wrote, or what does not go with the start's settings: it may have said "keep"."""
+    """A value stored by another version, or in conflict with the start settings, may have meant "keep"."""
     harness = make_harness(retention_minutes=0)
     harness.store.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"for ever")
     harness.restart()
@@ -229,7 +225,7 @@ def test_nothing_is_deleted_by_rules_while_a_setting_cannot_be_in_force(
     assert not harness.broker.dynamic.lost
 
 
-def test_nothing_is_deleted_by_rules_while_damage_has_taken_a_setting(
+def test_rules_delete_nothing_while_a_setting_is_lost_to_damage(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = make_harness(retention_minutes=1)

@@ -64,7 +64,7 @@ def test_everything_is_read_back_from_the_store(store: MemoryStore, namespaces: 
     assert again.topic_policies(TopicName.parse("acme/shop/other")).message_ttl_seconds == 7
 
 
-def test_done_is_called_when_kept(store: MemoryStore, namespaces: NamespaceRegistry) -> None:
+def test_done_is_called_when_the_change_is_durable(store: MemoryStore, namespaces: NamespaceRegistry) -> None:
     store.poll()
     seen: list[object] = []
     namespaces.create_tenant("acme", {"allowedClusters": ["standalone"]}, seen.append)
@@ -73,7 +73,7 @@ def test_done_is_called_when_kept(store: MemoryStore, namespaces: NamespaceRegis
     assert seen == [None]
 
 
-def test_tenants(namespaces: NamespaceRegistry) -> None:
+def test_tenants_are_created_changed_and_deleted(namespaces: NamespaceRegistry) -> None:
     refused(404, lambda: namespaces.tenant("acme"))
     refused(412, lambda: namespaces.create_tenant("a/b", {"allowedClusters": ["standalone"]}))
     refused(412, lambda: namespaces.create_tenant("..", {"allowedClusters": ["standalone"]}))
@@ -92,12 +92,12 @@ def test_tenants(namespaces: NamespaceRegistry) -> None:
     assert "acme" not in namespaces.tenants()
 
 
-def test_a_tenant_keeps_the_clusters_its_namespaces_use(namespaces: NamespaceRegistry) -> None:
+def test_clusters_used_by_namespaces_cannot_be_removed_from_a_tenant(namespaces: NamespaceRegistry) -> None:
     namespaces.create_cluster("elsewhere", {})
     refused(409, lambda: namespaces.update_tenant("public", {"allowedClusters": ["elsewhere"]}))
 
 
-def test_namespaces(namespaces: NamespaceRegistry) -> None:
+def test_namespaces_are_created_and_deleted(namespaces: NamespaceRegistry) -> None:
     refused(404, lambda: namespaces.create_namespace("nobody", "shop"))
     refused(412, lambda: namespaces.create_namespace("public", "a b"))
     refused(409, lambda: namespaces.create_namespace("public", "default"))
@@ -133,7 +133,7 @@ def test_policies_are_set_and_removed(namespaces: NamespaceRegistry) -> None:
     refused(400, lambda: namespaces.set_policy("public", "default", "max_producer_per_topic", 3))
 
 
-def test_topic_policies(namespaces: NamespaceRegistry) -> None:
+def test_topic_policies_apply_to_all_partitions(namespaces: NamespaceRegistry) -> None:
     topic = TopicName.parse("orders-partition-2")
     namespaces.set_topic_policy(topic, "deduplicationEnabled", True)
     assert namespaces.get_topic_policy(TopicName.parse("orders"), "deduplicationEnabled") is True
@@ -160,7 +160,7 @@ def test_retention_must_exceed_the_backlog_quota(namespaces: NamespaceRegistry) 
     )
 
 
-def test_clusters(namespaces: NamespaceRegistry) -> None:
+def test_clusters_are_created_and_deleted(namespaces: NamespaceRegistry) -> None:
     assert namespaces.cluster("standalone")["brokerServiceUrl"] == SETTINGS.service_url
     refused(404, lambda: namespaces.cluster("mars"))
     namespaces.create_cluster("mars", {"serviceUrl": "http://mars:8080"})
@@ -198,7 +198,7 @@ class Watched(MemoryStore):
         return super().get(key)
 
 
-def test_topics_own_policies_are_read_when_a_topic_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_policies_are_read_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESOLVED_TOPICS_MAX", 2)
     store = Watched()
     first = NamespaceRegistry(store, SETTINGS)

@@ -43,7 +43,7 @@ def method() -> BasicMethod:
 
 
 @pytest.mark.parametrize("user", HASHES)
-def test_hashes_that_other_programs_made(method: BasicMethod, user: str) -> None:
+def test_hashes_of_other_programs_are_verified(method: BasicMethod, user: str) -> None:
     found = method.authenticate(f"{user}:secret".encode(), NOW)
     assert (found.role, found.method, found.expires_at_ms) == (user, "basic", None)
     for wrong in (b"Secret", b"secret ", b"", b"x" * 100, b"secret\0", b"\xff", b"x" * 100_000):
@@ -92,7 +92,7 @@ def test_guessing_takes_a_share_of_the_time_and_does_not_delay_known_users(metho
         ("# nobody", "names no user"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_without_a_hash(text: str, said: str) -> None:
+def test_errors_of_a_file_do_not_show_hashes(text: str, said: str) -> None:
     with pytest.raises(InvalidConfiguration, match="basic_auth") as caught:
         parse_users(text)
     assert said in str(caught.value)
@@ -121,7 +121,7 @@ def test_guesses_at_many_users_take_bounded_memory() -> None:
     assert len(guesses._shown) <= 10_000
 
 
-def test_of_old_hashes_several_passwords_are_right(method: BasicMethod) -> None:
+def test_old_hashes_match_several_passwords(method: BasicMethod) -> None:
     users = {"des": CryptContext(schemes=["des_crypt"]).hash("12345678")}
     method = BasicMethod(users, bytes(32))
     for number in range(120):
@@ -168,7 +168,7 @@ def test_hashing_does_not_block_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert all(name.startswith("geminga-passwords") for name in threads)
 
 
-def test_over_http(method: BasicMethod) -> None:
+def test_passwords_authenticate_http_requests(method: BasicMethod) -> None:
     authentication: Any = Authenticator({"basic": method})
     assert authentication.from_header("Basic YXByMTpzZWNyZXQ=", NOW).role == "apr1"
     for header in ("Basic YXByMTp3cm9uZw==", "Basic !", "Bearer x", None):

@@ -77,7 +77,7 @@ OFFICIAL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("field", sorted(OFFICIAL))
-def test_official_bodies_are_kept_as_they_are(field: str) -> None:
+def test_official_bodies_are_stored_unchanged(field: str) -> None:
     assert check_policy(field, OFFICIAL[field]) == OFFICIAL[field]
 
 
@@ -106,7 +106,7 @@ def test_official_bodies_are_kept_as_they_are(field: str) -> None:
         ("no_such_policy", 1, 400),
     ],
 )
-def test_refusals(field: str, value: Any, status: int) -> None:
+def test_invalid_policies_are_refused_with_their_status(field: str, value: Any, status: int) -> None:
     with pytest.raises(RuleViolation) as caught:
         check_policy(field, value)
     assert STATUS_OF_RULE[caught.value.wrong] == status
@@ -127,14 +127,14 @@ def test_numbers_may_be_given_as_text_everywhere(field: str) -> None:
     assert resolve(SETTINGS, {field: found}) == resolve(SETTINGS, {field: OFFICIAL[field]})
 
 
-def test_blank_text_in_an_object_is_as_good_as_nothing() -> None:
+def test_blank_text_in_an_object_counts_as_null() -> None:
     quota = {"limit": "10240", "limitTime": " ", "policy": "producer_exception"}
     assert check_policy("backlog_quota_map", {"destination_storage": quota})["destination_storage"] == {
         "limit": 10240, "limitSize": 10240, "limitTime": -1, "policy": "producer_exception",
     }  # fmt: skip
 
 
-def test_every_check_survives_any_json() -> None:
+def test_any_json_is_accepted_or_refused() -> None:
     junk: list[Any] = [None, True, 0, -1, 1.5, "x", [], [1], {}, {"a": None}, {"standalone": 3}, [["a"]]]
     statuses = set()
     for field in FIELDS:
@@ -161,7 +161,7 @@ def test_bundles_cover_the_hash_range() -> None:
         bundle_ranges(0)
 
 
-def test_broker_settings_hold_where_nothing_is_set() -> None:
+def test_broker_settings_apply_without_policies() -> None:
     found = resolve(SETTINGS, {})
     assert found.retention_minutes == SETTINGS.retention_minutes
     assert found.auto_create_topics
@@ -192,12 +192,12 @@ def test_the_namespace_wins_over_the_broker_and_the_topic_over_both() -> None:
     assert found.inactive_topic_seconds == 3600
 
 
-def test_rates_of_other_clusters_do_not_count() -> None:
+def test_rates_of_other_clusters_are_ignored() -> None:
     rates = {"topicDispatchRate": {"elsewhere": {"dispatchThrottlingRateInMsg": 1}}}
     assert resolve(SETTINGS, rates).dispatch_rate == ThrottleRate()
 
 
-def test_the_age_quota_is_apart_from_the_size_quota() -> None:
+def test_age_and_size_quota_are_independent() -> None:
     quotas = check_policy(
         "backlog_quota_map", {"message_age": {"limitTime": 60, "policy": "consumer_backlog_eviction"}}
     )
@@ -207,6 +207,6 @@ def test_the_age_quota_is_apart_from_the_size_quota() -> None:
     assert found.backlog_quota_bytes == -1
 
 
-def test_broken_rules_pickle_and_read_well() -> None:
+def test_rule_violations_can_be_pickled_and_have_a_message() -> None:
     error = pickle.loads(pickle.dumps(RuleViolation(InvalidRequest.IN_THE_WAY, "exists")))
     assert (error.wrong, str(error)) == (InvalidRequest.IN_THE_WAY, "exists")

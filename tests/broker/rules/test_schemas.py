@@ -59,13 +59,13 @@ def test_partitions_share_their_schemas(harness: Any) -> None:
 
 
 @pytest.mark.parametrize("schema", [STRING, record("a", REQUIRED)])
-def test_what_does_not_fit_is_refused(harness: Any, schema: pb.Schema) -> None:
+def test_incompatible_schemas_are_refused(harness: Any, schema: pb.Schema) -> None:
     produce(harness, record("a"))
     assert produce(harness, schema).error.error == pb.IncompatibleSchema
     assert len(harness.broker.schemas.versions(NAME)) == 1
 
 
-def test_bytes_are_a_schema_where_a_client_says_so(harness: Any) -> None:
+def test_bytes_are_registered_if_a_client_sends_their_type(harness: Any) -> None:
     """As Go's BytesSchema does: recorded from Apache Pulsar 4.0.4."""
     nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)  # type: ignore[arg-type]
     assert produce(harness, None).producer_success.schema_version == b""
@@ -79,7 +79,7 @@ def test_bytes_are_a_schema_where_a_client_says_so(harness: Any) -> None:
     assert [schema.type for schema in harness.broker.schemas.versions(NAME)] == [BYTES, BYTES]
 
 
-def test_bytes_do_not_follow_another_schema(harness: Any) -> None:
+def test_bytes_cannot_replace_another_schema(harness: Any) -> None:
     nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)  # type: ignore[arg-type]
     assert produce(harness, STRING).producer_success.schema_version == V0
     assert produce(harness, nothing).error.error == pb.IncompatibleSchema
@@ -113,7 +113,7 @@ def subscribe(harness: Any, schema: pb.Schema, subscription: str) -> int:
     return int(frame.type)
 
 
-def test_consumers_schemas(harness: Any) -> None:
+def test_consumers_schemas_are_checked_and_registered(harness: Any) -> None:
     ok, error = pb.BaseCommand.SUCCESS, pb.BaseCommand.ERROR
     automatic = pb.Schema(name="AutoConsume", schema_data=b"", type=pb.Schema.AutoConsume)
     assert subscribe(harness, automatic, "auto") == ok
@@ -126,7 +126,7 @@ def test_consumers_schemas(harness: Any) -> None:
     assert len(harness.broker.schemas.versions(NAME)) == 1
 
 
-def test_asking_for_schemas(harness: Any) -> None:
+def test_schemas_are_returned_by_version(harness: Any) -> None:
     peer = harness.peer()
 
     def ask(**fields: Any) -> Any:
@@ -145,7 +145,7 @@ def test_asking_for_schemas(harness: Any) -> None:
     assert bad.error_code == pb.InvalidTopicName
 
 
-def test_get_or_create(harness: Any) -> None:
+def test_get_or_create_returns_or_registers_a_version(harness: Any) -> None:
     peer = harness.peer()
 
     def ask(schema: pb.Schema, topic: str = TOPIC) -> Any:
@@ -191,9 +191,7 @@ def letters(number: int) -> str:
     return "".join(chr(97 + bit) for bit in range(8) if number + 1 >> bit & 1)
 
 
-def test_a_known_schema_is_neither_read_nor_parsed_again(
-    harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_known_schema_is_not_read_or_parsed_again(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     produce(harness, record("a"))
     produce(harness, record("a", "b"))
     monkeypatch.setattr("geminga.broker.rules.schemas.meaning", None)
@@ -213,7 +211,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[pb.Schema]:
     return found
 
 
-def test_a_new_version_does_not_cost_the_parsing_of_all_before(harness: Any, read: list[pb.Schema]) -> None:
+def test_a_new_version_does_not_parse_all_earlier_ones(harness: Any, read: list[pb.Schema]) -> None:
     """Each version was compared with each by parsing both: 10,000 took an hour, and 0.7 s each in the end."""
     for number in range(100):
         assert harness.broker.schemas.put(NAME, record(*letters(number)), auto_update=True) == number
@@ -258,7 +256,7 @@ def test_a_producer_waits_for_the_versions_to_be_read(harness: Any, read: list[p
     assert schemas.reading(str(NAME), record("new"), lambda: True) is None
 
 
-def test_what_is_kept_of_schemas_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_schemas_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.broker.rules.schemas.PARSED_BYTES_MAX", 2_000)
     schemas = harness.broker.schemas
     names = [TopicName.parse(f"t{number}") for number in range(10)]
@@ -272,7 +270,7 @@ def test_what_is_kept_of_schemas_is_bounded(harness: Any, monkeypatch: pytest.Mo
     assert schemas.versions(names[-1]) == []
 
 
-def test_damage_is_named(harness: Any, make_harness: Callable[..., Any]) -> None:
+def test_damaged_schemas_are_named(harness: Any, make_harness: Callable[..., Any]) -> None:
     harness.store.put(schema_key(NAME), b"\x05abcde")
     with pytest.raises(StoreDamaged, match="version 0 is no schema"):
         harness.broker.schemas.versions(NAME)
@@ -280,7 +278,7 @@ def test_damage_is_named(harness: Any, make_harness: Callable[..., Any]) -> None
 
 @pytest.mark.parametrize("for_consumer", [False, True])
 @pytest.mark.parametrize("fits", [False, True])
-def test_whether_a_schema_fits_all_versions_is_found_out_in_slices(
+def test_transitive_checks_run_in_slices(
     harness: Any, monkeypatch: pytest.MonkeyPatch, fits: bool, for_consumer: bool
 ) -> None:
     namespaces, schemas = harness.broker.namespaces, harness.broker.schemas
@@ -313,7 +311,7 @@ def test_whether_a_schema_fits_all_versions_is_found_out_in_slices(
     add(NAME, policies, record({"name": "must", "type": "int"}))
 
 
-def test_the_numbers_of_deleted_versions_are_not_given_again(harness: Any) -> None:
+def test_numbers_of_deleted_versions_are_not_reused(harness: Any) -> None:
     """Messages refer to version numbers: a reused number would decode old messages with a new schema."""
     schemas, done = harness.broker.schemas, list[Any]()
     assert (schemas.retire(NAME, done.append), schemas.versions(NAME)) == (0, [])

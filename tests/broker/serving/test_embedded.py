@@ -25,7 +25,7 @@ from geminga.errors import (
 from geminga.ids import MessageId
 
 
-def test_ready_fast_and_named() -> None:
+def test_a_broker_starts_fast_and_has_addresses() -> None:
     began = time.process_time()
     with embedded() as broker:
         took = time.process_time() - began
@@ -45,7 +45,7 @@ def test_the_web_server_comes_with_its_first_request() -> None:
             assert b"pulsar_topics_count" in answer.read()
 
 
-def test_no_web_server() -> None:
+def test_a_broker_can_run_without_a_web_server() -> None:
     with embedded(web_port=None) as broker:
         assert broker.admin_url == ""
 
@@ -74,7 +74,7 @@ def test_errors_reach_the_caller(tmp_path: Path) -> None:
         ("x" * 300, StoreError, "cannot be made: File name too long"),
     ],
 )
-def test_a_folder_that_cannot_be_one(folder: Any, expected: type[Exception], message: str) -> None:
+def test_an_unusable_folder_is_refused(folder: Any, expected: type[Exception], message: str) -> None:
     with pytest.raises(expected, match=message):
         embedded(folder)
 
@@ -97,9 +97,7 @@ def test_a_catalog_with_a_damaged_page_is_rebuilt_at_the_start(tmp_path: Path) -
             assert [reader.read_next(30_000).data() for _ in values] == values
 
 
-def test_a_catalog_that_proves_damaged_while_the_broker_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_damaged_at_the_start_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.ledger.catalog.CHECKED_BYTES_MAX", 0)
     with embedded(tmp_path, web_port=None) as broker:
         broker.client().create_producer("t").send(b"kept")
@@ -111,19 +109,19 @@ def test_a_catalog_that_proves_damaged_while_the_broker_starts(
         assert client.create_reader("t", MessageId.earliest).read_next(30_000).data() == b"kept"
 
 
-def test_several_at_once() -> None:
+def test_several_brokers_run_at_once() -> None:
     with embedded() as first, embedded() as second:
         assert first.service_url != second.service_url
 
 
-def test_closed_brokers_give_no_client() -> None:
+def test_a_closed_broker_creates_no_client() -> None:
     broker = embedded()
     broker.close()
     with pytest.raises(AlreadyClosed):
         broker.client()
 
 
-def test_it_can_be_dropped_and_collected() -> None:
+def test_a_dropped_broker_is_garbage_collected() -> None:
     broker = embedded(web_port=None)
     broker.close()
     del broker
@@ -131,7 +129,7 @@ def test_it_can_be_dropped_and_collected() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_leaves_it_alone(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_close_the_broker(tmp_path: Path) -> None:
     program = f"""
 import os, socket
 from geminga.broker.serving.embedded import embedded
@@ -148,7 +146,7 @@ broker.close()
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
+def test_a_program_that_does_not_close_the_broker_ends(tmp_path: Path) -> None:
     folder = str(tmp_path / "s")
     program = f"from geminga import embedded; b = embedded({folder!r}); print(b.service_url)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120, check=False)
@@ -157,7 +155,7 @@ def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
         pass
 
 
-def test_a_program_that_just_ends_loses_nothing(tmp_path: Path) -> None:
+def test_a_program_that_ends_without_closing_loses_nothing(tmp_path: Path) -> None:
     """Acknowledgements and sent messages reach the broker, and its disk."""
     program = """
 import sys, geminga
@@ -180,7 +178,7 @@ producer.send_async(b"late", None)
         assert [message.data for message in admin.subscriptions.peek("t", "s", 20)] == [b"late"]
 
 
-def test_a_program_that_just_ends_beside_a_busy_broker_loses_nothing(tmp_path: Path) -> None:
+def test_a_program_that_ends_with_a_busy_broker_loses_nothing(tmp_path: Path) -> None:
     """The acknowledgements wait in the socket when the program comes to its end."""
     program = """
 import sys, threading, time, geminga

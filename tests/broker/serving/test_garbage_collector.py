@@ -68,7 +68,7 @@ def _hold(loop: Loop, count: int) -> list[list[int]]:
     return held
 
 
-def test_what_stays_is_set_apart(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lived_objects_are_frozen(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.broker.serving.garbage_collector.FEW_SECONDS", -1.0)
     looked_at: list[int] = []
     settling, loop = collector
@@ -91,7 +91,7 @@ def test_what_stays_is_set_apart(collector: Any, monkeypatch: pytest.MonkeyPatch
     assert left >= 2 * MIDDLE_OBJECTS, "what is set apart still leaves memory"
 
 
-def test_few_objects_are_looked_at_every_time(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_collection_visits_few_objects(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.broker.serving.garbage_collector.FEW_SECONDS", 60.0)
     settling, loop = collector
     settling._are_few = True  # the tests' process has many
@@ -111,7 +111,7 @@ def test_few_objects_are_looked_at_every_time(collector: Any, monkeypatch: pytes
     assert gone == [True]
 
 
-def test_memory_goes_back_when_much_has_left(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_released_after_much_was_freed(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.broker.serving.garbage_collector.MUCH_BLOCKS", 20_000)
     given_back: list[int] = []
     settling, loop = collector
@@ -128,7 +128,7 @@ def test_memory_goes_back_when_much_has_left(collector: Any, monkeypatch: pytest
     assert given_back != [threading.get_ident()], "and nobody else waits for it"
 
 
-def test_memory_goes_back_while_it_is_given_up(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_released_while_it_is_freed(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only when nothing happens any more: the C library would be busy for long with all of it."""
     monkeypatch.setattr("geminga.broker.serving.garbage_collector.MUCH_BLOCKS", 20_000)
     monkeypatch.setattr("geminga.broker.serving.garbage_collector.BUSY_LOOK_SECONDS", 0.0)
@@ -146,9 +146,7 @@ def test_memory_goes_back_while_it_is_given_up(collector: Any, monkeypatch: pyte
     assert loop.later
 
 
-def test_what_the_web_framework_remembers_goes_with_it(
-    collector: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_caches_of_the_web_framework_are_cleared(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred addresses of the last requests, each in another mebibyte, kept all of these."""
     yarl = pytest.importorskip("yarl")
     monkeypatch.setattr("geminga.broker.serving.garbage_collector.MUCH_BLOCKS", 20_000)
@@ -162,7 +160,7 @@ def test_what_the_web_framework_remembers_goes_with_it(
     assert yarl.URL.build(path="/topic", encoded=True) is not url
 
 
-def test_peers_leave_no_cycles_behind(tmp_path: Path) -> None:
+def test_closed_peers_leave_no_reference_cycles(tmp_path: Path) -> None:
     """An old cycle would stay for good in a broker with many objects."""
     asyncio.run(_serve_and_look(tmp_path))
 
@@ -211,9 +209,7 @@ async def _use(port: int, kind: int) -> None:
     await asyncio.sleep(0.1)
 
 
-def test_what_must_not_be_imported_keeps_nothing_from_being_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_replaced_modules_do_not_stop_the_clearing_of_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module may be replaced by None, or by any other object."""
     asked = lru_cache(lambda: 1)
     asked()

@@ -30,7 +30,7 @@ def was_hung_up_on(peer: socket.socket) -> bool:
         return True
 
 
-def test_half_open_handshakes_are_within_the_limit(authority: Authority, tls: dict[str, Any]) -> None:
+def test_half_open_handshakes_count_against_the_limit(authority: Authority, tls: dict[str, Any]) -> None:
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(embedded(**tls, connections_max=5))
         peers = [stack.enter_context(silent(broker.service_url)) for _ in range(5)]
@@ -46,7 +46,7 @@ def test_half_open_handshakes_are_within_the_limit(authority: Authority, tls: di
             client.create_producer("t").send(b"there is room again")
 
 
-def test_half_open_handshakes_of_the_web_port_are_within_its_limit(
+def test_half_open_handshakes_of_the_web_port_count_against_its_limit(
     authority: Authority, tls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web, "CONNECTIONS_MAX", 5)
@@ -68,14 +68,14 @@ def test_half_open_handshakes_of_the_web_port_are_within_its_limit(
                 assert time.monotonic() < deadline
 
 
-def test_the_end_of_a_broker_closes_unfinished_handshakes(tls: dict[str, Any]) -> None:
+def test_stopping_a_broker_closes_unfinished_handshakes(tls: dict[str, Any]) -> None:
     with contextlib.ExitStack() as stack:
         with embedded(**tls) as broker:
             peers = [stack.enter_context(silent(url)) for url in (broker.service_url, broker.admin_url) * 3]
         assert all(map(was_hung_up_on, peers))
 
 
-def test_a_handshake_that_takes_too_long_ends(tls: dict[str, Any]) -> None:
+def test_a_handshake_that_takes_too_long_is_closed(tls: dict[str, Any]) -> None:
     with embedded(**tls, handshake_seconds=0.2) as broker, silent(broker.service_url) as peer:
         peer.sendall(b"\x16\x03\x01\x02\x00")  # the beginning of a ClientHello
         assert was_hung_up_on(peer)
@@ -99,7 +99,7 @@ def test_a_web_connection_may_send_further_requests() -> None:
 def test_a_connection_admitted_to_the_handshake_is_not_refused_after_it(
     authority: Authority, tls: dict[str, Any]
 ) -> None:
-    """Its own handshake takes its place, and so may those of others who came later."""
+    """The connection limit counts connections that are still in their handshake, also later ones."""
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(embedded(**tls, connections_max=2))
         stack.enter_context(silent(broker.service_url))

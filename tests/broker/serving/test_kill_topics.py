@@ -1,7 +1,7 @@
-"""``kill -9`` while topics are made, read ahead, published to and fenced: nothing receipted is lost.
+"""``kill -9`` while topics are created, read ahead, published to and fenced: no receipted message is lost.
 
-The broker's store makes a checkpoint every few writes and counts its catalog in anew all the time, so that
-every life asks its reading threads and the filter of names for topics of the lives before.
+The broker's store makes a checkpoint every few writes and rebuilds the Bloom filter over its catalog all the
+time, so that each start looks up topics of the starts before in the filter and by the reading threads.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ async def running(**changes: Any) -> AsyncIterator[BrokerServer]:
         await server.stop()
 
 
-def test_it_answers_at_once(peers: Callable[..., Peer]) -> None:
+def test_a_started_broker_answers_at_once(peers: Callable[..., Peer]) -> None:
     with embedded(web_port=None) as broker:
         assert peers(broker.settings.port).answers()
 
@@ -125,7 +125,7 @@ def test_a_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
         pass
 
 
-def test_a_host_that_is_not_ours() -> None:
+def test_a_host_of_another_machine_is_refused() -> None:
     with pytest.raises(UsageError, match="no address of this machine"):
         bind("192.0.2.1", 0, "port")
     with pytest.raises(UsageError, match="no address of this machine"):
@@ -137,7 +137,7 @@ def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
         embedded(tmp_path / "s")
 
 
-def test_wildcard_host_serves_both_families(peers: Callable[..., Peer]) -> None:
+def test_a_wildcard_host_serves_ipv4_and_ipv6(peers: Callable[..., Peer]) -> None:
     with embedded(host="0.0.0.0", web_port=None) as broker:
         assert peers(broker.settings.port).answers()
         if socket.has_dualstack_ipv6():
@@ -149,7 +149,9 @@ def test_wildcard_host_serves_both_families(peers: Callable[..., Peer]) -> None:
                 assert six.recv(100)
 
 
-def test_a_bad_peer_harms_only_itself(peers: Callable[..., Peer], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_protocol_error_closes_only_its_connection(
+    peers: Callable[..., Peer], caplog: pytest.LogCaptureFixture
+) -> None:
     with embedded(web_port=None, handshake_seconds=1.0) as broker:
         good = peers(broker.settings.port)
         for junk in (
@@ -173,7 +175,7 @@ def test_a_bad_peer_harms_only_itself(peers: Callable[..., Peer], caplog: pytest
     assert not errors, "a peer's fault is not our error"
 
 
-def test_a_fault_of_ours_closes_one_connection_and_is_counted(
+def test_an_internal_error_closes_one_connection_and_is_counted(
     peers: Callable[..., Peer], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fault(session: Any, command: Any) -> None:
@@ -194,7 +196,7 @@ def test_a_fault_of_ours_closes_one_connection_and_is_counted(
     assert "127.0.0.1" in caplog.text
 
 
-def test_the_connection_cap(peers: Callable[..., Peer]) -> None:
+def test_connections_beyond_the_limit_are_refused(peers: Callable[..., Peer]) -> None:
     with embedded(web_port=None, connections_max=2) as broker:
         first, second = peers(broker.settings.port), peers(broker.settings.port)
         assert peers(broker.settings.port, handshake=False).is_closed()
@@ -209,7 +211,7 @@ def test_the_connection_cap(peers: Callable[..., Peer]) -> None:
                 assert time.monotonic() < deadline
 
 
-def test_a_peer_that_never_reads_is_bounded() -> None:
+def test_the_memory_for_a_peer_that_never_reads_is_bounded() -> None:
     async def scenario() -> None:
         limits = {"write_buffer_high_bytes": 20_000, "write_buffer_low_bytes": 1_000}
         async with running(**limits, write_buffer_limit_bytes=1_000_000) as server:
@@ -222,8 +224,8 @@ def test_a_peer_that_never_reads_is_bounded() -> None:
             peer.setblocking(False)
             await loop.sock_connect(peer, ("127.0.0.1", server.settings.port))
             await loop.sock_sendall(peer, connect_command())
-            # Each PING wants a PONG; nobody reads them. At some point the broker stops reading too,
-            # and then the kernel takes no more from the sender.
+            # The broker answers each PING, and the peer does not read the PONGs. At some point the broker
+            # stops reading too, and then the kernel takes no more from the sender.
             sent, flood = 0, ping() * 2000
             while not server.connections:
                 await asyncio.sleep(0.001)
@@ -241,7 +243,7 @@ def test_a_peer_that_never_reads_is_bounded() -> None:
             assert transport is not None
             assert transport.get_write_buffer_size() < 1_000_000
             assert not connection.writable
-            # When it reads at last, everything goes on.
+            # When the peer reads at last, the connection continues.
             got = 0
             while got < sent:
                 got += len(await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 60))
@@ -295,7 +297,7 @@ def test_peers_that_never_read_do_not_fill_the_log(caplog: pytest.LogCaptureFixt
     assert caplog.text.count("leaves too much unread and is disconnected") == LINES_MAX
 
 
-def test_an_idle_broker_sleeps() -> None:
+def test_an_idle_broker_does_not_wake_up() -> None:
     async def scenario() -> None:
         async with running() as server:
             await asyncio.sleep(0.05)
@@ -330,7 +332,7 @@ class StoppingStore(MemoryStore):
         return super().append(ledger_id, entry, done)
 
 
-def test_a_stopped_store_is_reported_and_never_receipts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         stores: list[StoppingStore] = []
 
@@ -411,7 +413,7 @@ def published(peer: Peer, topic: str, count: int) -> list[tuple[int, int]]:
     return found
 
 
-def test_what_a_peer_acknowledged_before_it_hung_up_stays_so(peers: Callable[..., Peer]) -> None:
+def test_acknowledgements_before_a_disconnect_hold(peers: Callable[..., Peer]) -> None:
     """5,000 ACKs in one write, and the end of the connection right behind them."""
     count, topic = 5_000, "persistent://public/default/left"
     with embedded(web_port=None) as broker:
@@ -438,7 +440,7 @@ def test_what_a_peer_acknowledged_before_it_hung_up_stays_so(peers: Callable[...
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["it was the peer", "it left too much unread"])
-def test_work_of_a_peer_that_hung_up_keeps_its_place(is_cut: bool) -> None:
+def test_commands_of_a_disconnected_peer_keep_their_order(is_cut: bool) -> None:
     """Writing to it failed, say, while there was no time for what had come. Who is evicted has no work."""
 
     async def scenario() -> None:

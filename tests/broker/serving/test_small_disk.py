@@ -35,7 +35,7 @@ def figures(url: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("client_kind", ["geminga", "pulsar"])
-def test_four_times_its_size_goes_through_a_small_folder(tmp_path: Path, client_kind: str) -> None:
+def test_a_small_folder_passes_four_times_its_size(tmp_path: Path, client_kind: str) -> None:
     """Retention is seven days, so all acknowledged messages must be deleted early."""
     library = geminga if client_kind == "geminga" else pytest.importorskip("pulsar")
     count, size = 1000, 100_000
@@ -106,8 +106,8 @@ def test_a_backlog_that_fills_the_folder_holds_producers_until_it_is_acknowledge
         assert len(sent) == 300
 
 
-def test_a_real_disk_that_somebody_else_fills(tmp_path: Path) -> None:
-    """On a tmpfs, where this user may mount one: publishing stops before it is full, and comes back."""
+def test_publishing_stops_while_another_program_fills_the_disk(tmp_path: Path) -> None:
+    """On a tmpfs (if this user may mount one): publishing stops before it is full, and resumes."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(tmp_path)], capture_output=True, text=True
     )

@@ -251,7 +251,7 @@ def test_clients_do_not_wait_for_lists_that_others_read_from_a_hanging_disk() ->
     asyncio.run(check())
 
 
-def test_a_list_that_the_disk_fails_to_give_is_refused() -> None:
+def test_a_list_that_cannot_be_read_from_the_disk_is_refused() -> None:
     async def check() -> None:
         async with Stalling() as broker:
             peer = await broker.connect()

@@ -96,7 +96,7 @@ def port_of(url: str) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_start_serve_stop(started: list[Process], tmp_path: Path, number: int) -> None:
+def test_a_broker_starts_serves_and_stops(started: list[Process], tmp_path: Path, number: int) -> None:
     process = Process(data_dir=str(tmp_path / "s"))
     started.append(process)
     service, web = addresses(process.first_line())
@@ -122,7 +122,7 @@ def full_pipe() -> tuple[io.FileIO, int]:
     return io.FileIO(reader), writer
 
 
-def test_output_reports_the_lines_that_a_full_pipe_took_not() -> None:
+def test_lines_lost_to_a_full_pipe_are_reported() -> None:
     reader, writer = full_pipe()
     with reader, open(writer, "w") as stream:
         output = Output(stream)
@@ -176,7 +176,7 @@ def test_a_signal_without_a_meaning_is_logged_and_ignored(started: list[Process]
 
 
 @pytest.mark.parametrize("sync", ["interval", "never"])
-def test_a_weaker_sync_is_said_loudly(started: list[Process], tmp_path: Path, sync: str) -> None:
+def test_a_weaker_sync_prints_a_warning(started: list[Process], tmp_path: Path, sync: str) -> None:
     process = Process(data_dir=str(tmp_path / "s"), sync=sync, web_port=None)
     started.append(process)
     process.first_line()
@@ -186,14 +186,14 @@ def test_a_weaker_sync_is_said_loudly(started: list[Process], tmp_path: Path, sy
     assert "power cut" in err
 
 
-def test_memory_is_said_loudly(started: list[Process]) -> None:
+def test_storage_in_memory_prints_a_warning(started: list[Process]) -> None:
     process = Process(memory=True, web_port=None)
     started.append(process)
     assert "in memory" in process.first_line()
     assert "WARNING: kept in memory only" in process.end()[2]
 
 
-def test_a_port_in_use(started: list[Process]) -> None:
+def test_a_port_in_use_is_an_error(started: list[Process]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = Process(memory=True, port=port)
@@ -204,7 +204,7 @@ def test_a_port_in_use(started: list[Process]) -> None:
         assert "Traceback" not in err
 
 
-def test_a_store_that_another_process_holds(started: list[Process], tmp_path: Path) -> None:
+def test_a_store_in_use_is_an_error(started: list[Process], tmp_path: Path) -> None:
     first = Process(data_dir=str(tmp_path / "s"), web_port=None)
     started.append(first)
     first.first_line()
@@ -217,7 +217,7 @@ def test_a_store_that_another_process_holds(started: list[Process], tmp_path: Pa
     assert first.end()[0] == 0
 
 
-def test_a_folder_that_is_no_store(started: list[Process], tmp_path: Path) -> None:
+def test_a_folder_that_is_no_store_is_an_error(started: list[Process], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     process = Process(data_dir=str(tmp_path), web_port=None)
     started.append(process)
@@ -227,7 +227,7 @@ def test_a_folder_that_is_no_store(started: list[Process], tmp_path: Path) -> No
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_damage_is_said_and_the_rest_is_served(started: list[Process], tmp_path: Path) -> None:
+def test_damage_is_reported_and_the_rest_is_served(started: list[Process], tmp_path: Path) -> None:
     folder = tmp_path / "s"
     with embedded(folder, web_port=None) as broker, broker.client() as client:
         producer = client.create_producer("t", batching_enabled=False)
@@ -263,7 +263,7 @@ def test_a_stopped_process_resumes(started: list[Process], tmp_path: Path) -> No
     assert process.end()[0] == 0
 
 
-def test_first_answer_and_memory(started: list[Process], tmp_path: Path) -> None:
+def test_the_first_answer_is_fast_and_memory_is_small(started: list[Process], tmp_path: Path) -> None:
     """The goals are 0.12 s and 45 MB; the bounds here leave room for a busy machine."""
     began = time.perf_counter()
     process = Process(data_dir=str(tmp_path / "s"))
@@ -293,7 +293,7 @@ def test_first_answer_and_memory(started: list[Process], tmp_path: Path) -> None
     assert process.end()[0] == 0
 
 
-def test_a_web_request_that_was_broken_off_leaves_the_stop_quiet(started: list[Process]) -> None:
+def test_an_aborted_web_request_leaves_no_error_at_the_stop(started: list[Process]) -> None:
     process = Process(memory=True)
     started.append(process)
     port = int(process.first_line().partition("admin http://127.0.0.1:")[2].split()[0])
@@ -332,7 +332,7 @@ class SyncsFail(FaultyFileSystem):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_when_a_sync_fails_it_ends_says_why_and_has_everything_that_was_receipted(code: int) -> None:
+def test_a_failed_sync_ends_the_broker_without_losing_receipted_messages(code: int) -> None:
     disk = SimulatedDisk()
     err, receipted = asyncio.run(_serve_until_syncs_fail(SyncsFail(disk), code))
     assert os.strerror(code) in err
@@ -349,7 +349,7 @@ def test_when_a_sync_fails_it_ends_says_why_and_has_everything_that_was_receipte
 
 
 async def _serve_until_syncs_fail(filesystem: SyncsFail, code: int) -> tuple[str, int]:
-    """What it said, and how many messages it had receipted."""
+    """Return the broker's error output and the number of messages it had receipted."""
     out, err = io.StringIO(), io.StringIO()
     server = BrokerServer(
         BrokerSettings(memory=True, port=0, web_port=None),
@@ -391,7 +391,7 @@ BrokerServer.stop = stop
 def test_the_second_signal_ends_a_broker_whose_store_holds_the_loop(
     started: list[Process], number: int
 ) -> None:
-    """As one with a place that does not answer does for 10 s."""
+    """Closing a store whose offload storage does not answer blocks the loop for 10 s."""
     process = Process(HOLDS_THE_LOOP, memory=True, web_port=None)
     started.append(process)
     process.first_line()

@@ -54,7 +54,7 @@ def get(
             return error.code, error.read()
 
 
-def test_messages_and_web_over_tls(authority: Authority, tls: dict[str, Any]) -> None:
+def test_messages_and_web_requests_use_tls(authority: Authority, tls: dict[str, Any]) -> None:
     with embedded(**tls) as broker:
         assert broker.service_url.startswith("pulsar+ssl://")
         assert broker.admin_url.startswith("https://")
@@ -69,7 +69,7 @@ def test_messages_and_web_over_tls(authority: Authority, tls: dict[str, Any]) ->
         assert b"pulsar+ssl://" in get(broker, "/lookup/v2/topic/persistent/public/default/t", authority)[1]
 
 
-def test_plain_and_tls_ports_at_once(authority: Authority, tls: dict[str, Any]) -> None:
+def test_plain_and_tls_ports_are_served_together(authority: Authority, tls: dict[str, Any]) -> None:
     with embedded(**tls, tls_port=0, web_tls_port=0) as broker:
         urls = (broker.service_url, broker.service_url_tls, broker.admin_url, broker.admin_url_tls)
         assert [url.split(":")[0] for url in urls] == ["pulsar", "pulsar+ssl", "http", "https"]
@@ -98,8 +98,8 @@ def test_plain_and_tls_ports_at_once(authority: Authority, tls: dict[str, Any]) 
             geminga.Client(f"pulsar://127.0.0.1:{port}", operation_timeout_seconds=2).create_producer("t")
 
 
-def test_a_client_certificate_beside_a_plain_port(authority: Authority, tls: dict[str, Any]) -> None:
-    """Without TLS nobody has shown a certificate: who comes so is nobody."""
+def test_client_certificates_apply_only_to_the_tls_port(authority: Authority, tls: dict[str, Any]) -> None:
+    """A connection without TLS has no certificate and so no role."""
     settings = {**tls, "tls_port": 0, "tls_trust_certificates": authority.certificate}
     certificate, key = authority.sign("boss")
     with embedded(**settings, super_user_roles=("boss",)) as broker:
@@ -116,7 +116,7 @@ def test_a_client_certificate_beside_a_plain_port(authority: Authority, tls: dic
             nobody.create_producer("t")
 
 
-def test_a_plain_port_makes_no_other_plain(authority: Authority, tls: dict[str, Any]) -> None:
+def test_an_added_tls_port_does_not_change_other_ports(authority: Authority, tls: dict[str, Any]) -> None:
     with embedded(**tls, tls_port=0) as broker:
         assert [url.split(":")[0] for url in (broker.service_url, broker.admin_url)] == ["pulsar", "https"]
         assert get(broker, "/admin/v2/tenants", authority)[0] == 200
@@ -138,7 +138,7 @@ def plain(url: str) -> bytes:
         return found
 
 
-def test_plain_talk_and_foreign_certificates_come_to_nothing(
+def test_plain_connections_and_foreign_certificates_are_refused(
     authority: Authority, tls: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -204,7 +204,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_changed_files_are_in_force_for_new_connections(
+def test_changed_certificate_files_apply_to_new_connections(
     authority: Authority, tls: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("geminga.broker.serving.server.LOOK_SECONDS", 0.05)
@@ -221,7 +221,7 @@ def test_changed_files_are_in_force_for_new_connections(
             another.create_producer("t").send(b"new")
 
 
-def test_changed_trust_is_in_force(authority: Authority, tls: dict[str, Any], tmp_path: Path) -> None:
+def test_new_trusted_certificates_apply(authority: Authority, tls: dict[str, Any], tmp_path: Path) -> None:
     trust = tmp_path / "trust.pem"
     trust.write_bytes(authority.certificate.read_bytes())
     (tmp_path / "next").mkdir()
@@ -264,6 +264,6 @@ def accepts(files: TlsFiles, trust: Authority, certificate: tuple[Path, Path]) -
         {"tls_trust_certificates": "/no/such/file"},
     ],
 )
-def test_what_cannot_be_used_is_named(tls: dict[str, Any], wrong: dict[str, Any]) -> None:
+def test_unusable_files_are_named(tls: dict[str, Any], wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfiguration, match="tls_"):
         embedded(**{**tls, **wrong})

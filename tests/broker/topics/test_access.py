@@ -14,7 +14,7 @@ Command = pb.BaseCommand
 SHARED, EXCLUSIVE, WAIT, FENCE = pb.Shared, pb.Exclusive, pb.WaitForExclusive, pb.ExclusiveWithFencing
 ERRORS = {pb.ProducerBusy: "busy", pb.ProducerFenced: "fenced"}
 
-# What a newcomer of each mode meets: nobody, a shared producer, an exclusive one, and one waiting behind it.
+# A new producer of each mode joins no producer, a shared one, an exclusive one, or that and one that waits.
 TABLE = {
     (SHARED, "nobody"): "in",
     (SHARED, "shared"): "in",
@@ -47,7 +47,7 @@ def outcome(frame: Any) -> str:
 
 
 @pytest.mark.parametrize(("mode", "state"), TABLE)
-def test_every_mode_in_every_state(harness: Any, mode: int, state: str) -> None:
+def test_each_access_mode_is_handled_in_each_state(harness: Any, mode: int, state: str) -> None:
     others = harness.peer()
     if state == "shared":
         create(others, 1, SHARED)
@@ -73,7 +73,7 @@ def test_a_shared_producer_gets_no_epoch(harness: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", [EXCLUSIVE, FENCE])
-def test_an_outdated_epoch_is_fenced_and_the_current_one_comes_back(harness: Any, mode: int) -> None:
+def test_an_outdated_epoch_is_fenced_and_the_current_one_reconnects(harness: Any, mode: int) -> None:
     for _ in range(2):
         peer = harness.peer()
         create(peer, 1, EXCLUSIVE)
@@ -85,7 +85,7 @@ def test_an_outdated_epoch_is_fenced_and_the_current_one_comes_back(harness: Any
 
 
 @pytest.mark.parametrize("known", [1 << 62, (1 << 62) + 1, (1 << 64) - 1])
-def test_an_owner_comes_back_behind_one_with_a_very_high_epoch(harness: Any, known: int) -> None:
+def test_an_owner_reconnects_after_one_with_a_very_high_epoch(harness: Any, known: int) -> None:
     for brought in (known, None):
         peer = harness.peer()
         fields = {} if brought is None else {"topic_epoch": brought}
@@ -123,7 +123,7 @@ def test_a_waiting_producer_that_leaves_is_passed_over(harness: Any) -> None:
     assert not second.frames
 
 
-def test_fencing_throws_everybody_out_and_nothing_else_on_their_connections(harness: Any) -> None:
+def test_fencing_closes_the_other_producers_only(harness: Any) -> None:
     loser, waiter, winner = harness.peer(), harness.peer(), harness.peer()
     create(loser, 1, EXCLUSIVE)
     create(waiter, 2, WAIT)
@@ -137,7 +137,7 @@ def test_fencing_throws_everybody_out_and_nothing_else_on_their_connections(harn
     assert outcome(create(loser, 1, EXCLUSIVE, topic_epoch=0)) == "fenced"
 
 
-def test_a_name_is_taken_once(harness: Any) -> None:
+def test_a_producer_name_can_be_used_once(harness: Any) -> None:
     first, second = harness.peer(), harness.peer()
     create(first, 1, SHARED, producer_name="n", user_provided_producer_name=True)
     assert outcome(create(second, 1, SHARED, producer_name="n", user_provided_producer_name=True)) == "busy"
@@ -156,7 +156,7 @@ def test_a_reconnected_handle_takes_its_generated_name_over(harness: Any) -> Non
     assert len(second.receipts()) == 1
 
 
-def test_an_epoch_that_cannot_be_kept_refuses_the_owner(
+def test_an_owner_is_refused_if_its_epoch_cannot_be_stored(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = make_harness()

@@ -115,7 +115,7 @@ def test_a_hundred_thousand_namespaces_do_not_block_the_loop(
     assert len(clocked.namespaces._resolved) <= namespaces_module.RESOLVED_NAMESPACES_MAX
 
 
-def test_what_was_not_compared_before_a_crash_is_compared_behind_it(
+def test_comparisons_pending_at_a_crash_are_made_after_it(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MemoryStore()
@@ -134,7 +134,7 @@ def test_what_was_not_compared_before_a_crash_is_compared_behind_it(
     assert not clocked.is_woken
 
 
-def test_a_policy_that_changes_before_its_turn_is_compared_with_what_was(
+def test_a_changed_policy_is_compared_with_its_earlier_value(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From none by the settings to 60 s, and to 3,600 by the namespace: that is earlier than none."""
@@ -195,7 +195,7 @@ def test_unknown_settings_of_the_previous_run_cause_a_walk(make: Any, harm: str)
     assert not any(topic.harness.broker.scheduler.failures.values())
 
 
-def test_loaded_topics_hear_of_other_settings(make_harness: Callable[..., Any]) -> None:
+def test_loaded_topics_receive_changed_settings(make_harness: Callable[..., Any]) -> None:
     harness = make_harness()
     harness.broker.namespaces.create_namespace("public", "other")
     names = [TopicName.parse(f"public/{space}/t{n}") for space in ("default", "other") for n in range(100)]
@@ -206,8 +206,8 @@ def test_loaded_topics_hear_of_other_settings(make_harness: Callable[..., Any]) 
 
 
 @pytest.mark.parametrize("evicts", [False, True])
-def test_every_setting_by_which_something_becomes_due_is_noted(evicts: bool) -> None:
-    """What `acts_earlier` looks at, found by trying each setting."""
+def test_every_setting_that_can_act_earlier_is_compared(evicts: bool) -> None:
+    """Try each setting to find those that `acts_earlier` must compare."""
     smaller: dict[str, Any] = {"backlog_quota_action": "consumer_backlog_eviction", "retention_megabytes": 1}
     settings = BrokerSettings(memory=True)
     if evicts:

@@ -133,7 +133,7 @@ def newest(pairs: list[Pair]) -> dict[str, bytes]:
     return kept
 
 
-def test_newest_of_each_key_is_left_under_its_own_id(harness: Harness) -> None:
+def test_the_newest_message_of_each_key_keeps_its_id(harness: Harness) -> None:
     peer = publisher(harness)
     for number in range(30):
         peer.send(number, single(f"k{number % 3}", b"%d" % number))
@@ -144,7 +144,7 @@ def test_newest_of_each_key_is_left_under_its_own_id(harness: Harness) -> None:
     found = read(harness)
     assert [pair for _, pair in found] == [("k0", b"27"), ("k2", b"29")]
     assert all(before[position] == pair for position, pair in found)
-    # What came since is read from the topic itself.
+    # Later entries are read from the topic itself.
     peer.send(32, single("k0", b"new"))
     assert [pair for _, pair in read(harness)] == [("k0", b"27"), ("k2", b"29"), ("k0", b"new")]
     assert len(read(harness, compacted_view=False)) == 33
@@ -170,7 +170,7 @@ def test_batches_are_compacted_inside(harness: Harness, compression: pb.Compress
 
 
 @pytest.mark.parametrize("memory_bytes", [None, 1024 * 1024])
-def test_any_history_compacts_to_what_is_newest(make_harness: Any, memory_bytes: int | None) -> None:
+def test_any_history_compacts_to_the_newest_values(make_harness: Any, memory_bytes: int | None) -> None:
     """Also in several passes: 1 MiB does not hold the keys."""
     random = Random(7)
     settings = {} if memory_bytes is None else {"compaction_memory_bytes_max": memory_bytes}
@@ -204,7 +204,7 @@ def test_any_history_compacts_to_what_is_newest(make_harness: Any, memory_bytes:
     assert len(harness.store.ledgers(owner_of(topic.text))) == 1
 
 
-def test_what_is_trimmed_stays_compacted(make_harness: Any) -> None:
+def test_trimmed_messages_stay_in_the_compacted_view(make_harness: Any) -> None:
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
     send_rounds(peer, range(23))
@@ -225,7 +225,7 @@ def test_what_is_trimmed_stays_compacted(make_harness: Any) -> None:
     assert [pair for _, pair in read(harness)] == [(f"k{n % 4}", b"%d" % n) for n in range(56, 60)]
 
 
-def test_reader_continues_at_its_position(make_harness: Any) -> None:
+def test_a_reader_continues_at_its_position(make_harness: Any) -> None:
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
     for number in range(40):
@@ -241,9 +241,7 @@ def test_reader_continues_at_its_position(make_harness: Any) -> None:
 
 @pytest.mark.parametrize("placed", ["latest", "seek to latest", "seek ahead"])
 @pytest.mark.parametrize("before", [0, 7])
-def test_what_comes_behind_the_end_of_then_is_not_skipped(
-    make_harness: Any, placed: str, before: int
-) -> None:
+def test_messages_after_compaction_are_not_skipped(make_harness: Any, placed: str, before: int) -> None:
     """A subscription from the end of an empty or trimmed topic receives newer messages."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
@@ -272,9 +270,7 @@ def test_what_comes_behind_the_end_of_then_is_not_skipped(
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("earliest", [False, True])
-def test_what_is_acknowledged_does_not_come_again_when_it_is_trimmed(
-    make_harness: Any, earliest: bool, restarts: bool
-) -> None:
+def test_trimmed_messages_are_not_redelivered(make_harness: Any, earliest: bool, restarts: bool) -> None:
     """The topic begins where a subscription is then, as it does for one that is new."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
 
@@ -314,7 +310,7 @@ def test_what_is_acknowledged_does_not_come_again_when_it_is_trimmed(
     "how", ["seek", "seek to now", "reset", "reset to now", "behind the last", "created"]
 )
 def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness: Any, how: str) -> None:
-    """Where everything is trimmed the end is the topic's beginning, too; and over a restart."""
+    """All entries are trimmed, so that the end is the topic's beginning too. Also holds after a restart."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
     send_rounds(peer, range(10))
@@ -359,7 +355,7 @@ def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness: Any, h
     assert found == [("k2", b"6"), ("k3", b"7"), ("k1", b"9"), ("k0", b"new")]
 
 
-def test_reader_keeps_the_ledger_it_reads(harness: Harness) -> None:
+def test_a_reader_keeps_the_compacted_ledger_that_it_reads(harness: Harness) -> None:
     peer = publisher(harness)
     for number in range(10):
         peer.send(number, single(f"k{number}", b"1"))
@@ -381,7 +377,7 @@ def test_reader_keeps_the_ledger_it_reads(harness: Harness) -> None:
     assert len(harness.store.ledgers(owner_of(topic.text))) == 1
 
 
-def test_reader_keeps_the_ledger_it_reads_when_nothing_is_to_be_compacted_any_more(
+def test_a_reader_keeps_its_compacted_ledger_when_compaction_ends(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compacted_view, "ENTRIES_PER_FETCH", 2)
@@ -403,7 +399,7 @@ def test_reader_keeps_the_ledger_it_reads_when_nothing_is_to_be_compacted_any_mo
 
 
 @pytest.mark.parametrize("is_wanted_again", [False, True])
-def test_what_a_deleted_subscription_left_behind_is_not_taken_up(
+def test_a_compacted_ledger_of_a_deleted_subscription_is_not_used(
     make_harness: Any, monkeypatch: pytest.MonkeyPatch, is_wanted_again: bool
 ) -> None:
     """A reader keeps the compacted ledger for a while; then the process is killed."""
@@ -430,10 +426,10 @@ def test_what_a_deleted_subscription_left_behind_is_not_taken_up(
     assert read(harness) == []
 
 
-def test_an_end_in_the_midst_is_no_failure(
+def test_closing_during_a_compaction_is_no_failure(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And nobody who waits for the turn begins then."""
+    """Compactions that wait for their turn do not begin then."""
     monkeypatch.setattr(compaction, "SLICE_SECONDS", -1.0)
     peer = publisher(harness)
     for number in range(10):
@@ -464,9 +460,7 @@ def test_an_end_in_the_midst_is_no_failure(
     assert [pair for _, pair in read(harness)] == [("k", b"9")]
 
 
-def test_very_many_that_wait_may_have_nothing_to_do(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_waiting_compactions_without_work_end(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = publisher(harness)
     for number in range(10):
         peer.send(number, single("k", b"%d" % number))
@@ -484,9 +478,7 @@ def test_very_many_that_wait_may_have_nothing_to_do(
         assert harness.actions.compaction_status(name) == {"status": "SUCCESS", "lastError": ""}
 
 
-def test_a_truncation_ends_the_compaction_that_is_going_on(
-    make_harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_truncation_ends_a_running_compaction(make_harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its passes too: what there is then is not the newest of each key."""
     monkeypatch.setattr(compaction, "SLICE_SECONDS", -1.0)
     monkeypatch.setattr(compaction, "LOOK_BYTES", 0)
@@ -516,7 +508,7 @@ def test_a_truncation_ends_the_compaction_that_is_going_on(
     assert seen == {"SUCCESS", "ERROR"}
 
 
-def test_last_message_id_is_one_that_comes(harness: Harness) -> None:
+def test_the_last_message_id_is_of_a_delivered_message(harness: Harness) -> None:
     peer = publisher(harness)
     peer.send(0, batch([("a", b"1"), ("b", b"2"), ("c", b"3")]), messages=3)
     peer.send(3, single("c", b""))
@@ -532,8 +524,8 @@ def test_last_message_id_is_one_that_comes(harness: Harness) -> None:
     assert last.entryId == 2
 
 
-def test_last_message_id_of_a_batch_that_stays_whole_is_that_of_its_last_message(harness: Harness) -> None:
-    """Who reads until the last message would leave out the others."""
+def test_the_last_message_id_of_a_whole_batch_is_its_last_message(harness: Harness) -> None:
+    """A smaller id would make a client that reads up to the last message skip the rest of the batch."""
     peer = publisher(harness)
     secret = [pb.EncryptionKeys(key="k", value=b"v")]
     peer.send(0, batch([("a", b"1"), ("b", b"2"), ("c", b"3")], encryption_keys=secret), messages=3)
@@ -548,7 +540,7 @@ def test_last_message_id_of_a_batch_that_stays_whole_is_that_of_its_last_message
     assert found == [2, 2]
 
 
-def test_chunked_messages_stay_or_go_as_a_whole(harness: Harness) -> None:
+def test_chunked_messages_are_kept_or_removed_as_a_whole(harness: Harness) -> None:
     peer = publisher(harness)
 
     def chunk(key: str, uuid: str, number: int, of: int = 2) -> None:
@@ -576,7 +568,7 @@ def test_chunked_messages_stay_or_go_as_a_whole(harness: Harness) -> None:
     assert [value for _, (_, value) in read(harness)] == [b"new-0", b"new-1", b"small"]
 
 
-def test_what_cannot_be_looked_into_stays(harness: Harness) -> None:
+def test_unreadable_messages_are_kept(harness: Harness) -> None:
     peer = publisher(harness)
     secret = [pb.EncryptionKeys(key="k", value=b"v")]
     peer.send(0, batch([("a", b"1"), ("b", b"2")], encryption_keys=secret), messages=2)
@@ -592,9 +584,7 @@ def test_what_cannot_be_looked_into_stays(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("memory_bytes", [None, 1024 * 1024])
-def test_what_is_deleted_does_not_come_back_from_what_cannot_be_looked_into(
-    make_harness: Any, memory_bytes: int | None
-) -> None:
+def test_deleted_keys_stay_deleted_in_unreadable_batches(make_harness: Any, memory_bytes: int | None) -> None:
     """An encrypted batch stays whole, with the keys that were deleted behind it: that stays, too."""
     settings = {} if memory_bytes is None else {"compaction_memory_bytes_max": memory_bytes}
     harness = make_harness(**settings)
@@ -629,7 +619,7 @@ def _entries(harness: Harness) -> list[tuple[tuple[int, int], bytes]]:
     return found
 
 
-def test_null_keys_are_kept_where_that_is_wanted(make_harness: Any) -> None:
+def test_messages_without_a_key_are_kept_if_configured(make_harness: Any) -> None:
     harness = make_harness(compaction_retain_null_key=True)
     peer = publisher(harness)
     peer.send(0, single(None, b"1"))
@@ -638,7 +628,7 @@ def test_null_keys_are_kept_where_that_is_wanted(make_harness: Any) -> None:
     assert [pair for _, pair in read(harness)] == [(None, b"1"), (None, b"2"), ("a", b"4")]
 
 
-def test_threshold_of_the_policies(make_harness: Any) -> None:
+def test_the_threshold_of_the_policies_starts_compaction(make_harness: Any) -> None:
     harness = make_harness(ledger_entries_max=10, retention_minutes=0, retention_megabytes=0)
     harness.broker.namespaces.set_policy(
         "public", "default", "compaction_threshold", 2000, lambda error: None
@@ -662,7 +652,7 @@ def test_threshold_of_the_policies(make_harness: Any) -> None:
     assert topic.ledger.start > 50
 
 
-def test_status_stats_and_refusals(harness: Harness) -> None:
+def test_status_stats_and_refusals_are_reported(harness: Harness) -> None:
     peer = publisher(harness)
     for number in range(5):
         peer.send(number, single("k", b"%d" % number))
@@ -693,7 +683,7 @@ def test_status_stats_and_refusals(harness: Harness) -> None:
     assert len(read(harness)) == 5
 
 
-def test_deleted_topic_leaves_nothing(harness: Harness) -> None:
+def test_a_deleted_topic_leaves_no_compacted_ledger(harness: Harness) -> None:
     peer = publisher(harness)
     for number in range(5):
         peer.send(number, single("k", b"%d" % number))
@@ -771,7 +761,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_crash_at_every_step(how: str) -> None:
+def test_a_crash_at_any_step_loses_no_newest_value(how: str) -> None:
     """Three compactions with trimming behind each; the process or the power ends at each write in turn."""
     point, reached_end = 0, False
     while not reached_end:
@@ -829,7 +819,7 @@ def until_the_new_ledger_is_being_named(harness: Harness, monkeypatch: pytest.Mo
     return writer
 
 
-def test_an_end_while_the_new_ledger_is_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_while_the_new_ledger_is_recorded_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger named by the cursor is never deleted: entries below its horizon may not exist elsewhere."""
     disk = SimulatedDisk()
     harness = Harness(open_store(disk), **SMALL)
@@ -842,13 +832,13 @@ def test_an_end_while_the_new_ledger_is_being_named(monkeypatch: pytest.MonkeyPa
     writer.check(harness)
 
 
-def test_a_reader_while_the_new_ledger_is_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_while_the_new_ledger_is_recorded_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk takes its time, and what only the old mark kept is trimmed."""
     harness = Harness(open_store(SimulatedDisk()), **SMALL)
     writer = until_the_new_ledger_is_being_named(harness, monkeypatch)
     topic: Any = harness.broker.topics.in_memory(NAME)
     compaction = topic.compaction
-    monkeypatch.setattr(compaction, "_go_on", lambda: None)  # nobody has told it yet
+    monkeypatch.setattr(compaction, "_go_on", lambda: None)  # the report is still pending
     assert harness.actions.trim(NAME) > 0
     assert newest([pair for _, pair in read(harness)]) == newest(list(writer.sent))
     assert compaction.is_running
@@ -890,9 +880,7 @@ def test_lost_entries_of_the_compacted_ledger_are_named(
     assert [pair[0] for _, pair in read(harness)] == ["k1", "k2", "k3", "k6", "k7", "k8", "k9", "k0"]
 
 
-def test_entries_that_can_be_read_now_and_then_end_the_compaction(
-    make_harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_entries_end_the_compaction(make_harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its passes know messages by their number: what one of them missed would be another one's."""
     harness = make_harness(compaction_memory_bytes_max=1024 * 1024)
     peer = publisher(harness)
@@ -925,7 +913,7 @@ def test_entries_that_can_be_read_now_and_then_end_the_compaction(
     assert read(harness)[:-1] == before
 
 
-def test_cursor_that_damage_took_finds_its_ledger_again(make_harness: Any) -> None:
+def test_a_cursor_lost_to_damage_finds_its_compacted_ledger(make_harness: Any) -> None:
     harness = make_harness(**SMALL)
     peer = publisher(harness)
     for number in range(30):
@@ -946,7 +934,7 @@ def test_cursor_that_damage_took_finds_its_ledger_again(make_harness: Any) -> No
     assert read(harness) == before
 
 
-def test_full_disk_leaves_what_was_there(harness: Harness) -> None:
+def test_a_full_disk_keeps_the_old_compacted_ledger(harness: Harness) -> None:
     peer = publisher(harness)
     for number in range(10):
         peer.send(number, single(f"k{number % 3}", b"%d" % number))

@@ -1,6 +1,6 @@
-"""Topics that are created, written to and deleted while the process dies or the power goes, at any write.
+"""Topics that are created, written to and deleted while the process dies or the power fails, at any write.
 
-What was receipted is there afterwards, and what was deleted does not come back, nor leaves anything behind.
+Receipted messages are there afterwards; deleted topics stay deleted and leave no records or files.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def open_store(disk: SimulatedDisk, plan: Plan | None = None) -> FileStore:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_receipted_is_lost_and_nothing_deleted_comes_back(seed: int) -> None:
+def test_receipted_messages_stay_and_deleted_topics_stay_deleted(seed: int) -> None:
     random = Random(seed)
     client, disk = Client(random), SimulatedDisk()
     for _ in range(LIVES):

@@ -76,7 +76,7 @@ def test_a_batch_counts_with_its_highest_sequence_id(harness: Any, make: Any) ->
     assert ids(peer) == [(0, 0, 0), (0, -1, -1), (2, -1, -1), (3, 0, 1)]
 
 
-def test_a_repeat_while_the_first_is_not_stored_cannot_be_judged(harness: Any, make: Any) -> None:
+def test_a_repeat_of_a_pending_message_is_refused(harness: Any, make: Any) -> None:
     peer, _ = connect(harness)
     harness.auto_poll = False
     peer.send(0, make(0))
@@ -86,7 +86,7 @@ def test_a_repeat_while_the_first_is_not_stored_cannot_be_judged(harness: Any, m
     assert ids(peer) == [(0, 0, 0)]
 
 
-def test_a_duplicate_keeps_its_place_among_the_receipts(harness: Any, make: Any) -> None:
+def test_the_receipt_of_a_duplicate_keeps_its_order(harness: Any, make: Any) -> None:
     peer, _ = connect(harness)
     peer.send(0, make(0))
     peer.receipts()
@@ -100,7 +100,7 @@ def test_a_duplicate_keeps_its_place_among_the_receipts(harness: Any, make: Any)
 
 @pytest.mark.parametrize("end", ["restart", "crash"])
 @pytest.mark.parametrize("count", [3, 25])
-def test_what_is_known_survives(
+def test_known_sequence_ids_survive_restarts(
     harness: Any, make: Any, monkeypatch: pytest.MonkeyPatch, end: str, count: int
 ) -> None:
     monkeypatch.setattr(dedup, "SNAPSHOT_ENTRIES", 10)
@@ -195,7 +195,7 @@ def test_truncating_forgets_no_sequence_id(harness: Any, make: Any, under_way: b
     assert stored(harness) == []
 
 
-def test_what_comes_after_truncating_began_is_kept(harness: Any, make: Any) -> None:
+def test_messages_published_during_a_truncation_are_kept(harness: Any, make: Any) -> None:
     peer, _ = connect(harness)
     harness.auto_poll = False
     peer.send(0, make(0))
@@ -227,7 +227,7 @@ def test_trimming_forgets_no_sequence_id(make_harness: Callable[..., Any], make:
     assert connect(harness)[1] == 5
 
 
-def test_nothing_is_trimmed_that_no_snapshot_accounts_for(
+def test_entries_without_a_snapshot_are_not_trimmed(
     make_harness: Callable[..., Any], make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = make_harness(deduplication=True, ledger_entries_max=2, retention_minutes=0)
@@ -247,7 +247,7 @@ def test_nothing_is_trimmed_that_no_snapshot_accounts_for(
     assert connect(harness)[1] == 5
 
 
-def test_an_entry_that_is_refused_frees_none_that_is_under_way(
+def test_a_refused_entry_does_not_release_pending_ones(
     harness: Any, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer, _ = connect(harness)
@@ -270,7 +270,7 @@ def test_an_entry_that_is_refused_frees_none_that_is_under_way(
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_record_of_before_it_was_off_is_not_believed(harness: Any, make: Any, deleted: bool) -> None:
+def test_snapshots_before_deduplication_was_off_are_ignored(harness: Any, make: Any, deleted: bool) -> None:
     peer, _ = connect(harness)
     for sequence_id in range(5):
         peer.send(sequence_id, make(sequence_id))
@@ -293,7 +293,7 @@ def test_a_record_of_before_it_was_off_is_not_believed(harness: Any, make: Any, 
     assert ids(peer)[0][1] >= 0
 
 
-def test_a_snapshot_that_says_nothing_new_is_not_written(
+def test_an_unchanged_snapshot_is_not_written(
     make_harness: Callable[..., Any], make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = make_harness(deduplication=True, ledger_entries_max=2)
@@ -313,7 +313,7 @@ def test_a_snapshot_that_says_nothing_new_is_not_written(
     assert dedup_key(TOPIC) not in written
 
 
-def test_switching_it_on_and_off(make_harness: Callable[..., Any], make: Any) -> None:
+def test_deduplication_can_be_switched_on_and_off(make_harness: Callable[..., Any], make: Any) -> None:
     harness = make_harness()
     peer, _ = connect(harness)
     for _ in range(2):
@@ -329,7 +329,7 @@ def test_switching_it_on_and_off(make_harness: Callable[..., Any], make: Any) ->
     assert harness.store.get(dedup_key(TOPIC)) is None
 
 
-def test_deleting_the_topic_forgets_everything(harness: Any, make: Any) -> None:
+def test_deleting_the_topic_removes_all_sequence_ids(harness: Any, make: Any) -> None:
     peer, _ = connect(harness)
     peer.send(0, make(0))
     harness.actions.delete(NAME, True, lambda error: None)

@@ -28,7 +28,7 @@ def test_by_default_acknowledged_messages_stay_for_a_week(make: Any) -> None:
 @pytest.mark.parametrize(
     ("minutes", "megabytes", "left"), [(0, 0, 2), (-1, -1, 6), (1, -1, 2), (-1, 0, 2), (5, -1, 6), (-1, 1, 6)]
 )
-def test_retention(make: Any, minutes: int, megabytes: int, left: int) -> None:
+def test_retention_keeps_by_time_and_size(make: Any, minutes: int, megabytes: int, left: int) -> None:
     topic = make(retention_minutes=minutes, retention_megabytes=megabytes)
     topic.publish(6)
     topic.keep_connected(90)
@@ -36,7 +36,7 @@ def test_retention(make: Any, minutes: int, megabytes: int, left: int) -> None:
 
 
 @pytest.mark.parametrize("error", [StoreBusy("slow"), StoreError("away")])
-def test_what_is_not_needed_goes_where_no_age_can_be_read(
+def test_acknowledged_messages_are_trimmed_if_ages_cannot_be_read(
     make: Any, monkeypatch: pytest.MonkeyPatch, error: StoreError
 ) -> None:
     def away(*_: Any) -> int:
@@ -52,9 +52,7 @@ def test_what_is_not_needed_goes_where_no_age_can_be_read(
     assert topic.stored == 2
 
 
-def test_nothing_is_trimmed_where_compaction_cannot_hold_it(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_trimmed_before_it_is_compacted(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a threshold, entries must not be deleted before they are compacted."""
 
     def refused(*_: Any) -> None:
@@ -78,7 +76,7 @@ def test_retention_by_size_keeps_the_newest(make: Any) -> None:
     assert topic.topics.find(NAME).ledger.size_bytes >= 1024 * 1024
 
 
-def test_what_a_subscription_has_not_acknowledged_stays(make: Any) -> None:
+def test_unacknowledged_messages_are_kept(make: Any) -> None:
     topic = make(retention_minutes=0)
     topic.subscribe()
     topic.publish(6)
@@ -89,7 +87,7 @@ def test_what_a_subscription_has_not_acknowledged_stays(make: Any) -> None:
     assert (topic.stored, topic.backlog()) == (4, 3)
 
 
-def test_a_live_reader_is_moved_on_when_its_entries_go(make: Any) -> None:
+def test_a_live_reader_is_moved_past_trimmed_entries(make: Any) -> None:
     topic = make(retention_minutes=0)
     reader = topic.harness.peer()
     topic.publish(6)
@@ -102,7 +100,7 @@ def test_a_live_reader_is_moved_on_when_its_entries_go(make: Any) -> None:
     assert [(m.ledger_id, m.entry_id) for m in reader.messages()] == [(2, 0), (2, 1)]
 
 
-def test_topics_that_are_not_in_memory_are_looked_after_too(make: Any) -> None:
+def test_unloaded_topics_are_trimmed_too(make: Any) -> None:
     topic = make(retention_minutes=0)
     topic.publish(6)
     topic.peer.disconnect()
@@ -130,7 +128,7 @@ def test_old_messages_expire(make: Any) -> None:
     assert topic.harness.broker.topics.find(NAME).subscriptions["s"].backlog == 2
 
 
-def test_what_is_acknowledged_does_not_expire_twice(make: Any) -> None:
+def test_acknowledged_messages_do_not_expire_again(make: Any) -> None:
     topic = make(message_ttl_seconds=10)
     topic.subscribe()
     topic.publish(2)
@@ -139,8 +137,8 @@ def test_what_is_acknowledged_does_not_expire_twice(make: Any) -> None:
     assert topic.actions.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
 
 
-# --- what nobody uses ---
-def test_inactive_topics_are_deleted_where_that_is_wanted(make: Any) -> None:
+# --- inactive topics ---
+def test_inactive_topics_are_deleted_if_configured(make: Any) -> None:
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=20)
     topic.publish(1)
     topic.keep_connected(60)
@@ -158,7 +156,7 @@ def test_subscriptions_keep_a_topic(make: Any) -> None:
     assert topic.actions.exists(NAME)
 
 
-def test_unused_subscriptions_expire_where_that_is_wanted(make: Any) -> None:
+def test_unused_subscriptions_expire_if_configured(make: Any) -> None:
     topic = make(subscription_expiration_minutes=1)
     topic.subscribe("unused")
     consumer = topic.harness.peer()
@@ -169,7 +167,7 @@ def test_unused_subscriptions_expire_where_that_is_wanted(make: Any) -> None:
     assert list(topic.actions.subscriptions(NAME)) == ["used"]
 
 
-def test_a_reader_that_does_not_come_back_after_a_seek_is_forgotten(make: Any) -> None:
+def test_a_reader_that_does_not_reconnect_after_a_seek_is_removed(make: Any) -> None:
     topic = make()
     reader = topic.harness.peer()
     reader.subscribe(TOPIC, "r", durable=False)

@@ -36,7 +36,7 @@ def arm(index: ExpiryIndex, text: str, record: TopicRecord, when_ms: int) -> Non
     index.disarm(text, index.arm(text, record, when_ms))
 
 
-def test_what_is_due_comes_in_order_and_once() -> None:
+def test_due_topics_are_returned_in_order_and_once() -> None:
     index, records = ExpiryIndex(SmallPages()), [TopicRecord() for _ in TOPICS]
     for when, (text, record) in zip(
         (50, 10, 30, 10**12, 20, NEVER), zip(TOPICS, records, strict=True), strict=True
@@ -49,7 +49,7 @@ def test_what_is_due_comes_in_order_and_once() -> None:
     assert [record.due_ms for record in records] == [50, 10, 30, 10**12, 20, 0]
 
 
-def test_a_start_reads_what_an_earlier_life_passed_over() -> None:
+def test_unhandled_due_topics_are_due_again_after_a_restart() -> None:
     store, record = MemoryStore(), TopicRecord()
     index = ExpiryIndex(store)
     arm(index, TOPICS[0], record, 10)
@@ -60,7 +60,7 @@ def test_a_start_reads_what_an_earlier_life_passed_over() -> None:
     assert record.due_ms == 0
 
 
-def test_nothing_is_written_where_reading_has_been() -> None:
+def test_nothing_is_written_before_the_read_position() -> None:
     store, record, other = MemoryStore(), TopicRecord(), TopicRecord()
     index = ExpiryIndex(store)
     arm(index, TOPICS[0], record, 10)
@@ -99,7 +99,7 @@ def test_an_interrupted_read_continues_with_the_next_key() -> None:
     assert [when for when, _ in due(index, 100)] == [12, 13, 14, 15]
 
 
-def test_walks_are_kept_with_their_progress() -> None:
+def test_walks_are_stored_with_their_progress() -> None:
     store = SmallPages()
     index = ExpiryIndex(store)
     index.begin_walk("public/default")
@@ -111,7 +111,7 @@ def test_walks_are_kept_with_their_progress() -> None:
 
 
 class Lives(RuleBasedStateMachine):
-    """Whoever is armed is told in time, by this life or the next, whatever is armed while it is read."""
+    """Each armed topic is reported in time, across restarts, even if others are armed during the read."""
 
     def __init__(self) -> None:
         super().__init__()

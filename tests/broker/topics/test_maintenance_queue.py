@@ -15,7 +15,7 @@ def names(looks: MaintenanceQueue[Topic]) -> list[str]:
     return [topic.name for topic in looks.begin_round()]
 
 
-def test_a_topic_is_looked_at_once_at_the_earliest_time_that_was_planned() -> None:
+def test_a_topic_is_visited_once_at_its_earliest_planned_time() -> None:
     looks, a, b = MaintenanceQueue[Topic](), Topic("a"), Topic("b")
     looks.plan(a, 3 * ROUND_SECONDS)
     looks.plan(a, 2 * ROUND_SECONDS)
@@ -33,7 +33,7 @@ def test_times_are_rounded_up_to_rounds() -> None:
     assert [names(looks) for _ in range(PLANNED_ROUNDS_MAX - 2)][-1] == ["far"]
 
 
-def test_what_happens_while_a_round_runs_is_for_the_next_one() -> None:
+def test_changes_during_a_round_are_for_the_next_one() -> None:
     looks, a, b, c = MaintenanceQueue[Topic](), Topic("a"), Topic("b"), Topic("c")
     for topic in (a, b, c):
         looks.soon(topic)
@@ -47,7 +47,7 @@ def test_what_happens_while_a_round_runs_is_for_the_next_one() -> None:
     assert (a.look_round, b.look_round, c.look_round) == (0, 0, GONE)
 
 
-def test_nothing_is_kept_of_what_left() -> None:
+def test_removed_topics_leave_nothing_in_the_queue() -> None:
     looks, topics = MaintenanceQueue[Topic](), [Topic(str(number)) for number in range(50)]
     for number, topic in enumerate(topics):
         looks.plan(topic, number * ROUND_SECONDS)
@@ -57,7 +57,7 @@ def test_nothing_is_kept_of_what_left() -> None:
     assert not looks._rounds
 
 
-def test_what_left_is_never_looked_at_again() -> None:
+def test_removed_topics_are_not_visited_again() -> None:
     looks, topic = MaintenanceQueue[Topic](), Topic("a")
     looks.plan(topic, 0)
     looks.drop(topic)

@@ -42,7 +42,7 @@ def test_messages_pass_through_and_are_receipted(harness: Any, producer: Any) ->
     assert early.pop().command.ackResponse.request_id == 3
 
 
-def test_without_permits_or_room_a_message_is_dropped(harness: Any, producer: Any) -> None:
+def test_without_permits_or_buffer_space_a_message_is_dropped(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC, permits=1)
     for sequence_id in range(3):
@@ -56,7 +56,9 @@ def test_without_permits_or_room_a_message_is_dropped(harness: Any, producer: An
     assert harness.broker.topics.find(NAME).subscriptions["s"].dropped == 3
 
 
-def test_types(harness: Any, producer: Any, make_entry: Callable[..., bytes]) -> None:
+def test_each_subscription_type_distributes_messages(
+    harness: Any, producer: Any, make_entry: Callable[..., bytes]
+) -> None:
     for kind in ("Shared", "Failover", "Key_Shared"):
         peers = [harness.peer() for _ in range(2)]
         for number, peer in enumerate(peers):
@@ -83,7 +85,7 @@ def test_the_next_failover_consumer_takes_over(harness: Any, producer: Any) -> N
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
-def test_busy(harness: Any, kind: str) -> None:
+def test_a_second_consumer_beside_an_exclusive_one_is_refused(harness: Any, kind: str) -> None:
     harness.peer().subscribe(TOPIC)
     frame = harness.peer().request(
         "subscribe", topic=TOPIC, subscription="s", consumer_id=1,
@@ -96,7 +98,7 @@ def test_busy(harness: Any, kind: str) -> None:
     ("body", "fields"),
     [("seek", {"message_publish_time": 0}), ("getLastMessageId", {})],
 )
-def test_what_needs_storage_is_refused(harness: Any, body: str, fields: dict[str, int]) -> None:
+def test_calls_that_need_storage_are_refused(harness: Any, body: str, fields: dict[str, int]) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     assert peer.request(body, consumer_id=1, **fields).command.error.error == pb.MetadataError
@@ -105,7 +107,7 @@ def test_what_needs_storage_is_refused(harness: Any, body: str, fields: dict[str
     assert refused.value.status == 405
 
 
-def test_unsubscribing(harness: Any) -> None:
+def test_unsubscribing_removes_the_subscription(harness: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     assert peer.request("unsubscribe", consumer_id=1).type == Command.SUCCESS
@@ -118,7 +120,7 @@ def test_the_topic_is_removed_after_the_last_client(harness: Any, producer: Any)
     assert list(harness.actions.walk("public/default", "non-persistent")) == []
 
 
-def test_deleting_and_unloading_disconnect(harness: Any, producer: Any) -> None:
+def test_deleting_and_unloading_disconnect_clients(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     harness.actions.unload(NAME)
@@ -129,7 +131,7 @@ def test_deleting_and_unloading_disconnect(harness: Any, producer: Any) -> None:
     assert not harness.actions.exists(NAME)
 
 
-def test_stats(harness: Any, producer: Any) -> None:
+def test_stats_count_messages_and_drops(harness: Any, producer: Any) -> None:
     peer = harness.peer()
     peer.subscribe(TOPIC)
     producer.send(0)

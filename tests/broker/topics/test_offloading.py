@@ -104,7 +104,7 @@ def messages(count: int) -> list[bytes]:
     return [b"flight %d" % number for number in range(count)]
 
 
-def test_by_command_and_back_after_a_restart(tmp_path: Path) -> None:
+def test_ledgers_offloaded_by_command_are_read_after_a_restart(tmp_path: Path) -> None:
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 45)
         status = rest(broker, "GET", f"{PATH}/offload")
@@ -140,7 +140,9 @@ def test_by_command_and_back_after_a_restart(tmp_path: Path) -> None:
         until(lambda: not [each for each in (tmp_path / "tier" / "public").rglob("*") if each.is_file()])
 
 
-def test_by_threshold_and_trimmed_with_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledgers_offloaded_by_threshold_are_trimmed_with_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(topic_maintenance, "ROUND_SECONDS", 0.2)
     with start(tmp_path, retention_minutes=-1) as broker:
         rest(broker, "PUT", "namespaces/public/default/offloadThreshold", 0)
@@ -162,7 +164,7 @@ def test_by_threshold_and_trimmed_with_its_files(tmp_path: Path, monkeypatch: py
         until(lambda: not list((tmp_path / "tier").rglob("*.parquet")))
 
 
-def test_without_a_place_it_says_so(tmp_path: Path) -> None:
+def test_offloading_without_a_location_is_refused(tmp_path: Path) -> None:
     with embedded(tmp_path / "store") as broker:
         publish(broker, 0, 1)
         with pytest.raises(urllib.error.HTTPError) as told:
@@ -174,7 +176,7 @@ def test_without_a_place_it_says_so(tmp_path: Path) -> None:
         embedded(None, offload_location="/x")
 
 
-def test_a_store_with_offloaded_ledgers_wants_its_place(tmp_path: Path) -> None:
+def test_a_store_with_offloaded_ledgers_needs_its_location(tmp_path: Path) -> None:
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 15)
         command(broker, ledgers(broker)[-1]["ledgerId"])
@@ -183,7 +185,7 @@ def test_a_store_with_offloaded_ledgers_wants_its_place(tmp_path: Path) -> None:
         embedded(tmp_path / "store")
 
 
-def test_what_goes_wrong_is_in_the_status_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_failures_are_in_the_status_and_nothing_is_lost(tmp_path: Path) -> None:
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 25)
         folder = tmp_path / "tier" / "public"
@@ -199,9 +201,7 @@ def test_what_goes_wrong_is_in_the_status_and_nothing_is_lost(tmp_path: Path) ->
         assert read(broker) == messages(25)
 
 
-def test_a_process_that_makes_files_and_dies_is_in_the_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_offload_process_is_in_the_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add = OffloadWorker.add
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -311,7 +311,7 @@ class Retried:
         self.offload: Any = Offload(topic, self.tier)  # type: ignore[arg-type]
 
     def check(self) -> list[tuple[str, int]]:
-        """What is tried by itself, now and at once after it."""
+        """Return the operations that a check tries by itself."""
         self.offload.check()
         return self.then()
 
@@ -322,7 +322,7 @@ class Retried:
         return found
 
 
-def test_copies_of_ledgers_that_are_offloaded_go_where_another_one_could_not() -> None:
+def test_local_copies_are_deleted_although_another_ledger_fails() -> None:
     topic = Retried()
     topic.tier.refused = {("offload", 3)}
     going = [("offload", 1), ("offload", 2), ("offload", 3)]
@@ -350,7 +350,7 @@ def test_work_resumes_after_an_administrators_repair() -> None:
 
 
 def test_a_file_with_wrong_contents_is_rewritten_after_a_delay() -> None:
-    """Else a place that keeps nothing would be written to without a break."""
+    """Without the delay, offload storage that loses files would be written to without a break."""
     topic = Retried()
     topic.tier.refused = {("drop", 1)}
     went = [("offload", number) for number in range(1, 5)]
@@ -364,9 +364,7 @@ def test_a_file_with_wrong_contents_is_rewritten_after_a_delay() -> None:
     assert topic.offload.status == "SUCCESS"
 
 
-def test_a_record_that_cannot_be_read_for_a_moment_keeps_no_other_topic_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_temporarily_unreadable_record_delays_no_other_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = Retried()
     read, unread = topic.tier.record, [StoreError("the store's catalog cannot be read")]
 
@@ -384,7 +382,7 @@ def test_a_record_that_cannot_be_read_for_a_moment_keeps_no_other_topic_waiting(
     assert topic.offload.status == "SUCCESS"
 
 
-def test_a_place_that_is_none_is_said(tmp_path: Path) -> None:
+def test_an_unusable_location_is_reported(tmp_path: Path) -> None:
     (tmp_path / "tier").write_text("no folder")
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 25)
@@ -394,7 +392,7 @@ def test_a_place_that_is_none_is_said(tmp_path: Path) -> None:
         assert read(broker) == messages(25)
 
 
-def test_the_names_of_topics_stay_in_the_place() -> None:
+def test_topic_names_cannot_leave_the_offload_folder() -> None:
     from geminga.offload.storage import folder_of
 
     for name in ("..", ".", "%2E%2E", "x\\y", "a b", "é"):
@@ -403,9 +401,7 @@ def test_the_names_of_topics_stay_in_the_place() -> None:
         assert ".." not in path.split("/")
 
 
-def test_a_place_that_is_slow_is_searched_without_holding_anybody_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_searches_delay_no_other_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with start(tmp_path, retention_minutes=-1) as broker, broker.client() as client:
         producer = client.create_producer(TOPIC, batching_enabled=False)
         times = []
@@ -432,7 +428,7 @@ def test_a_place_that_is_slow_is_searched_without_holding_anybody_up(
         assert request.read() == b"flight 6"
 
 
-def test_short_of_room_the_copies_of_offloaded_ledgers_go_first(tmp_path: Path) -> None:
+def test_a_full_disk_frees_local_copies_of_offloaded_ledgers_first(tmp_path: Path) -> None:
     with start(tmp_path, retention_minutes=-1, offload_deletion_lag_seconds=-1) as broker:
         publish(broker, 0, 35)
         command(broker, ledgers(broker)[-1]["ledgerId"])
@@ -444,7 +440,7 @@ def test_short_of_room_the_copies_of_offloaded_ledgers_go_first(tmp_path: Path) 
         assert read(broker) == messages(35)
 
 
-def test_short_of_room_what_is_offloaded_and_not_here_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_ledgers_that_are_only_offloaded(tmp_path: Path) -> None:
     with start(tmp_path, retention_minutes=60) as broker:
         publish(broker, 0, 45)
         last = ledgers(broker)[-1]["ledgerId"]
@@ -457,16 +453,16 @@ def test_short_of_room_what_is_offloaded_and_not_here_stays_where_it_is(tmp_path
             assert isinstance(topic, PersistentTopic)
             return expiry.give_up(topic, first)
 
-        # It was still here when the ledgers to give way were listed.
+        # The ledger was still local when the ledgers to delete were listed.
         assert not inside(broker, give_up)
         assert ledgers(broker)[0]["ledgerId"] == first
         assert read(broker) == messages(45)
 
 
-def test_what_is_known_of_entries_far_away_needs_no_look_at_them(
+def test_acknowledging_and_counting_work_without_the_offload_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The place does not answer: acknowledgements are taken in, counted and deduplicated all the same."""
+    """Acknowledging, counting and deduplication work while the offload storage does not answer."""
     settings: dict[str, Any] = {"retention_minutes": -1, "deduplication": True}
     with start(tmp_path, **settings) as broker:
         service_url, admin_url = broker.service_url, broker.admin_url
@@ -493,7 +489,7 @@ def test_what_is_known_of_entries_far_away_needs_no_look_at_them(
         client.close()
 
 
-def test_policies_of_namespaces_and_topics_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_of_namespaces_and_topics_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_maintenance, "ROUND_SECONDS", 0.2)
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 35)
@@ -521,7 +517,7 @@ def test_policies_of_namespaces_and_topics_count(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("by", ["cp", "backup"])
-def test_a_copy_of_a_store_beside_the_original_deletes_nothing_of_it(tmp_path: Path, by: str) -> None:
+def test_a_copy_of_a_store_deletes_no_files_of_the_original(tmp_path: Path, by: str) -> None:
     def files() -> list[Path]:
         return sorted((tmp_path / "tier" / "public").rglob("*"))
 

@@ -92,9 +92,7 @@ def test_new_partitions_get_the_existing_subscriptions(sliced: Sliced) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "crash"])
-def test_what_is_published_to_a_partition_before_its_turn_has_come_is_not_missed(
-    sliced: Sliced, end: str
-) -> None:
+def test_messages_to_a_new_partition_before_its_subscriptions_are_delivered(sliced: Sliced, end: str) -> None:
     create(sliced, 2, "s")
     grow(sliced, 6)
     if end:
@@ -117,7 +115,7 @@ def test_growth_interrupted_by_a_crash_resumes_at_the_next_request(sliced: Slice
     assert all(subscriptions(sliced, index) == {"s"} for index in range(6))
 
 
-def test_one_that_grows_twice_at_once_has_all(sliced: Sliced) -> None:
+def test_two_concurrent_growths_create_all_partitions(sliced: Sliced) -> None:
     create(sliced, 1, "s")
     first, second = grow(sliced, 4), grow(sliced, 8)
     sliced.settle()
@@ -127,7 +125,7 @@ def test_one_that_grows_twice_at_once_has_all(sliced: Sliced) -> None:
 
 
 # --- going ---
-def test_nothing_grows_on_what_is_deleted(sliced: Sliced) -> None:
+def test_a_deleted_topic_gets_no_new_partitions(sliced: Sliced) -> None:
     create(sliced, 20, "s")
     said = delete(sliced)
     sliced.turn()
@@ -141,7 +139,7 @@ def test_nothing_grows_on_what_is_deleted(sliced: Sliced) -> None:
     assert not list(sliced.store.names("cursor/"))
 
 
-def test_what_grows_while_it_is_deleted_leaves_nothing(sliced: Sliced) -> None:
+def test_growth_during_a_deletion_leaves_nothing(sliced: Sliced) -> None:
     create(sliced, 2, "s")
     grown = grow(sliced, 30)
     sliced.turn()
@@ -152,8 +150,8 @@ def test_what_grows_while_it_is_deleted_leaves_nothing(sliced: Sliced) -> None:
     assert not list(sliced.store.names("cursor/"))
 
 
-def test_two_deletions_are_one_and_what_comes_behind_them_stays(sliced: Sliced) -> None:
-    """Else the second one, which is not through yet, would delete part of what was made anew."""
+def test_concurrent_deletions_spare_a_recreated_topic(sliced: Sliced) -> None:
+    """Otherwise the second deletion, still running, would delete part of the recreated topic."""
     create(sliced, 20)
     first = delete(sliced)
     for _ in range(8):
@@ -167,7 +165,7 @@ def test_two_deletions_are_one_and_what_comes_behind_them_stays(sliced: Sliced) 
     assert len(partitions(sliced)) == 20
 
 
-def test_rules_and_schemas_of_another_one_of_its_name_stay(sliced: Sliced) -> None:
+def test_deletion_keeps_policies_and_schemas_of_a_recreated_topic(sliced: Sliced) -> None:
     """Data of the deleted topic is deleted with its record, not when that is reported to be durable."""
     create(sliced, 3)
     namespaces = sliced.broker.namespaces

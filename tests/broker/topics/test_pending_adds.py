@@ -24,7 +24,7 @@ def test_reports_reach_the_topic_and_producer_of_their_entry(harness: Any) -> No
     ]
 
 
-def test_an_entry_that_is_refused_leaves_no_place(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_entry_is_not_pending(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = harness.peer()
     for number in (1, 2):
         peer.producer(f"t{number}", producer_id=number)

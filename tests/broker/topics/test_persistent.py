@@ -50,7 +50,7 @@ def run_of(ids: list[int], entry: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("entries_max", [1, 7, 50, 1000])
-def test_a_run_is_kept_as_its_messages_are(make_harness: Any, make_entry: Any, entries_max: int) -> None:
+def test_runs_are_stored_like_single_messages(make_harness: Any, make_entry: Any, entries_max: int) -> None:
     harness = make_harness(ledger_entries_max=entries_max)
     peer = harness.peer()
     peer.producer(str(NAME))
@@ -74,7 +74,7 @@ def test_a_run_is_kept_as_its_messages_are(make_harness: Any, make_entry: Any, e
     assert [(each.ledger_id, each.entry_id) for each in reader.messages()] == ids
 
 
-def test_of_a_run_each_message_is_looked_at_where_one_must_be(harness: Any, make_entry: Any) -> None:
+def test_a_run_with_a_damaged_message_is_handled_singly(harness: Any, make_entry: Any) -> None:
     peer = harness.peer()
     peer.producer(str(NAME))
     entry = make_entry()
@@ -97,7 +97,7 @@ def test_of_a_run_each_message_is_looked_at_where_one_must_be(harness: Any, make
     assert peer.take(pb.BaseCommand.CLOSE_PRODUCER)
 
 
-def test_a_run_that_the_store_refuses_or_loses_is_answered_singly(harness: Any, make_entry: Any) -> None:
+def test_each_message_of_a_refused_run_gets_an_answer(harness: Any, make_entry: Any) -> None:
     peer = harness.peer()
     peer.producer(str(NAME))
     peer.send(0)
@@ -127,7 +127,7 @@ def test_a_run_that_the_store_refuses_or_loses_is_answered_singly(harness: Any, 
     assert topic.ledger.confirmed == 1
 
 
-def test_records() -> None:
+def test_records_are_json_objects() -> None:
     assert decode_json(StoredValue(encode_json({"a": 1}), ()), "r") == {"a": 1}
     for damaged in (b"{", b"[]", b""):
         with pytest.raises(StoreDamaged, match="the record is no JSON object"):

@@ -19,7 +19,7 @@ def peer(harness: Any) -> Any:
     return peer
 
 
-def test_pending_entries_and_the_wait_for_them(peer: Any) -> None:
+def test_closing_waits_for_pending_entries(peer: Any) -> None:
     producer = peer.session.producers[1]
     drained: list[int] = []
     producer.taken(3, 100, chunk=False)
@@ -34,7 +34,7 @@ def test_pending_entries_and_the_wait_for_them(peer: Any) -> None:
     assert peer.session.pending_bytes == 0
 
 
-def test_receipts_and_errors(peer: Any) -> None:
+def test_receipts_and_errors_are_sent(peer: Any) -> None:
     producer = peer.session.producers[1]
     producer.receipt(5, 0, -1, -1)
     producer.receipt(6, 8, 3, 4)

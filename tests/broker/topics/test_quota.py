@@ -82,7 +82,7 @@ def test_a_full_backlog_stops_producers_until_it_shrinks(make: Any, action: str,
     assert topic.peer.take(Command.CLOSE_PRODUCER)
     assert topic.open_producer().error.error == code
     topic.harness.actions.skip_all(NAME, "s", done)
-    # The very next try succeeds: nobody waits for a round of housekeeping.
+    # The very next try succeeds, without waiting for a round of housekeeping.
     assert topic.open_producer().producer_success.producer_ready
     assert not topic.exceeded
 
@@ -122,7 +122,7 @@ def test_a_quota_holds_from_the_first_producer_after_a_restart(make: Any) -> Non
     assert topic.open_producer().error.error == pb.ProducerBlockedQuotaExceededError
 
 
-def test_eviction_gives_up_the_oldest(make: Any) -> None:
+def test_eviction_deletes_the_oldest_messages(make: Any) -> None:
     topic = make(backlog_quota_bytes=500, backlog_quota_action="consumer_backlog_eviction")
     topic.subscribe("slow")
     topic.publish(10)
@@ -134,7 +134,7 @@ def test_eviction_gives_up_the_oldest(make: Any) -> None:
     assert not topic.peer.take(Command.CLOSE_PRODUCER)
 
 
-def test_a_backlog_may_be_too_old(make: Any) -> None:
+def test_a_backlog_quota_by_age_applies(make: Any) -> None:
     topic = make(backlog_quota_seconds=30)
     topic.subscribe()
     topic.publish(1)
@@ -183,7 +183,7 @@ def test_readers_have_no_backlog_to_limit(make: Any) -> None:
     assert not topic.peer.take(Command.CLOSE_PRODUCER)
 
 
-def test_producers_are_held_behind_the_receipts_of_what_they_sent(harness: Any, make_entry: Any) -> None:
+def test_producers_are_stopped_after_the_receipts_of_sent_messages(harness: Any, make_entry: Any) -> None:
     """Else their clients would send again what was stored."""
     topic = Topic(harness, make_entry)
     topic.subscribe()

@@ -30,7 +30,7 @@ def dispatch_rate(messages: int = -1, size: int = -1, period: int = 1) -> dict[s
 
 
 def frames(make_entry: Callable[..., bytes], count: int, first: int = 0) -> bytes:
-    """What a client that does not wait sends at once."""
+    """Return ``count`` SEND frames, as a client sends them without waiting for receipts."""
     sent = []
     for sequence_id in range(first, first + count):
         entry = make_entry(b"m%d" % sequence_id, sequence_id=sequence_id)
@@ -73,7 +73,7 @@ def test_a_limited_producer_is_slowed_and_nothing_fails(
     assert peer.reading
 
 
-def test_the_rate_is_smooth(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_the_publish_rate_is_smooth(harness: Any, make_entry: Callable[..., bytes]) -> None:
     set_topic(harness, "publishMaxMessageRate", publish_rate(100))
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -92,7 +92,7 @@ def test_the_rate_is_smooth(harness: Any, make_entry: Callable[..., bytes]) -> N
     assert sum(each) == 100
 
 
-def test_bytes_count_too(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_the_publish_rate_in_bytes_applies_too(harness: Any, make_entry: Callable[..., bytes]) -> None:
     set_topic(harness, "publishMaxMessageRate", publish_rate(size=1000))
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -105,7 +105,7 @@ def test_bytes_count_too(harness: Any, make_entry: Callable[..., bytes]) -> None
     assert peer.reading
 
 
-def test_others_are_not_slowed_and_a_held_peer_is_kept_alive(
+def test_other_peers_are_not_slowed_and_a_slowed_one_stays_connected(
     harness: Any, make_entry: Callable[..., bytes]
 ) -> None:
     set_topic(harness, "publishMaxMessageRate", publish_rate(1))
@@ -118,7 +118,7 @@ def test_others_are_not_slowed_and_a_held_peer_is_kept_alive(
     harness.advance(100)
     assert not slow.is_closed
     assert len(slow.take(Command.PONG)) >= 8
-    # The limit is lifted: within a second all goes on.
+    # The limit is lifted: within a second publishing resumes.
     set_topic(harness, "publishMaxMessageRate", None)
     harness.advance(1.1)
     assert slow.reading
@@ -126,7 +126,7 @@ def test_others_are_not_slowed_and_a_held_peer_is_kept_alive(
     assert len(slow.receipts()) == 200
 
 
-def test_a_slowed_peer_may_go(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_a_slowed_peer_may_disconnect(harness: Any, make_entry: Callable[..., bytes]) -> None:
     set_topic(harness, "publishMaxMessageRate", publish_rate(1))
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -160,7 +160,7 @@ def test_a_limited_consumer_gets_everything_in_order(
     assert found.consumers[0].permits == 800
 
 
-def test_dispatch_in_bytes_and_a_limit_that_is_lifted(harness: Any) -> None:
+def test_dispatch_limits_in_bytes_apply_until_lifted(harness: Any) -> None:
     set_topic(harness, "topicDispatchRate", dispatch_rate(size=10))
     producer, consumer = harness.peer(), harness.peer()
     producer.producer(TOPIC)

@@ -158,7 +158,7 @@ def test_topics_of_a_busy_disk_are_read_at_the_next_time(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_sums_are_exact_while_topics_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_stay_exact_as_topics_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of the first reading, a topic loaded, unloaded, made or deleted, in an order by chance."""
     monkeypatch.setattr(background_jobs, "SLICE_STEPS_MAX", 1)
     monkeypatch.setattr(module, "TOPICS_AT_ONCE", 2)

@@ -36,7 +36,7 @@ def test_retention_frees_the_last_ledger_of_an_unused_topic(make: Any, how: str)
     end(topic, how)
     topic.harness.advance(HOUR - MINUTE)
     assert (topic.ledgers, topic.in_memory) == (3, False)
-    # After a crash nobody knows when the last entry came: at most a day after its ledger was begun.
+    # After a crash the last entry's time is not known: at most a day after its ledger was begun.
     topic.harness.advance(LATE + MINUTE + (DAY if how == "crash" else 0))
     assert (topic.ledgers, topic.in_memory) == (0, False)
     topic.connect()
@@ -44,7 +44,7 @@ def test_retention_frees_the_last_ledger_of_an_unused_topic(make: Any, how: str)
     assert topic.stored == 1
 
 
-def test_retention_frees_the_ledger_that_is_open_when_nothing_comes(make: Any) -> None:
+def test_retention_frees_the_open_ledger_of_an_idle_topic(make: Any) -> None:
     topic = make(retention_minutes=10, ledger_entries_max=100)
     topic.publish(3)
     topic.keep_connected(10 * MINUTE - 30)
@@ -64,7 +64,7 @@ def test_an_open_ledger_stays_for_a_while_even_without_retention(make: Any) -> N
     assert topic.stored == 0
 
 
-def test_what_is_acknowledged_after_a_long_time_goes_soon_after(make: Any) -> None:
+def test_messages_acknowledged_late_are_trimmed_soon_after(make: Any) -> None:
     topic = make(retention_minutes=60)
     topic.subscribe()
     topic.publish(5)
@@ -76,7 +76,7 @@ def test_what_is_acknowledged_after_a_long_time_goes_soon_after(make: Any) -> No
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_what_a_crash_left_acknowledged_goes_too(make: Any) -> None:
+def test_messages_acknowledged_before_a_crash_are_trimmed(make: Any) -> None:
     topic = make(retention_minutes=0)
     topic.subscribe()
     topic.publish(5)
@@ -87,7 +87,7 @@ def test_what_a_crash_left_acknowledged_goes_too(make: Any) -> None:
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_short_retention_has_short_ledgers(make: Any) -> None:
+def test_short_retention_rolls_ledgers_over_early(make: Any) -> None:
     topic = make(retention_minutes=60, ledger_entries_max=1000)
     for _ in range(40):
         topic.publish(1)
@@ -95,7 +95,7 @@ def test_short_retention_has_short_ledgers(make: Any) -> None:
     assert topic.stored <= (60 + 60 // 8) // 3 + 1
 
 
-def test_long_retention_has_no_crowd_of_short_ledgers(make: Any) -> None:
+def test_long_retention_makes_few_ledgers(make: Any) -> None:
     topic = make(message_ttl_seconds=60, retention_minutes=7 * 24 * 60, ledger_entries_max=1000)
     for _ in range(20):
         topic.publish(1)
@@ -117,8 +117,8 @@ def test_ttl_frees_unacknowledged_messages_of_an_unused_topic(make: Any, how: st
     assert topic.backlog() == 0
 
 
-def test_ttl_and_retention_one_after_the_other(make: Any) -> None:
-    """Unacknowledged: until the TTL. Acknowledged, by hand or by TTL: until retention has passed."""
+def test_retention_after_the_ttl_counts_from_the_last_write(make: Any) -> None:
+    """Unacknowledged messages are kept until the TTL, others until retention has passed since their write."""
     topic = make(message_ttl_seconds=int(HOUR), retention_minutes=30)
     topic.subscribe()
     topic.publish(4)
@@ -129,7 +129,7 @@ def test_ttl_and_retention_one_after_the_other(make: Any) -> None:
     assert topic.ledgers == 0, "it counts from when the ledger was written, not from when it expired"
 
 
-def test_a_subscription_that_is_set_back_expires_again(make: Any) -> None:
+def test_a_subscription_moved_back_expires_again(make: Any) -> None:
     topic = make(message_ttl_seconds=600)
     topic.subscribe()
     topic.publish(4)
@@ -154,7 +154,7 @@ def test_a_clock_that_is_behind_expires_nothing_before_its_ledger_is_old(make: A
     assert topic.backlog() == 0
 
 
-def test_a_clock_that_is_ahead_keeps_nothing_for_ever(make: Any) -> None:
+def test_messages_of_a_clock_that_is_ahead_expire(make: Any) -> None:
     topic = make(message_ttl_seconds=int(HOUR), ledger_entries_max=1000)
     topic.subscribe()
     topic.clock_ms = 10 * int(DAY) * 1000
@@ -176,7 +176,7 @@ def test_clocks_that_disagree_are_off_by_a_ledger_at_most(make: Any) -> None:
         assert kept - 7 <= topic.backlog() <= kept + 7
 
 
-# --- what nobody uses ---
+# --- inactive topics ---
 def test_a_topic_is_deleted_after_more_time_than_it_stays_in_memory(make: Any) -> None:
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=3 * int(HOUR))
     topic.publish(1)
@@ -188,7 +188,7 @@ def test_a_topic_is_deleted_after_more_time_than_it_stays_in_memory(make: Any) -
     assert [key for key, _ in topic.harness.store.scan("") if TOPIC in key] == []
 
 
-def test_looking_at_a_topic_is_no_use_of_it(make: Any) -> None:
+def test_reading_stats_does_not_count_as_use(make: Any) -> None:
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=int(HOUR))
     topic.peer.disconnect()
     for _ in range(7):
@@ -208,7 +208,7 @@ def test_a_restart_does_not_restart_the_time(make: Any, how: str) -> None:
     assert not topic.exists
 
 
-def test_what_was_in_use_at_a_crash_does_not_count_as_unused(make: Any) -> None:
+def test_topics_in_use_at_a_crash_do_not_count_as_unused(make: Any) -> None:
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=int(HOUR))
     topic.peer.disconnect()
     topic.harness.advance(50 * MINUTE)
@@ -254,7 +254,7 @@ def test_subscriptions_expire_in_unused_topics(make: Any, how: str) -> None:
     assert (topic.subscriptions, topic.in_memory) == ([], False)
 
 
-def test_each_subscription_has_a_time_of_its_own(make: Any) -> None:
+def test_each_subscription_expires_by_its_own_time(make: Any) -> None:
     topic = make(subscription_expiration_minutes=3 * 60)
     for name in ("a", "b"):
         topic.subscribe(name)
@@ -269,7 +269,7 @@ def test_each_subscription_has_a_time_of_its_own(make: Any) -> None:
     assert topic.subscriptions == []
 
 
-def test_a_subscription_that_expires_lets_its_messages_go(make: Any) -> None:
+def test_an_expired_subscription_frees_its_messages(make: Any) -> None:
     topic = make(subscription_expiration_minutes=60, retention_minutes=0)
     topic.subscribe()
     topic.publish(5)
@@ -302,7 +302,7 @@ def test_policies_that_are_set_later_reach_topics_that_are_not_in_memory(make: A
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_so_do_policies_of_one_topic_and_its_partitions(make: Any) -> None:
+def test_later_policies_of_a_topic_reach_its_unloaded_partitions(make: Any) -> None:
     topic = make(retention_minutes=-1)
     whole = TopicName.parse("parted")
     topic.topics.create_partitions(whole, 3, None, None)
@@ -360,7 +360,7 @@ def test_longer_times_need_no_walk(make: Any) -> None:
     assert list(topic.harness.store.scan("due/0000000000000/")) == []
 
 
-def test_topics_of_before_the_index_are_found_once(make: Any) -> None:
+def test_topics_without_index_entries_are_found_once(make: Any) -> None:
     topic = make(retention_minutes=0)
     topic.publish(5)
     topic.leave()
@@ -391,7 +391,7 @@ class Counted:
         monkeypatch.setattr(store, "merge", lambda key, *args: self.written.append(key) or merge(key, *args))
 
 
-def test_housekeeping_costs_what_is_due(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_housekeeping_costs_only_due_topics(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make(retention_minutes=int(2 * DAY // 60))
     for number in range(300):
         topic.actions.create(TopicName.parse(f"idle-{number}"), done)
@@ -403,7 +403,7 @@ def test_housekeeping_costs_what_is_due(make: Any, monkeypatch: pytest.MonkeyPat
     assert (counted.loaded, counted.written) == ([], [])
 
 
-def test_a_start_looks_at_no_topic(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_reads_no_topic(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make()
     for number in range(300):
         topic.actions.create(TopicName.parse(f"idle-{number}"), done)
@@ -437,9 +437,7 @@ def test_using_a_topic_writes_nothing_for_the_index(make: Any, monkeypatch: pyte
     assert [key for key in counted.written if key.startswith(("due/", "topic/"))] == []
 
 
-def test_a_topic_in_use_is_looked_at_when_something_happens(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_in_use_is_visited_after_a_change(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make(ledger_entries_max=1000)
     topic.keep_connected(2 * ROUND_SECONDS)
     kept: list[Any] = []
@@ -451,7 +449,7 @@ def test_a_topic_in_use_is_looked_at_when_something_happens(
     assert len(kept) <= 2
 
 
-def test_a_round_leaves_time_to_others(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_leaves_time_for_other_work(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make()
     count = 2 * background_jobs.SLICE_STEPS_MAX + 10
     for number in range(count):
@@ -485,9 +483,7 @@ def test_a_slice_ends_when_its_time_is_over(make: Any, monkeypatch: pytest.Monke
 
 
 # --- what fails ---
-def test_a_topic_that_cannot_be_loaded_is_tried_again_later(
-    make: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_topic_that_cannot_be_loaded_is_retried_later(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     topic = make(retention_minutes=1)
     topic.keep_connected(ROUND_SECONDS)
     topic.publish(5)
@@ -504,7 +500,7 @@ def test_a_topic_that_cannot_be_loaded_is_tried_again_later(
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_a_store_that_refuses_is_asked_again(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_refuses_is_retried(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make(retention_minutes=1)
     topic.publish(5)
     topic.peer.disconnect()
@@ -520,7 +516,7 @@ def test_a_store_that_refuses_is_asked_again(make: Any, monkeypatch: pytest.Monk
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_a_key_that_a_crash_left_behind_is_taken_away(make: Any) -> None:
+def test_a_key_left_by_a_crash_is_removed(make: Any) -> None:
     topic = make(retention_minutes=60)
     store = topic.harness.store
     store.put("due/0000000000007/persistent://public/default/gone", b"")
@@ -533,7 +529,7 @@ def test_a_key_that_a_crash_left_behind_is_taken_away(make: Any) -> None:
     assert left[0].endswith(TOPIC)
 
 
-def test_topics_leave_sooner_while_there_are_many(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_are_unloaded_sooner_while_many_are_loaded(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = make().harness
     monkeypatch.setattr("geminga.broker.topics.topic_maintenance.MANY_TOPICS", 10)
     peer = harness.peer()
@@ -550,9 +546,7 @@ def test_topics_leave_sooner_while_there_are_many(make: Any, monkeypatch: pytest
     assert [name.local for name in topics.loaded() if "many" in name.local] == ["many-0"]
 
 
-def test_what_is_remembered_of_very_many_topics_goes_with_them(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_for_many_topics_is_freed_with_them(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_maintenance, "VERY_MANY_LEFT", 20)
     harness = make().harness
     peer = harness.peer()
@@ -588,7 +582,7 @@ def test_maintenance_waits_for_the_disk_without_blocking(make: Any, monkeypatch:
 
 
 @pytest.mark.parametrize("failing", ["index", "topic"])
-def test_what_the_disk_does_not_give_is_looked_at_later(
+def test_topics_that_the_disk_cannot_read_are_visited_later(
     make: Any, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     topic = make(retention_minutes=1)
@@ -610,9 +604,7 @@ def test_what_the_disk_does_not_give_is_looked_at_later(
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_a_walk_that_the_disk_breaks_off_is_taken_up_again(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_walk_interrupted_by_the_disk_resumes(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = make(retention_minutes=-1)
     topic.publish(5)
     topic.leave()

@@ -66,7 +66,7 @@ def test_topics_are_limited_by_policy(harness: Any, topics: Any) -> None:
     assert code(topics.make, TopicName.parse("t3")) == pb.NotAllowedError
 
 
-def test_topics_are_counted_in_slices_while_they_come_and_go(
+def test_topics_are_counted_in_slices_while_others_change(
     harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("geminga.ledger.memory._PAGE_NAMES", 3)
@@ -81,7 +81,7 @@ def test_topics_are_counted_in_slices_while_they_come_and_go(
     assert not topics.is_counted(NAME)
     (counting,) = started
     harness.broker.slices.first_step(counting, "counting")
-    # m0 to m2 are counted. Some come and go on both sides of that, by ways that know no limit.
+    # m0 to m2 are counted. Topics before and after them are deleted and created by calls without the limit.
     for gone in ("m1", "m8"):
         topics.delete_topic(TopicName.parse(gone), None)
     for partitioned in ("a", "z"):
@@ -132,7 +132,7 @@ def test_partitions_are_deleted_in_steps_and_not_created_meanwhile(
     assert topics.find_or_create(name.partition_name(3)) is not None
 
 
-def test_watchers_hear_of_every_topic(topics: Any) -> None:
+def test_watchers_are_notified_of_every_topic(topics: Any) -> None:
     heard: list[tuple[str, bool]] = []
     topics.watch(lambda name, exists: heard.append((name.local, exists)))
     topics.make(NAME)
@@ -196,9 +196,7 @@ def test_names_are_checked() -> None:
 
 @pytest.mark.parametrize("how", ["unloaded", "deleted", "deleted while an entry is under way"])
 @pytest.mark.parametrize("with_subscription", [False, True])
-def test_a_topic_that_leaves_memory_is_given_back_at_once(
-    harness: Any, with_subscription: bool, how: str
-) -> None:
+def test_an_unloaded_topic_is_freed_at_once(harness: Any, with_subscription: bool, how: str) -> None:
     peer = harness.peer()
     peer.producer(str(NAME))
     if with_subscription:
@@ -267,7 +265,7 @@ class Stepwise:
         )  # fmt: skip
 
 
-def test_large_cursors_are_loaded_in_steps_and_others_are_heard_in_between(
+def test_large_cursors_are_loaded_in_steps_without_blocking_others(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Stepwise(make_harness, monkeypatch)
@@ -362,7 +360,7 @@ class SlowDisk:
         self.longest = max(self.longest, self.time - before)
 
 
-def test_what_follows_when_many_topics_were_read_at_once_is_done_in_slices(
+def test_callbacks_of_many_loaded_topics_run_in_slices(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """256 topics of which the disk says in one go that they are not there: making them is the work."""
@@ -412,9 +410,7 @@ def test_very_many_callers_waiting_for_one_topic_continue_in_slices(
 
 # --- a topic that is gone, and another one of its name ---
 @pytest.mark.parametrize("how", ["delete", "inactive"])
-def test_what_was_under_way_when_a_topic_was_deleted_harms_no_later_one_of_its_name(
-    make_harness: Any, how: str
-) -> None:
+def test_work_pending_at_a_deletion_does_not_affect_a_recreated_topic(make_harness: Any, how: str) -> None:
     harness = make_harness()
     harness.auto_poll = False
     peer = harness.peer()
@@ -439,7 +435,7 @@ def test_what_was_under_way_when_a_topic_was_deleted_harms_no_later_one_of_its_n
     assert harness.store.get(topic_key(str(NAME))) is not None
 
 
-def test_a_topic_that_left_is_not_let_go_once_more(topics: Any) -> None:
+def test_unloading_a_deleted_topic_does_not_affect_its_successor(topics: Any) -> None:
     gone = topics.find_or_create(NAME)
     topics.delete_topic(NAME, None)
     there = topics.find_or_create(NAME)
@@ -447,7 +443,7 @@ def test_a_topic_that_left_is_not_let_go_once_more(topics: Any) -> None:
     assert topics.find(NAME) is there
 
 
-def test_nothing_comes_into_a_namespace_that_is_being_deleted(harness: Any, topics: Any) -> None:
+def test_no_topic_is_created_in_a_namespace_under_deletion(harness: Any, topics: Any) -> None:
     topics.find_or_create(NAME)
     namespaces = harness.broker.namespaces
     with namespaces.leaving("public", "default"):
@@ -464,7 +460,7 @@ def test_nothing_comes_into_a_namespace_that_is_being_deleted(harness: Any, topi
 def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(
     harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bad place of the disk under one topic's policies must not leave the others with shorter retention."""
+    """A bad disk sector under one topic's policies must not leave the others with shorter retention."""
     first, second, third = (topics.make(TopicName.parse(name)) for name in ("a", "b", "c"))
     namespaces = harness.broker.namespaces
     namespaces.set_topic_policy(second.name, "message_ttl_in_seconds", 60)
@@ -480,7 +476,7 @@ def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(
     kept = {"retentionTimeInMinutes": 600, "retentionSizeInMB": -1}
     namespaces.set_policy("public", "default", "retention_policies", kept)
     assert [topic.policies.retention_minutes for topic in (first, third)] == [600, 600]
-    # What was set for that one nobody knows now: nothing of it is deleted by a rule.
+    # The policies of that topic are not known now: no rule deletes any of its messages.
     assert (second.policies.retention_minutes, second.policies.message_ttl_seconds) == (-1, 0)
     monkeypatch.undo()
     namespaces.set_policy("public", "default", "max_topics_per_namespace", 50)
@@ -489,7 +485,7 @@ def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Who was told of other policies, in order."""
+    """Names of the topics whose policies changed, in order."""
     found: list[str] = []
     tell = PersistentTopic.policies_changed
 
@@ -531,7 +527,7 @@ def test_policies_of_a_topic_are_applied_to_it_alone(harness: Any, topics: Any, 
     assert told == ["p-partition-0", "p-partition-1", "p"]
 
 
-def test_settings_that_change_many_times_share_what_they_are_compared_with() -> None:
+def test_repeated_setting_changes_share_one_earlier_copy() -> None:
     """There may be 100,000 namespaces: a copy of them for each change would fill the memory."""
     sliced = Sliced(Random(0), 1.0)
     befores: list[Any] = []
@@ -548,7 +544,7 @@ def test_settings_that_change_many_times_share_what_they_are_compared_with() -> 
 
 
 def test_a_change_of_policies_is_answered_after_all_topics_apply_it(told: list[str]) -> None:
-    """Else an administrator would be told that entries have to be encrypted, and topics took others."""
+    """Otherwise a topic could accept unencrypted entries after "encryption required" was answered."""
     sliced = Sliced(Random(0), 1.0)
     namespaces, topics = sliced.broker.namespaces, sliced.broker.topics
     heard: list[object] = []

@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 import geminga.spark
 
 TOO_SLOW = "Python worker failed to connect back"
-"""What ends a stream whose process Spark waited for longer than ten seconds, where much else runs."""
+"""Spark's error if a Python process did not start within ten seconds, as on a busy machine."""
 ATTEMPTS = 5
 
 

@@ -1,9 +1,8 @@
-"""What a scripted fault is played on: a broker that can die, topics, one Spark session, and an auditor.
+"""Runs of scripted faults with a broker that can die, topics, one Spark session, and a check of the results.
 
-A `Scenario` says what runs, where it is struck and by what; `Play` runs it, and compares what was written
-with what was given, and what was read with what was published, as multisets of values with their keys. What
-is in a topic is told by the official client; what a stream gave, by each micro-batch as its sink got it: one
-that comes again must hold the same rows.
+A `Scenario` names the query, the point and the fault; `Play` runs it, and compares the written rows with the
+input rows, and the rows read with those published, as multisets of values with their keys. The official
+client reads the topics; the sink keeps each micro-batch of a stream: a repeated one must hold the same rows.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ ROWS_PER_TRIGGER = 60
 """Half of them of each partition: a task has one whole piece and a part of another."""
 MORE_ROWS = 40
 LEDGERS = 3
-"""Of each partition, in a namespace that keeps nothing which was read."""
+"""Ledgers of each partition, in a namespace without retention."""
 QUERY_SECONDS_MAX = 240
 AVAILABLE_NOW = {"availableNow": True}
 TOO_SLOW = "Python worker failed to connect back"
-"""What Spark says when a process did not start within ten seconds, on a machine that has much to do."""
+"""Spark's error if a Python process did not start within ten seconds, as on a busy machine."""
 POINTS = (*OF_THE_SOURCE, *OF_READING, *OF_WRITING, *OF_THE_SINK)
 KEEPING, TRIMMING = "public/chaos", "public/chaos-trimmed"
 
@@ -103,7 +102,7 @@ class Scenario:
 
     @property
     def ends_the_query(self) -> bool:
-        """Whether it strikes a process that a query has only one of: somebody has to start it again."""
+        """Return whether the fault kills a process that a query has only one of, so that the query fails."""
         return isinstance(self.fault, str) and self.point in (*OF_THE_SOURCE, *OF_THE_SINK)
 
 
@@ -174,7 +173,7 @@ def _standalone(folder: Path, port: int, web_port: int) -> Process:
 
 @dataclass
 class Audience:
-    """A broker, and who publishes to it and looks at what is there."""
+    """A broker, a client that publishes to it, and the official client that reads the topics."""
 
     broker: Broker
     client: Client
@@ -236,7 +235,7 @@ class Audience:
 
 @dataclass
 class World:
-    """What all plays of a module share."""
+    """Session, broker and proxy that all plays of a module share."""
 
     spark: SparkSession
     audience: Audience
@@ -288,9 +287,9 @@ class Play:
         self.more: Mapping[str, str] = {}
         self.is_second = False
         self.kept: dict[int, Rows] = {}
-        """What a sink that forgets what a micro-batch held before has, by the number of the micro-batch."""
+        """Newest rows of each micro-batch, by its number."""
         self.replanned = False
-        """A micro-batch may hold other rows when it comes again: its plan was removed."""
+        """A repeated micro-batch may hold other rows, since its plan was removed."""
         self.strike_error: BaseException | None = None
 
     @property
@@ -300,7 +299,7 @@ class Play:
     # --- what strikes use ---------------------------------------------------------------------
 
     def go(self) -> None:
-        """Let the process that stands still go on."""
+        """Let the process that waits at a point continue."""
         (self.folder / "go").touch()
 
     def publish(self, count: int, topic: str | None = None, *, is_read: bool = True) -> None:
@@ -330,7 +329,7 @@ class Play:
         self._in_time(self._all_and_more)
 
     def _all_and_more(self) -> None:
-        """What there is, and what is published then, in one query."""
+        """Process the stored messages and those published meanwhile in one query."""
         query = self.start(self.checkpoint, {"processingTime": "200 milliseconds"})
         try:
             query.processAllAvailable()
@@ -376,7 +375,7 @@ class Play:
             self.publish(ROWS)
 
     def _through(self, error: str, *, restarts: int) -> None:
-        """One run to its end, begun again as often as somebody would have to."""
+        """Run the query to its end, and restart it after failures, up to ``restarts`` times."""
         import pytest
 
         if error:
@@ -392,7 +391,7 @@ class Play:
                     raise
 
     def _watched(self, work: Callable[[], None]) -> None:
-        """``work()``, with somebody beside it who strikes when the script stands still."""
+        """Run ``work()``, and in another thread the fault once the scripted process waits at its point."""
         strike = self.scenario.fault
         if isinstance(strike, str):
             work()
@@ -444,11 +443,10 @@ class Play:
             raise TimeoutError(f"the query did not end: {query.status}")
 
     def start(self, checkpoint: Path, trigger: Mapping[str, Any] = AVAILABLE_NOW) -> StreamingQuery:
-        """The scenario's stream.
+        """Start the scenario's stream.
 
-        Nothing of ours runs in there, and no Python process is asked. But Spark looks for the sink by its
-        name in the session that is active in the thread, where it looks for the source in that of the frame:
-        another one, which what ran before has left active, does not know the name.
+        Spark looks up the sink's name in the session that is active in the thread, and the source's in the
+        session of the data frame. A session that earlier code left active does not know the sink's name.
         """
         from py4j.protocol import Py4JJavaError
         from pyspark.sql import SparkSession
@@ -517,7 +515,7 @@ class Play:
 
 
 def _causes(error: Any) -> str:
-    """What a Java exception says, and then each of its causes, with the places that they come from."""
+    """Return the messages of a Java exception and its causes, with the top of each stack trace."""
     told: list[str] = []
     while error is not None and len(told) < 8:
         places = [place.toString() for place in error.getStackTrace()[:6]]
@@ -537,7 +535,7 @@ def _rows_of(frame: DataFrame) -> Rows:
 
 
 def broker_killed(play: Play) -> None:
-    """SIGKILL; what stands still goes on while nobody is there."""
+    """Kill the broker; the waiting process continues while the broker is down."""
     broker = play.world.broker
     broker.stop()
     play.go()
@@ -554,7 +552,7 @@ def broker_suspended(play: Play, seconds: float = 3.0) -> None:
 
 
 def connections_cut(play: Play) -> None:
-    """Again and again: before the process goes on, and in what it does then."""
+    """Cut all connections several times: before the waiting process continues, and after."""
     proxy = play.world.proxy
     proxy.cut_all()
     play.go()
@@ -568,7 +566,7 @@ def connections_cut(play: Play) -> None:
 
 
 def receipts_lost(play: Play) -> None:
-    """What was published is stored, and its producer does not hear of it."""
+    """Drop receipts: the messages are stored, and the producer gets no receipt."""
     play.world.proxy.receipts_to_lose = 2
 
 
@@ -608,7 +606,7 @@ def published_too_late(play: Play) -> None:
 
 
 def ledgers_trimmed(play: Play) -> None:
-    """What the query's subscription has behind it goes."""
+    """Trim the ledgers before the position of the query's subscription."""
     before = _first_ledgers(play)
     play.audience.let_go(play.source)
     play.unload()
@@ -626,7 +624,7 @@ def _first_ledgers(play: Play) -> list[int]:
 
 
 def topic_truncated(play: Play) -> None:
-    """What was planned to be read goes."""
+    """Delete the entries that the query has planned to read."""
     for partition in play.audience.partitions(play.source):
         play.audience.admin("DELETE", partition, "/truncate")
 
@@ -646,7 +644,7 @@ def commit_removed(play: Play) -> None:
 
 
 def plan_removed(play: Play) -> None:
-    """An older checkpoint: the last micro-batch is planned anew, and what comes now is in it too."""
+    """Restore an older checkpoint: the last micro-batch is planned again, with the new messages."""
     play.replanned = True
     _remove_last(play.checkpoint / "commits")
     _remove_last(play.checkpoint / "offsets")
@@ -679,6 +677,6 @@ def checkpoint_removed(play: Play) -> None:
 
 
 def another_query(play: Play) -> None:
-    """Of the same source and target, with the same staging location and a checkpoint of its own."""
+    """Run a query with the same source, target and staging location, and its own checkpoint."""
     assert play.start(play.folder / "another").awaitTermination(QUERY_SECONDS_MAX)
     play.given += play.given

@@ -34,26 +34,26 @@ from geminga.spark.staging import Staging
 from geminga.spark.writing import PulsarStreamWriter, PulsarWriter
 
 PIECE_ROWS = 40
-"""Of what a task reads, writes or stages at once."""
+"""Number of rows that a task reads, writes or stages at once."""
 WAIT_SECONDS = 90.0
 STALL_SECONDS = 12.0
 
 OF_THE_SOURCE = ("starting", "looking", "planning", "planned")
-"""Where the driver's process of a source is; there is one a query."""
+"""Points in the driver's process of a source; a query has one such process."""
 OF_READING = ("opening", "reading", "read")
 OF_WRITING = ("writing", "staging", "written")
-"""Where a task is: before and inside its file, and when nothing is left but to say so."""
+"""Points in a task: before and while it writes, and before it reports that it is done."""
 OF_THE_SINK = ("committing", "deciding", "decided", "publishing", "published", "finished")
-"""Where the driver's process of an exactly-once sink is."""
+"""Points in the driver's process of an exactly-once sink."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """At the ``hit``-th pass (from 0) of ``point`` comes ``fault``:
+    """Fault that happens at the ``hit``-th pass (from 0) of ``point``.
 
-    ``kill``: SIGKILL for the process; ``kill executor``: for the executor that it works for; ``fail``: an
-    exception; ``full``: no file may grow from now on; ``stall``: the process is slow, so that a twin
-    overtakes it; ``wait``: it stands still until somebody has made the file ``go``.
+    ``kill``: SIGKILL for the process; ``kill executor``: for its executor; ``fail``: an exception; ``full``:
+    no file may grow from now on; ``stall``: the process is slow, so that a speculative copy overtakes it;
+    ``wait``: it waits until the file ``go`` exists.
     """
 
     folder: str
@@ -80,7 +80,7 @@ class Script:
         _FAULTS[self.fault](self)
 
     def _passes(self) -> int:
-        """How often the point was passed before."""
+        """Return how many times the point was passed before."""
         number = 0
         while True:
             try:
@@ -139,7 +139,7 @@ def _room_again() -> Iterator[None]:
 
 
 class _Scripted:
-    """What the classes below share: they stand in for those whose objects Geminga made."""
+    """Base of the classes below, which replace the class of an object that Geminga made."""
 
     script: Script
     stands_for: ClassVar[type]

@@ -1,8 +1,7 @@
-"""The scripted faults: where a query is struck, and by what.
+"""Scripted faults: the point at which each one happens, and its kind.
 
-A stream from topic to topic passes every point there is, so most of them strike one. The counts of passes
-are such that a fault comes in the midst: at the driver in the second micro-batch, at a task after the first
-has done its work.
+A stream from topic to topic passes every point, so most faults use one. The counts of passes put a fault in
+the middle of the work: in the driver in the second micro-batch, in a task after the first task has finished.
 """
 
 from __future__ import annotations
@@ -181,13 +180,13 @@ QUICK = (
     "exactly once: broker killed at reading",
     "read: partitions added at reading",
 )
-"""What ``make test`` has time for."""
+"""Scenarios that ``make test`` runs."""
 QUICK_ON_APACHE_PULSAR = (
     "exactly once: process killed at publishing",
     "exactly once: topics unloaded at publishing",
     "read: connections cut at reading",
 )
-"""What ``make interop`` has time for."""
+"""Scenarios that ``make interop`` runs."""
 KILLED_ON_APACHE_PULSAR = (
     "exactly once: broker killed at reading",
     "exactly once: broker killed at publishing",
@@ -196,7 +195,7 @@ KILLED_ON_APACHE_PULSAR = (
     "batch read: broker killed at reading",
     "batch write, all or nothing: broker killed at publishing",
 )
-"""It takes a quarter of a minute to come back."""
+"""Scenarios with a restart of Apache Pulsar, which takes 15 s."""
 
 
 def on_apache_pulsar() -> list[Scenario]:

@@ -101,8 +101,8 @@ def started(folder: Path, master: str, streams: list[dict[str, Any]], **settings
     )  # fmt: skip
 
 
-def test_a_driver_that_is_killed_before_inside_and_after_commits(audience: Audience, tmp_path: Path) -> None:
-    """SIGKILL for all of the application, again and again; each time it goes on from its checkpoint."""
+def test_a_stream_survives_kills_of_its_driver_at_every_point(audience: Audience, tmp_path: Path) -> None:
+    """The whole application is killed at each point; each time it continues from its checkpoint."""
     moments = (
         "written", "committing", "deciding", "decided", "publishing", "published", "finished", "planned",
         "looking", "reading",
@@ -142,7 +142,9 @@ def log_of(application: Process) -> str:
     return application.log.read_text(errors="replace")[-3000:]
 
 
-def test_executors_that_are_killed_and_twins_of_slow_tasks(audience: Audience, tmp_path: Path) -> None:
+def test_killed_executors_and_speculative_tasks_lose_and_double_nothing(
+    audience: Audience, tmp_path: Path
+) -> None:
     """Two workers, as two machines: a twin never runs where its task does."""
     faults = [
         (point, fault, exactly_once)

@@ -37,5 +37,5 @@ def test_nothing_is_lost_or_doubled(world: World, scenario: Scenario, tmp_path: 
     Play(world, scenario, tmp_path).run()
 
 
-def test_there_are_a_hundred_of_them() -> None:
+def test_there_are_more_than_a_hundred_scenarios() -> None:
     assert len(all_scenarios()) > 100

@@ -12,24 +12,24 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "client"))
 from cutting import CuttingProxy, _Side
 
 _COMMAND = 8
-"""Where a frame's command begins, behind the sizes of both."""
+"""Offset of the command in a frame, after the two sizes."""
 _MESSAGE = b"\x08\x09"
-"""How the command MESSAGE begins: its type."""
+"""First bytes of the command MESSAGE: its type."""
 _SEND_RECEIPT = b"\x08\x07"
 
 
 class WithholdingProxy(CuttingProxy):
-    """Carries all bytes, until it is told to cut or to withhold."""
+    """Proxy that passes on all bytes, and can cut connections or withhold messages and receipts."""
 
     until = 0.0
     receipts_to_lose = 0
-    """So many of the next receipts do not arrive; with each its connection ends."""
+    """Number of receipts to drop; each drop also closes the connection."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port, lambda: (None, None))
 
     def withhold(self, seconds: float) -> None:
-        """No message comes from now on for so long; what is asked meanwhile is answered."""
+        """Withhold messages for ``seconds``; answers to requests still pass."""
         self.until = time.monotonic() + seconds
 
 

@@ -99,7 +99,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "marks": dict(row["marks"]), "any": any_}
 
 
-def test_every_type_comes_back() -> None:
+def test_every_type_is_read() -> None:
     written = rows(500)
     reader = AvroReader(node(EVERYTHING))
     found, damaged = reader.read(encoded(EVERYTHING, written))
@@ -124,13 +124,13 @@ def test_damage_is_reported_per_row_and_affects_no_other() -> None:
         assert read[number] is None if number in (3, 5, 7, 9) else plain(read[number]) == row
 
 
-def test_slices_read_as_the_whole() -> None:
+def test_slices_are_read_like_the_whole() -> None:
     payloads = encoded(EVERYTHING, rows(30))
     reader = AvroReader(node(EVERYTHING))
     assert reader.read(payloads.slice(10, 7))[0].to_pylist() == reader.read(payloads)[0].to_pylist()[10:17]
 
 
-def test_only_wanted_fields_are_built() -> None:
+def test_only_requested_fields_are_built() -> None:
     wanted = pa.struct([("sub", pa.struct([("b", pa.list_(pa.list_(pa.int32())))])), ("id", pa.int64())])
     written = rows(20)
     found, damaged = AvroReader(node(EVERYTHING), wanted).read(encoded(EVERYTHING, written))
@@ -149,14 +149,14 @@ def test_only_wanted_fields_are_built() -> None:
         b"\x80\x10" * 3000 + b"\x00",  # items that take no bytes, without end
     ],
 )
-def test_what_a_payload_announces_is_not_believed(payload: bytes) -> None:
+def test_wrong_lengths_in_a_payload_are_damage(payload: bytes) -> None:
     reader = AvroReader(node({"type": "array", "items": "null"}))
     found, damaged = reader.read(pa.array([payload, b"\x02\x00"], pa.binary()))
     assert damaged.tolist() == [True, False]
     assert found.to_pylist() == [None, [None]]
 
 
-def test_random_bytes_never_break_the_arrays() -> None:
+def test_random_bytes_give_valid_arrays() -> None:
     one = random.Random(11)
     reader = AvroReader(node(EVERYTHING))
     valid = encoded(EVERYTHING, rows(20)).to_pylist()

@@ -43,7 +43,7 @@ def publish(client: Client, topic: str, codec: Any, values: list[Any]) -> None:
             producer.send(value)
 
 
-def test_batch_sql_and_a_given_schema(
+def test_batch_queries_read_with_sql_and_with_a_given_schema(
     spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
     publish(
@@ -70,7 +70,7 @@ def test_batch_sql_and_a_given_schema(
     assert [tuple(row) for row in given.collect()] == [("Oslo", [1, 2], -1), ("Rome", None, -1)]
 
 
-def test_a_stream_that_is_started_again_when_the_schema_grows(
+def test_a_restarted_stream_reads_the_columns_of_a_grown_schema(
     spark: SparkSession,
     pulsar_broker: EmbeddedBroker,
     pulsar_client: Client,
@@ -102,7 +102,7 @@ def test_a_stream_that_is_started_again_when_the_schema_grows(
 
 
 @pytest.mark.parametrize("kind", ["AVRO", "JSON"])
-def test_a_frame_and_back(
+def test_a_written_frame_is_read_back(
     spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_topic: str, kind: str
 ) -> None:
     frame = spark.sql(
@@ -124,7 +124,7 @@ def test_a_frame_and_back(
     assert spark.table("target").where("id = 1000").select("part.words").collect()[0].words == ["w"]
 
 
-def test_malformed_messages_show_in_the_progress(
+def test_progress_reports_malformed_messages(
     spark: SparkSession,
     pulsar_broker: EmbeddedBroker,
     pulsar_client: Client,
@@ -177,14 +177,14 @@ def letters_of(client: Client, topic: str) -> list[bytes]:
     return found
 
 
-def test_dead_letters_of_tasks_and_micro_batches_that_run_again(
+def test_dead_letters_of_repeated_tasks_are_stored_once(
     spark: SparkSession,
     pulsar_broker: EmbeddedBroker,
     pulsar_client: Client,
     pulsar_topic: str,
     tmp_path: Path,
 ) -> None:
-    """Each micro-batch is read twice by its own sink, and the last one again by a query that starts anew."""
+    """The sink reads each micro-batch twice, and a restarted query reads the last one again."""
     path = "namespaces/public/default/deduplication"
     admin(pulsar_broker.admin_url, "POST", path, True)
 
@@ -262,7 +262,7 @@ def test_progress_reports_left_out_messages(
             spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
 
 
-def test_a_frame_as_protobuf_and_back(
+def test_a_frame_written_as_protobuf_is_read_back(
     spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
     """With a message type that Protobuf brings along: ``file_name`` is its one field."""
@@ -279,7 +279,7 @@ def test_a_frame_as_protobuf_and_back(
         assert message.FromString(reader.read_next(20_000).data()).file_name.isdigit()
 
 
-def test_a_compacted_topic(
+def test_a_compacted_topic_is_read_by_its_newest_values(
     spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
     with pulsar_client.create_producer(pulsar_topic) as producer:

@@ -38,7 +38,7 @@ def payloads(*values: Any) -> pa.Array:
 ROW = {"id": 1, "name": "ä\n", "sub": {"x": 1.5}, "tags": [1, 2]}
 
 
-def test_at_once() -> None:
+def test_payloads_are_parsed_together() -> None:
     reader = JsonReader(FLAT)
     indented = json.dumps(ROW, indent=True).encode()
     given = payloads(ROW, indented, {"id": 2, "more": [{}]}, None, b"  {}\n", {"sub": {"x": 3}, "name": None})
@@ -60,7 +60,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: repr(bad[:30]))
-def test_a_damaged_payload_harms_no_other(bad: bytes) -> None:
+def test_a_damaged_payload_does_not_affect_others(bad: bytes) -> None:
     for given, expected in (
         (payloads(ROW, bad, ROW), [False, True, False]),
         (payloads(bad, ROW), [True, False]),
@@ -71,7 +71,7 @@ def test_a_damaged_payload_harms_no_other(bad: bytes) -> None:
         assert found.to_pylist() == [None if is_bad else ROW for is_bad in expected]
 
 
-def test_two_damaged_payloads_do_not_make_up_for_each_other() -> None:
+def test_two_damaged_payloads_are_not_taken_for_two_values() -> None:
     """As many values as payloads, but not one of each."""
     for pair in (
         (b"{}{}", b""),
@@ -84,7 +84,7 @@ def test_two_damaged_payloads_do_not_make_up_for_each_other() -> None:
         assert found.to_pylist() == [ROW, None, None, ROW]
 
 
-def test_what_arrow_does_not_parse() -> None:
+def test_types_that_arrow_cannot_parse_are_read() -> None:
     root = node(
         ("raw", "bytes"), ("marks", {"type": "map", "values": "long"}),
         ("price", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}),
@@ -111,7 +111,7 @@ def test_what_arrow_does_not_parse() -> None:
     assert (third["day"], third["any"]) == (day, {"member0": 5, "member1": None})
 
 
-def test_words_for_numbers() -> None:
+def test_nan_and_infinity_are_read_as_numbers() -> None:
     found, damaged = JsonReader(node(("x", "double"))).read(
         payloads(b'{"x":NaN}', {"x": "Infinity"}, {"x": 2})
     )

@@ -122,7 +122,7 @@ def plain(value: Any) -> Any:
 
 
 def check(reader: ProtobufReader, payloads: list[bytes | None], *, odd: int = 0) -> list[Any]:
-    """By columns as one by one; so many payloads are left to the library."""
+    """Check that both ways of reading agree, and that ``odd`` payloads were left to the library."""
     given = pa.array([b"-", *payloads], pa.binary())[1:]
     found, damaged = reader.read(given)
     expected, expected_damaged = reader.one_by_one(given)
@@ -193,7 +193,7 @@ def filled(rng: random.Random, message: Any) -> Any:
 
 
 @pytest.mark.parametrize("syntax", ["proto2", "proto3"])
-def test_every_kind_of_field(syntax: str) -> None:
+def test_every_kind_of_field_is_read(syntax: str) -> None:
     message = everything(syntax)
     rng = random.Random(5)
     payloads: list[bytes | None] = [filled(rng, message).SerializeToString() for _ in range(400)]
@@ -202,7 +202,7 @@ def test_every_kind_of_field(syntax: str) -> None:
 
 
 @pytest.mark.parametrize("syntax", ["proto2", "proto3"])
-def test_some_columns_alone(syntax: str) -> None:
+def test_requested_columns_alone_are_read(syntax: str) -> None:
     message = everything(syntax)
     rng = random.Random(6)
     payloads: list[bytes | None] = [filled(rng, message).SerializeToString() for _ in range(100)]
@@ -234,7 +234,7 @@ def sized(number: int, content: bytes) -> bytes:
     return field(number, 2, bytes(varint(len(content))) + content)
 
 
-def test_forms_that_encoders_may_use() -> None:
+def test_all_valid_encodings_are_read() -> None:
     """Fields in any order, repeated, packed or not, and unknown ones."""
     message = everything("proto3")
     numbers = message.DESCRIPTOR.fields_by_name
@@ -260,7 +260,7 @@ def test_forms_that_encoders_may_use() -> None:
     assert rows[6]["marks"] == {"k": 0.0}
 
 
-def test_what_the_library_decides() -> None:
+def test_odd_payloads_are_read_as_by_the_library() -> None:
     """Each is read as the library reads it, damage too."""
     message = everything("proto3")
     numbers = message.DESCRIPTOR.fields_by_name
@@ -295,7 +295,7 @@ def test_what_the_library_decides() -> None:
     assert rows[9] is rows[10] is None
 
 
-def test_closed_enumerations() -> None:
+def test_unknown_numbers_of_proto2_enumerations_are_no_values() -> None:
     """A number that an enumeration of proto2 lacks is no value of its fields."""
     message = everything("proto2")
     one, many = (message.DESCRIPTOR.fields_by_name[name].number for name in ("one_enum", "many_enum"))
@@ -308,7 +308,7 @@ def test_closed_enumerations() -> None:
     assert rows[1]["many_enum"] == ["B"]
 
 
-def test_damage_at_every_byte() -> None:
+def test_damage_at_any_byte_is_reported_as_by_the_library() -> None:
     message = everything("proto3")
     rng = random.Random(7)
     reader = reader_of(message)
@@ -326,7 +326,7 @@ def test_damage_at_every_byte() -> None:
     assert rows_of(reader, found) == rows_of(reader, expected)
 
 
-def test_times_that_no_timestamp_holds() -> None:
+def test_timestamps_out_of_range_are_read_as_by_the_library() -> None:
     message = everything("proto3")
     time = field(1, 0, bytes(varint((1 << 63) - 1))) + field(2, 0, b"\x05")
     finer = field(1, 0, bytes(varint(1))) + field(2, 0, bytes(varint(1999)))
@@ -334,7 +334,7 @@ def test_times_that_no_timestamp_holds() -> None:
     assert rows[2]["at"] == 1_000_001
 
 
-def test_messages_that_take_more_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_payloads_with_many_empty_messages_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty messages of many fields: they are read in parts, and none has the memory of all."""
     message = everything("proto3")
     payloads: list[bytes | None] = [sized(201, b"") * 50] * 30
@@ -346,12 +346,12 @@ def test_messages_that_take_more_than_their_bytes(monkeypatch: pytest.MonkeyPatc
     assert [len(row["inners"]) for row in found] == [50] * 3
 
 
-def test_no_payloads() -> None:
+def test_an_empty_array_is_read() -> None:
     found, damaged = reader_of(everything("proto3")).read(pa.array([], pa.binary()))
     assert len(found) == len(damaged) == 0
 
 
-def test_message_types_that_are_left_to_the_library() -> None:
+def test_unsupported_message_types_are_read_by_the_library() -> None:
     file = descriptor_pb2.FileDescriptorProto(name="g.proto", package="t", syntax="proto2")
     message = file.message_type.add(name="M")
     group = message.nested_type.add(name="G")
@@ -379,7 +379,7 @@ def columns_for(reader: ProtobufReader, values: list[Any]) -> tuple[list[pa.Arra
 
 
 @pytest.mark.parametrize("syntax", ["proto2", "proto3"])
-def test_writing_what_was_read(syntax: str) -> None:
+def test_written_values_equal_those_that_were_read(syntax: str) -> None:
     message = everything(syntax)
     rng = random.Random(8)
     values = [filled(rng, message) for _ in range(300)]
@@ -424,7 +424,7 @@ def write_rows(message: Any, **columns: tuple[pa.DataType, list[Any]]) -> list[A
     return [message.FromString(payload) for payload in payloads.to_pylist()]
 
 
-def test_columns_that_a_frame_has_or_lacks() -> None:
+def test_unknown_columns_are_refused_and_missing_ones_left_out() -> None:
     message = small()
     found = write_rows(message, small=(pa.int32(), [5, None]), words=(pa.list_(pa.string()), [["a"], None]))
     assert found == [message(small=5, words=["a"]), message()]
@@ -447,11 +447,11 @@ def test_columns_that_a_frame_has_or_lacks() -> None:
         ({"marks": (pa.map_(pa.string(), pa.string()), [[("k", None)]])}, "'marks.value' is required"),
     ],
 )
-def test_values_that_a_field_does_not_take(column: Any, message: str) -> None:
+def test_values_out_of_a_fields_range_are_refused(column: Any, message: str) -> None:
     with pytest.raises(InvalidMessage, match=message):
         write_rows(small(), **column)
 
 
-def test_a_required_field_that_is_null() -> None:
+def test_a_null_in_a_required_field_is_refused() -> None:
     with pytest.raises(InvalidMessage, match="field 'id' is required"):
         write_rows(small("proto2", 2), id=(pa.int64(), [1, None]))

@@ -108,7 +108,7 @@ def plain(value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("codec", [AvroSchema, JsonSchema])
-def test_every_message_by_its_own_version(source: Source, pulsar_client: Client, codec: Any) -> None:
+def test_each_message_is_read_with_its_version(source: Source, pulsar_client: Client, codec: Any) -> None:
     newer = Later(3, "c", None, None, "Bergen", Part(1, []))
     for values in (FIRST, [newer], FIRST):
         publish(pulsar_client, source.topic, codec(type(values[0])), values)
@@ -139,7 +139,7 @@ def test_interleaved_versions_keep_their_order(source: Source, pulsar_client: Cl
     assert [row["name"] for row in source.rows()] == [str(number) for number in range(50)]
 
 
-def test_fields_that_are_gone(source: Source, pulsar_client: Client) -> None:
+def test_merge_schema_keeps_removed_fields(source: Source, pulsar_client: Client) -> None:
     """The newest version says what the columns are; mergeSchema keeps those of all."""
     publish(pulsar_client, source.topic, AvroSchema(Later), [Later(1)])
     publish(pulsar_client, source.topic, AvroSchema(Reading), [Reading(2)])
@@ -153,7 +153,9 @@ def test_fields_that_are_gone(source: Source, pulsar_client: Client) -> None:
 
 
 @pytest.mark.parametrize("encoding", list(KeyValueEncodingType))
-def test_pairs(source: Source, pulsar_client: Client, encoding: KeyValueEncodingType) -> None:
+def test_keys_and_values_of_pairs_are_columns(
+    source: Source, pulsar_client: Client, encoding: KeyValueEncodingType
+) -> None:
     codec = KeyValueSchema(StringSchema(), AvroSchema(Reading), encoding)
     publish(pulsar_client, source.topic, codec, [("k", FIRST[0]), ("gone", None)])
     assert source.rows(columns="key,value") == [
@@ -168,7 +170,7 @@ def test_pairs(source: Source, pulsar_client: Client, encoding: KeyValueEncoding
     ]
 
 
-def test_one_value(source: Source, pulsar_client: Client) -> None:
+def test_primitive_values_are_the_column_value(source: Source, pulsar_client: Client) -> None:
     publish(pulsar_client, source.topic, schema.Int64Schema(), [5, -1])
     assert source.source().schema()["value"].dataType.simpleString() == "bigint"
     assert source.rows(columns="value,__partition") == [{"value": 5}, {"value": -1}]
@@ -198,7 +200,7 @@ def message_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Trip"))
 
 
-def test_protobuf(source: Source, pulsar_client: Client) -> None:
+def test_protobuf_messages_are_read(source: Source, pulsar_client: Client) -> None:
     trip: Any = message_class()
     full = trip(id=(1 << 64) - 1, kind=1, note="n", prices={"a": 0.5}, raw=b"r", stops=[{"at": "x"}, {}])
     full.first.at = "y"
@@ -226,7 +228,9 @@ def spoilt(client: Client, topic: str, codec: Any) -> None:
 
 
 @pytest.mark.parametrize("codec", [AvroSchema, JsonSchema])
-def test_modes(source: Source, pulsar_client: Client, codec: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_mode_handles_malformed_messages(
+    source: Source, pulsar_client: Client, codec: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     spoilt(pulsar_client, source.topic, codec)
     with pytest.raises(CorruptPayload, match=rf"{source.topic}: the message \d+:\d+:-1 can't be read"):
         source.rows()
@@ -244,7 +248,7 @@ def test_modes(source: Source, pulsar_client: Client, codec: Any, caplog: pytest
     assert "(1 of 5 messages are left out)" in caplog.text
 
 
-def test_json_without_a_schema(source: Source, pulsar_client: Client) -> None:
+def test_a_topic_without_a_schema_needs_a_given_one(source: Source, pulsar_client: Client) -> None:
     publish(
         pulsar_client, source.topic, schema.BytesSchema(), [b'{"id": 1, "at": "2024-01-01T00:00:00Z"}', b"{}"]
     )
@@ -267,13 +271,15 @@ def test_json_without_a_schema(source: Source, pulsar_client: Client) -> None:
         ("id LONG, __what STRING", "no version of the topic's schema has a field '__what'"),
     ],
 )
-def test_columns_that_cannot_be(source: Source, pulsar_client: Client, asked: str, message: str) -> None:
+def test_impossible_columns_are_refused(
+    source: Source, pulsar_client: Client, asked: str, message: str
+) -> None:
     publish(pulsar_client, source.topic, AvroSchema(Reading), FIRST)
     with pytest.raises((IncompatibleSchema, InvalidConfiguration), match=message):
         source.source().reader(columns(asked))
 
 
-def test_not_null_is_kept(source: Source, pulsar_client: Client) -> None:
+def test_nulls_in_not_null_columns_are_errors(source: Source, pulsar_client: Client) -> None:
     publish(pulsar_client, source.topic, AvroSchema(Reading), FIRST)
     assert source.rows("id LONG NOT NULL") == [{"id": 1}, {"id": 2}]
     with pytest.raises(CorruptPayload, match=r"'name' is NOT NULL .* 1 messages have no value"):
@@ -294,7 +300,7 @@ class Clash:
     id: str
 
 
-def test_several_topics(source: Source, pulsar_client: Client) -> None:
+def test_schemas_of_several_topics_are_merged(source: Source, pulsar_client: Client) -> None:
     second, third = f"{source.topic}-2", f"{source.topic}-3"
     publish(pulsar_client, source.topic, AvroSchema(Narrow), [Narrow(1, "o")])
     publish(pulsar_client, second, JsonSchema(Reading), FIRST[:1])
@@ -314,7 +320,7 @@ def test_several_topics(source: Source, pulsar_client: Client) -> None:
         PulsarDataSource({**given, "topics": f"{source.topic},{source.topic}-4"}).schema()
 
 
-def test_a_version_that_comes_while_a_query_runs(
+def test_a_version_registered_during_a_query_is_read_or_fails_it(
     source: Source, pulsar_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(pulsar_client, source.topic, AvroSchema(Reading), FIRST)
@@ -350,6 +356,6 @@ def test_a_version_of_another_type_is_malformed(source: Source, pulsar_client: C
     assert [row["id"] for row in source.rows(mode="DROPMALFORMED")] == [2]
 
 
-def test_options_that_need_a_schema(source: Source) -> None:
+def test_options_that_need_a_schema_are_refused_without_one(source: Source) -> None:
     with pytest.raises(InvalidConfiguration, match="option mode requires payloads with a schema"):
         source.rows(valueSchema="BYTES", mode="PERMISSIVE")

@@ -138,7 +138,7 @@ def test_written_values_are_read_back_exactly(kind: str, data: st.DataObject) ->
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_written_avro_is_what_fastavro_reads(data: st.DataObject) -> None:
+def test_written_avro_is_read_by_fastavro(data: st.DataObject) -> None:
     schema, values = data.draw(structs())
     rows = array_of(schema, [data.draw(values)])
     (payload,) = written("AVRO", schema, rows)[1].to_pylist()
@@ -238,7 +238,7 @@ def seeded(count: int) -> tuple[StructType, list[dict[str, Any]]]:
 
 
 @pytest.mark.spark
-def test_every_type_of_a_frame_goes_through_a_topic_exactly(
+def test_every_type_of_a_frame_is_read_back_exactly(
     spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_topic: str
 ) -> None:
     schema, rows = seeded(40)
@@ -278,7 +278,7 @@ FROM_JSON = {
 
 
 @pytest.mark.spark
-def test_json_without_a_schema_is_what_from_json_reads(
+def test_json_is_read_like_from_json(
     spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
     names = [ddl.split()[0] for ddl in FROM_JSON]

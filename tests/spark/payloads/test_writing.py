@@ -81,7 +81,7 @@ def written(kind: str, columns: list[pa.Array], schema: StructType = SCHEMA) -> 
 
 
 @pytest.mark.parametrize("columns", [frame, sliced])
-def test_avro_as_fastavro_reads_it(columns: Any) -> None:
+def test_written_avro_is_read_by_fastavro(columns: Any) -> None:
     parsed = fastavro.parse_schema(avro_definition(SCHEMA, "topLevelRecord"))
     read = []
     for payload in written("AVRO", columns(ROWS)):
@@ -92,7 +92,7 @@ def test_avro_as_fastavro_reads_it(columns: Any) -> None:
 
 
 @pytest.mark.parametrize("columns", [frame, sliced])
-def test_json_as_python_reads_it(columns: Any) -> None:
+def test_written_json_is_read_by_python(columns: Any) -> None:
     full, empty, third = (json.loads(payload) for payload in written("JSON", columns(ROWS)))
     first = ROWS[0]
     assert full == {
@@ -102,7 +102,7 @@ def test_json_as_python_reads_it(columns: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "reader"), [("AVRO", AvroReader), ("JSON", JsonReader)])
-def test_as_our_own_readers_read_it(kind: str, reader: Any) -> None:
+def test_written_payloads_are_read_by_our_readers(kind: str, reader: Any) -> None:
     from geminga.spark.payloads.definitions import definition_of
 
     definition = definition_of(frame_schema(SCHEMA, kind, "topLevelRecord", ""))
@@ -112,7 +112,7 @@ def test_as_our_own_readers_read_it(kind: str, reader: Any) -> None:
         assert {**row, "marks": row["marks"] if row["marks"] is None else dict(row["marks"])} == expected
 
 
-def test_numbers_that_json_has_no_form_for() -> None:
+def test_nan_and_infinity_are_written_as_text() -> None:
     schema = StructType().add("x", "double")
     odd = pa.array([float("nan"), float("inf"), float("-inf"), 1e300, -0.0, None])
     payloads = written("JSON", [odd], schema)
@@ -139,7 +139,7 @@ FIELDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON])
-def test_a_frame_as_the_topic_has_it(kind: SchemaType) -> None:
+def test_a_frame_is_written_with_the_topics_schema(kind: SchemaType) -> None:
     info = topic_schema(kind, *FIELDS)
     schema = StructType().add("AT", TimestampType()).add("count", IntegerType())
     writer = PayloadWriter(info, schema)
@@ -169,7 +169,7 @@ def test_a_frame_as_the_topic_has_it(kind: SchemaType) -> None:
         ),
     ],
 )
-def test_frames_that_do_not_fit(schema: StructType, message: str) -> None:
+def test_frames_incompatible_with_the_topics_schema_are_refused(schema: StructType, message: str) -> None:
     with pytest.raises(IncompatibleSchema, match=message):
         PayloadWriter(topic_schema(SchemaType.AVRO, *FIELDS), schema)
 
@@ -182,7 +182,9 @@ def test_frames_that_do_not_fit(schema: StructType, message: str) -> None:
         ("colour", pa.array(["RED", "PINK"]), "'colour': 'PINK' is none of RED, BLUE"),
     ],
 )
-def test_values_that_do_not_fit(kind: SchemaType, name: str, values: pa.Array, message: str) -> None:
+def test_values_that_do_not_fit_the_topics_schema_are_refused(
+    kind: SchemaType, name: str, values: pa.Array, message: str
+) -> None:
     schema = StructType().add("count", LongType())
     columns = [values]
     if name != "count":
@@ -192,7 +194,7 @@ def test_values_that_do_not_fit(kind: SchemaType, name: str, values: pa.Array, m
         PayloadWriter(topic_schema(kind, *FIELDS), schema).write(columns, 2)
 
 
-def test_what_has_no_form() -> None:
+def test_types_without_a_schema_type_are_refused() -> None:
     with pytest.raises(IncompatibleSchema, match="column 'a b' can't be a field"):
         avro_definition(StructType().add("a b", "long"), "R")
     with pytest.raises(IncompatibleSchema, match="column 'm': no schema can represent map<int,int>"):

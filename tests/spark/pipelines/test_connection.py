@@ -23,7 +23,7 @@ ELSEWHERE = Cluster(
 )
 
 
-def test_by_hand_a_project_goes_to_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_options_a_project_uses_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in (None, ""):
         monkeypatch.delenv(VARIABLE, raising=False)
         if value is not None:
@@ -48,7 +48,7 @@ def test_connection_returns_the_options_of_the_run(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_the_flows_of_every_template_ask(template: str, tmp_path: Path) -> None:
+def test_the_flows_of_every_template_call_connection(template: str, tmp_path: Path) -> None:
     create(tmp_path / "p", template)
     check_asks(tmp_path / "p")
     for path in (tmp_path / "p/transformations").rglob("*.py"):
@@ -57,7 +57,7 @@ def test_the_flows_of_every_template_ask(template: str, tmp_path: Path) -> None:
         assert '"admin.url"' not in text
 
 
-def test_a_project_that_would_not_hear_it_is_refused(tmp_path: Path) -> None:
+def test_a_project_without_a_call_of_connection_is_refused(tmp_path: Path) -> None:
     create(tmp_path / "p", "ingest")
     flows = tmp_path / "p/transformations/ingest.py"
     flows.write_text(flows.read_text().replace("pipelines.connection", "pipelines.something"))
@@ -68,7 +68,7 @@ def test_a_project_that_would_not_hear_it_is_refused(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(580)
-def test_a_lake_is_fed_by_a_broker_that_asks_for_a_token_over_tls(tmp_path: Path) -> None:
+def test_a_lake_is_loaded_from_a_broker_with_tokens_and_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("broker")
     token = _token()

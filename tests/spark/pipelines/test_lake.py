@@ -48,14 +48,14 @@ def ids(table: Path) -> list[int]:
     return sorted(lake.table_dataset(str(table)).to_table()["id"].to_pylist())
 
 
-def test_what_a_failed_micro_batch_left_does_not_count(tmp_path: Path) -> None:
+def test_files_of_a_failed_micro_batch_are_ignored(tmp_path: Path) -> None:
     write(tmp_path, 0, [1, 2], [3])
     parquet.write_table(pa.table({"id": [99]}), tmp_path / "part-left-over.snappy.parquet")
     assert ids(tmp_path) == [1, 2, 3]
     assert lake.size(str(tmp_path)) == lake.TableSize(3, 2)
 
 
-def test_lists_that_say_only_what_is_new_are_added_up(tmp_path: Path) -> None:
+def test_lists_with_only_new_files_are_combined(tmp_path: Path) -> None:
     write(tmp_path, 0, [1])
     write(tmp_path, 1, [2])
     log = tmp_path / lake.METADATA
@@ -72,14 +72,14 @@ def test_lists_that_say_only_what_is_new_are_added_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["v2\n{}", "v1\nno json", 'v1\n{"size":1}'])
-def test_a_list_that_is_none_is_named_and_nothing_guessed(text: str, tmp_path: Path) -> None:
+def test_an_invalid_file_list_is_named(text: str, tmp_path: Path) -> None:
     write(tmp_path, 0, [1])
     (tmp_path / lake.METADATA / "0.compact").write_text(text)
     with pytest.raises(StoreDamaged, match=r"0\.compact"):
         lake.files(str(tmp_path))
 
 
-def test_small_files_become_one_and_each_holds_one_day(tmp_path: Path) -> None:
+def test_small_files_are_merged_by_day(tmp_path: Path) -> None:
     for batch in range(6):
         write(tmp_path, batch, list(range(batch * 10, batch * 10 + 10)), day=batch % 2)
     write(tmp_path, 6, [])
@@ -98,7 +98,7 @@ def test_small_files_become_one_and_each_holds_one_day(tmp_path: Path) -> None:
     assert lake.clean(str(tmp_path), keep_seconds=0) == []
 
 
-def test_large_files_stay_and_new_ones_are_of_the_target_size(tmp_path: Path) -> None:
+def test_large_files_stay_and_merged_ones_have_the_target_size(tmp_path: Path) -> None:
     for batch in range(8):
         write(tmp_path, batch, list(range(batch * 1000, batch * 1000 + 1000)))
     each = int(next(iter(tmp_path.glob("*.parquet"))).stat().st_size)
@@ -109,7 +109,7 @@ def test_large_files_stay_and_new_ones_are_of_the_target_size(tmp_path: Path) ->
     assert ids(tmp_path) == list(range(8000))
 
 
-def test_files_from_before_a_column_was_added_have_null_in_it(tmp_path: Path) -> None:
+def test_rows_from_before_a_column_was_added_have_null_in_it(tmp_path: Path) -> None:
     write(tmp_path, 0, [1])
     write(tmp_path, 1, [2], name="new")
     lake.compact(str(tmp_path))
@@ -117,7 +117,7 @@ def test_files_from_before_a_column_was_added_have_null_in_it(tmp_path: Path) ->
     assert parquet.read_table(only).to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": "new"}]
 
 
-def test_a_blank_in_the_path_is_no_matter(tmp_path: Path) -> None:
+def test_a_path_may_contain_spaces(tmp_path: Path) -> None:
     table = tmp_path / "a table"
     write(table, 0, [1], [2])
     lake.compact(str(table))
@@ -149,7 +149,7 @@ print("finished", done)
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_killed_at_any_step_the_table_is_the_same(tmp_path: Path) -> None:
+def test_a_kill_at_any_step_of_a_compaction_keeps_the_rows(tmp_path: Path) -> None:
     """At each system call of a compaction and of the cleaning after it."""
     before = None
     for step in range(1, 100):
@@ -172,7 +172,7 @@ def test_killed_at_any_step_the_table_is_the_same(tmp_path: Path) -> None:
     pytest.fail("the compaction never came to its end")
 
 
-def test_files_that_are_being_written_are_left_alone(tmp_path: Path) -> None:
+def test_files_that_are_being_written_are_not_deleted(tmp_path: Path) -> None:
     write(tmp_path, 0, [1])
     young = tmp_path / "part-young.snappy.parquet"
     parquet.write_table(pa.table({"id": [2]}), young)
@@ -186,7 +186,7 @@ def test_files_that_are_being_written_are_left_alone(tmp_path: Path) -> None:
         lake.clean(str(tmp_path), keep_seconds=-1)
 
 
-def test_a_table_that_no_stream_wrote_is_not_touched(tmp_path: Path) -> None:
+def test_a_table_not_written_by_a_stream_is_refused(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"id": [1]}), tmp_path / "part-0.parquet")
     assert ids(tmp_path) == [1]
     for act in (lake.compact, lake.clean):

@@ -15,7 +15,7 @@ from geminga.spark.pipelines.project import DELTA, SETTINGS_FILE, SPEC_FILE, TEM
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_project_is_complete_and_its_own(template: str, tmp_path: Path) -> None:
+def test_a_created_project_is_complete(template: str, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     field = "pattern" if template == "health" else "topic"
     made = create(folder, template, {field: "orders"})
@@ -31,7 +31,7 @@ def test_a_project_is_complete_and_its_own(template: str, tmp_path: Path) -> Non
     assert len(list((folder / "transformations").glob("*.py"))) == 1
 
 
-def test_a_format_is_for_the_spark_that_its_connector_is_made_for(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_format_without_a_connector_for_this_spark_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(project, "version", lambda name: "4.3.0")
     with pytest.raises(UsageError, match=r"format=delta: .* made for Spark 4\.2 .* PySpark here is 4\.3\.0"):
         create(tmp_path / "mine", "ingest", {"format": "delta"})
@@ -44,7 +44,7 @@ def test_a_format_is_for_the_spark_that_its_connector_is_made_for(tmp_path: Path
         create(tmp_path / "other", "ingest", {"format": "iceberg"})
 
 
-def test_what_cannot_be_is_refused_and_makes_nothing(tmp_path: Path) -> None:
+def test_invalid_templates_and_answers_are_refused_and_create_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration, match=r"from='ingets' is not allowed.*did you mean 'ingest'"):
         create(tmp_path / "mine", "ingets")
     with pytest.raises(InvalidConfiguration, match="answer='topics' is not allowed"):

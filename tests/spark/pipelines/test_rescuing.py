@@ -57,13 +57,13 @@ BEYOND: list[tuple[DataType, list[str]]] = [
 
 
 @pytest.mark.parametrize(("kind", "values"), HELD, ids=lambda given: str(given)[:12])
-def test_a_text_that_the_columns_hold_is_not_rescued(kind: DataType, values: list[str]) -> None:
+def test_json_that_the_columns_hold_exactly_is_not_rescued(kind: DataType, values: list[str]) -> None:
     texts = pa.array([*(f'{{"v": {value}}}' for value in values), None, "", "{}"])
     assert texts_that(StructType().add("v", kind), texts).to_pylist() == [None] * len(texts)
 
 
 @pytest.mark.parametrize(("kind", "values"), BEYOND, ids=lambda given: str(given)[:12])
-def test_a_text_that_the_columns_do_not_hold_is_rescued_whole(kind: DataType, values: list[str]) -> None:
+def test_json_that_columns_do_not_hold_exactly_is_rescued_whole(kind: DataType, values: list[str]) -> None:
     texts = pa.array(
         [*(f'{{"v": {value}}}' for value in values), '{"v": null} {}', '{"w": 1}', "{" * 100_000]
     )
@@ -78,7 +78,7 @@ def test_bytes_that_are_no_utf_8_are_rescued() -> None:
 
 
 @pytest.mark.spark
-def test_every_value_of_a_text_is_in_its_columns_or_the_text_is_rescued(spark: SparkSession) -> None:
+def test_every_json_value_is_in_its_column_or_rescued(spark: SparkSession) -> None:
     """As the templates do it, beside ``from_json`` itself."""
     for kind, held, more in [(kind, held, dict(BEYOND).get(kind, [])) for kind, held in HELD]:
         schema = StructType().add("v", kind).add("_corrupt", StringType())

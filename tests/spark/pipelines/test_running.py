@@ -62,7 +62,7 @@ def test_a_folder_without_a_project_is_named(tmp_path: Path) -> None:
         run(tmp_path)
 
 
-def test_where_a_project_keeps_its_tables_is_read_from_its_files(tmp_path: Path) -> None:
+def test_a_projects_table_folder_is_read_from_its_files(tmp_path: Path) -> None:
     project = tmp_path / "mine"
     create(project, "ingest")
     assert places(project).warehouse == f"{project.as_uri()}/lake"
@@ -77,7 +77,7 @@ def test_where_a_project_keeps_its_tables_is_read_from_its_files(tmp_path: Path)
         places(project)
 
 
-def test_one_run_at_a_time(tmp_path: Path) -> None:
+def test_a_second_run_of_a_project_is_refused(tmp_path: Path) -> None:
     project = tmp_path / "mine"
     create(project, "ingest")
     with alone(project), pytest.raises(UsageError, match="is in use"):
@@ -86,7 +86,7 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_a_run_waits_for_the_port_that_spark_pipelines_knows(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_waits_for_the_port_of_spark_pipelines(tmp_path: Path, monkeypatch: Any) -> None:
     project = tmp_path / "mine"
     create(project, "ingest")
     events: list[Event] = []
@@ -123,7 +123,7 @@ def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(tmp_path: Path) -> N
         check_checkpoints(project)
 
 
-def test_what_spark_prints_becomes_events() -> None:
+def test_output_of_spark_becomes_events() -> None:
     events: list[Event] = []
     heard = _SparkOutput(events.append)
     lag = {"persistent://public/default/t": {"entries": 1, "messages": 7, "bytes": 70}}
@@ -188,7 +188,7 @@ def test_an_error_whose_text_is_on_a_later_line_is_whole(lines: list[str], error
     assert heard.error(1) == error
 
 
-def test_a_race_between_spark_s_flows_is_run_again(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_that_fails_by_a_race_of_spark_is_repeated(tmp_path: Path, monkeypatch: Any) -> None:
     """A Spark that fails as the real one does now and then, and one that fails otherwise."""
     project = tmp_path / "mine"
     create(project, "ingest")
@@ -259,7 +259,7 @@ def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path:
         number = int(row["__key"])
         assert row["id"] == (number if number % 50 else None)
         assert (row["at"] is not None) == (number >= ROWS)
-        # What the schema of its day did not hold is in the row all the same.
+        # Fields that are missing in the schema of that time are in the row too.
         assert (row["__rescued"] is not None) == (number < ROWS or number % 50 == 0 or number % 30 == 0)
         assert row["__rescued"] is None or json.loads(row["__rescued"])["name"] == row["name"]
     dead = lake.table_dataset(str(project / "lake/events_dead_letters")).to_table()
@@ -286,7 +286,7 @@ def test_ingest_keeps_a_redelivered_message_once(tmp_path: Path) -> None:
         first = successful(project)
         assert first.rows_read["events"] == 2 * ROWS
         publish(client, ROWS)
-        # As if the places that were read had been lost, and what is known of ids had not.
+        # As if the positions read were lost, and the known ids were not.
         for flow in ("events", "events_dead_letters"):
             folder = project / f"checkpoints/_checkpoints/spark_catalog/default/{flow}/{flow}/0/offsets"
             newest = max(
@@ -316,7 +316,7 @@ def _from_the_beginning(line: str) -> str:
     return json.dumps(offset)
 
 
-def test_rows_are_counted_by_what_spark_has_noted(tmp_path: Path) -> None:
+def test_rows_are_counted_by_sparks_file_list(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"id": [1, 2]}), tmp_path / "part-0.parquet")
     assert lake.size(str(tmp_path)) == lake.TableSize(2, 1)
     (tmp_path / "_spark_metadata").mkdir()

@@ -41,7 +41,7 @@ def part(index: int) -> str:
     return f"{TOPIC}-partition-{index}"
 
 
-def test_the_last_position_of_each_partition_in_any_order(tmp_path: Path) -> None:
+def test_the_last_position_of_each_partition_is_found_in_any_order(tmp_path: Path) -> None:
     rows = [
         (part(0), 7, 3, 1), (part(0), 7, 3, 12), (part(0), 7, 2, 40), (part(1), 9, 0, -1),
         (part(1), 8, 99, 5),
@@ -52,7 +52,7 @@ def test_the_last_position_of_each_partition_in_any_order(tmp_path: Path) -> Non
     assert last_places(table, TOPIC) == {(TOPIC, 0): (7, 3, 12), (TOPIC, 1): (9, 0, WHOLE_ENTRY)}
 
 
-def test_it_is_looked_up_once_and_kept(broker: geminga.EmbeddedBroker, tmp_path: Path) -> None:
+def test_the_seam_is_looked_up_once_and_stored(broker: geminga.EmbeddedBroker, tmp_path: Path) -> None:
     table = lay(tmp_path / "t", [(part(0), 7, 3, 12), (part(1), 9, 0, -1)])
     file = (tmp_path / "seam.json").as_uri()
     arguments = {"table": table, "service_url": broker.service_url, "topic": "seamed"}
@@ -73,7 +73,7 @@ def test_it_is_looked_up_once_and_kept(broker: geminga.EmbeddedBroker, tmp_path:
         pinned_seam(file, **arguments)
 
 
-def test_the_names_are_those_that_the_source_gives(broker: geminga.EmbeddedBroker, tmp_path: Path) -> None:
+def test_the_seam_has_the_topic_names_of_the_source(broker: geminga.EmbeddedBroker, tmp_path: Path) -> None:
     with broker.client() as client, client.create_producer(TOPIC) as producer:
         for number in range(9):
             producer.send(b"%d" % number, partition_key=str(number))
@@ -91,16 +91,14 @@ def test_the_names_are_those_that_the_source_gives(broker: geminga.EmbeddedBroke
     assert set(seam.offsets) == {(TOPIC, index) for index in range(3)}
 
 
-def test_a_table_that_does_not_note_places_is_refused(tmp_path: Path) -> None:
+def test_a_table_without_positions_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     parquet.write_table(pa.table({"id": [1]}), tmp_path / "t/0.parquet")
     with pytest.raises(InvalidConfiguration, match="has no column '__topic'"):
         last_places(str(tmp_path / "t"), TOPIC)
 
 
-def test_when_the_seams_message_is_gone_the_topic_is_no_continuation(
-    broker: geminga.EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_a_deleted_message_at_the_seam_is_an_error(broker: geminga.EmbeddedBroker, tmp_path: Path) -> None:
     """Messages between the table's end and the topic's beginning are unknown: that is an error."""
     topic = "persistent://public/default/trimmed"
     with broker.client() as client:

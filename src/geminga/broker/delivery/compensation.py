@@ -31,7 +31,7 @@ ROUND_SECONDS_MIN, ROUND_SECONDS_MAX = 1.0, 15.0
 """Interval of rounds: a quarter of the time after which messages are redelivered, within these bounds."""
 LOG_SECONDS = 60.0
 MARKS_MAX = 64
-"""Resolution of a single active consumer's delivery times: parts of the time to wait."""
+"""Number of marks that record a single active consumer's delivery times, per redelivery time."""
 
 _OFF = UnackedRedelivery()
 

@@ -60,7 +60,7 @@ Properties = dict[str, str]
 
 
 Tally = tuple[int, int]
-"""Messages and bytes."""
+"""(messages, bytes) of some entries."""
 
 
 class MessageCounts(Protocol):
@@ -70,10 +70,10 @@ class MessageCounts(Protocol):
         """Return the messages and bytes of one entry."""
 
     def between(self, start: int, stop: int) -> Tally:
-        """Return those of all entries at ``start <= offset < stop``."""
+        """Return the messages and bytes of all entries at ``start <= offset < stop``."""
 
     def held(self, offsets: RangeSet, start: int, stop: int) -> Tally:
-        """Return those of the entries at ``start <= offset < stop`` that are in a set."""
+        """Return the messages and bytes of the entries of a set at ``start <= offset < stop``."""
 
     @property
     def is_complete(self) -> bool:

@@ -69,7 +69,7 @@ class Authorization:
         )
 
     def may_use_subscriptions(self, role: str, tenant: str, namespace: str, subscription: str) -> bool:
-        """Return the same for the subscription of that name on all topics of a namespace."""
+        """Return whether ``role`` may consume with this subscription name on all topics of a namespace."""
         if self.administers(role, tenant):
             return True
         return self._subscription_is_free(role, tenant, namespace, subscription) and self.may_in_namespace(

@@ -92,7 +92,7 @@ class EmbeddedBroker:
         return self._server.settings.own_addresses().https or ""
 
     def client(self, **settings: Any) -> Client:
-        """A new `geminga.Client` of this broker; ``settings`` are the client's. Closed with the broker."""
+        """Return a new `geminga.Client` of this broker with these settings. Closed with the broker."""
         if self._closed:
             raise AlreadyClosed("the embedded broker is closed")
         from geminga import Client
@@ -147,8 +147,8 @@ _live: weakref.WeakSet[EmbeddedBroker] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    """Stop brokers cleanly at exit, so that messages just sent are stored: the broker's thread would end
-    within that. An interrupt ends it at once."""
+    """Stop brokers cleanly at exit, so that messages just sent are stored: otherwise the brokers' threads
+    would end in the middle of a write. An interrupt ends the wait at once."""
     with contextlib.suppress(KeyboardInterrupt, SystemExit):
         for broker in list(_live):
             broker._end(END_SECONDS_MAX)

@@ -40,12 +40,12 @@ class Figures(NamedTuple):
     size_bytes: int = 0
 
     def plus(self, other: Figures, sign: int = 1) -> Figures:
-        """The sums with ``other`` added, or subtracted."""
+        """Return the sum of these figures and ``other``, or with ``sign`` -1 the difference."""
         return Figures(*(own + sign * more for own, more in zip(self, other, strict=True)))
 
 
 Backlogs = dict[str, int]
-"""Open entries of each subscription that has any."""
+"""Number of unacknowledged entries of each subscription that has any."""
 
 
 class RestingTopics:
@@ -77,9 +77,9 @@ class RestingTopics:
     def __repr__(self) -> str:
         return "figures of topics that are not in memory"
 
-    # --- topics that come and go ---
+    # --- created, loaded and deleted topics ---
     def figures_of(self, topic: Topic) -> tuple[Figures, Backlogs]:
-        """Figures of a topic that is in memory; nothing before the metrics were first asked for."""
+        """Return the figures of a loaded topic; empty before the first request for metrics."""
         if self._walk is None or not isinstance(topic, PersistentTopic):
             return Figures(), {}
         kept = [each for each in topic.subscriptions.values() if each.durable]
@@ -87,7 +87,7 @@ class RestingTopics:
         return Figures(len(kept), sum(backlogs.values()), topic.ledger.size_bytes), backlogs
 
     def entered(self, topic: Topic) -> None:
-        """A topic was loaded, or made."""
+        """Record that a topic was loaded or created."""
         text = topic.text
         if text in self._damaged:
             self._damaged.discard(text)
@@ -100,7 +100,7 @@ class RestingTopics:
         self._listed_count -= len(self.listed.pop(text, ()))
 
     def left(self, text: str, figures: Figures, backlogs: Backlogs) -> None:
-        """A topic with these figures has left memory."""
+        """Record that a topic with these figures has left memory."""
         if self._is_known(text):
             self._take(text, figures, backlogs)
 
@@ -134,13 +134,13 @@ class RestingTopics:
 
     @property
     def not_listed(self) -> int:
-        """Number of subscriptions with a backlog that are in the sums alone."""
+        """Number of subscriptions with a backlog that are not listed by name."""
         return self.with_backlog - self._listed_count
 
     # --- topics that were not in memory from the beginning ---
     @property
     def is_complete(self) -> bool:
-        """Whether every topic that is not in memory is in the sums."""
+        """Whether the sums include every topic that is not in memory."""
         return self._walk is not None and self._walk.is_over and not self._unread
 
     def begin(self, then: Callable[[], None]) -> None:
@@ -160,7 +160,7 @@ class RestingTopics:
             then()
 
     def _read_all(self, walk: TopicNames) -> Job:
-        """A step is a topic. When the disk does not answer, the next `begin` continues."""
+        """Read a topic per step. If the disk does not answer, the next `begin` continues."""
         wait = self._background.wait
         while self._unread or not walk.is_over:
             if not self._unread:

@@ -605,7 +605,7 @@ class TopicRegistry:
             then(None)
 
     def _tell_policies(self) -> Job:
-        """Return a job that applies them. Topics loaded meanwhile have the new policies already."""
+        """Return a job that applies changed policies. Topics loaded meanwhile have them already."""
         slices = self._services.slices
         waiting: list[Done] = []
         try:

@@ -61,7 +61,7 @@ class Conditions:
 
     profile: TrafficProfile
     part: str = "settings"
-    """Part of the comparison."""
+    """Part of the comparison: ``settings``, ``slow`` or ``break``."""
     payload: str = "logs"
     """A kind of `payloads.KINDS`."""
     samples: tuple[bytes, ...] = field(default=(), repr=False)
