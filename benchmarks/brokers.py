@@ -1,4 +1,4 @@
-"""The brokers that are compared: ours, Apache Pulsar standalone, pulsar-lite; each a process of its own."""
+"""Brokers to compare, each in a process of its own: Geminga's, Apache Pulsar standalone, pulsar-lite."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PING = bytes.fromhex("00000009000000050812920100")
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """Where a broker listens and which process it is."""
+    """Addresses and process of a broker."""
 
     who: str
     service_url: str
@@ -81,10 +81,10 @@ def geminga(folder: Path, *, sync: str = "always", extra: tuple[str, ...] = ()) 
 
 
 @contextmanager
-def apache(folder: Path) -> Iterator[RunningBroker]:
-    """Apache Pulsar standalone with its own defaults: it does not sync its journal."""
+def apache(folder: Path, **settings: str | int | bool) -> Iterator[RunningBroker]:
+    """Apache Pulsar standalone; ``settings`` change its defaults, with which it does not sync its journal."""
     started = time.perf_counter()
-    with ApachePulsar.start(pulsar_home(), folder / "apache") as broker:
+    with ApachePulsar.start(pulsar_home(), folder / "apache", timeout_seconds=300, **settings) as broker:
         yield RunningBroker(
             APACHE, broker.service_url, broker.admin_url, broker.process.pid, time.perf_counter() - started
         )

@@ -1,8 +1,8 @@
-"""What TLS costs the broker: the same ready-made batches, in and out, through a plain port and one with TLS.
+"""CPU of the broker for TLS: the same ready-made batches, in and out, through a plain port and a TLS port.
 
-``python -m benchmarks.tls`` starts one broker that speaks both, and takes turns. What counts is the broker's
-CPU a message and the ratio within one run; rates depend on what else the machine does. Batches are made
-before the clock starts: the generator, which has the other end of TLS to do, is not what is measured.
+``python -m benchmarks.tls`` starts one broker with both ports and uses them in turn. Compare the broker's CPU
+a message and the ratio within one run; rates depend on the other load of the machine. Batches are made before
+the measurement, and the CPU of the generator, which encrypts and decrypts too, is not counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The REST paths of Apache Pulsar, read from the annotations of its classes, and why some are not served.
 
-``python tools/apache_routes.py PULSAR_HOME`` (a JDK's ``javap`` is needed) writes ``apache_routes.txt``
-anew: a method and a path a line. ``docs/reference/rest.md`` is drawn from it and from the broker's own
+``python tools/apache_routes.py PULSAR_HOME`` (a JDK's ``javap`` is needed) writes ``apache_routes.txt``:
+a method and a path on each line. ``docs/reference/rest.md`` is drawn from it and from the broker's own
 routes; a path that is neither served nor named in `REASONS` fails the docs test.
 """
 
@@ -81,7 +81,7 @@ REASONS: tuple[tuple[str, str], ...] = (
 
 
 def _described(home: Path, name: str) -> Iterator[str]:
-    """What ``javap`` tells of a class and of those of Pulsar's that it extends."""
+    """Yield the output of ``javap`` for a class and for the classes of Pulsar that it extends."""
     jars = [str(jar) for jar in (home / "lib").glob("org.apache.pulsar-*.jar")]
     while name.startswith("org.apache.pulsar."):
         command = ["javap", "-v", "-p", "-cp", ":".join(jars), name]
@@ -127,7 +127,7 @@ def read(home: Path) -> list[str]:
 
 
 def listed() -> list[tuple[str, str]]:
-    """What was read: method and path of each."""
+    """Return method and path of each route in ``apache_routes.txt``."""
     lines = ROUTES.read_text().splitlines()
     return [(method, path) for method, _, path in (line.partition(" ") for line in lines) if path]
 
