@@ -3,8 +3,8 @@
 Each program of `benchmarks.everyday_programs` runs in a process of its own, the libraries in turn in every
 round. The table shows the best rate of the rounds, the lowest CPU of the client's process, and their ratios;
 programs in which Geminga has the lower rate come first. ``pulsar-perf`` (with ``--java``) is warm: its rate
-and the CPU of its JVM are those of ten seconds after the first ten. ``--publish`` writes the figures from which ``make docs`` draws
-the page.
+and the CPU of its JVM are those of ten seconds after the first ten. ``--publish`` writes the figures from
+which ``make docs`` draws the page.
 
     python -m benchmarks.everyday --only receive --only send     both libraries, two programs
     python -m benchmarks.everyday --java --publish               all programs, on our broker
@@ -14,7 +14,6 @@ the page.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import json
 import os
@@ -24,7 +23,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from benchmarks.brokers import RunningBroker
 from benchmarks.everyday_programs import CONTENT, KEYS, LARGE, PROGRAMS, PROPERTIES, Program, Run
 from benchmarks.figures import JAVA, OURS, PULSAR_CLIENT
 from benchmarks.harness import process_cpu_seconds
-from geminga.testing.apache_pulsar import free_ports
 from geminga.testing.certificates import Authority
 from geminga.tuning.measuring.run_log import machine
 
@@ -73,28 +71,6 @@ def make_files(folder: Path) -> tuple[Path, Path]:
     (folder / "private.pem").write_bytes(private)
     (folder / "public.pem").write_bytes(public)
     return Authority(folder).sign("broker")
-
-
-@contextlib.contextmanager
-def started(kind: str, folder: Path) -> Iterator[tuple[RunningBroker, str]]:
-    """Start a broker with a TLS port; yield it and its URL with TLS."""
-    certificate, key = make_files(folder)
-    port, web_port = free_ports(2)
-    if kind == "embedded":
-        extra = (
-            "--tls-certificate", str(certificate), "--tls-key", str(key), "--tls-port", str(port),
-            "--web-tls-port", str(web_port),
-        )  # fmt: skip
-        running = brokers.geminga(folder, extra=extra)
-    else:
-        running = brokers.apache(
-            folder,
-            brokerServicePortTls=port,
-            tlsCertificateFilePath=str(certificate),
-            tlsKeyFilePath=str(key),
-        )
-    with running as broker:
-        yield broker, f"pulsar+ssl://localhost:{port}"
 
 
 # --- messages that programs find -----------------------------------------------------------------------
@@ -218,7 +194,7 @@ _WARM, _COUNTED = 1, 1
 
 
 def java(url: str, topic: str, arguments: Sequence[str]) -> dict[str, float]:
-    """Run ``pulsar-perf`` with the work of a program; return its figures after a first interval of warm-up."""
+    """Run ``pulsar-perf`` with the work of a program; return its figures without its first interval."""
     action, *rest = arguments
     if action == "consume":
         rest = ["-ss", f"java-{time.time_ns()}", "-st", *rest, "-sp", "Earliest", "-q", "10000"]
@@ -269,8 +245,8 @@ def java(url: str, topic: str, arguments: Sequence[str]) -> dict[str, float]:
 class Measuring:
     """Figures of the programs on one broker."""
 
-    def __init__(self, broker: RunningBroker, tls_url: str, folder: Path, *, quick: bool) -> None:
-        self.broker, self.tls_url, self.folder, self.quick = broker, tls_url, folder, quick
+    def __init__(self, broker: RunningBroker, folder: Path, *, quick: bool) -> None:
+        self.broker, self.folder, self.quick = broker, folder, quick
         self.topics = Topics(broker, folder)
         self.rows: dict[tuple[str, str], list[dict[str, float]]] = {}
         self.failed: list[str] = []
@@ -284,7 +260,7 @@ class Measuring:
         """Run a program once with a library."""
         arguments = {
             "url": self.broker.service_url,
-            "tls_url": self.tls_url,
+            "tls_url": f"pulsar+ssl://localhost:{self.broker.tls_port}",
             "topic": self.topics.for_program(program, self._backlog(program)),
             "count": self.count(program),
             "folder": str(self.folder),
@@ -329,8 +305,9 @@ class Measuring:
 def measure_all(given: argparse.Namespace) -> dict[str, Any]:
     """Run the chosen programs on the chosen broker; return their figures."""
     programs = [PROGRAMS[name] for name in given.only or PROGRAMS]
-    with brokers.work_folder() as folder, started(given.broker, folder) as (broker, tls_url):
-        measuring = Measuring(broker, tls_url, folder, quick=given.quick)
+    start = brokers.geminga if given.broker == "embedded" else brokers.apache
+    with brokers.work_folder() as folder, start(folder, certificate=make_files(folder)) as broker:
+        measuring = Measuring(broker, folder, quick=given.quick)
         for number in range(given.rounds):
             turns = list(LIBRARIES) if number % 2 == 0 else list(reversed(LIBRARIES))
             for program in programs:

@@ -100,7 +100,7 @@ def _command(broker: str) -> str:
 def _ratio(parties: Mapping[str, Row]) -> float:
     """Return Geminga's rate divided by pulsar-client's; infinity where one of them has none."""
     if OURS in parties and PULSAR_CLIENT in parties:
-        return parties[OURS].best / parties[PULSAR_CLIENT].best
+        return float(parties[OURS].best / parties[PULSAR_CLIENT].best)
     return float("inf")
 
 
