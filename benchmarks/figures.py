@@ -174,6 +174,25 @@ def latency(values: Mapping[str, Any]) -> str:
     return "\n".join([text, "", *lines, *failed, "", "`python -m benchmarks.latency --publish` made this."])
 
 
+# --- idle clients --------------------------------------------------------------------------------------
+
+
+def idle(values: Mapping[str, Any]) -> str:
+    """Return the table of the resources of idle clients: medians, and ratios of Geminga to pulsar-client."""
+    lines = ["| | pulsar-client | Geminga | × |", "|---|---:|---:|---:|"]
+    for name, parties in values["rows"].items():
+        theirs, ours = (statistics.median(parties[who]) for who in (PULSAR_CLIENT, OURS))
+        ratio = _bold(ours / theirs, worse_above=1) if theirs else ""
+        lines.append(f"| {name} | {_cpu(theirs)} | {_cpu(ours)} | {ratio} |")
+    rounds = max(len(runs) for parties in values["rows"].values() for runs in parties.values())
+    text = (
+        f"Medians of {rounds} {'run' if rounds == 1 else 'runs'} of each library, in turn; smaller is "
+        f"better; {where(values)}. *First message*: a client, a consumer and a producer are opened, and a "
+        "message is sent and received. Geminga imports most of its modules for the first client."
+    )
+    return "\n".join([text, "", *lines, "", "`python -m benchmarks.idle --publish` made this."])
+
+
 # --- an interpreter without its lock -------------------------------------------------------------------
 
 
@@ -212,6 +231,7 @@ FORMS: dict[tuple[str, str], Callable[[Mapping[str, Any]], str]] = {
     ("everyday", "apache"): _on("apache", lambda values: everyday(values, "apache")),
     ("everyday", "batching"): _on("embedded", batching),
     ("everyday", "many"): _on("embedded", many),
+    ("idle", "table"): idle,
     ("latency", "table"): latency,
     ("free_threading", "unlocked"): unlocked,
 }
