@@ -348,6 +348,11 @@ def main() -> int:
         given.markdown.write_text(table + "\n")
     if given.publish:
         published = json.loads(PUBLISHED.read_text()) if PUBLISHED.exists() else {}
+        before = published.get(given.broker, {"rows": [], "failed": []})
+        if given.only:  # the other programs keep their figures
+            values["rows"] += [row for row in before["rows"] if row["name"] not in given.only]
+            titles = tuple(PROGRAMS[name].title for name in given.only)
+            values["failed"] += [line for line in before["failed"] if not line.startswith(titles)]
         PUBLISHED.write_text(json.dumps({**published, given.broker: values}, indent=1) + "\n")
         print(f"wrote {PUBLISHED}; `make docs` draws the pages")
     return bool(values["failed"])

@@ -2,7 +2,8 @@
 
 Each library in turn, each run in a process of its own: CPU and time of the import alone, and from the import
 until the first message is received (Geminga imports most modules for its first client); then CPU, wake-ups
-(voluntary context switches) and memory with 1 and with 1,000 idle consumers. ``--publish`` writes the figures from which ``make docs`` draws the page.
+(voluntary context switches) and memory with 1 and with 1,000 idle consumers. ``--publish`` writes the figures
+from which ``make docs`` draws the page.
 """
 
 from __future__ import annotations
