@@ -1,11 +1,11 @@
-"""What batch index acknowledgement costs: CPU a message of the client and of the broker, with it and without.
+"""CPU a message of the client and of the broker, with batch index acknowledgement and without.
 
     python -m benchmarks.batch_index [--rounds 3] [--no-apache]
 
 A Shared consumer takes messages of 100 bytes one by one, from batches of 10 and of 1,000, and acknowledges
-them in their order, or as 64 workers do that take differently long (one of the last 64, at random). On Apache
-Pulsar twice: with its default, where the broker takes no batch indexes, and with
-acknowledgmentAtBatchIndexLevelEnabled. With and without take turns; the answer is
+them in order, or as 64 workers of different speed do (one of the last 64, at random). Apache Pulsar runs
+twice: with its default, with which the broker ignores batch indexes, and with
+acknowledgmentAtBatchIndexLevelEnabled. Runs with and without take turns; the result is in
 docs/decisions/batch-index-acks.md.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import geminga
 from benchmarks import brokers
-from benchmarks.client import Stopwatch
+from benchmarks.harness import cpu_seconds
 from geminga.testing.apache_pulsar import ApachePulsar
 
 MESSAGES = 120_000
@@ -49,15 +49,15 @@ def fill(url: str, topic: str, batch: int) -> None:
             producer.flush()
 
 
-def one(url: str, topic: str, order: str, told: bool) -> dict[str, float]:
-    """In a process of its own."""
+def one(url: str, topic: str, order: str, told: bool) -> float:
+    """Receive and acknowledge all messages in this process; return the CPU seconds."""
     client = geminga.Client(url)
     consumer = client.subscribe(
         topic, f"s-{time.time_ns()}", geminga.ConsumerType.Shared, receiver_queue_size=10_000,
         initial_position=geminga.InitialPosition.Earliest, batch_index_ack_enabled=told,
     )  # fmt: skip
     pick, held = random.Random(1).randrange, []
-    watch = Stopwatch()
+    before = cpu_seconds()
     for _ in range(MESSAGES):
         message = consumer.receive(30_000)
         if order == ORDERS[0]:
@@ -71,8 +71,7 @@ def one(url: str, topic: str, order: str, told: bool) -> dict[str, float]:
     for message in held:
         consumer.acknowledge(message)
     consumer.close()
-    watch.thread_done()
-    return watch.result(MESSAGES)
+    return cpu_seconds() - before
 
 
 def measure(who: str, url: str, process_id: int, rounds: int) -> None:
@@ -84,7 +83,7 @@ def measure(who: str, url: str, process_id: int, rounds: int) -> None:
             before = cpu_of(process_id)
             command = [sys.executable, "-m", "benchmarks.batch_index", "--one", url, topic, order, str(told)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
-            client = json.loads(done.stdout)["cpu"]
+            client = json.loads(done.stdout)
             of_each = (client / MESSAGES * 1e6, (cpu_of(process_id) - before) / MESSAGES * 1e6)
             found.setdefault((order, told), []).append(of_each)
         for order in ORDERS:

@@ -1,4 +1,4 @@
-"""The brokers that are compared: ours, Apache Pulsar standalone, pulsar-lite; each a process of its own."""
+"""Brokers to compare, each in a process of its own: Geminga's, Apache Pulsar standalone, pulsar-lite."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ PING = bytes.fromhex("00000009000000050812920100")
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """Where a broker listens and which process it is."""
+    """Addresses and process of a broker."""
 
     who: str
     service_url: str
     admin_url: str
     pid: int
     start_seconds: float
+    tls_port: int = 0
 
     @property
     def address(self) -> tuple[str, int]:
@@ -61,9 +62,23 @@ def wait_for_pong(address: tuple[str, int], process: subprocess.Popen[bytes], st
 
 
 @contextmanager
-def geminga(folder: Path, *, sync: str = "always", extra: tuple[str, ...] = ()) -> Iterator[RunningBroker]:
-    """Our standalone broker as a user starts it; a web server answers too."""
-    port, web_port = free_ports(2)
+def geminga(
+    folder: Path,
+    *,
+    sync: str = "always",
+    extra: tuple[str, ...] = (),
+    certificate: tuple[Path, Path] | None = None,
+) -> Iterator[RunningBroker]:
+    """Geminga's standalone broker as a user starts it, with a web server.
+
+    With ``certificate``, the files of a certificate and its key, it has TLS ports, too.
+    """
+    port, web_port, tls_port, web_tls_port = free_ports(4)
+    if certificate is not None:
+        extra += (
+            "--tls-certificate", str(certificate[0]), "--tls-key", str(certificate[1]),
+            "--tls-port", str(tls_port), "--web-tls-port", str(web_tls_port),
+        )  # fmt: skip
     command = [
         sys.executable, "-m", "geminga.cli.main", "standalone", "--data-dir", str(folder / "geminga"),
         "--port", str(port), "--web-port", str(web_port), "--sync", sync, *extra,
@@ -73,7 +88,7 @@ def geminga(folder: Path, *, sync: str = "always", extra: tuple[str, ...] = ()) 
     try:
         seconds = wait_for_pong(("127.0.0.1", port), process, started)
         yield RunningBroker(
-            OURS, f"pulsar://127.0.0.1:{port}", f"http://127.0.0.1:{web_port}", process.pid, seconds
+            OURS, f"pulsar://127.0.0.1:{port}", f"http://127.0.0.1:{web_port}", process.pid, seconds, tls_port
         )
     finally:
         process.terminate()
@@ -81,13 +96,25 @@ def geminga(folder: Path, *, sync: str = "always", extra: tuple[str, ...] = ()) 
 
 
 @contextmanager
-def apache(folder: Path) -> Iterator[RunningBroker]:
-    """Apache Pulsar standalone with its own defaults: it does not sync its journal."""
+def apache(folder: Path, *, certificate: tuple[Path, Path] | None = None) -> Iterator[RunningBroker]:
+    """Apache Pulsar standalone with its own defaults: it does not sync its journal.
+
+    With ``certificate``, the files of a certificate and its key, it has a TLS port, too.
+    """
+    (tls_port,) = free_ports(1)
+    settings: dict[str, str | int | bool] = {}
+    if certificate is not None:
+        settings = {
+            "brokerServicePortTls": tls_port,
+            "tlsCertificateFilePath": str(certificate[0]),
+            "tlsKeyFilePath": str(certificate[1]),
+        }
     started = time.perf_counter()
-    with ApachePulsar.start(pulsar_home(), folder / "apache") as broker:
+    with ApachePulsar.start(pulsar_home(), folder / "apache", timeout_seconds=300, **settings) as broker:
         yield RunningBroker(
-            APACHE, broker.service_url, broker.admin_url, broker.process.pid, time.perf_counter() - started
-        )
+            APACHE, broker.service_url, broker.admin_url, broker.process.pid,
+            time.perf_counter() - started, tls_port,
+        )  # fmt: skip
 
 
 @contextmanager

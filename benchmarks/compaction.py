@@ -47,7 +47,7 @@ def fill(broker: RunningBroker, topic: str, messages: int, keys: int) -> np.ndar
 
 
 class Beside:
-    """A producer that goes on, and the broker's memory."""
+    """A producer that publishes during the compaction, and the broker's memory meanwhile."""
 
     def __init__(self, broker: RunningBroker, topic: str) -> None:
         self._broker, self._topic = broker, topic
@@ -97,7 +97,7 @@ class Beside:
 
 
 def check(broker: RunningBroker, topic: str, newest: np.ndarray) -> int:
-    """How many keys of the compacted topic are not what they should be."""
+    """Return the number of keys of the compacted topic with a wrong value."""
     found = np.full(len(newest), -1, np.int64)
     doubled = 0
     with geminga.Client(broker.service_url) as client:

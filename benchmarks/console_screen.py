@@ -1,9 +1,9 @@
 """The console's first screen in a browser: ``python -m benchmarks.console_screen [SUBSCRIPTIONS]``.
 
-A broker as a user starts it, with so many topics (10,000) of one subscription each; a Chromium opens the
-console: milliseconds from the navigation until the first row of the table is there, for a browser that has
-never seen it and one that comes again, after the broker's start and later. Then the page stays open, and what
-the broker takes of a core meanwhile is told, beside what it takes without a page.
+Starts a broker as a user does, with 10,000 topics of one subscription each, and opens the console in a
+Chromium. Prints the milliseconds from the navigation to the first row of the table, for a first visit and for
+a second one, after the broker's start and later; then the broker's share of a core while the page is open,
+beside its share without a page.
 """
 
 from __future__ import annotations

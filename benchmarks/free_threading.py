@@ -2,8 +2,8 @@
 
 PYTHON is a free-threaded CPython (3.13t or newer) that has Geminga's core dependencies. It runs the client
 with the lock off and on, in turn in every round with the interpreters beside it (``--beside``: the ordinary
-build of the same version, say) and the one that runs this command and the broker. Each turn is a process of
-its own, warm before it is measured; CPU seconds are the client's.
+build of the same version, say) and the one that runs this command and the broker. Each run is a process of
+its own that warms up first; CPU seconds are the client's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -20,34 +19,31 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import brokers
-from benchmarks.client import fill, in_process
+from benchmarks.everyday import Topics, in_process
+from benchmarks.everyday_programs import PROGRAMS
 from geminga.tuning.measuring.run_log import machine
 
-BACKLOG = 6_000_000
 PUBLISHED = Path(__file__).parent.parent / "docs/proof/free_threading.json"
-WORKS: list[tuple[str, str, dict[str, Any]]] = [
-    ("send_async, batched", "send_async", {"batching": True, "keyed": False}),
-    ("send_async, an entry each", "send_async", {"batching": False, "keyed": False}),
-    ("send_many, one callback", "send_many", {"keyed": False, "each": False}),
-    ("receive and acknowledge, 1 thread", "receive", {"kind": "Shared"}),
-    ("receive and acknowledge, 2 threads", "receive", {"kind": "Shared", "threads": 2}),
-    ("receive and acknowledge, 4 threads", "receive", {"kind": "Shared", "threads": 4}),
-]
+NAMES = (
+    "send-async-batched", "send-async", "send-many", "receive-batched-shared", "receive-2-threads",
+    "receive-4-threads",
+)  # fmt: skip
+"""Programs of `benchmarks.everyday_programs`."""
 
 
 @dataclass(frozen=True)
 class Party:
-    """An interpreter, and how it is started."""
+    """An interpreter and its environment."""
 
     name: str
     python: str
     environment: dict[str, str]
 
-    def measure(self, measure: str, url: str, topic: str, options: dict[str, Any]) -> dict[str, float]:
-        """Raises `RuntimeError` when it has nothing to say."""
+    def measure(self, name: str, arguments: dict[str, Any]) -> dict[str, float]:
+        """Run a program; raise `RuntimeError` if it prints no figures."""
         try:
             return in_process(
-                measure, "geminga", url, topic, options,
+                name, "geminga", arguments,
                 python=self.python, environment=self.environment, seconds_max=180,
             )  # fmt: skip
         except RuntimeError as error:
@@ -55,7 +51,7 @@ class Party:
 
 
 def asked(python: str, code: str, environment: dict[str, str]) -> str:
-    """What an interpreter prints. Raises `SystemExit` with what it said when it fails."""
+    """Return the output of an interpreter; raise `SystemExit` with its errors if it fails."""
     run = subprocess.run(
         [python, "-c", f"import sys; print({code})"],
         capture_output=True, text=True, check=False, env={**os.environ, **environment},
@@ -66,7 +62,7 @@ def asked(python: str, code: str, environment: dict[str, str]) -> str:
 
 
 def parties_of(python: str, beside: list[str]) -> list[Party]:
-    """Raises `SystemExit` for an interpreter that cannot go without its lock."""
+    """Return the interpreters to measure; raise `SystemExit` if ``python`` is not free-threaded."""
     off, on = {"PYTHON_GIL": "0"}, {"PYTHON_GIL": "1"}
     if asked(python, "getattr(sys, '_is_gil_enabled', lambda: True)()", off) != "False":
         raise SystemExit(f"--python is {python!r}; allowed: a free-threaded CPython")
@@ -82,26 +78,27 @@ def main() -> None:
     parser.add_argument("--python", required=True, help="a free-threaded CPython")
     parser.add_argument("--beside", action="append", default=[], metavar="PYTHON", help="another interpreter")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="a pattern of what is done")
+    parser.add_argument("--only", choices=NAMES, action="append", help="program to run; may be repeated")
     parser.add_argument("--publish", action="store_true", help=f"write {PUBLISHED.name}")
     given = parser.parse_args()
     parties = parties_of(given.python, given.beside)
-    works = [work for work in WORKS if re.search(given.only, work[0])]
+    programs = [PROGRAMS[name] for name in given.only or NAMES]
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     loads = []
     with brokers.work_folder() as folder, brokers.geminga(folder) as broker:
-        filled = "persistent://public/default/filled"
-        if any(measure == "receive" for _, measure, _ in works):
-            fill(broker.service_url, filled, BACKLOG)
-        for turn in range(given.rounds):
-            for place, (name, measure, options) in enumerate(works):
-                for index, party in enumerate(parties):
-                    made = f"persistent://public/default/made-{turn}-{place}-{index}"
-                    topic = filled if measure == "receive" else made
+        topics = Topics(broker, folder)
+        for _ in range(given.rounds):
+            for program in programs:
+                for party in parties:
+                    topic = topics.for_program(program, program.count)
+                    arguments = {
+                        "url": broker.service_url, "tls_url": "", "topic": topic, "count": program.count,
+                        "folder": str(folder),
+                    }  # fmt: skip
                     loads.append(os.getloadavg()[0])
-                    run = party.measure(measure, broker.service_url, topic, options)
-                    found.setdefault((name, party.name), []).append(run)
-                    print(name, "|", party.name, "|", json.dumps(run), file=sys.stderr, flush=True)
+                    run = party.measure(program.name, arguments)
+                    found.setdefault((program.title, party.name), []).append(run)
+                    print(program.name, "|", party.name, "|", json.dumps(run), file=sys.stderr, flush=True)
     print(
         f"{os.cpu_count()} CPUs, load {min(loads):.1f} to {max(loads):.1f}; medians of {given.rounds} rounds"
     )
@@ -109,11 +106,7 @@ def main() -> None:
         rate = statistics.median(run["messages"] / run["seconds"] for run in runs)
         cpu = statistics.median(run["cpu"] / run["messages"] for run in runs) * 1e6
         busy = statistics.median(run["cpu"] / run["seconds"] for run in runs)
-        failed = sum(run["failed"] for run in runs)
-        print(
-            f"{name:36} {party_name:24} {rate / 1000:8.0f} k/s {cpu:7.3f} µs a message, {busy:4.2f} CPUs"
-            + (f"  {failed:.0f} FAILED" if failed else "")
-        )
+        print(f"{name:36} {party_name:24} {rate / 1000:8.0f} k/s {cpu:7.3f} µs a message, {busy:4.2f} CPUs")
     if given.publish:
         values = {
             "machine": machine(),

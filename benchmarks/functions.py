@@ -1,9 +1,9 @@
-"""What a function costs: rows, tables, and the time that it adds at a low rate.
+"""Costs of a function: CPU for rows and tables, and the time that it adds at a low rate.
 
 ``python -m benchmarks.functions`` starts a broker of its own in another process. CPU is that of the
-instance's process without its start; with other work on the machine it says more than the rate. The time
-added is the difference between a message's way through the function and its way to a consumer of the
-input, of the same messages, in the same run.
+instance's process without its start; on a busy machine it is more reliable than the rate. The time added is
+the difference between a message's time through the function and its time to a consumer of the input, for
+the same messages in the same run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What the benchmarks share: a measurement, CPU of processes, the table of ratios."""
+"""Parts that the benchmarks share: a measurement, CPU of processes, the table of ratios."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -25,7 +26,7 @@ class Measurement:
     messages: int
     seconds: float
     cpu_seconds: float | None = None
-    """CPU of the party measured (client or broker; see ``work``), None where it cannot be told."""
+    """CPU of the process that is measured (client or broker; see ``work``), None if it is unknown."""
     note: str = ""
 
     @property
@@ -39,7 +40,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A figure that is no rate: start time in ms, resident memory in MB. Smaller is better."""
+    """A figure other than a rate: start time in ms, resident memory in MB. Smaller is better."""
 
     work: str
     who: str
@@ -72,6 +73,12 @@ def python(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
+def cpu_seconds() -> float:
+    """User and system CPU of this process, to the microsecond."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
 def process_cpu_seconds(pid: int) -> float:
     """User and system CPU of a process and its waited-for children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -79,7 +86,7 @@ def process_cpu_seconds(pid: int) -> float:
 
 
 def threads_cpu_seconds(pid: int) -> float:
-    """User and system CPU of the threads that a process has now, to the nanosecond; 0 when it is gone."""
+    """User and system CPU of the threads that a process has now, to the nanosecond; 0 if it has ended."""
     total = 0
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -89,8 +96,10 @@ def threads_cpu_seconds(pid: int) -> float:
 
 
 def io_bytes(pid: int, what: str) -> int:
-    """A counter of ``/proc/PID/io``: ``write_bytes`` is what a process had the disk write, ``rchar`` what it
-    was given to read; 0 when it is gone."""
+    """Return a counter of ``/proc/PID/io``, 0 for a process that has ended.
+
+    ``write_bytes`` are the bytes that it wrote to the disk, ``rchar`` those that it read.
+    """
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/io").read_text().splitlines():
             name, _, value = line.partition(": ")
@@ -123,9 +132,9 @@ def _median_of(rows: list[Measurement]) -> Measurement:
 
 
 def table(results: Iterable[Measurement | Figure]) -> str:
-    """Markdown: a row a party and work, each with its ratio to ours in the same run.
+    """Return a Markdown table: a row for each work and party, with its ratio to Geminga in the same run.
 
-    A ratio above 1 says that ours is better (faster, smaller). Several runs give the median.
+    A ratio above 1 means that Geminga is better (faster, smaller). Several runs give the median.
     """
     results = list(results)
     works: dict[str, dict[str, list[Measurement | Figure]]] = {}

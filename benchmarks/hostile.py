@@ -1,4 +1,4 @@
-"""How long a calm peer waits for a PONG while others attack, and what the broker's memory comes to.
+"""Waits of a calm peer for a PONG while others attack, and the broker's memory.
 
 Each attack is bytes that are made beforehand and sent, by a process of its own, over connections that are
 never read from. The calm peer sends a PING every 5 ms.
@@ -143,7 +143,7 @@ def _send_all(address: Address, attack: Attack, sending: object) -> None:
 
 @contextmanager
 def attacking(address: Address, attack: Attack) -> Iterator[None]:
-    """The attack goes on inside the ``with``."""
+    """Attack inside the ``with``."""
     context = multiprocessing.get_context("spawn")
     sending = context.Event()
     process = context.Process(target=_send_all, args=(address, attack, sending), daemon=True)
@@ -169,7 +169,7 @@ def make_topics(admin_url: str, count: int) -> None:
 
 
 def answer_seconds(address: Address, seconds: float) -> list[float]:
-    """What the calm peer waits for each PONG, in order of size."""
+    """Return the calm peer's waits for a PONG, the shortest first."""
     waits = []
     with _connected(address) as calm:
         calm.settimeout(60)

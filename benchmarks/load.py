@@ -44,7 +44,7 @@ def batch_entry(messages: int, size: int) -> bytes:
 
 
 def entry_of(payloads: Sequence[bytes]) -> bytes:
-    """A stored entry: these as a batch, or one plain message."""
+    """A stored entry: a batch of the payloads, or one plain message."""
     metadata = pb.MessageMetadata(producer_name="load", sequence_id=0, publish_time=int(time.time() * 1000))
     body = payloads[0]
     if len(payloads) > 1:
@@ -62,7 +62,7 @@ def entry_of(payloads: Sequence[bytes]) -> bytes:
 
 
 class Link:
-    """A plain connection that speaks just enough of the protocol to find a topic."""
+    """A connection with the few commands of the protocol that look up a topic."""
 
     def __init__(self, address: tuple[str, int], topic: str) -> None:
         self.socket = self.connect(address)
@@ -113,12 +113,12 @@ class Link:
 
 
 class Peer(Link):
-    """One that publishes."""
+    """A connection with a producer."""
 
     def __init__(self, address: tuple[str, int], topic: str) -> None:
         super().__init__(address, topic)
         self._unread = b""
-        """Of a receipt that has not come whole yet."""
+        """Bytes of a receipt that is not complete yet."""
         producer = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
         producer.producer.topic = topic
         producer.producer.producer_id = 1
@@ -126,11 +126,11 @@ class Peer(Link):
         self.ask(producer, pb.BaseCommand.PRODUCER_SUCCESS)
 
     def publish(self, *, entries: int, messages: int, size: int, window: int) -> float:
-        """Send ``entries`` entries of ``messages`` messages; seconds until the last receipt."""
+        """Send ``entries`` entries of ``messages`` messages; return the seconds until the last receipt."""
         return self.publish_these([batch_entry(messages, size)] * entries, messages=messages, window=window)
 
     def publish_these(self, entries: Sequence[bytes], *, messages: int, window: int = 64) -> float:
-        """Send these, of ``messages`` messages each; seconds until the last receipt."""
+        """Send entries of ``messages`` messages each; return the seconds until the last receipt."""
         chunk_entries = max(1, min(256, (1 << 20) // len(entries[0])))
         chunks = []
         for first in range(0, len(entries), chunk_entries):
@@ -178,9 +178,9 @@ class Peer(Link):
             permits.release(1)
 
     def _receipts(self) -> tuple[float, int]:
-        """What the next bytes hold: when they came (`time.perf_counter`), and how many receipts they end.
+        """Read bytes; return their time (`time.perf_counter`) and the number of receipts that they complete.
 
-        Each is looked at by its type only: parsing them would measure this process.
+        Only the type of each frame is read: parsing frames would measure this process.
         """
         data = self.socket.recv(1 << 18)
         if not data:
@@ -205,10 +205,11 @@ class Peer(Link):
 
 
 class Stream(Peer):
-    """One that publishes until it is stopped, and says at any time how far it is.
+    """A peer that publishes until it is closed, and counts its receipts.
 
-    As fast as ``window`` entries without receipts allow; or, with ``rate``, so many entries a second at times
-    that were fixed before, whatever became of those before them: a receipt's time counts from there.
+    It publishes as fast as ``window`` entries without receipts allow; or, with ``rate``, that number of
+    entries a second at fixed times, even if earlier ones have no receipt yet: latencies count from the fixed
+    times.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class Stream(Peer):
         self.received = 0
         """Entries with a receipt."""
         self.times: list[tuple[float, float]] = []
-        """Of a fixed rate: when each receipt came (`time.perf_counter`), and after how many seconds."""
+        """With a fixed rate: the time of each receipt (`time.perf_counter`), and its latency in seconds."""
         self._due: deque[float] = deque()
         self._window, self._rate = window, rate
         self._permits = threading.Semaphore(0)
@@ -277,7 +278,7 @@ class Stream(Peer):
             self._permits.release(self._window)
 
     def check(self) -> None:
-        """Raises what went wrong."""
+        """Raise the error of a thread, if there is one."""
         if self._failure:
             raise self._failure[0]
 
@@ -292,7 +293,7 @@ class Stream(Peer):
 
 
 class Receiver(Link):
-    """One that subscribes from the beginning, alone, and gives permits as fast as it receives."""
+    """A connection with an Exclusive consumer from the beginning; it gives permits as it receives."""
 
     def __init__(self, address: tuple[str, int], topic: str, subscription: str) -> None:
         super().__init__(address, topic)
@@ -304,7 +305,7 @@ class Receiver(Link):
         self.ask(subscribe, pb.BaseCommand.SUCCESS)
 
     def receive(self, *, entries: int, messages: int, permits: int) -> float:
-        """Take so many entries of ``messages`` messages; seconds from the first permits to the last one."""
+        """Receive ``entries`` entries of ``messages`` messages; return the seconds it took."""
 
         def flow(count: int) -> bytes:
             command = pb.BaseCommand(type=pb.BaseCommand.FLOW)

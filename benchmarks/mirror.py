@@ -1,9 +1,9 @@
-"""What a mirror costs: the CPU of its process for a message, and its rate.
+"""Costs of a mirror: the CPU of its process for a message, and its rate.
 
 ``python -m benchmarks.mirror [--apache-pulsar HOME]`` starts a Geminga and, as the target, another or a real
-Apache Pulsar, publishes to the source, and mirrors that from a process of its own. CPU is that of the
-mirror's process from its first to its last receipt; with other work on the machine it says more than the
-rate, which is that of the slowest of the three.
+Apache Pulsar, publishes to the source, and mirrors it from a process of its own. CPU is that of the mirror's
+process from its first to its last receipt; on a busy machine it is more reliable than the rate, which is that
+of the slowest of the three.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def _cluster(broker: brokers.RunningBroker) -> Cluster:
-    """Where a broker is, once its web server answers, too."""
+    """Return the addresses of a broker once its web server answers."""
     cluster = Cluster(service_url=broker.service_url, admin_url=broker.admin_url)
     deadline = time.monotonic() + 60
     while True:

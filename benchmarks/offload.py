@@ -1,8 +1,8 @@
-"""Offloading: what it writes and how fast, reading it back, what publishing meanwhile loses, and Spark.
+"""Offloading: its size and speed, reading files back, its effect on publishing, and Spark.
 
 Run: ``python -m benchmarks.offload [--only files|beside|spark]``; prints Markdown tables, and ratios in the
 last line. *Files*: JSON of about 100 B and, for the worst case, random bytes of 100 B, in batches of 1,000;
-CPU is the broker process's, all its threads, and while an offload goes on that of the process that makes the
+CPU is that of all threads of the broker's process, and during an offload that of the process that makes the
 files. The others: `benchmarks.offload_beside`, `benchmarks.offload_spark`.
 """
 
@@ -72,7 +72,7 @@ def fill(
 
 
 def cpu_seconds(broker: RunningBroker) -> float:
-    """Of the broker, what it has started included."""
+    """CPU of the broker and of the processes that it has started."""
     return sum(process_cpu_seconds(each) for each in (broker.pid, *children_of(broker.pid)))
 
 

@@ -1,17 +1,17 @@
-"""What publishing loses while an offload goes on beside it.
+"""Effect of an offload on publishing beside it.
 
-Each *round* begins alike: a broker of its own in a folder of its own, an old ledger of the same messages, all
-of it on the disk and out of the page cache, nothing left to be written or deleted of the round before. Then
-it is published to another topic without a break, and the process that makes files is stopped and let go on in
-turn, each for a *window*, in the order ABBA: neighbours differ by nothing else, whatever the disk, the page
-cache or somebody else on the machine does meanwhile. What is told of the windows is medians, and of the
-ratios of each two neighbours the median and the quarters. That is done at full speed, where publisher and
-broker want all of two cores, and at a fixed rate that leaves one, where the time until receipts counts.
+Each *round* begins in the same state: a broker of its own in a folder of its own, an old ledger with the same
+messages, all of it on the disk and out of the page cache, no writes or deletions left from the round before.
+Then a publisher sends to another topic without a break, while the process that makes files is stopped and
+continued in turn, each for a *window*, in the order ABBA, so that neighbours differ in nothing else.
+The output has the medians of the windows, and median and quartiles of the ratios of neighbours. Rounds
+run at full speed, where publisher and broker need both cores, and at a fixed rate that leaves one core free,
+where the latency of receipts counts.
 
-Where the loss comes from is told by rounds with the place in memory (the process writes nothing to the disk),
-and with everything in memory (nobody does). *Whole* turns, with and without an offload that is asked for when
-the turn begins, each in a folder of its own, tell what windows leave out: the process's start, and the
-broker's own steps.
+Rounds with the storage location in memory (the process writes nothing to the disk) and with everything in
+memory show the disk's share of the loss. *Whole* turns, with and without an offload that starts with the
+turn, each in a folder of its own, include what windows leave out: the start of the process, and the broker's
+steps.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from geminga.ids import TopicName
 OLD, NEW = "persistent://public/default/old", "persistent://public/default/new"
 BATCH = 1_000
 ENTRY_BYTES = 102_000
-"""Of a batch of `old_entries`, about."""
+"""Approximate size of an entry of `old_entries`."""
 MEMORY = Path("/dev/shm")
 WARM_SECONDS = 1.0
 SETTLE_SECONDS = 0.05
-"""After the process was stopped or let go on: no window begins before."""
+"""Pause between stopping or continuing the process and the next window."""
 ORDER = (False, True, True, False)
 FILL_RATE = 2.5e6
-"""Messages a second that a process reads which has a core for itself, and a little more."""
+"""Messages a second that a process reads with a core for itself, rounded up."""
 WHOLE_MESSAGES, WHOLE_SECONDS = 2_000_000, 4.0
 RATE = 2_000.0
 """Batches a second where a core is left."""
 
 
 AT_WORK_BYTES = 48 << 20
-"""Who has read more than this has read more than its own code."""
+"""Bytes read by a process that has begun to read entries, and not only its own code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the log and the files of offloaded ledgers are."""
+    """Folders of the log and of the files of offloaded ledgers."""
 
     name: str
     log_in_memory: bool = False
@@ -83,7 +83,7 @@ class Window:
     offloaded: float
     """Messages that the process has read."""
     receipts: Sequence[float]
-    """Of a fixed rate: seconds until each receipt."""
+    """With a fixed rate: latency of each receipt in seconds."""
 
     @property
     def rate(self) -> float:
@@ -191,7 +191,7 @@ def windows(
     base: Path | None, placement: Placement, entries: Sequence[bytes], *, count: int, rate: float,
     seconds: float, cycles: int,
 ) -> list[Window]:  # fmt: skip
-    """One round: windows of ``seconds`` in the order ABBA, so many times."""
+    """One round: ``cycles`` times windows of ``seconds`` in the order ABBA."""
     found: list[Window] = []
     with fresh(base, placement) as (broker, store):
         fill(broker, store, entries, count)
@@ -258,11 +258,11 @@ def whole(
     return sent / took
 
 
-# --- what is told ------------------------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------------------
 
 
 def ratios(found: Sequence[Window], what: Callable[[Window], float]) -> list[float]:
-    """Of what neighbours have while it goes on to what they have else."""
+    """Return the ratios of neighbouring windows: with the process running to with the process stopped."""
     pairs = zip(found[::2], found[1::2], strict=True)
     return [what(one) / what(two) if one.goes_on else what(two) / what(one) for one, two in pairs]
 

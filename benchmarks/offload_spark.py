@@ -1,9 +1,9 @@
 """Offloaded ledgers in Spark: ``format("pulsar")`` and `geminga.spark.snapshot` beside Spark's own Parquet.
 
-All give the same columns of the same rows to a sink that takes them and does nothing, by turns in one
-session, after runs that are not counted. What is told are whole queries, as a user waits for them: planning,
-tasks, and for ours the questions to the broker and the Python workers. Spark's source is told the columns
-that there are, so that it does not look for them first. CPU is that of Python, the JVM and the broker.
+All give the same columns of the same rows to Spark's noop sink, in turn in one session, after warm-up runs.
+Times are of whole queries: planning, tasks, and for Geminga the requests to the broker and Python workers.
+Spark's own source gets the schema, so that it does not infer it. CPU is that of Python, the JVM and the
+broker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PULSAR = {
 def offloaded(
     broker: RunningBroker, store: Path, entries: list[bytes], ledgers: int, rows: int
 ) -> list[Path]:
-    """So many ledgers of the old topic, as files; they are gone from the broker."""
+    """Offload ``ledgers`` ledgers of the old topic; return their files."""
     for _ in range(ledgers):
         offload_beside.fill(broker, store, entries, rows // ledgers // BATCH)
     offload_beside.command(broker)

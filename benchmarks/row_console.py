@@ -1,9 +1,9 @@
-"""What the first page of the console costs a broker.
+"""CPU of a broker for the first page of the console.
 
 ``python -m benchmarks.row_console [TOPICS SUBSCRIPTIONS]`` makes a broker core over a store in memory, with a
-third of the subscriptions behind, and asks for the page of 50 rows as the console does: first when nothing is
-known, then again. It prints a Markdown table; CPU is of the thread that serves, so that the figures hold on a
-busy machine.
+third of the subscriptions behind, and requests the page of 50 rows as the console does: first with empty
+caches, then again. It prints a Markdown table; CPU is that of the serving thread, so that the figures hold on
+a busy machine.
 """
 
 from __future__ import annotations

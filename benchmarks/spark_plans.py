@@ -1,7 +1,7 @@
-"""What a query over many partitions costs before a row is read, in a process of its own, without Spark.
+"""Costs of a query over many partitions before a row is read, in a process of its own, without Spark.
 
-The driver's half of ``format("pulsar")``: the plan of a batch query, and the trigger of a stream that finds
-nothing new. Both ask all partitions.
+Measures the driver's half of ``format("pulsar")``: the plan of a batch query, and the trigger of a stream
+without new messages. Both query all partitions.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ SIZE = 100
 FLOOR = "floor: ready batches"
 SPARK_ITSELF = "Spark, noop sink"
 BATCH_ROWS = 200_000
-"""Of micro-batches that are limited."""
+"""Rows of a micro-batch with a limit."""
 COLUMNS = (
     "value binary, __key binary, __topic string, __messageId binary, __publishTime timestamp, "
     "__eventTime timestamp, __messageProperties map<string,string>"

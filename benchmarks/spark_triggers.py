@@ -1,11 +1,11 @@
-"""What a micro-batch of one row takes, beside a Python source that makes its row up, in a process of its own.
+"""Time of a micro-batch of one row, beside a Python source that generates its row, in a process of its own.
 
-A message is published as soon as the micro-batch before it is done, so that every one has a single row; the
-time is Spark's own (``triggerExecution``) of those that had one. Both queries have one partition, the noop
-sink and a trigger without an interval.
+A message is published after each micro-batch, so that every micro-batch has a single row; the time is Spark's
+own (``triggerExecution``) of micro-batches with a row. Both queries have one partition, the noop sink and a
+trigger without an interval.
 
-And what a trigger moves: bytes that the broker dispatched, to the driver and the tasks, for each byte that
-was published, by a query in limited micro-batches over several partitions.
+Also measures the bytes that the broker dispatches to the driver and the tasks for each published byte, in a
+query with limited micro-batches over several partitions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRIGGERS = 40
 WARM = 10
 ROW_BYTES = 100
 ROWS, PARTITIONS, LIMIT = 200_000, 8, 50_000
-"""Of the query whose bytes are counted."""
+"""Rows, partitions and rows of a micro-batch of the query whose bytes are counted."""
 
 
 class OneRow(DataSource):
@@ -77,7 +77,7 @@ def trigger_ms(query: Any, publish: Any) -> float:
 
 
 def moved(spark: Any, client: geminga.Client, admin_url: str, options: dict[str, str], folder: str) -> Figure:
-    """How many bytes leave the broker for each that lies in it."""
+    """Return the bytes that the broker sends for each stored byte."""
     with geminga.Admin(admin_url) as admin:
         topic = f"moved-{time.time_ns()}"
         admin.topics.create(topic, partitions=PARTITIONS)

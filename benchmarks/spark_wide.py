@@ -1,9 +1,9 @@
-"""What 512 partitions cost inside Spark before a row is read, beside a Python source that has as many and
-asks nobody: Spark's own share. In a process of its own.
+"""Costs of 512 partitions inside Spark before a row is read, beside a Python source that sends no requests.
 
-A batch query's plan is the time until Spark knows its tasks, for which it asks a Python process for the
-partitions; an idle trigger is Spark's own ``triggerExecution`` of those that found nothing new. The progress
-that tells it is part of it here: of idle triggers Spark makes one every ten seconds otherwise.
+The Python source has 512 partitions, too, and shows Spark's own share. Everything runs in a process of its
+own. A batch query's plan is the time until Spark knows its tasks, for which it requests the partitions from a
+Python process; an idle trigger is Spark's own ``triggerExecution`` of triggers without new messages. That
+includes the progress report, which Spark otherwise makes every ten seconds for idle triggers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOPIC = "persistent://public/default/in-spark"
 
 
 class Wide(DataSource):
-    """``format("wide")``: so many partitions, and no row in any."""
+    """``format("wide")``: `PARTITIONS` empty partitions."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,7 +55,7 @@ class WideReader(DataSourceReader):
 
 
 class WideStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Its offsets are as long as those of a topic with so many partitions; nothing new ever comes."""
+    """A stream without new rows, with offsets as long as those of a topic of `PARTITIONS` partitions."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {TOPIC: {str(number): f"{number}:0" for number in range(PARTITIONS)}}

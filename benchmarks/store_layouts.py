@@ -72,7 +72,7 @@ class Segments:
         return fd
 
     def flush(self) -> None:
-        """Write what waits, then sync every file that was written."""
+        """Write the waiting entries, then sync every file that was written."""
         for topic in sorted(self.dirty):
             buffers = self.waiting[topic]
             for start in range(0, len(buffers), 512):

@@ -1,9 +1,9 @@
-"""One of eight partitions lives on a broker that stands still: what unkeyed publishing loses by it.
+"""Loss of unkeyed publishing when the broker of one of eight partitions is stopped.
 
 Two standalone brokers are processes of their own; a lookup front that serves nothing itself sends clients
 to the second one for partition 3 and to the first one for the others. A producer publishes numbered rows of
-100 B at full speed; the second broker is stopped (SIGSTOP: its connections stay open and nothing answers),
-and goes on (SIGCONT). In the end all partitions are read back: every receipted row must be there once.
+100 B at full speed; the second broker is stopped (SIGSTOP: its connections stay open without answers) and
+continued (SIGCONT). At the end all partitions are read back: each row with a receipt must be stored once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def lookup_front(serving: str, stuck: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What was counted up to a moment."""
+    """Counters at a moment."""
 
     seconds: float
     cpu_seconds: float

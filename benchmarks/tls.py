@@ -1,8 +1,8 @@
-"""What TLS costs the broker: the same ready-made batches, in and out, through a plain port and one with TLS.
+"""CPU of the broker for TLS: the same ready-made batches, in and out, through a plain port and a TLS port.
 
-``python -m benchmarks.tls`` starts one broker that speaks both, and takes turns. What counts is the broker's
-CPU a message and the ratio within one run; rates depend on what else the machine does. Batches are made
-before the clock starts: the generator, which has the other end of TLS to do, is not what is measured.
+``python -m benchmarks.tls`` starts one broker with both ports and uses them in turn. Compare the broker's CPU
+a message and the ratio within one run; rates depend on the other load of the machine. Batches are made before
+the measurement, and the CPU of the generator, which encrypts and decrypts too, is not counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Final
 from benchmarks import brokers
 from benchmarks.harness import process_cpu_seconds
 from benchmarks.load import PONG, Link, _frame, batch_entry
-from geminga.testing.apache_pulsar import free_ports
 from geminga.testing.certificates import Authority
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -107,16 +106,13 @@ class One(Link):
 def measure(folder: Path, *, entries: int, messages: int, size: int) -> dict[str, dict[str, list[float]]]:
     """Seconds of the broker's CPU, by direction and kind of port, a figure a round."""
     authority = Authority(folder)
-    certificate, key = authority.sign("broker")
-    (tls_port,) = free_ports(1)
-    extra = ("--tls-certificate", str(certificate), "--tls-key", str(key), "--tls-port", str(tls_port))
     found: dict[str, dict[str, list[float]]] = {way: {"plain": [], "TLS": []} for way in ("in", "out")}
     context = ssl.create_default_context(cafile=str(authority.certificate))
-    with brokers.geminga(folder, extra=extra) as broker:
+    with brokers.geminga(folder, certificate=authority.sign("broker")) as broker:
         for turn in range(ROUNDS + 1):
             for kind in ("plain", "TLS"):
                 topic = f"persistent://public/default/{kind}-{turn}"
-                address = broker.address if kind == "plain" else (broker.address[0], tls_port)
+                address = broker.address if kind == "plain" else (broker.address[0], broker.tls_port)
                 for way in ("in", "out"):
                     peer = One(address, topic, None if kind == "plain" else context)
                     before = process_cpu_seconds(broker.pid)
@@ -151,7 +147,7 @@ def main() -> None:
 def _print(way: str, plain: float, tls: float, count: int) -> None:
     """Clock ticks are 10 ms: all rounds together say more than each."""
     figures = f"plain {1e6 * plain / count:.4f} us/message  TLS {1e6 * tls / count:.4f} us/message"
-    print(f"{way:4}  {figures}  ratio {tls / plain:.2f}")
+    print(f"{way:4}  {figures}  ratio {tls / plain if plain else 0:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Very many topics: created, restarted, listed, published to, trimmed and deleted, and what each costs.
 
-``python -m benchmarks.topics --topics 600000`` runs all of it against a broker of its own. While every step
-runs, a peer sends a PING every 5 ms from a process of its own: how long it waited at most, and how much CPU
-the broker's event loop took meanwhile, which is what a turn of the loop takes whatever else the machine does.
+``python -m benchmarks.topics --topics 600000`` runs all steps against a broker of its own. During each step a
+peer sends a PING every 5 ms from a process of its own. The output has its longest wait, and the CPU of the
+broker's event loop during that wait, which does not depend on the other load of the machine.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ WEB_PEERS = 64
 LOADED = 100_000
 """Topics that are held in memory at once, to see what one takes: as many as are opened within a minute."""
 LOOKED_AT = 30_000
-"""Topics that are in memory because somebody looked at them: unused ones leave soon when they are many."""
+"""Topics that a request for their statistics loads: many unused topics are unloaded soon."""
 IDLE_SECONDS = 45
-"""After so long an idle broker has saved what waited, and given memory back."""
+"""Seconds after which an idle broker has saved its state and given memory back."""
 UNLOADING_SECONDS_MAX = 600
 ORDERED = 10_000
 PER_ORDERED = 10
@@ -112,7 +112,7 @@ class Standalone:
 # --- how long others wait ---
 @dataclass
 class Waits:
-    """Seconds that PINGs waited while something else went on."""
+    """Waits of PINGs during a step, in seconds."""
 
     longest: float = 0.0
     loop_cpu: float = 0.0
@@ -223,7 +223,7 @@ class Peer(asyncio.Protocol):
         self._fail(f"the broker ended the connection: {error}")
 
     async def ask(self, data: bytes, answers: int) -> None:
-        """Send commands and wait until so many answers have come."""
+        """Send commands and wait until ``answers`` answers have arrived."""
         self._wanted = answers
         self._arrived = asyncio.get_running_loop().create_future()
         self.transport.write(data)
@@ -384,7 +384,7 @@ async def _administrate(
 # --- the run ---
 @dataclass
 class Run:
-    """What was measured, as it goes along."""
+    """Figures measured so far."""
 
     topics: int
     rows: list[tuple[str, str, str, str]] = field(default_factory=list)
@@ -512,7 +512,7 @@ async def _ask_for_list(broker: Standalone) -> int:
 
 
 def _look(run: Run, broker: Standalone, probe: Probe, names: Sequence[str]) -> None:
-    """Topics in memory that nobody is connected to."""
+    """Load topics without clients by requests, and measure their memory."""
     some = names[-min(LOOKED_AT, len(names) // 2) :]
     before = broker.megabytes
     probe.waits()
@@ -596,7 +596,7 @@ def _trim(run: Run, broker: Standalone, probe: Probe, names: Sequence[str]) -> N
     probe.waits()
     began = time.perf_counter()
     broker.web(path, "POST", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
-    # Topics are walked over in order. To ask for one loads it, so each of the last ones is asked for once.
+    # Topics are trimmed in order. A request for statistics loads its topic: one request for each of the last.
     for name in sorted(names)[-1000:]:
         stats = json.loads(broker.web(f"/admin/v2/persistent/{NAMESPACE}/{name}/stats"))
         if not stats["storageSize"]:

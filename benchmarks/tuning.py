@@ -1,10 +1,10 @@
-"""What tuned producers save, on a real Apache Pulsar: ``make bench-tuning``.
+"""Savings of tuned producers on a real Apache Pulsar: ``make bench-tuning``.
 
 Three proofs (`geminga.tuning.prove`). The headline: 20,000 messages a second of 200 B log lines over 60
 partitions, stock settings against the formula's, and one slow partition. A second profile: orders of 1 kB
 with keys, hard to compress, read by two subscriptions. And a cluster of two brokers of which one is killed
-while messages flow. Tables, pictures and every run go to the output folder; a run that is there is not
-measured again. With ``--publish`` figures and pictures also go into the documentation, and the pages that
+while messages flow. Tables, pictures and every run go to the output folder; a run that is already there is
+not repeated. With ``--publish`` figures and pictures also go into the documentation, and the pages that
 quote them are drawn again: ``make publish-proof``.
 """
 
@@ -57,7 +57,7 @@ class KilledBroker:
 
     def mend(self) -> None:
         self._cluster.restart_broker(0)
-        # Partitions that have moved come back: each broker is to have some when it is killed.
+        # Unloading spreads the partitions again: each broker must have some when it is killed.
         Admin(self._cluster.admin_url(1)).namespaces.unload(CLUSTER_NAMESPACE)
         time.sleep(3)
 
@@ -93,7 +93,7 @@ def publish_proofs(folder: Path, docs: Path, names: list[str]) -> list[str]:
         proof_report.picture(proof, docs / f"{name}.svg")
         values = proof.to_dict()
         for outcome in values["outcomes"]:
-            # Rates over time are in the picture; here only what lies within the load, for the rate.
+            # Rates over time are in the picture; the rate here counts only the time of the load.
             end = round(outcome["window_seconds"] * SLICES_PER_SECOND)
             inside = sum(n for at, n in outcome["by_slice"].items() if int(at) < end)
             outcome["by_slice"] = {"0": inside} if outcome["by_slice"] else {}

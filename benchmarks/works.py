@@ -1,4 +1,4 @@
-"""Each piece of work that is compared; every function returns measurements of all parties in turn."""
+"""Work that brokers and sources do in turn; every function returns the measurements of all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import geminga
-from benchmarks import ack_holes, brokers, client, hostile, load, stuck_partition
+from benchmarks import ack_holes, brokers, hostile, load, stuck_partition
 from benchmarks.brokers import APACHE, RunningBroker, slug
 from benchmarks.harness import (
     OURS,
@@ -22,7 +22,6 @@ from benchmarks.harness import (
 )
 
 Results = list[Measurement | Figure]
-PULSAR_PERF = "pulsar-perf 4.0.4 (Java)"
 SYNC_NOTE = {OURS: "every receipt synced", APACHE: "no sync (its default)", brokers.LITE: "no sync"}
 
 
@@ -61,9 +60,9 @@ def _broker_load(folder: Path, runs: int, work: str, *, entries: int, messages: 
 
 
 def delivery(folder: Path, runs: int) -> Results:
-    """To one Exclusive consumer, from the beginning; the first run of each broker is its warm-up.
+    """Delivery to one Exclusive consumer, from the beginning; the first run of each broker is its warm-up.
 
-    Without pulsar-lite: it stops in the midst of a backlog of 2,000 entries.
+    pulsar-lite is left out: it stops within a backlog of 2,000 entries.
     """
     results: Results = []
     ways = (
@@ -117,63 +116,6 @@ def _disk_bound(folder: Path, runs: int) -> Results:
     return results
 
 
-def row_produce(folder: Path, runs: int) -> Results:
-    """Rows of 100 B with batching, each library into our broker and into Apache Pulsar."""
-    results: Results = []
-    with brokers.geminga(folder) as ours, brokers.apache(folder) as apache:
-        for run in range(runs):
-            for broker in (ours, apache):
-                work = f"row produce 100 B into {broker.who}"
-                for library, messages in (("geminga", 1_000_000), ("pulsar", 150_000)):
-                    results += _rows("produce", library, broker, _topic(work, run), messages, work)
-                results.append(_perf(client.perf_produce(broker.service_url, _topic(work, run)), work))
-    return results
-
-
-def column_produce(folder: Path, runs: int) -> Results:
-    """An Arrow table of 100 B values, published as columns."""
-    results: Results = []
-    with brokers.geminga(folder) as ours, brokers.apache(folder) as apache:
-        for run in range(runs):
-            for broker in (ours, apache):
-                work = f"columnar produce 100 B into {broker.who}"
-                results += _rows("produce-columns", "geminga", broker, _topic(work, run), 3_000_000, work)
-    return results
-
-
-def consume(folder: Path, runs: int) -> Results:
-    """Rows and columns of 100 B, received and acknowledged, from our broker."""
-    results: Results = []
-    messages = 1_000_000
-    with brokers.geminga(folder) as ours:
-        topic = _topic("consume", 0)
-        client.fill(ours.service_url, topic, client.BACKLOG)
-        for _ in range(runs):
-            for library in ("geminga", "pulsar"):
-                results += _rows("consume", library, ours, topic, messages, "row consume 100 B from Geminga")
-            results.append(
-                _perf(client.perf_consume(ours.service_url, topic), "row consume 100 B from Geminga")
-            )
-            results += _rows("consume-columns", "geminga", ours, topic, messages, "columnar consume 100 B")
-    return results
-
-
-def _rows(action: str, library: str, broker: RunningBroker, topic: str, messages: int, work: str) -> Results:
-    command = python(
-        "benchmarks.rows", action, "--library", library, "--url", broker.service_url, "--topic", topic,
-        "--messages", str(messages), "--work", work,
-    )  # fmt: skip
-    return collect(command, timeout_seconds=300)
-
-
-def _perf(found: dict[str, float], work: str) -> Measurement:
-    """A warm ``pulsar-perf``: its own interval rates, and the CPU of its JVM meanwhile."""
-    return Measurement(
-        work=work, who=PULSAR_PERF, messages=round(found["messages"]), seconds=found["seconds"],
-        cpu_seconds=found["cpu"], note="warm, by its intervals",
-    )  # fmt: skip
-
-
 def spark(folder: Path, runs: int) -> Results:
     """Spark's batches and streams of 100 B rows through ``format("pulsar")``."""
     with brokers.geminga(folder, extra=("--deduplication",)) as ours:
@@ -182,7 +124,7 @@ def spark(folder: Path, runs: int) -> Results:
 
 
 def spark_plans(folder: Path, runs: int) -> Results:
-    """What 512 partitions cost a query before a row is read: our half of it, and in Spark."""
+    """Costs of 512 partitions for a query before a row is read: Geminga's half, and inside Spark."""
     with brokers.geminga(folder) as ours:
         given = ("--url", ours.service_url, "--admin-url", ours.admin_url, "--runs", str(runs))
         found = collect(python("benchmarks.spark_plans", *given), timeout_seconds=600)
@@ -246,7 +188,7 @@ def _memory_in_use(broker: RunningBroker) -> Results:
 
 
 def under_attack(folder: Path, runs: int) -> Results:
-    """What a calm peer waits for while others attack; one run of each attack on a fresh broker."""
+    """Waits of a calm peer while others attack; one run of each attack on a new broker."""
     results: Results = []
     for number, name in enumerate(hostile.ATTACKS):
         with brokers.geminga(folder / str(number)) as broker:
@@ -266,10 +208,7 @@ WORKS: dict[str, Callable[[Path, int], Results]] = {
     "ready-made": broker_ready_made,
     "unbatched": broker_unbatched,
     "delivery": delivery,
-    "row-produce": row_produce,
-    "column-produce": column_produce,
     "stuck-partition": stuck_partition.measure,
-    "consume": consume,
     "spark": spark,
     "spark-plans": spark_plans,
     "spark-triggers": spark_triggers,

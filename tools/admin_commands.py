@@ -1,12 +1,11 @@
-"""What `admin_matrix.py` asks of both brokers: command lines of ``pulsar-admin``, in order, and what is left out.
+"""Command lines of ``pulsar-admin`` that `admin_matrix.py` runs on both brokers, and those that it leaves out.
 
 A line is ``GROUP COMMAND ARGUMENTS``. Names in braces are filled in for each broker (`admin_matrix.Place`).
-A line that begins with ``~`` is asked again while it says the same as the last time, for a short while: what
-Apache Pulsar is told of a topic takes its way through a topic of its own. One that begins with ``^`` is asked
-again until it says something else: the statistics of all its topics Apache Pulsar makes now and then, and what
-it says first is of some moment before. And one that begins with ``!`` while the answer is a conflict: Apache
-Pulsar answers when it has begun to expire messages, and begins nothing else before that is done. ``prepare``
-fills the topics.
+A line that begins with ``~`` is repeated for a short time while its output stays the same: Apache Pulsar stores
+policies of a topic in another topic, and reads them back later. A line that begins with ``^`` is repeated until
+its output changes: Apache Pulsar computes the statistics of all topics periodically. A line that begins with
+``!`` is repeated while the answer is a conflict: Apache Pulsar answers when it begins to expire messages, and
+refuses to start again before it has finished. ``prepare`` fills the topics.
 """
 # ruff: noqa: E501 (command lines are as long as they are)
 

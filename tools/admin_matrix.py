@@ -3,8 +3,8 @@
     python tools/admin_matrix.py --pulsar-home HOME --output docs/reference/pulsar-admin.md
 
 starts an Apache Pulsar and a Geminga, runs the lines of `admin_commands` on both and writes the page.
-Which sub-commands there are is asked of ``pulsar-admin`` itself: one that is neither run nor left out is an
-error. All run in one Java process a broker, driven through py4j: a command costs milliseconds, not a start.
+``pulsar-admin`` itself lists its sub-commands: one that is neither run nor left out is an error. All run in
+one Java process for each broker, driven through py4j: a command takes milliseconds, without a JVM's start.
 
 Two answers are the same when both commands succeed or both fail, with the same HTTP status; when ours has
 every key of Apache Pulsar's JSON, with the same kind of value; and when text has the same lines, numbers
@@ -44,11 +44,10 @@ APACHE_SETTINGS: dict[str, Any] = {
     "brokerDeleteInactiveTopicsEnabled": False,
     "statsUpdateFrequencyInSecs": 2, "statsUpdateInitialDelayInSecs": 2,
 }  # fmt: skip
-"""What Geminga allows without being told; topics stay, however long all takes; and the statistics of the
-whole broker are some seconds old, not a minute."""
+"""Settings that Geminga has by default; unused topics are kept, and the broker's statistics are at most some
+seconds old."""
 SETTLING_SECONDS_MAX = 20.0
-"""So long Apache Pulsar may take until it reads back a policy of a topic that it was told, or makes its
-statistics anew."""
+"""Time within which Apache Pulsar must read back a policy of a topic, or compute its statistics again."""
 
 
 # --- pulsar-admin ---
@@ -194,13 +193,13 @@ def _py4j_jar() -> str:
 
 @dataclass
 class Place:
-    """A broker under test, and what the names in braces stand for there."""
+    """A broker under test, and the values of the names in braces for it."""
 
     service_url: str
     admin_url: str
     broker_id: str
     has_old_statistics: bool = False
-    """Those of all topics at once are made anew now and then, not when they are asked for."""
+    """Whether the broker computes the statistics of all topics periodically, and not for each request."""
     names: dict[str, str] = field(default_factory=dict)
 
     def fill(self, line: str) -> list[str]:
@@ -225,7 +224,7 @@ def write_schemas(folder: Path) -> None:
 
 @contextlib.contextmanager
 def clients(place: Place) -> Iterator[Callable[[], None]]:
-    """What the topics of the play hold, and who is connected to them, once what is yielded is called."""
+    """Yield a function that fills the topics and connects clients, which stay until the end."""
     with contextlib.ExitStack() as open_until_the_end:
 
         def prepare() -> None:
@@ -281,7 +280,7 @@ def shape(value: Any) -> Any:
 
 
 def lacking(theirs: Any, ours: Any, path: str = "") -> list[str]:
-    """What a shape of theirs has and ours has not, or has otherwise."""
+    """Return the differences of a shape of Apache Pulsar that Geminga's lacks or has otherwise."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         return [
             line
@@ -365,7 +364,7 @@ def _brief(outcome: Outcome) -> str:
 
 
 MARKS = "~^!"
-"""What they mean is said in `admin_commands`."""
+"""Marks at the start of a line; `admin_commands` explains them."""
 CONFLICT = 409
 
 

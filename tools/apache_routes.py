@@ -1,7 +1,7 @@
 """The REST paths of Apache Pulsar, read from the annotations of its classes, and why some are not served.
 
-``python tools/apache_routes.py PULSAR_HOME`` (a JDK's ``javap`` is needed) writes ``apache_routes.txt``
-anew: a method and a path a line. ``docs/reference/rest.md`` is drawn from it and from the broker's own
+``python tools/apache_routes.py PULSAR_HOME`` (a JDK's ``javap`` is needed) writes ``apache_routes.txt``:
+a method and a path on each line. ``docs/reference/rest.md`` is drawn from it and from the broker's own
 routes; a path that is neither served nor named in `REASONS` fails the docs test.
 """
 
@@ -130,7 +130,7 @@ def read(home: Path) -> list[str]:
 
 
 def listed() -> list[tuple[str, str]]:
-    """What was read: method and path of each."""
+    """Return method and path of each route in ``apache_routes.txt``."""
     lines = ROUTES.read_text().splitlines()
     return [(method, path) for method, _, path in (line.partition(" ") for line in lines) if path]
 

@@ -1,7 +1,7 @@
-"""Why Geminga differs from ``pulsar-client``: the tables of ``docs/coming-from-pulsar-client.md``.
+"""Differences from ``pulsar-client`` and their reasons: the tables of ``docs/coming-from-pulsar-client.md``.
 
-``NAMES`` has one row for everything that ``tools/compare_clients.py`` finds; a test fails for a row too many
-and for one too few. ``BEHAVIOUR`` holds what names cannot show, each with the test that shows it.
+``NAMES`` has one row for each difference that ``tools/compare_clients.py`` finds; a test fails if a row is
+missing or superfluous. ``BEHAVIOUR`` holds what names cannot show, each with the test that shows it.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ PLAIN_CALLS = frozenset({
     "Reader.is_connected", "Reader.tables", "Reader.topic",
     "TableView.get",
 })  # fmt: skip
-"""Calls that are no coroutines in asyncio either, as they do not wait (`Reader.tables` is iterated)."""
+"""Methods that are no coroutines in asyncio either: they do not wait (`Reader.tables` is iterated)."""
 
 _DETAILS = "tests/client/test_dropin_details.py"
 

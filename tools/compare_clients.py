@@ -1,7 +1,7 @@
-"""How Geminga's public names differ from ``pulsar-client``'s, found by walking both.
+"""Differences between the public names of Geminga and ``pulsar-client``, found by walking both.
 
 It looks at modules, classes, methods, parameters with their order, kinds and defaults, at attributes, and at
-what is a coroutine; and how the two faces, for threads and for asyncio, differ from each other
+what is a coroutine; and at the differences between the synchronous and the asyncio API
 (`between_faces`). ``tools/client_differences.py`` gives every difference its reason, a test holds the two
 together (``tests/client/test_public_names.py``), and ``docs/coming-from-pulsar-client.md`` is drawn from the
 reasons. What Geminga adds is no difference as long as it can be left out.

@@ -78,7 +78,7 @@ class Scene:
         return peer
 
     def begin(self) -> None:
-        """What happened before somebody looks."""
+        """Make the topics, subscriptions and messages of the pictures."""
         from geminga.ids import MessageId, TopicName
 
         harness = self.harness
@@ -139,7 +139,7 @@ class Scene:
 
 
 def served_digest() -> str:
-    """Of the files that the browser is served, and of this one."""
+    """Return a digest of the files that the console serves, and of this file."""
     digest = hashlib.sha256()
     for file in [*sorted((ROOT / "src/geminga/console/static").rglob("*")), Path(__file__)]:
         if file.is_file():

@@ -222,8 +222,8 @@ def proof(name: str, form: str, page: Path) -> str:
     from geminga.tuning.prove import Proof
 
     file = PROOFS / f"{name}.json"
-    if name in ("client", "free_threading"):
-        return client(file, form)
+    if name in ("everyday", "free_threading", "idle", "latency"):
+        return measured(file, form)
     if name == "suite":
         return suite(file)
     if not file.exists():
@@ -236,14 +236,14 @@ def proof(name: str, form: str, page: Path) -> str:
     return f"{shown}\n\n![{name}]({picture})\n\n{made}"
 
 
-def client(file: Path, form: str) -> str:
-    """Return the client's costs, compared with others."""
-    sys.path.insert(0, str(ROOT / "tools"))
-    import client_figures
+def measured(file: Path, form: str) -> str:
+    """Return figures of a benchmark of the client as a text or a table."""
+    sys.path.insert(0, str(ROOT))
+    from benchmarks import figures
 
     if not file.exists():
         return f"Not published yet: `python -m benchmarks.{file.stem} --publish` measures it."
-    return client_figures.FORMS[form](json.loads(file.read_text()))
+    return figures.FORMS[file.stem, form](json.loads(file.read_text()))
 
 
 def suite(file: Path) -> str:

@@ -1,20 +1,20 @@
-"""Make the threads' face of the client of the one for asyncio: ``make docs`` runs it, ``--check`` compares.
+"""Generate the synchronous API from the asyncio API: ``make docs`` runs it, ``--check`` compares.
 
-``client/aio.py`` is written by hand, but for the arguments that are options: those come from the settings
+``client/aio.py`` is written by hand, except for the arguments that are options: those come from the settings
 (``tools/signatures.py``).
 
-``client/sync.py`` is made of it. Its signatures, docstrings and the steps of its
-methods become those of the client for threads: a coroutine function becomes a plain one, ``await`` goes, and
-classes change to those for threads. Where ``pulsar-client``'s two faces differ themselves, `FACE` says so.
-What the hand-written base has (``client/sync_base.py``) is left out.
+``client/sync.py`` has its signatures, docstrings and the steps of its methods: a coroutine function becomes a
+plain one, ``await`` is removed, and classes become those of the synchronous API. `FACE` lists the differences
+between ``pulsar-client``'s own two APIs. Members of the hand-written base (``client/sync_base.py``) are left
+out.
 
-``client/sync_handles.py``: producers, consumers and readers for threads have hot calls of their own
-(``send_async``, ``receive``, ``acknowledge``) and beside them methods that are the asyncio handle's, waited
-for where they are coroutines: `HANDLES`.
+``client/sync_handles.py``: synchronous producers, consumers and readers have hot calls of their own
+(``send_async``, ``receive``, ``acknowledge``), and methods that call the asyncio handle's and wait for
+coroutines: `HANDLES`.
 
-``client/admin/sync/``: every module of ``client/admin/aio/``, word for word but for coroutines: `ADMIN`.
+``client/admin/sync/``: every module of ``client/admin/aio/``, unchanged except for coroutines: `ADMIN`.
 
-``--check`` compares with what is checked in and exits 1 on drift, touching nothing.
+``--check`` compares with the files that are checked in, exits with 1 on a difference, and writes nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 The suite is in no wheel of ``pulsar-client``, and PyPI has nothing else of it: ``SUITE`` is the folder
 ``tests`` of a checkout of its repository, at the version that is installed (3.13). Nothing in it is changed
-but where it looks for a broker, in a copy. With `geminga` in its place ``import pulsar`` gives `geminga`.
+except the address of the broker, in a copy. For Geminga's runs ``import pulsar`` imports `geminga`.
 
 Each column has a broker of its own, with the namespaces that the suite takes for granted; the keys that
 ``test-conf`` lacks (they are in no checkout) are made.

@@ -527,7 +527,7 @@ def _options(method: str, function: Callable[..., Any]) -> list[str]:
     theirs = geminga.asyncio.Client
     other = theirs.__init__ if method == "Client" else getattr(theirs, method)
     own = {p.name for p in inspect.signature(other).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    own -= {"pattern_auto_discovery_period"}  # where the face for threads has it by position
+    own -= {"pattern_auto_discovery_period"}  # positional in the synchronous API
     lines = ["| option | meaning | unit | default | Java |", "|---|---|---|---|---|"]
     parameters = dict(inspect.signature(function).parameters) | {
         p.name: p for p in inspect.signature(other).parameters.values() if p.name == "is_pattern_topic"

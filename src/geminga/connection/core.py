@@ -18,8 +18,8 @@ consumers, the bulk of the traffic, are events themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from geminga.connection import commands
 from geminga.connection.addresses import Address, parse_broker_url
@@ -127,8 +127,7 @@ INPUT_OF_TYPE: dict[int, ConnectionInput] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(NamedTuple):
     """The handshake is complete. ``max_message_size`` is the broker's, in bytes."""
 
     server_version: str
@@ -137,36 +136,31 @@ class Connected:
     supports_topic_watchers: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialsWanted:
+class CredentialsWanted(NamedTuple):
     """The broker sent a challenge: ask the provider and call `ClientConnection.give_credentials`."""
 
     method: str
     challenge: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RequestAnswered:
+class RequestAnswered(NamedTuple):
     """``command`` answers the request; `requests.error_of` returns its error."""
 
     request_id: int
     command: pb.BaseCommand
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTimedOut:
+class RequestTimedOut(NamedTuple):
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestMustWait:
+class RequestMustWait(NamedTuple):
     """A producer's creation was accepted and waits for exclusive access; the final answer comes later."""
 
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class HandleClosed:
+class HandleClosed(NamedTuple):
     """The broker closed a producer or consumer; ``assigned`` is the new broker's address, if it was sent."""
 
     producer: bool
@@ -174,8 +168,7 @@ class HandleClosed:
     assigned: Address | None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMoved:
+class TopicMoved(NamedTuple):
     """The topic of a producer or consumer moved to another cluster, with the given service URL."""
 
     producer: bool
@@ -183,8 +176,7 @@ class TopicMoved:
     service_url: str
 
 
-@dataclass(frozen=True, slots=True)
-class WatchUpdate:
+class WatchUpdate(NamedTuple):
     """A topic list watcher reports a change; ``command`` is the whole WATCH_TOPIC_UPDATE."""
 
     command: pb.BaseCommand

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -141,6 +140,8 @@ class _Bytes:
 def read_answer(address: Address, data: bytes) -> HttpAnswer:
     """Parse the bytes that the server sent until it closed the connection. Raises `ConnectError` if they are
     incomplete, or not HTTP."""
+    from http.client import HTTPException, HTTPResponse  # 8 ms of imports that most clients do not need
+
     response = HTTPResponse(_Bytes(data))  # type: ignore[arg-type]
     try:
         response.begin()

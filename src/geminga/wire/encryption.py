@@ -21,7 +21,6 @@ Needs the package ``cryptography`` (``pip install 'geminga[encryption]'``), load
 
 from __future__ import annotations
 
-import hmac
 import itertools
 import re
 from collections import OrderedDict
@@ -173,6 +172,8 @@ def _ecies_encrypt(ec: ModuleType, public_key: Any, data_key: bytes, random: Ran
 
 
 def _ecies_decrypt(ec: ModuleType, private_key: Any, wrapped: bytes) -> bytes:
+    from hmac import compare_digest
+
     point_size = 1 + 2 * ((private_key.curve.key_size + 7) // 8)
     size = len(wrapped) - point_size - _MAC_SIZE
     if size not in _AES_KEY_SIZES:
@@ -180,7 +181,7 @@ def _ecies_decrypt(ec: ModuleType, private_key: Any, wrapped: bytes) -> bytes:
     point, hidden, mac = wrapped[:point_size], wrapped[point_size:-_MAC_SIZE], wrapped[-_MAC_SIZE:]
     other = ec.EllipticCurvePublicKey.from_encoded_point(private_key.curve, point)
     mac_key, pad = _derive(point + private_key.exchange(ec.ECDH(), other), size)
-    if not hmac.compare_digest(_mac(mac_key, hidden), mac):
+    if not compare_digest(_mac(mac_key, hidden), mac):
         raise ValueError
     return bytes(a ^ b for a, b in zip(hidden, pad, strict=True))
 
@@ -214,7 +215,9 @@ def _derive(secret: bytes, size: int) -> tuple[bytes, bytes]:
 
 
 def _mac(key: bytes, hidden: bytes) -> bytes:
-    return hmac.digest(key, hidden + bytes(8), "sha1")
+    from hmac import digest
+
+    return digest(key, hidden + bytes(8), "sha1")
 
 
 # --- producers ------------------------------------------------------------------------------------

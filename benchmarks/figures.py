@@ -1,0 +1,238 @@
+"""Measured figures as the pages show them: ``make docs`` draws them from ``docs/proof``."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+OURS, PULSAR_CLIENT, JAVA = "Geminga", "pulsar-client 3.13", "pulsar-perf 4.0.4"
+BROKERS = {
+    "embedded": "Geminga's broker, every message synced to disk before its receipt",
+    "apache": "Apache Pulsar 4.0.4, which does not sync its journal by default",
+}
+
+
+class Row:
+    """Figures of one program with one library: medians of the runs, the best rate and the lowest CPU."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self.name: str = row.get("name", "")
+        self.work: str = row["work"]
+        self.who: str = row["who"]
+        rates = [run["messages"] / run["seconds"] for run in row["runs"]]
+        cpu = [run["cpu"] / run["messages"] * 1e6 for run in row["runs"]]
+        self.runs = len(rates)
+        self.rate, self.best = statistics.median(rates), max(rates)
+        self.cpu, self.lowest_cpu = statistics.median(cpu), min(cpu)
+        self.thread = statistics.median(run.get("thread", 0.0) / run["messages"] * 1e6 for run in row["runs"])
+
+
+def rate(value: float) -> str:
+    """Return messages a second as words of a sentence."""
+    return f"{value / 1e6:.2f} million" if value >= 999_500 else f"{round(value, -3):,.0f}"
+
+
+def where(values: Mapping[str, Any]) -> str:
+    """Return the machine, the date and the load of a measurement."""
+    machine = values["machine"]
+    low, high = values["load"]
+    return (
+        f"{machine['cores']} cores ({machine['processor']}), Python {machine['python']}, {machine['at']}; "
+        f"load {low} to {high} with the other programs there"
+    )
+
+
+def is_quiet(values: Mapping[str, Any]) -> bool:
+    """Return whether the load was low enough for rates to describe the client."""
+    return bool(values["load"][1] <= 2 * values["machine"]["cores"])
+
+
+# --- everyday programs ---------------------------------------------------------------------------------
+
+
+def _cpu(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def everyday(values: Mapping[str, Any], broker: str) -> str:
+    """Return the table of the everyday programs on a broker; those with the lowest ratio come first."""
+    rows: dict[str, dict[str, Row]] = {}
+    for each in values["rows"]:
+        rows.setdefault(each["name"], {})[each["who"]] = Row(each)
+    lines = [
+        "| program | pulsar-client, messages a second | Geminga | × | CPU, µs: pulsar-client | Geminga | × "
+        "| Java (`pulsar-perf`) | Geminga's rate × Java's | Java's CPU, µs |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for parties in sorted(rows.values(), key=_ratio):
+        ours, theirs, java = (parties.get(who) for who in (OURS, PULSAR_CLIENT, JAVA))
+        cells = [next(iter(parties.values())).work]
+        cells += [f"{row.best:,.0f}" if row else "" for row in (theirs, ours)]
+        cells.append(_bold(ours.best / theirs.best, worse_below=1) if ours and theirs else "")
+        cells += [_cpu(row.lowest_cpu) if row else "" for row in (theirs, ours)]
+        cells.append(_bold(ours.lowest_cpu / theirs.lowest_cpu, worse_above=1) if ours and theirs else "")
+        cells.append(f"{java.best:,.0f}" if java else "")
+        cells.append(_bold(ours.best / java.best, worse_below=1) if ours and java else "")
+        cells.append(_cpu(java.lowest_cpu) if java else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    rounds = max((row.runs for parties in rows.values() for row in parties.values()), default=0)
+    text = (
+        f"{BROKERS[broker]}. Best rate and lowest CPU of the client's process in {rounds} "
+        f"{'run' if rounds == 1 else 'runs'} of each library, in turn; programs in which Geminga has the "
+        f"lower rate first; {where(values)}."
+    )
+    if values["quick"]:
+        text += " A quick run with few messages: it shows that the programs work, not how fast they are."
+    elif not is_quiet(values):
+        text += " Other programs took most of the machine: compare CPU, and rates with each other."
+    failed = [f"* {line.splitlines()[0]}" for line in values["failed"]]
+    if failed:
+        failed = ["", "Without figures:", "", *failed]
+    return "\n".join([text, "", *lines, *failed, "", f"`{_command(broker)}` made this."])
+
+
+def _command(broker: str) -> str:
+    return f"python -m benchmarks.everyday --broker {broker} --java --publish"
+
+
+def _ratio(parties: Mapping[str, Row]) -> float:
+    """Return Geminga's rate divided by pulsar-client's; infinity where one of them has none."""
+    if OURS in parties and PULSAR_CLIENT in parties:
+        return float(parties[OURS].best / parties[PULSAR_CLIENT].best)
+    return float("inf")
+
+
+def _bold(ratio: float, *, worse_below: float = 0.0, worse_above: float = float("inf")) -> str:
+    text = f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+    return f"**{text}**" if ratio < worse_below or ratio > worse_above else text
+
+
+def _programs(values: Mapping[str, Any]) -> dict[tuple[str, str], Row]:
+    return {(row["name"], row["who"]): Row(row) for row in values["rows"]}
+
+
+def batching(values: Mapping[str, Any]) -> str:
+    """Return the effect of batches as a sentence."""
+    rows = _programs(values)
+    batched, alone = rows["send-async-batched", OURS], rows["send-async", OURS]
+    theirs, theirs_alone = rows["send-async-batched", PULSAR_CLIENT], rows["send-async", PULSAR_CLIENT]
+    text = (
+        '`create_producer("events", batching_enabled=True)` sends small messages with '
+        f"{batched.cpu / alone.cpu:.0%} of the CPU: {_cpu(batched.cpu)} µs of the process instead of "
+        f"{_cpu(alone.cpu)} (100 B from one thread, a callback each"
+    )
+    if is_quiet(values):
+        text += f"; {rate(batched.rate)} messages a second instead of {rate(alone.rate)}"
+    return (
+        f"{text}; `pulsar-client` beside it took {_cpu(theirs.cpu)} and {_cpu(theirs_alone.cpu)} µs; "
+        f"{where(values)}: `python -m benchmarks.everyday`)."
+    )
+
+
+def many(values: Mapping[str, Any]) -> str:
+    """Return the effect of one call for many messages as a sentence."""
+    rows = _programs(values)
+    one, batched = rows["send-many", OURS], rows["send-async-batched", OURS]
+    return (
+        f"{_cpu(one.cpu)} µs of CPU a message in the whole process with one callback, where `send_async` "
+        f"takes {_cpu(batched.cpu)} (100 B, batched; {where(values)})."
+    )
+
+
+# --- latency -------------------------------------------------------------------------------------------
+
+
+def latency(values: Mapping[str, Any]) -> str:
+    """Return the table of latencies, in milliseconds."""
+    points = tuple(values["disk"])
+    heads = [f"{what} {point}" for what in ("published", "delivered") for point in points]
+    lines = [
+        "| messages | load | messages a second | broker | " + " | ".join(heads) + " |",
+        "|---|---:|---:|---|" + "---:|" * len(heads),
+    ]
+    modes = {"single": "one by one", "batch": "batches of 5 ms or 1,000"}
+    for row in sorted(values["rows"], key=lambda row: (row["mode"] != "single", row["share"])):
+        found = [
+            f"{row[what][point]:.2f}" if point in row[what] else ""
+            for what in ("published", "delivered")
+            for point in points
+        ]
+        cells = (modes[row["mode"]], f"{row['share']:.0%}", f"{row['rate']:,.0f}", row["who"], *found)
+        lines.append(f"| {' | '.join(cells)} |")
+    bare = ", ".join(f"{point} {value:.2f}" for point, value in values["disk"].items())
+    text = (
+        f"Milliseconds from the time at which a message was due; {values['seconds']:.0f} s at each rate; "
+        "Geminga syncs every message to disk before its receipt, the others do not. pulsar-lite delivers "
+        "more messages than were sent, so its delivery has no figures. A bare write of 4 KiB "
+        f"and fdatasync on the same disk took {bare} ms; {where(values)}."
+    )
+    failed = [f"* {line}" for line in values["failed"]]
+    if failed:
+        failed = ["", "Without figures:", "", *failed]
+    return "\n".join([text, "", *lines, *failed, "", "`python -m benchmarks.latency --publish` made this."])
+
+
+# --- idle clients --------------------------------------------------------------------------------------
+
+
+def idle(values: Mapping[str, Any]) -> str:
+    """Return the table of the resources of idle clients: medians, and ratios of Geminga to pulsar-client."""
+    lines = ["| | pulsar-client | Geminga | × |", "|---|---:|---:|---:|"]
+    for name, parties in values["rows"].items():
+        theirs, ours = (statistics.median(parties[who]) for who in (PULSAR_CLIENT, OURS))
+        ratio = _bold(ours / theirs, worse_above=1) if theirs else ""
+        lines.append(f"| {name} | {_cpu(theirs)} | {_cpu(ours)} | {ratio} |")
+    rounds = max(len(runs) for parties in values["rows"].values() for runs in parties.values())
+    text = (
+        f"Medians of {rounds} {'run' if rounds == 1 else 'runs'} of each library, in turn; smaller is "
+        f"better; {where(values)}. *First message*: a client, a consumer and a producer are opened, and a "
+        "message is sent and received. Geminga imports most of its modules for the first client."
+    )
+    return "\n".join([text, "", *lines, "", "`python -m benchmarks.idle --publish` made this."])
+
+
+# --- an interpreter without its lock -------------------------------------------------------------------
+
+
+def unlocked(values: Mapping[str, Any]) -> str:
+    """Return costs and gains of an interpreter without the GIL; ``at best`` is computed, the rest
+    measured."""
+    lines = [
+        "| | interpreter | CPU, µs a message | in the application's threads | at best | measured |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for row in map(Row, values["rows"]):
+        best = row.cpu
+        if row.who.endswith("lock off"):
+            # The loop's thread and the application's each have a core.
+            found = re.search(r"(\d+) threads?$", row.work)
+            best = max(row.cpu - row.thread, row.thread / (int(found[1]) if found else 1))
+        cpu = f"{row.cpu:.2f} | {row.thread:.2f}"
+        lines.append(f"| {row.work} | {row.who} | {cpu} | {rate(1e6 / best)} | {rate(row.rate)} |")
+    lines += ["", f"`python -m benchmarks.free_threading --publish` made this: {where(values)}."]
+    return "\n".join(lines)
+
+
+def _on(broker: str, draw: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
+    """Return a form of the everyday programs that draws the figures of one broker."""
+
+    def drawn(values: Mapping[str, Any]) -> str:
+        if broker not in values:
+            return f"Not published yet: `{_command(broker)}` measures it."
+        return draw(values[broker])
+
+    return drawn
+
+
+FORMS: dict[tuple[str, str], Callable[[Mapping[str, Any]], str]] = {
+    ("everyday", "embedded"): _on("embedded", lambda values: everyday(values, "embedded")),
+    ("everyday", "apache"): _on("apache", lambda values: everyday(values, "apache")),
+    ("everyday", "batching"): _on("embedded", batching),
+    ("everyday", "many"): _on("embedded", many),
+    ("idle", "table"): idle,
+    ("latency", "table"): latency,
+    ("free_threading", "unlocked"): unlocked,
+}
+"""The texts that pages show, by the name of their figures in ``docs/proof`` and their form."""

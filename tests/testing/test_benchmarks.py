@@ -1,0 +1,57 @@
+"""Programs and figures of the benchmarks that compare the client with others."""
+
+from __future__ import annotations
+
+import pytest
+
+import geminga
+from benchmarks import everyday, figures
+from benchmarks.brokers import RunningBroker
+from benchmarks.everyday_programs import PROGRAMS, Run
+from benchmarks.latency import Latencies
+
+
+@pytest.mark.parametrize(
+    "name", ["receive-keyed", "json-receive", "send-async-keyed", "nack", "reader-has-next"]
+)
+def test_everyday_program_runs_and_reports_its_messages(name, tmp_path):
+    program, count = PROGRAMS[name], 100
+    with geminga.embedded() as broker:
+        running = RunningBroker("Geminga", broker.service_url, "", 0, 0.0)
+        topic = everyday.Topics(running, tmp_path).for_program(program, count)
+        run = Run(geminga, broker.service_url, "", topic, count, str(tmp_path))
+        program.run(run)
+    assert run.found["messages"] >= count - count // 10
+    assert run.found["seconds"] > 0
+
+
+def row(name, who, seconds):
+    return {
+        "name": name,
+        "work": name,
+        "who": who,
+        "runs": [{"messages": 100, "seconds": seconds, "cpu": 1.0}],
+    }
+
+
+def test_table_lists_programs_in_which_geminga_is_behind_first():
+    ours, theirs = figures.OURS, figures.PULSAR_CLIENT
+    values = {
+        "machine": {"cores": 2, "processor": "P", "python": "3.11", "at": "2026-01-01"},
+        "load": [0.1, 0.2], "quick": False, "failed": [],
+        "rows": [row("ahead", ours, 1.0), row("ahead", theirs, 2.0), row("behind", theirs, 1.0),
+                 row("behind", ours, 4.0), row("alone", ours, 1.0)],
+    }  # fmt: skip
+    table = figures.everyday(values, "embedded")
+    assert table.index("| behind | 100 | 25 | **0.25** |") < table.index("| ahead | 50 | 100 | 2.00 |")
+    assert table.index("| ahead |") < table.index("| alone |")
+
+
+def test_latency_of_messages_behind_a_pause_includes_their_wait():
+    latencies = Latencies()
+    for millisecond in range(100):
+        latencies.expect(millisecond / 1000, 1)
+    latencies.came(0.1, 100)
+    found = latencies.percentiles(0.0)
+    assert found["p50"] == pytest.approx(50)
+    assert found["p99"] == pytest.approx(99)
