@@ -1,8 +1,8 @@
 """Names of options elsewhere: in the Java client, and in Apache Pulsar's ``broker.conf``.
 
 ``docs/reference/client.md`` and ``settings.md`` show these names beside Geminga's, for people who migrate a
-program or a configuration. The docs test fails for an option of the client that is missing here; one that only
-Geminga has gets an empty text.
+program or a configuration. The docs test fails for an option of the client that is missing here; one that
+only Geminga has gets an empty text.
 """
 
 from __future__ import annotations
