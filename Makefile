@@ -74,6 +74,8 @@ interop: $(STAMP)
 long: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PYTEST) -m long
+	GEMINGA_CRASH_IMAGES=2500 GEMINGA_BIT_FLIPS=10000 $(PYTEST) tests/ledger/test_crash_images.py tests/ledger/test_bit_flips.py
+	$(PYTEST) -m "simulation and not interop and not long" --seeds 1000 $(PARALLEL)
 
 # Needs the folder tests of a checkout of pulsar-client's repository: its wheels do not hold it.
 suite: $(STAMP)

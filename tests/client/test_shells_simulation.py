@@ -407,7 +407,7 @@ def run_seed(seed: int) -> Told:
 told = Remembered(run_seed)
 
 
-@pytest.mark.simulation(200, 20)
+@pytest.mark.simulation(100, 20)
 def test_nothing_is_lost_and_nobody_is_left_waiting(seeds: range) -> None:
     for seed in seeds:
         told.play(seed)

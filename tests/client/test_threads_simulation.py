@@ -606,7 +606,7 @@ def run_seed(seed: int, unlocked: bool = False) -> Told:
 told = Remembered(run_seed)
 
 
-@pytest.mark.simulation(120, 20)
+@pytest.mark.simulation(60, 20)
 def test_threads_lose_nothing_and_nobody_is_left_waiting(seeds: range) -> None:
     run_seeds(seeds, told.play)
 

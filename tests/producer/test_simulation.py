@@ -616,7 +616,7 @@ def run_seed(seed: int) -> World:
     return world
 
 
-@pytest.mark.simulation(300, 25)
+@pytest.mark.simulation(150, 25)
 def test_every_message_is_accounted_for(seeds: range) -> None:
     for seed in seeds:
         run_seed(seed)

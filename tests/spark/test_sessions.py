@@ -197,7 +197,7 @@ def test_an_existing_session_is_not_changed() -> None:
     assert run(PLAIN_SESSION).split() == ["Europe/Berlin", "3", "True", "False"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(450)
 def test_a_spark_connect_session_reads_a_topic(

@@ -84,7 +84,7 @@ def decoded(given_entries: list[RawEntry], loops: str) -> pa.RecordBatch | str:
         compiled._state = before
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(entries(), min_size=1, max_size=3))
 def test_both_say_the_same(found: list[RawEntry]) -> None:
     slow, fast = decoded(found, "interpreted"), decoded(found, "compiled")
