@@ -55,12 +55,11 @@ def test_an_unloaded_topic_is_not_logged(
     with mirror(*sides) as running, geminga.Admin(sides[side].admin_url) as admin:
         assert running.wait_until_caught_up(30)
         caplog.clear()
-        for number in (2, 3):
-            admin.topics.unload("t")
-            fill(sides[0], number)
-            until(lambda number=number: running.status().messages == number)
+        admin.topics.unload("t")
+        fill(sides[0], 2)
+        until(lambda: running.status().messages == 2)
         assert [one.getMessage() for one in caplog.records if "public/default/t" in one.getMessage()] == []
-    assert entries(sides[1]) == [b"1", b"2", b"3"]
+    assert entries(sides[1]) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
