@@ -6,6 +6,7 @@ A route, a metric or an error without words ends the drawing: ``make docs`` and 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 import textwrap
@@ -51,6 +52,18 @@ def _declared() -> dict[tuple[str, str], Any]:
 
     scopes = {"NamespacePoliciesResource": NamespaceScope, "TopicPoliciesResource": TopicScope}
     return {(name, policy.segment): policy for name, scope in scopes.items() for policy in declared(scope)}
+
+
+def _policy_words(policy: Any) -> str:
+    """The policy's text, with the fields or the choices of its value."""
+    from geminga.records import plan
+
+    if dataclasses.is_dataclass(policy.kind):
+        fields = ", ".join(f"`{json_name}`" for _, json_name, _ in plan(policy.kind))
+        return f"{policy.text} Body: {fields}."
+    if policy.kind is str:
+        return f"{policy.text} Allowed: {', '.join(f'`{each}`' for each in policy.choices)}."
+    return str(policy.text) + (f" Set by `?{policy.as_query}=`." if policy.as_query else "")
 
 
 def _success(handler: Any) -> int:
@@ -144,7 +157,7 @@ def rest_page() -> str:
         status = _success(handler)
         policy = policies.get((resource, path.rpartition("/")[2]))
         if policy is not None:
-            text = policy.text
+            text = _policy_words(policy)
             status = {"GET": 200, "DELETE": 204}.get(method, policy.status)
         who = _NEEDS[route.needs.name]
         told = words(f"{method} {path}", text)

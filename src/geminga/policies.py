@@ -86,10 +86,10 @@ class DispatchRate:
     """Messages per period; -1: no limit."""
     bytes: int = named("dispatchThrottlingRateInByte", -1, minimum=-1)
     """Bytes per period; -1: no limit."""
-    period_seconds: int = named("ratePeriodInSecond", 1, minimum=1)
-    """Length of the period in seconds."""
     relative_to_publish_rate: bool = False
     """Whether the limits are added to the publish rate."""
+    period_seconds: int = named("ratePeriodInSecond", 1, minimum=1)
+    """Length of the period in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -44,6 +44,8 @@ def test_a_folder_is_a_path(tmp_path: Path) -> None:
         ({"max_message_size": 10}, "max_message_size"),
         ({"keepalive_seconds": 0}, "keepalive_seconds"),
         ({"connections_max": 0}, "connections_max"),
+        ({"compaction_retain_null_key": "no"}, "compaction_retain_null_key"),
+        ({"auto_create_partitions": 9, "partitions_max": 8}, "auto_create_partitions"),
         ({"write_buffer_high_bytes": 1, "write_buffer_low_bytes": 2}, "write_buffer_high_bytes"),
         ({"write_buffer_limit_bytes": 5}, "write_buffer_limit_bytes"),
         ({"auto_create_topics": 1}, "auto_create_topics"),

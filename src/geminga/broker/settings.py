@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from geminga.broker.listeners import ListenerAddresses, parse_listeners
 from geminga.by_fields import ByFields
-from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
+from geminga.config import SECONDS_MAX, check_choice, check_int, check_seconds, check_type, refuse
 from geminga.errors import InvalidConfiguration
 from geminga.policies import QUOTA_ACTIONS, TOPIC_KINDS
 
@@ -39,6 +39,8 @@ _HOST = re.compile(r"[-.:%\w]+\Z", re.ASCII)
 def setting(
     default: Any,
     *,
+    minimum: float | str = 0,
+    maximum: float | str | None = None,
     dynamic: str = "",
     secret: bool = False,
     option: str = "",
@@ -49,13 +51,32 @@ def setting(
 ) -> Any:
     """Return a field of `BrokerSettings` that is more than an argument.
 
-    ``dynamic``: Apache Pulsar's name, by which the setting may be changed while the broker runs. ``secret``:
-    reprs and admin REST leave the value out. ``option``: option of ``geminga standalone``, with its ``help``,
+    ``minimum`` and ``maximum`` limit a number; a text names an earlier setting with the limit. ``dynamic``:
+    Apache Pulsar's name, by which the setting may be changed while the broker runs. ``secret``: reprs and
+    admin REST leave the value out. ``option``: option of ``geminga standalone``, with its ``help``,
     ``metavar`` and environment variable ``env``; ``multiple``: the option may be repeated. Its click type
     follows from the field's type and the unit at the end of its name (`geminga.cli.standalone`).
     """
     options = {"option": option, "help": help, "metavar": metavar, "env": env, "multiple": multiple}
-    return dataclasses.field(default=default, repr=not secret, metadata={"dynamic": dynamic, **options})
+    limits = {"minimum": minimum, "maximum": maximum, "dynamic": dynamic}
+    return dataclasses.field(default=default, repr=not secret, metadata=limits | options)
+
+
+def _check(settings: BrokerSettings, field: dataclasses.Field[Any]) -> None:
+    """Check a number or a flag by the type and the limits of its field."""
+    value = getattr(settings, field.name)
+    minimum: Any = field.metadata.get("minimum", 0)
+    maximum: Any = field.metadata.get("maximum")
+    if isinstance(minimum, str):
+        minimum = getattr(settings, minimum)
+    if isinstance(maximum, str):
+        maximum = getattr(settings, maximum)
+    if field.type == "bool":
+        check_type(field.name, value, bool)
+    elif field.type == "int" or (field.type == "int | None" and value is not None):
+        check_int(field.name, value, minimum, maximum)
+    elif field.type == "float":
+        check_seconds(field.name, value, float(minimum), SECONDS_MAX if maximum is None else maximum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -69,10 +90,12 @@ class BrokerSettings(ByFields):
     # --- where ---
     host: str = setting("127.0.0.1", option="--host", help="Address to listen on.")
     """Address to listen on; ``0.0.0.0`` for all of them."""
-    port: int = setting(6650, option="--port", help="Port of the binary protocol; 0: a free port.")
+    port: int = setting(
+        6650, maximum=65_535, option="--port", help="Port of the binary protocol; 0: a free port."
+    )
     """Port of the binary protocol; 0 takes a free one."""
     web_port: int | None = setting(
-        8080, option="--web-port", help="Port of admin REST and metrics; 0: a free port."
+        8080, maximum=65_535, option="--web-port", help="Port of admin REST and metrics; 0: a free port."
     )
     """Admin REST and metrics; 0 takes a free one, None starts no web server."""
     advertised_address: str | None = setting(
@@ -81,12 +104,14 @@ class BrokerSettings(ByFields):
     """Host that lookups name. None: ``host``, or the address the client used when that is a wildcard."""
     tls_port: int | None = setting(
         None,
+        maximum=65_535,
         option="--tls-port",
         help="Port of the binary protocol with TLS; --port stays without TLS. Pulsar's brokerServicePortTls.",
     )
     """Binary protocol with TLS, beside ``port`` without; 0 takes a free one. See ``tls_certificate``."""
     web_tls_port: int | None = setting(
         None,
+        maximum=65_535,
         option="--web-tls-port",
         help="Port of admin REST with TLS; --web-port stays without TLS. Pulsar's webServicePortTls.",
     )
@@ -131,7 +156,10 @@ class BrokerSettings(ByFields):
     )
     """True keeps everything in memory; nothing survives the process."""
     disk_limit_bytes: int | None = setting(
-        None, option="--disk-limit", help="Maximum size of the data folder, such as 20G."
+        None,
+        minimum=DISK_LIMIT_BYTES_MIN,
+        option="--disk-limit",
+        help="Maximum size of the data folder, such as 20G.",
     )
     """Maximum size of the data folder, 16 MiB at least; None: the whole disk."""
     disk_low_water_bytes: int = setting(
@@ -141,7 +169,7 @@ class BrokerSettings(ByFields):
     )
     """Free bytes below which publishing is refused; below twice as many (more, on small disks) retained
     messages are deleted early."""
-    disk_low_water_fraction: float = 0.05
+    disk_low_water_fraction: float = setting(0.05, maximum=0.9)
     """The low-water mark as a fraction of the disk, or of ``disk_limit_bytes``; the smaller mark counts."""
     disk_full_action: str = "producer_request_hold"
     """Treatment of producers below that mark: ``producer_request_hold`` or ``producer_exception``."""
@@ -153,31 +181,33 @@ class BrokerSettings(ByFields):
     """When a write counts as durable: after its fdatasync, at the next interval, or never synced."""
 
     # --- connections ---
-    max_message_size: int = setting(5 * 1024 * 1024, option="--max-message-size", help="Limit in bytes.")
+    max_message_size: int = setting(
+        5 * 1024 * 1024, minimum=1024, maximum=1 << 30, option="--max-message-size", help="Limit in bytes."
+    )
     """Largest entry (a message or a batch) in bytes. A larger frame closes its connection."""
-    keepalive_seconds: float = 30.0
+    keepalive_seconds: float = setting(30.0, minimum=0.01)
     """A PING after this long without a frame from the peer; closed after as long again in silence."""
-    handshake_seconds: float = 10.0
+    handshake_seconds: float = setting(10.0, minimum=0.01)
     """Time for a connection to send CONNECT before it is closed."""
-    connections_max: int = 10_000
+    connections_max: int = setting(10_000, minimum=1)
     """Connections at once; fewer if the process may not open as many files. Further ones are refused."""
-    write_buffer_high_bytes: int = 4 * 1024 * 1024
-    """A connection with more unsent bytes is not `writable`: dispatch to it stops."""
     write_buffer_low_bytes: int = 1 * 1024 * 1024
     """Dispatch resumes below this."""
-    write_buffer_limit_bytes: int = 64 * 1024 * 1024
+    write_buffer_high_bytes: int = setting(4 * 1024 * 1024, minimum="write_buffer_low_bytes")
+    """A connection with more unsent bytes is not `writable`: dispatch to it stops."""
+    write_buffer_limit_bytes: int = setting(64 * 1024 * 1024, minimum="write_buffer_high_bytes")
     """A peer that leaves this much unread is disconnected."""
-    handshake_bytes_max: int = 64 * 1024
+    handshake_bytes_max: int = setting(64 * 1024, minimum=1024, maximum=1 << 30)
     """The largest frame before CONNECT is answered, credentials included."""
-    pending_bytes_per_peer_max: int = 32 * 1024 * 1024
+    pending_bytes_per_peer_max: int = setting(32 * 1024 * 1024, minimum=1024)
     """Pending bytes of a connection at which reading from it stops until half of them are durable."""
-    pending_bytes_max: int = 256 * 1024 * 1024
+    pending_bytes_max: int = setting(256 * 1024 * 1024, minimum="pending_bytes_per_peer_max")
     """Pending bytes of all connections at which reading from publishers stops until half are durable."""
-    received_bytes_max: int = 64 * 1024 * 1024
+    received_bytes_max: int = setting(64 * 1024 * 1024, minimum="max_message_size")
     """Incomplete frames and waiting commands of all connections; above it frames are completed one by one."""
-    unsent_bytes_max: int = 128 * 1024 * 1024
+    unsent_bytes_max: int = setting(128 * 1024 * 1024, minimum=64 * 1024)
     """Unread bytes of all peers together, above which only peers with few of them are written to."""
-    handles_per_connection_max: int = 100_000
+    handles_per_connection_max: int = setting(100_000, minimum=1)
     """Producers and consumers on one connection, together."""
     shutdown_seconds: float = 10.0
     """Longest wait of a graceful stop for the last bytes to reach the peers."""
@@ -218,7 +248,7 @@ class BrokerSettings(ByFields):
     )
     """Users and hashes of their passwords as ``htpasswd`` writes them, for ``AuthenticationBasic``: a file's
     path or ``file:`` URL, ``data:;base64,…``, or base64. Read at the start; a user's name is the role."""
-    authentication_refresh_seconds: float = 60.0
+    authentication_refresh_seconds: float = setting(60.0, minimum=0.01)
     """Time for a client whose token has expired to send a fresh one before it is closed."""
     authorization: bool = True
     """With authentication: whether roles need permissions. False: authenticated roles may do everything."""
@@ -257,6 +287,8 @@ class BrokerSettings(ByFields):
     """True ends handshakes without a client certificate; False lets clients show a token instead."""
 
     # --- topics ---
+    partitions_max: int = setting(10_000, minimum=1)
+    """Partitions of one topic."""
     auto_create_topics: bool = setting(
         True,
         dynamic="allowAutoTopicCreation",
@@ -266,23 +298,25 @@ class BrokerSettings(ByFields):
     """Whether the first producer or consumer creates an unknown topic. Namespace policies override it."""
     auto_create_topic_kind: TopicKind = setting("non-partitioned", dynamic="allowAutoTopicCreationType")
     """Kind of topic that is created automatically: ``non-partitioned`` or ``partitioned``."""
-    auto_create_partitions: int = setting(1, dynamic="defaultNumPartitions")
+    auto_create_partitions: int = setting(
+        1, minimum=1, maximum="partitions_max", dynamic="defaultNumPartitions"
+    )
     """Partitions of an automatically created partitioned topic."""
     auto_create_subscriptions: bool = setting(True, dynamic="allowAutoSubscriptionCreation")
     """Whether the first consumer creates an unknown subscription."""
-    partitions_max: int = 10_000
-    """Partitions of one topic."""
-    namespace_bundles: int = 4
+    namespace_bundles: int = setting(4, minimum=1, maximum=1 << 20)
     """Hash ranges that a new namespace shows; one broker serves them all."""
     delete_inactive_topics: bool = setting(False, dynamic="brokerDeleteInactiveTopicsEnabled")
     """Whether unused topics are deleted if no subscription has a backlog on them."""
-    inactive_topic_seconds: int = setting(60, dynamic="brokerDeleteInactiveTopicsMaxInactiveDurationSeconds")
+    inactive_topic_seconds: int = setting(
+        60, minimum=1, dynamic="brokerDeleteInactiveTopicsMaxInactiveDurationSeconds"
+    )
     """Time after which an unused topic is deleted."""
 
     # --- compaction ---
     compaction_retain_null_key: bool = False
     """Whether compaction keeps messages without a key (``topicCompactionRetainNullKey``)."""
-    compaction_memory_bytes_max: int = 192 * 1024 * 1024
+    compaction_memory_bytes_max: int = setting(192 * 1024 * 1024, minimum=1024 * 1024)
     """Memory limit of the keys of a topic in compaction; more keys are handled in several passes."""
 
     # --- cheap storage ---
@@ -295,14 +329,17 @@ class BrokerSettings(ByFields):
     ``s3://bucket/path``. None: no offloading. Each broker needs a location of its own."""
     offload_threshold_bytes: int = setting(
         -1,
+        minimum=-1,
         dynamic="managedLedgerOffloadAutoTriggerSizeThresholdBytes",
         option="--offload-threshold",
         help="Size of a topic in the data folder above which its oldest ledgers are offloaded, such as 10G.",
     )
     """Local size of a topic above which its oldest ledgers are offloaded; -1: never. Policies override it."""
-    offload_threshold_seconds: int = setting(-1, dynamic="managedLedgerOffloadThresholdInSeconds")
+    offload_threshold_seconds: int = setting(-1, minimum=-1, dynamic="managedLedgerOffloadThresholdInSeconds")
     """Age after which a ledger is offloaded; -1: never. Policies override it."""
-    offload_deletion_lag_seconds: float = setting(4 * 60 * 60, dynamic="managedLedgerOffloadDeletionLagMs")
+    offload_deletion_lag_seconds: float = setting(
+        4 * 60 * 60, minimum=-1.0, dynamic="managedLedgerOffloadDeletionLagMs"
+    )
     """Time for which an offloaded ledger's local copy is kept; -1: forever. Policies override it."""
 
     # --- subscriptions ---
@@ -318,7 +355,7 @@ class BrokerSettings(ByFields):
     """Delay after which the next failover consumer becomes active."""
     delayed_delivery: bool = True
     """Deliver messages at the time that their producers set (Shared and Key_Shared)."""
-    delayed_delivery_tick_seconds: float = 1.0
+    delayed_delivery_tick_seconds: float = setting(1.0, minimum=0.001)
     """Largest delay of a delayed message after its time."""
     redeliver_unacked_after_seconds: float = setting(
         0.0,
@@ -328,7 +365,7 @@ class BrokerSettings(ByFields):
     )
     """Redeliver messages that are not acknowledged within this time; 0 never. Set more than the slowest
     consumer needs for a message. Policies and a property of a subscription override it."""
-    redeliver_unacked_per_second_max: int = 1_000
+    redeliver_unacked_per_second_max: int = setting(1_000, minimum=1)
     """Messages that a subscription redelivers per second for that reason."""
     redeliver_unacked_age_seconds_max: int = 0
     """Age above which messages are not redelivered for that reason; 0: no limit."""
@@ -343,64 +380,69 @@ class BrokerSettings(ByFields):
         help="Drop repeated sequence ids, unless a policy disables it.",
     )
     """Drop messages of a producer name whose sequence id is not higher than its last one."""
-    deduplication_producers_max: int = 10_000
+    deduplication_producers_max: int = setting(10_000, minimum=1)
     """Producer names that a topic keeps; those unused for longest are dropped first."""
     retention_minutes: int = setting(
         7 * 24 * 60,
+        minimum=-1,
         dynamic="defaultRetentionTimeInMinutes",
         option="--retention-minutes",
         help="Minutes to keep acknowledged messages; -1: forever; 0: none.",
     )
     """Retention of acknowledged messages; 0 deletes them, -1 keeps them forever."""
-    retention_megabytes: int | None = setting(None, dynamic="defaultRetentionSizeInMB")
+    retention_megabytes: int | None = setting(None, minimum=-1, dynamic="defaultRetentionSizeInMB")
     """Retained megabytes per topic; -1 no limit. None: no limit on disk, 256 in memory."""
     message_ttl_seconds: int = setting(0, dynamic="ttlDurationDefaultInSeconds")
     """Time after which unacknowledged messages are expired; 0 never."""
-    backlog_quota_bytes: int = setting(-1, dynamic="backlogQuotaDefaultLimitBytes")
+    backlog_quota_bytes: int = setting(-1, minimum=-1, dynamic="backlogQuotaDefaultLimitBytes")
     """Size of the backlog at which ``backlog_quota_action`` is applied; -1 never."""
-    backlog_quota_seconds: int = setting(-1, dynamic="backlogQuotaDefaultLimitSecond")
+    backlog_quota_seconds: int = setting(-1, minimum=-1, dynamic="backlogQuotaDefaultLimitSecond")
     """Age of the oldest unacknowledged message at which ``backlog_quota_action`` is applied; -1 never."""
     backlog_quota_action: str = setting("producer_request_hold", dynamic="backlogQuotaDefaultRetentionPolicy")
     """``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``."""
 
-    publish_rate_messages_max: int = setting(-1, dynamic="brokerPublisherThrottlingMaxMessageRate")
+    publish_rate_messages_max: int = setting(
+        -1, minimum=-1, dynamic="brokerPublisherThrottlingMaxMessageRate"
+    )
     """Messages per second of all producers together; -1: no limit. Policies (``publishRate``) limit topics
     and namespaces."""
-    publish_rate_bytes_max: int = setting(-1, dynamic="brokerPublisherThrottlingMaxByteRate")
+    publish_rate_bytes_max: int = setting(-1, minimum=-1, dynamic="brokerPublisherThrottlingMaxByteRate")
     """Bytes per second of all producers together; -1: no limit."""
-    dispatch_rate_messages_max: int = setting(-1, dynamic="dispatchThrottlingRateInMsg")
+    dispatch_rate_messages_max: int = setting(-1, minimum=-1, dynamic="dispatchThrottlingRateInMsg")
     """Messages per second to all consumers together, a batch counting as one; -1: no limit."""
-    dispatch_rate_bytes_max: int = setting(-1, dynamic="dispatchThrottlingRateInByte")
+    dispatch_rate_bytes_max: int = setting(-1, minimum=-1, dynamic="dispatchThrottlingRateInByte")
     """Bytes per second to all consumers together; -1: no limit."""
-    topic_publish_rate_messages: int = setting(-1, dynamic="maxPublishRatePerTopicInMessages")
+    topic_publish_rate_messages: int = setting(-1, minimum=-1, dynamic="maxPublishRatePerTopicInMessages")
     """Messages per second of each topic without a policy; -1: no limit."""
-    topic_publish_rate_bytes: int = setting(-1, dynamic="maxPublishRatePerTopicInBytes")
+    topic_publish_rate_bytes: int = setting(-1, minimum=-1, dynamic="maxPublishRatePerTopicInBytes")
     """Bytes per second of each topic without a policy; -1: no limit."""
-    topic_dispatch_rate_messages: int = setting(-1, dynamic="dispatchThrottlingRatePerTopicInMsg")
+    topic_dispatch_rate_messages: int = setting(-1, minimum=-1, dynamic="dispatchThrottlingRatePerTopicInMsg")
     """Messages per second to the consumers of each topic without a policy; -1: no limit."""
-    topic_dispatch_rate_bytes: int = setting(-1, dynamic="dispatchThrottlingRatePerTopicInByte")
+    topic_dispatch_rate_bytes: int = setting(-1, minimum=-1, dynamic="dispatchThrottlingRatePerTopicInByte")
     """Bytes per second to the consumers of each topic without a policy; -1: no limit."""
     subscription_dispatch_rate_messages: int = setting(
-        -1, dynamic="dispatchThrottlingRatePerSubscriptionInMsg"
+        -1, minimum=-1, dynamic="dispatchThrottlingRatePerSubscriptionInMsg"
     )
     """Messages per second of each subscription without a policy; -1: no limit."""
-    subscription_dispatch_rate_bytes: int = setting(-1, dynamic="dispatchThrottlingRatePerSubscriptionInByte")
+    subscription_dispatch_rate_bytes: int = setting(
+        -1, minimum=-1, dynamic="dispatchThrottlingRatePerSubscriptionInByte"
+    )
     """Bytes per second of each subscription without a policy; -1: no limit."""
 
     # --- ledgers ---
-    ledger_entries_max: int = 50_000
+    ledger_entries_max: int = setting(50_000, minimum=1)
     """Entries of a ledger; the first of these three limits starts a new one. Trimming deletes ledgers."""
-    ledger_bytes_max: int = 256 * 1024 * 1024
+    ledger_bytes_max: int = setting(256 * 1024 * 1024, minimum=1)
     """Bytes of a ledger; see ``ledger_entries_max``."""
-    ledger_seconds_max: float = 4 * 3600.0
+    ledger_seconds_max: float = setting(4 * 3600.0, minimum=0.001, maximum=LEDGER_SECONDS_LIMIT)
     """Age of a ledger, a day at most; see ``ledger_entries_max``. Less for short retention and TTL."""
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check(self, field)
         self._check_where()
-        self._check_connections()
         self._check_security()
         self._check_topics()
-        self._check_policies()
         if self.data_dir is not None:
             object.__setattr__(self, "data_dir", Path(self.data_dir))
 
@@ -409,11 +451,8 @@ class BrokerSettings(ByFields):
             check_type(field, value, str, optional=field != "host")
             if value and value != "*" and not _HOST.match(value):
                 refuse(field, value, "a host name or an IP address, without scheme and port")
-        check_int("port", self.port, 0, 65_535)
-        if self.web_port is not None:
-            check_int("web_port", self.web_port, 0, 65_535)
-            if self.web_port and self.web_port == self.port:
-                refuse("web_port", self.web_port, "a port other than `port`")
+        if self.web_port and self.web_port == self.port:
+            refuse("web_port", self.web_port, "a port other than `port`")
         self._check_tls_ports()
         check_type("advertised_listeners", self.advertised_listeners, tuple, list)
         for listener in self.advertised_listeners:
@@ -434,24 +473,15 @@ class BrokerSettings(ByFields):
         check_type("data_dir", self.data_dir, str, os.PathLike, optional=True)
         if self.data_dir is not None and (not str(self.data_dir) or "\0" in str(self.data_dir)):
             refuse("data_dir", self.data_dir, "the path of a folder")
-        check_type("memory", self.memory, bool)
         if self.memory == (self.data_dir is not None):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
         check_choice("sync", self.sync, SYNC_MODES)
-        if self.disk_limit_bytes is not None:
-            check_int("disk_limit_bytes", self.disk_limit_bytes, DISK_LIMIT_BYTES_MIN)
-            if self.memory:
-                refuse("disk_limit_bytes", self.disk_limit_bytes, "None where everything is kept in memory")
-        check_int("disk_low_water_bytes", self.disk_low_water_bytes, 0)
-        check_seconds("disk_low_water_fraction", self.disk_low_water_fraction, 0.0, 0.9)
+        if self.disk_limit_bytes is not None and self.memory:
+            refuse("disk_limit_bytes", self.disk_limit_bytes, "None where everything is kept in memory")
         check_choice("disk_full_action", self.disk_full_action, DISK_FULL_ACTIONS)
-        check_type("disk_retention_gives_way", self.disk_retention_gives_way, bool)
         check_type("offload_location", self.offload_location, str, optional=True)
         if self.offload_location is not None and (self.memory or not self.offload_location):
             refuse("offload_location", self.offload_location, "a folder or URL, with a data_dir")
-        check_int("offload_threshold_bytes", self.offload_threshold_bytes, -1)
-        check_int("offload_threshold_seconds", self.offload_threshold_seconds, -1)
-        check_seconds("offload_deletion_lag_seconds", self.offload_deletion_lag_seconds, -1.0)
 
     def _check_tls_ports(self) -> None:
         taken = {self.port: "port", self.web_port: "web_port"}
@@ -459,7 +489,6 @@ class BrokerSettings(ByFields):
             port = getattr(self, name)
             if port is None:
                 continue
-            check_int(name, port, 0, 65_535)
             if self.tls_certificate is None:
                 refuse(name, port, "None without tls_certificate")
             if port and port in taken:
@@ -467,22 +496,6 @@ class BrokerSettings(ByFields):
             taken[port] = name
         if self.web_tls_port is not None and self.web_port is None:
             refuse("web_tls_port", self.web_tls_port, "None without web_port")
-
-    def _check_connections(self) -> None:
-        check_int("max_message_size", self.max_message_size, 1024, 1 << 30)
-        check_seconds("keepalive_seconds", self.keepalive_seconds, 0.01)
-        check_seconds("handshake_seconds", self.handshake_seconds, 0.01)
-        check_seconds("shutdown_seconds", self.shutdown_seconds, 0.0)
-        check_int("connections_max", self.connections_max, 1)
-        check_int("handles_per_connection_max", self.handles_per_connection_max, 1)
-        check_int("handshake_bytes_max", self.handshake_bytes_max, 1024, 1 << 30)
-        check_int("pending_bytes_per_peer_max", self.pending_bytes_per_peer_max, 1024)
-        check_int("pending_bytes_max", self.pending_bytes_max, self.pending_bytes_per_peer_max)
-        check_int("received_bytes_max", self.received_bytes_max, self.max_message_size)
-        check_int("unsent_bytes_max", self.unsent_bytes_max, 64 * 1024)
-        check_int("write_buffer_low_bytes", self.write_buffer_low_bytes, 0)
-        check_int("write_buffer_high_bytes", self.write_buffer_high_bytes, self.write_buffer_low_bytes)
-        check_int("write_buffer_limit_bytes", self.write_buffer_limit_bytes, self.write_buffer_high_bytes)
 
     def _check_security(self) -> None:
         for name in ("token_public_key", "token_audience", "anonymous_role"):
@@ -497,14 +510,10 @@ class BrokerSettings(ByFields):
             check_type(name, getattr(self, name), str, os.PathLike, optional=True)
             if getattr(self, name) is not None and self.tls_certificate is None:
                 refuse(name, getattr(self, name), "None without tls_certificate")
-        check_type("tls_require_client_certificate", self.tls_require_client_certificate, bool)
         if self.tls_require_client_certificate and self.tls_trust_certificates is None:
             refuse("tls_require_client_certificate", True, "False without tls_trust_certificates")
         for name in ("token_role_claim", "token_audience_claim"):
             check_type(name, getattr(self, name), str)
-        check_seconds("token_clock_skew_seconds", self.token_clock_skew_seconds, 0.0)
-        check_seconds("authentication_refresh_seconds", self.authentication_refresh_seconds, 0.01)
-        check_type("authorization", self.authorization, bool)
         check_type("super_user_roles", self.super_user_roles, tuple, list)
         for role in self.super_user_roles:
             if not isinstance(role, str) or not role.strip():
@@ -512,44 +521,8 @@ class BrokerSettings(ByFields):
         object.__setattr__(self, "super_user_roles", tuple(self.super_user_roles))
 
     def _check_topics(self) -> None:
-        for field in (
-            "auto_create_topics", "auto_create_subscriptions", "delete_inactive_topics",
-            "batch_index_ack", "key_shared_consistent_hashing", "delayed_delivery", "deduplication",
-        ):  # fmt: skip
-            check_type(field, getattr(self, field), bool)
         check_choice("auto_create_topic_kind", self.auto_create_topic_kind, TOPIC_KINDS)
-        check_int("partitions_max", self.partitions_max, 1)
-        check_int("compaction_memory_bytes_max", self.compaction_memory_bytes_max, 1024 * 1024)
-        check_int("auto_create_partitions", self.auto_create_partitions, 1, self.partitions_max)
-        check_int("namespace_bundles", self.namespace_bundles, 1, 1 << 20)
-        check_int("inactive_topic_seconds", self.inactive_topic_seconds, 1)
-        check_int("unacked_messages_per_consumer_max", self.unacked_messages_per_consumer_max, 0)
-        check_int("unacked_messages_per_subscription_max", self.unacked_messages_per_subscription_max, 0)
-        check_seconds("failover_delay_seconds", self.failover_delay_seconds)
-        check_seconds("delayed_delivery_tick_seconds", self.delayed_delivery_tick_seconds, 0.001)
-        check_seconds("redeliver_unacked_after_seconds", self.redeliver_unacked_after_seconds, 0.0)
-        check_int("redeliver_unacked_per_second_max", self.redeliver_unacked_per_second_max, 1)
-        check_int("redeliver_unacked_age_seconds_max", self.redeliver_unacked_age_seconds_max, 0)
-        check_int("subscription_expiration_minutes", self.subscription_expiration_minutes, 0)
-
-    def _check_policies(self) -> None:
-        check_int("deduplication_producers_max", self.deduplication_producers_max, 1)
-        check_int("retention_minutes", self.retention_minutes, -1)
-        if self.retention_megabytes is not None:
-            check_int("retention_megabytes", self.retention_megabytes, -1)
-        check_int("message_ttl_seconds", self.message_ttl_seconds, 0)
-        check_int("backlog_quota_bytes", self.backlog_quota_bytes, -1)
-        check_int("backlog_quota_seconds", self.backlog_quota_seconds, -1)
         check_choice("backlog_quota_action", self.backlog_quota_action, QUOTA_ACTIONS)
-        for name in ("publish_rate", "dispatch_rate"):
-            check_int(f"{name}_messages_max", getattr(self, f"{name}_messages_max"), -1)
-            check_int(f"{name}_bytes_max", getattr(self, f"{name}_bytes_max"), -1)
-        for name in ("topic_publish_rate", "topic_dispatch_rate", "subscription_dispatch_rate"):
-            check_int(f"{name}_messages", getattr(self, f"{name}_messages"), -1)
-            check_int(f"{name}_bytes", getattr(self, f"{name}_bytes"), -1)
-        check_int("ledger_entries_max", self.ledger_entries_max, 1)
-        check_int("ledger_bytes_max", self.ledger_bytes_max, 1)
-        check_seconds("ledger_seconds_max", self.ledger_seconds_max, 0.001, LEDGER_SECONDS_LIMIT)
 
     @property
     def authenticates(self) -> bool:

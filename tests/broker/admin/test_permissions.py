@@ -12,9 +12,11 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from aiohttp import web
 
 import geminga
 from geminga.broker.admin.auth import RequiredPermission
+from geminga.broker.admin.routes import Route, add_routes
 from geminga.broker.admin.web import all_routes
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
@@ -70,6 +72,16 @@ PERMISSIONS = {route.key: route.needs for route in all_routes(MagicMock())}
 def test_only_the_health_checks_need_nothing() -> None:
     nothing = {key for key, needs in PERMISSIONS.items() if needs is RequiredPermission.NOTHING}
     assert nothing == {("GET", "/status.html"), ("GET", "/livez"), ("GET", "/readyz")}
+
+
+def test_fixed_parts_of_a_path_come_before_variable_ones() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response()
+
+    router = web.UrlDispatcher()
+    paths = ("/a/{x}", "/a/{y:[0-9]+}", "/a/b")
+    add_routes(router, [Route("GET", path, RequiredPermission.NOTHING, handler) for path in paths])
+    assert [each.canonical for each in router.resources()] == ["/a/b", "/a/{y}", "/a/{x}"]
 
 
 ROUTES = sorted(PERMISSIONS)

@@ -87,7 +87,7 @@ class CommandTable(ByFields):
     on_single_ack: Callable[[Session, AckFrame], None]
     handlers: Mapping[int, Handler]
     before_connect: frozenset[int]
-    """Commands whose `geminga.broker.commands.table.CommandSpec` sets this field; the next three likewise."""
+    """Commands with this field in `geminga.broker.commands.table.CommandSpec`; the next three likewise."""
     quick: frozenset[int]
     calm: frozenset[int]
     when_gone: frozenset[int]

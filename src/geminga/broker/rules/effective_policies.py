@@ -93,19 +93,19 @@ class Policies(ByFields):
     subscription_expiration_minutes: int = _first(
         "subscription_expiration_time_minutes", setting="subscription_expiration_minutes", applied=False
     )
-    delayed_delivery: bool = _first(_DELAYED, "active", setting="delayed_delivery")
     delayed_delivery_tick_seconds: float = _first(
         _DELAYED, "tickTime", setting="delayed_delivery_tick_seconds", scale=1000
     )
+    delayed_delivery: bool = _first(_DELAYED, "active", setting="delayed_delivery")
     delayed_delivery_seconds_max: float = _first(
         _DELAYED, "maxDeliveryDelayInMillis", default=0.0, scale=1000
     )
     """0 is no limit."""
-    delete_inactive_topics: bool = _first(_INACTIVE, "deleteWhileInactive", setting="delete_inactive_topics")
     inactive_topic_mode: str = _first(_INACTIVE, "inactiveTopicDeleteMode", default=INACTIVE_TOPIC_MODES[0])
     inactive_topic_seconds: int = _first(
         _INACTIVE, "maxInactiveDurationSeconds", setting="inactive_topic_seconds"
     )
+    delete_inactive_topics: bool = _first(_INACTIVE, "deleteWhileInactive", setting="delete_inactive_topics")
     encryption_required: bool = _first("encryption_required", default=False, applied=False)
     schema_compatibility_strategy: str
     schema_auto_update: bool = _first("is_allow_auto_update_schema", default=True, applied=False)
@@ -283,9 +283,10 @@ def in_force(policies: Policies, cluster: str) -> dict[str, Any]:
             for name in field.path[:-1]:
                 inner = inner.setdefault(name, {})
             inner[field.path[-1]] = round(value * field.scale) if field.scale else value
-    sizes, ages = (found["backlog_quota_map"][kind] for kind in QUOTA_KINDS)
-    sizes |= {"limit": sizes["limitSize"], "limitTime": -1}
-    ages |= {"limit": -1, "limitSize": -1}
+    for kind, quota in found["backlog_quota_map"].items():
+        size = quota.get("limitSize", -1)
+        unset = {"limit": size, "limitSize": size, "limitTime": -1}
+        found["backlog_quota_map"][kind] = unset | quota
     subscribes = policies.subscribe_rate
     return found | {
         "max_message_size": policies.max_message_size,
