@@ -196,11 +196,13 @@ def test_hosts_are_tried_in_turn(scripted):
 
 def test_an_unreachable_service_url_is_waited_for_and_logged(scripted, caplog):
     async def body(broker, context):
+        started = context.now()
         with pytest.raises(
             ServiceUnreachable,
             match=r"lookup.*within 1 s.*127\.0\.0\.1:1 refused.*; .*127\.0\.0\.1:2 refused",
         ) as caught:
             await context.lookup(TOPIC)
+        assert context.now() - started >= 0.99, "it waits until the operation time-out"
         assert isinstance(caught.value, (ConnectError, Timeout))
         assert caught.value.error() is Result.Timeout  # as in pulsar-client
 

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LAST_ATTEMPT_SECONDS = 0.5
+"""Time limit in seconds of an attempt that begins as the time limit of the whole operation ends."""
+
 logger = logging.getLogger("geminga")
 # No output without a handler of the application, as libraries should.
 logger.addHandler(logging.NullHandler())
@@ -56,6 +59,9 @@ class Closable(Protocol):
 
     def abort(self) -> None:
         """Close at once, notifying only local waiters."""
+
+    def loop_ended(self, reason: AlreadyClosed) -> None:
+        """Raise ``reason`` in later calls: the handle was closed with its event loop."""
 
 
 class ProducerEngine(Protocol):
@@ -356,7 +362,8 @@ class ClientContext:
     ) -> T:
         """Run ``attempt(topic, seconds left)`` until it succeeds or ``timeout`` (may be infinite) has passed.
 
-        Errors with ``retriable`` are retried after a backoff delay, also an unreachable service URL
+        Errors with ``retriable`` are retried after a backoff delay, at the latest once at the time limit, for
+        at most `LAST_ATTEMPT_SECONDS`; so is an unreachable service URL
         (`ServiceUnreachableInTime` in the end): the broker may be about to start. The wait is logged. An
         unknown host name or an untrusted certificate is raised at once; so is any unreachable service URL
         without ``awaits_service``. After repeated refusals by the broker, the last one is raised.
@@ -367,6 +374,8 @@ class ClientContext:
         last: PulsarException | None = None
         while True:
             remaining = deadline - self.now()
+            if last is not None:
+                remaining = max(remaining, LAST_ATTEMPT_SECONDS)
             try:
                 async with asyncio.timeout(None if remaining == float("inf") else remaining):
                     return await attempt(topic, remaining)
@@ -381,8 +390,8 @@ class ClientContext:
                     # As below: it is chance whether the time ends during an attempt or between two.
                     raise last from None
                 raise self._timed_out(what, limit, last) from last
-            delay = backoff.next()
-            if self.now() + delay >= deadline:
+            delay = min(backoff.next(), deadline - self.now())
+            if delay <= 0:
                 if isinstance(last, ServiceUnreachableInTime):
                     raise last  # raised by a part of the attempt, which waited as long
                 if isinstance(last, (Timeout, ServiceUnreachable)) or last is None:
@@ -441,9 +450,17 @@ class ClientContext:
             yield
         finally:
             if not self.closed:
+                handles = list(self._handles)
                 with contextlib.suppress(Exception):
                     async with asyncio.timeout(FAREWELL_SECONDS_MAX):
                         await self.close()
+                for handle in handles:
+                    handle.loop_ended(
+                        AlreadyClosed(
+                            "it was opened on an event loop that has ended, and closed with it: open it "
+                            "again in each asyncio.run(), or keep one loop (asyncio.Runner)"
+                        )
+                    )
 
     async def close(self) -> None:
         """Close all handles (which flush their pending work), then the connections.

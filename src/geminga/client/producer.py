@@ -343,6 +343,11 @@ class AsyncProducer(Generic[T_contra]):
         self._context.unregister(self)
         self._publisher.abort()
 
+    def loop_ended(self, reason: AlreadyClosed) -> None:
+        """Raise ``reason`` in later calls: the producer was closed with its event loop."""
+        for partition in self._state.partitions:
+            partition.failure = partition.failure or reason
+
     def counts(self) -> HandleCounts:
         """Return the counts for `StatisticsLog`."""
         now = self._state.statistics()

@@ -17,15 +17,29 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from enum import Enum, EnumMeta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
+
+from geminga.values import V
+
+E = TypeVar("E", bound=Enum)
 
 
-class Field:
+class Field(Generic[V]):
     """One field of a record.
 
     ``default`` is its value when none is given; ``required`` forbids null; ``required_default`` writes
-    the default, null included, into the definition.
+    the default, null included, into the definition. To a type checker, an attribute of a record has the type
+    of the field's values.
     """
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, record: None, owner: Any) -> Self: ...
+        @overload
+        def __get__(self, record: Record, owner: Any) -> V: ...
+        def __get__(self, record: Any, owner: Any) -> Any: ...
+        def __set__(self, record: Record, value: Any) -> None: ...
 
     def __init__(self, default: Any = None, required: bool = False, required_default: bool = False) -> None:
         self._required = required
@@ -71,7 +85,7 @@ def _name(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
-class Null(Field):
+class Null(Field[None]):
     """Always null."""
 
     def type(self) -> str:
@@ -86,7 +100,7 @@ class Null(Field):
         return None
 
 
-class Boolean(Field):
+class Boolean(Field[bool]):
     """True or false; False where no value is given."""
 
     def type(self) -> str:
@@ -99,7 +113,7 @@ class Boolean(Field):
         return False if self._default is None else self._default
 
 
-class Integer(Field):
+class Integer(Field[int]):
     """A whole number of 32 bits."""
 
     def type(self) -> str:
@@ -109,7 +123,7 @@ class Integer(Field):
         return int
 
 
-class Long(Field):
+class Long(Field[int]):
     """A whole number of 64 bits."""
 
     def type(self) -> str:
@@ -119,7 +133,7 @@ class Long(Field):
         return int
 
 
-class Float(Field):
+class Float(Field[float]):
     """A number of 32 bits."""
 
     def type(self) -> str:
@@ -129,7 +143,7 @@ class Float(Field):
         return (float, int)
 
 
-class Double(Field):
+class Double(Field[float]):
     """A number of 64 bits."""
 
     def type(self) -> str:
@@ -139,7 +153,7 @@ class Double(Field):
         return (float, int)
 
 
-class Bytes(Field):
+class Bytes(Field[bytes]):
     """Text is accepted and kept as its UTF-8 bytes."""
 
     def type(self) -> str:
@@ -153,7 +167,7 @@ class Bytes(Field):
         return val.encode() if isinstance(val, str) else val
 
 
-class String(Field):
+class String(Field[str]):
     """Bytes are accepted and kept as text."""
 
     def type(self) -> str:
@@ -170,12 +184,12 @@ class String(Field):
         return val.decode() if isinstance(val, bytes) else val
 
 
-class CustomEnum(Field):
+class CustomEnum(Field[E]):
     """A member of an `enum.Enum` class; names and integer values are accepted for it."""
 
     def __init__(
         self,
-        enum_type: type[Enum],
+        enum_type: type[E],
         default: Any = None,
         required: bool = False,
         required_default: bool = False,
@@ -183,7 +197,7 @@ class CustomEnum(Field):
         if not (isinstance(enum_type, type) and issubclass(enum_type, Enum)):
             raise TypeError(f"{_name(enum_type)} is not an Enum class")
         self.enum_type = enum_type
-        self.values: dict[Any, Enum] = {member.value: member for member in enum_type.__members__.values()}
+        self.values: dict[Any, E] = {member.value: member for member in enum_type.__members__.values()}
         super().__init__(default, required, required_default)
 
     def type(self) -> str:
@@ -220,7 +234,7 @@ class CustomEnum(Field):
         }
 
 
-class _Container(Field):
+class _Container(Field[V]):
     """Base of Array and Map: an element type that is a field or a record."""
 
     def __init__(self, element: Any, default: Any, required: bool, required_default: bool) -> None:
@@ -239,7 +253,7 @@ class _Container(Field):
         return self._element.schema_info(defined_names)
 
 
-class Array(_Container):
+class Array(_Container[list[Any]]):
     """A list whose items all have ``array_type``."""
 
     def __init__(
@@ -270,7 +284,7 @@ class Array(_Container):
         return {"type": "array", "items": self._element_info(defined_names)}
 
 
-class Map(_Container):
+class Map(_Container[dict[str, Any]]):
     """A dict from text to ``value_type``."""
 
     def __init__(
@@ -309,15 +323,16 @@ _OWN_ATTRIBUTES = frozenset({"_default", "_required", "_required_default"})
 
 
 class RecordMeta(type):
-    """Collects the fields that a record class declares, those of its parents first."""
+    """Collects the fields that a record class declares, with ``_inherit_fields`` its parents' first."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> RecordMeta:
         fields: dict[str, Any] = {}
-        for base in reversed(bases):
+        switches = (getattr(base, "_inherit_fields", False) for base in bases)
+        for base in reversed(bases) if namespace.get("_inherit_fields", any(switches)) else ():
             fields.update(getattr(base, "_fields", {}))
         for attribute, value in namespace.items():
             if isinstance(value, EnumMeta):
-                value = CustomEnum(value)  # type: ignore[arg-type]
+                value = CustomEnum(value)
             elif isinstance(value, RecordMeta):
                 value = value()
             if isinstance(value, Field) or isinstance(type(value), RecordMeta):
@@ -330,11 +345,13 @@ class Record(metaclass=RecordMeta):
     """Base of record classes; an instance also serves as the field declaration of a nested record.
 
     ``_avro_namespace`` names the definition's namespace, ``_sorted_fields = True`` writes its fields in
-    alphabetical order.
+    alphabetical order. A class has only the fields that it declares, as in ``pulsar-client``; with
+    ``_inherit_fields = True`` it and classes derived from it have those of their parents too.
     """
 
     _avro_namespace: ClassVar[str | None] = None
     _sorted_fields: ClassVar[bool] = False
+    _inherit_fields: ClassVar[bool] = False
     _fields: ClassVar[dict[str, Any]] = {}
 
     def __init__(
