@@ -247,7 +247,7 @@ class _Container(Field[V]):
 
     def _fits(self, values: Any) -> bool:
         expected = self._element.python_type()
-        return all(isinstance(value, expected) for value in values)
+        return not [value for value in values if not isinstance(value, expected)]
 
     def _element_info(self, defined_names: set[str]) -> Any:
         return self._element.schema_info(defined_names)
@@ -319,6 +319,10 @@ class Map(_Container[dict[str, Any]]):
         return {"type": "map", "values": self._element_info(defined_names)}
 
 
+_NEEDS_NO_CHECK: dict[type, type] = {
+    Boolean: bool, Integer: int, Long: int, Float: float, Double: float, Bytes: bytes, String: str,
+}  # fmt: skip
+"""Types of values that a field of a class stores as they are."""
 _OWN_ATTRIBUTES = frozenset({"_default", "_required", "_required_default"})
 
 
@@ -364,17 +368,22 @@ class Record(metaclass=RecordMeta):
     ) -> None:
         if type(self) is Record:
             raise TypeError("Record declares no fields: make a class of it")
-        object.__setattr__(self, "_required_default", required_default)
-        object.__setattr__(self, "_default", default)
-        object.__setattr__(self, "_required", required)
+        values = self.__dict__
+        values.update(_required_default=required_default, _default=default, _required=required)
+        is_plain = type(self).__setattr__ is Record.__setattr__
         # Names that the record does not declare are left out, as a reader of a newer schema must.
         for name, declared in self._fields.items():
             if name in kwargs:
-                setattr(self, name, _from_plain(declared, kwargs[name]))
-            elif isinstance(declared, Record):
-                object.__setattr__(self, name, copy.copy(declared))
+                value = kwargs[name]
+                if not is_plain:
+                    setattr(self, name, _from_plain(declared, value))
+                elif type(value) is _NEEDS_NO_CHECK.get(type(declared)):
+                    values[name] = value
+                else:
+                    values[name] = declared.validate_type(name, _from_plain(declared, value))
             else:
-                object.__setattr__(self, name, copy.copy(declared.default()))
+                value = declared if isinstance(declared, Record) else declared.default()
+                values[name] = value if value is None else copy.copy(value)
 
     @classmethod
     def schema(cls) -> dict[str, Any]:
@@ -460,12 +469,17 @@ def _field_definition(name: str, field: Any, defined_names: set[str]) -> dict[st
 
 def _from_plain(declared: Any, value: Any) -> Any:
     """Dicts, lists of dicts and dicts of dicts become the records that the field declares."""
-    if isinstance(declared, Record) and isinstance(value, Mapping):
-        return type(declared)(**value)
-    if isinstance(declared, Array) and isinstance(value, list):
-        return [_from_plain(declared.array_type, item) for item in value]
-    if isinstance(declared, Map) and isinstance(value, dict):
-        return {key: _from_plain(declared.value_type, item) for key, item in value.items()}
+    if isinstance(declared, Record):
+        return type(declared)(**value) if isinstance(value, Mapping) else value
+    if isinstance(declared, _Container):
+        element = declared._element
+        if type(element) in _NEEDS_NO_CHECK:
+            return value
+        if isinstance(value, list):
+            return [_from_plain(element, item) for item in value]
+        if isinstance(value, dict):
+            return {key: _from_plain(element, item) for key, item in value.items()}
+        return value
     if isinstance(declared, CustomEnum) and isinstance(value, (str, int)):
         return declared.validate_type("item", value)
     return value
