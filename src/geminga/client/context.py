@@ -156,6 +156,8 @@ class ClientContext:
             self.loop, settings.statistics_interval_seconds, lambda: list(self._handles)
         )
         self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
+        self._early_lookups: dict[str, asyncio.Task[BrokerLocation]] = {}
+        """Lookups of topics whose partitions are being requested."""
         self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
         """Lookups of topics."""
         self.moves = 0
@@ -270,7 +272,12 @@ class ClientContext:
 
     async def _connection_once(self, topic: str, remaining: float) -> BrokerConnection:
         moves = self.moves
-        connection = await self.connect(await self._lookup_once(topic, remaining))
+        location = None
+        early = self._early_lookups.pop(topic, None)
+        if early is not None:
+            with contextlib.suppress(PulsarException):
+                location = await early
+        connection = await self.connect(location or await self._lookup_once(topic, remaining))
         if self.moves != moves:
             raise ConnectError("the client went to another cluster meanwhile")
         return connection
@@ -280,18 +287,29 @@ class ClientContext:
         return await self.pool.get(assigned)
 
     async def partitions(
-        self, topic: str, *, auto_creation: bool = True, timeout: float | None = None
+        self, topic: str, *, auto_creation: bool = True, timeout: float | None = None, opening: bool = False
     ) -> int:
         """Return the number of partitions of ``topic``; 0: it is not partitioned, or it is a partition
-        itself."""
+        itself. ``opening``: look the topic up at the same time, for the handle that is opened next."""
         name = TopicName.parse(topic)
+        if opening:
+            early = self._early_lookups[str(name)] = self.task(
+                self._lookup_once(str(name), self.settings.operation_timeout_seconds)
+            )
+            early.add_done_callback(lambda done: done.cancelled() or done.exception())
 
         async def ask(_: str, remaining: float) -> int:
             self.check_open()
             answer = self.service.partitions(name, auto_creation=auto_creation, remaining=remaining)
             return await self._asked("metadata", answer)
 
-        return await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
+        count = -1
+        try:
+            count = await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
+        finally:
+            if count and opening:
+                self._early_lookups.pop(str(name), None)
+        return count
 
     async def partition_topics(self, topic: str) -> list[str]:
         """Return the full names to connect to: the partitions in order, or the topic itself."""
@@ -370,7 +388,7 @@ class ClientContext:
         """
         limit = self.settings.operation_timeout_seconds if timeout is None else timeout
         deadline = self.now() + limit
-        backoff = self.backoff()
+        backoff: Backoff | None = None
         last: PulsarException | None = None
         while True:
             remaining = deadline - self.now()
@@ -390,6 +408,7 @@ class ClientContext:
                     # As below: it is chance whether the time ends during an attempt or between two.
                     raise last from None
                 raise self._timed_out(what, limit, last) from last
+            backoff = backoff or self.backoff()
             delay = min(backoff.next(), deadline - self.now())
             if delay <= 0:
                 if isinstance(last, ServiceUnreachableInTime):

@@ -62,7 +62,7 @@ async def create_producer(
     if settings.encryptor is not None:
         # Before anything is sent to the broker: without a data key no message could be encrypted.
         await renew_data_key(context, settings.encryptor)
-    partitions = await context.partitions(name)
+    partitions = await context.partitions(name, opening=True)
     publisher = Publisher(context, name, partitions, settings)
     producer = AsyncProducer(context, publisher)
     state = publisher.state
