@@ -18,3 +18,13 @@ class Choice(IntEnum):
 
     def __bool__(self) -> bool:
         return True
+
+
+class CompressionType(Choice):
+    """Compression of payloads, or of whole batches; the wire's numbers."""
+
+    NONE = 0
+    LZ4 = 1
+    ZLib = 2
+    ZSTD = 3
+    SNAPPY = 4

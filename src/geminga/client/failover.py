@@ -95,8 +95,12 @@ class ProvidedService:
 
     def _update(self, info: ServiceInfo) -> None:
         self.current = checked_info(info)
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
         for context, call_soon in [] if self._stopped else self._targets:
-            if asyncio._get_running_loop() is context.loop:
+            if here is context.loop:
                 self._move(context, info)  # what the caller sends next goes to the new cluster
             else:
                 with contextlib.suppress(RuntimeError):  # its loop has ended

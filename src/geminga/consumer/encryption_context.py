@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from geminga.producer.settings import CompressionType
+from geminga.choices import CompressionType
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, overload
 
 from geminga.errors import CorruptPayload, IncompatibleSchema, OperationNotSupported
-from geminga.schema.avro_codec import codec_of
+from geminga.schema.avro_encoding import encoder_of
 from geminga.schema.definition import Record
 from geminga.schema.models import Form, model_of
 from geminga.schema.schema import SchemaInfo, SchemaType
@@ -62,7 +62,7 @@ class AvroSchema(VersionedSchema[V]):
             self._parsed = fastavro.parse_schema(definition)
         except (SchemaParseException, KeyError, ValueError) as error:
             raise ValueError(f"the Avro definition is not valid: {type(error).__name__}: {error}") from error
-        self._codec = codec_of(self._parsed)
+        self._encoder = encoder_of(self._parsed)
         super().__init__(record_cls, SchemaType.AVRO, definition, "AVRO")
 
     def encode(self, obj: Any) -> bytes:
@@ -74,10 +74,10 @@ class AvroSchema(VersionedSchema[V]):
         elif not isinstance(obj, dict) and _is_record(self._definition):
             raise ValueError(f"AvroSchema over a definition takes a dict, not a {type(obj).__name__}")
         value = obj if self._model is None else self._model.to_plain(obj)
-        if self._codec is not None:
+        if self._encoder is not None:
             out = bytearray()
             with contextlib.suppress(Exception):  # fastavro encodes the value, or says what is wrong
-                self._codec[0](value, out)
+                self._encoder(value, out)
                 return bytes(out)
         buffer = io.BytesIO()
         plain = _avro_value(value)
@@ -90,11 +90,6 @@ class AvroSchema(VersionedSchema[V]):
 
     def decode(self, data: bytes) -> V:
         """Return the value of a payload that was written with this same schema. Raises `CorruptPayload`."""
-        if self._codec is not None:
-            with contextlib.suppress(Exception):  # fastavro decodes the payload, or says what is wrong
-                plain, end = self._codec[1](data, 0)
-                if end == len(data):
-                    return self._made(plain)
         value: V = self._decode(data, self._parsed, self._parsed)
         return value
 
@@ -110,9 +105,6 @@ class AvroSchema(VersionedSchema[V]):
             ) from error
         if buffer.tell() != len(data):
             raise CorruptPayload(f"a value of {self} ends at byte {buffer.tell()} of {len(data)}")
-        return self._made(value)
-
-    def _made(self, value: Any) -> Any:
         if self._model is not None:
             return self._model.from_plain(value)
         return value if self._record_cls is None else self._record_cls(**value)

@@ -46,13 +46,16 @@ class Field(Generic[V]):
         self._required_default = required_default
         self._default = None if default is None else self.validate_type("default", default)
 
+    _type: ClassVar[str]
+    _python_type: ClassVar[Any]
+
     def type(self) -> str:
         """The field's Avro type name."""
-        raise NotImplementedError
+        return self._type
 
     def python_type(self) -> Any:
         """The type, or a tuple of types, that values have."""
-        raise NotImplementedError
+        return self._python_type
 
     def validate_type(self, name: str, val: Any) -> Any:
         """Return the value to store for ``val``. Raises `TypeError` naming the field."""
@@ -88,11 +91,7 @@ def _name(kind: Any) -> str:
 class Null(Field[None]):
     """Always null."""
 
-    def type(self) -> str:
-        return "null"
-
-    def python_type(self) -> Any:
-        return type(None)
+    _type, _python_type = "null", type(None)
 
     def validate_type(self, name: str, val: Any) -> Any:
         if val is not None:
@@ -103,11 +102,7 @@ class Null(Field[None]):
 class Boolean(Field[bool]):
     """True or false; False where no value is given."""
 
-    def type(self) -> str:
-        return "boolean"
-
-    def python_type(self) -> Any:
-        return bool
+    _type, _python_type = "boolean", bool
 
     def default(self) -> Any:
         return False if self._default is None else self._default
@@ -116,51 +111,31 @@ class Boolean(Field[bool]):
 class Integer(Field[int]):
     """A whole number of 32 bits."""
 
-    def type(self) -> str:
-        return "int"
-
-    def python_type(self) -> Any:
-        return int
+    _type, _python_type = "int", int
 
 
 class Long(Field[int]):
     """A whole number of 64 bits."""
 
-    def type(self) -> str:
-        return "long"
-
-    def python_type(self) -> Any:
-        return int
+    _type, _python_type = "long", int
 
 
 class Float(Field[float]):
     """A number of 32 bits."""
 
-    def type(self) -> str:
-        return "float"
-
-    def python_type(self) -> Any:
-        return (float, int)
+    _type, _python_type = "float", (float, int)
 
 
 class Double(Field[float]):
     """A number of 64 bits."""
 
-    def type(self) -> str:
-        return "double"
-
-    def python_type(self) -> Any:
-        return (float, int)
+    _type, _python_type = "double", (float, int)
 
 
 class Bytes(Field[bytes]):
     """Text is accepted and kept as its UTF-8 bytes."""
 
-    def type(self) -> str:
-        return "bytes"
-
-    def python_type(self) -> Any:
-        return (bytes, str)
+    _type, _python_type = "bytes", (bytes, str)
 
     def validate_type(self, name: str, val: Any) -> Any:
         val = super().validate_type(name, val)
@@ -170,11 +145,7 @@ class Bytes(Field[bytes]):
 class String(Field[str]):
     """Bytes are accepted and kept as text."""
 
-    def type(self) -> str:
-        return "string"
-
-    def python_type(self) -> Any:
-        return (str, bytes)
+    _type, _python_type = "string", (str, bytes)
 
     def validate_type(self, name: str, val: Any) -> Any:
         if val is None and not self._required:
@@ -200,8 +171,7 @@ class CustomEnum(Field[E]):
         self.values: dict[Any, E] = {member.value: member for member in enum_type.__members__.values()}
         super().__init__(default, required, required_default)
 
-    def type(self) -> str:
-        return "enum"
+    _type = "enum"
 
     def python_type(self) -> Any:
         return self.enum_type
@@ -266,11 +236,7 @@ class Array(_Container[list[Any]]):
         """The field of the items."""
         return self._element
 
-    def type(self) -> str:
-        return "array"
-
-    def python_type(self) -> Any:
-        return list
+    _type, _python_type = "array", list
 
     def validate_type(self, name: str, val: Any) -> Any:
         if val is None:
@@ -297,11 +263,7 @@ class Map(_Container[dict[str, Any]]):
         """The field of the values; keys are texts."""
         return self._element
 
-    def type(self) -> str:
-        return "map"
-
-    def python_type(self) -> Any:
-        return dict
+    _type, _python_type = "map", dict
 
     def validate_type(self, name: str, val: Any) -> Any:
         if val is None:
