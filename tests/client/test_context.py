@@ -135,20 +135,16 @@ def test_final_refusals_are_raised_at_once(scripted, code, expected):
 
 def test_an_opening_asks_for_partitions_and_place_at_the_same_time(scripted):
     async def body(broker, context):
-        seen = []
+        seen = asyncio.Queue()
         for kind in (Type.PARTITIONED_METADATA, Type.LOOKUP):
             answer = broker.answers[kind]
-            broker.answers[kind] = lambda peer, frame, a=answer, kind=kind: seen.append(
-                (kind, a, peer, frame)
-            )
+            broker.answers[kind] = lambda *asked, answer=answer: seen.put_nowait((answer, asked))
         opening = asyncio.ensure_future(context.partitions(TOPIC, opening=True))
-        while len(seen) < 2:
-            await asyncio.sleep(0)
-        for _, answer, peer, frame in seen:
-            answer(peer, frame)
+        for answer, asked in [await seen.get(), await seen.get()]:
+            answer(*asked)
         assert await opening == 0
         await context.connection_to(TOPIC)
-        assert len(seen) == 2, "the lookup is not repeated"
+        assert seen.empty(), "the lookup is not repeated"
 
     run(scripted, body)
 
