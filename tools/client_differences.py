@@ -76,6 +76,10 @@ _LISTENERS = "coroutines need no listeners: `async for message in consumer`"
 
 FACES = (
     Named(
+        "Client.create_producer(batching_enabled)", "positional or keyword, True",
+        "positional or keyword, False", _AS_THERE,
+    ),
+    Named(
         "Client.create_producer(schema)", "positional or keyword, None",
         "positional or keyword, BytesSchema", _AS_THERE,
     ),

@@ -84,6 +84,7 @@ class AsyncConsumer(Generic[T_co]):
         self.closed = False
         self.draining = False
         self.failure: Exception | None = None
+        self._loop_ended: AlreadyClosed | None = None
         self.group = HandleGroup(
             context, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
             on_dead_letters=self._on_dead_letters, on_failure=self._on_failure,
@@ -229,10 +230,10 @@ class AsyncConsumer(Generic[T_co]):
 
     def check_receiving(self) -> None:
         """Raise if the consumer receives no more messages."""
+        if self.closed:
+            raise self._loop_ended or AlreadyClosed("the consumer is closed")
         if self.failure is not None:
             raise self.failure
-        if self.closed:
-            raise AlreadyClosed("the consumer is closed")
 
     def check_coming(self) -> None:
         """Raise if the queue is empty and no more messages will arrive."""
@@ -522,7 +523,7 @@ class AsyncConsumer(Generic[T_co]):
 
     def loop_ended(self, reason: AlreadyClosed) -> None:
         """Raise ``reason`` in later calls: the consumer was closed with its event loop."""
-        self.failure = self.failure or reason
+        self._loop_ended = reason
         self.inbox.ended = lambda: reason
 
     def _end(self) -> None:
