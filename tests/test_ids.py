@@ -90,8 +90,8 @@ def test_order() -> None:
         MessageId(-1, 1, 0),
         MessageId(0, 1, 0),
         MessageId(0, 1, 0, 0),
-        MessageId(0, 1, 0, 1),
         MessageId(1, 1, 0, 0),
+        MessageId(0, 1, 0, 1),
         MessageId(0, 1, 1),
         MessageId(0, 2, 0),
         MessageId.latest,
@@ -115,7 +115,7 @@ def test_equality_looks_at_the_place_alone() -> None:
 def test_text() -> None:
     message_id = MessageId(2, 5, 6, 7)
     assert str(message_id) == "(5,6,2,7)"
-    assert eval(repr(message_id)) == message_id
+    assert repr(message_id) == "(5,6,2,7)"
 
 
 @given(SIGNED)

@@ -263,6 +263,12 @@ def coming_tables() -> str:
     lines = ["| what | pulsar-client 3.13 | Geminga | why |", "|---|---|---|---|"]
     for row in client_differences.BEHAVIOUR:
         lines.append("| " + " | ".join(_cell(c) for c in (row.what, row.theirs, row.ours, row.why)) + " |")
+    lines += ["", "What small programs see that run with both libraries:", ""]
+    lines += ["| program | pulsar-client 3.13 | Geminga | why |", "|---|---|---|---|"]
+    for name in client_differences.SEEN:
+        lines.append(
+            f"| {_cell(name.where)} | `{_cell(name.theirs)}` | `{_cell(name.ours)}` | {_cell(name.why)} |"
+        )
     lines += ["", "## Names", "", "| name | pulsar-client 3.13 | Geminga | why |", "|---|---|---|---|"]
     for name in client_differences.NAMES:
         lines.append(

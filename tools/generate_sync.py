@@ -64,6 +64,8 @@ class Differs:
     """Arguments that stand elsewhere: before which one."""
     said: dict[str, str] = field(default_factory=dict)
     """Sentences of the docstring that are other ones here."""
+    defaults: dict[str, ast.expr] = field(default_factory=dict)
+    """Defaults of the synchronous API alone."""
 
 
 BYTES = """
@@ -82,6 +84,7 @@ FACE = {
             "it was opened.": ("May be used from several threads.")
         }
     ),
+    "create_producer": Differs(defaults={"batching_enabled": ast.Constant(False)}),
     "subscribe": Differs(
         dropped=("is_pattern_topic",),
         inserted={
@@ -172,6 +175,7 @@ def _arguments(given: ast.arguments, differs: Differs) -> ast.arguments:
         plain.insert([argument.arg for argument, _ in plain].index(before), pair)
     named += [_argument(text) for text in differs.named]
     plain = [_argument(SCHEMA) if argument.arg == "schema" else (argument, d) for argument, d in plain]
+    plain = [(argument, differs.defaults.get(argument.arg, default)) for argument, default in plain]
     return ast.arguments(
         posonlyargs=[],
         args=[argument for argument, _ in plain],

@@ -26,12 +26,14 @@ _FIXED = "nobody needed another value; tests do"
 class Options:
     """The settings of one method. ``other_unit``: argument to field and factor, where they differ.
     ``written``: arguments whose kind is wider than the field's: they are translated, and stay as they are.
+    ``asyncio``: defaults that only the asyncio API has, as in ``pulsar.asyncio``.
     ``none``: fields that are no arguments, and why."""
 
     module: str
     settings: str
     other_unit: dict[str, tuple[str, int]] = field(default_factory=dict)
     written: tuple[str, ...] = ()
+    asyncio: dict[str, bool] = field(default_factory=dict)
     none: dict[str, str] = field(default_factory=dict)
 
 
@@ -64,6 +66,7 @@ METHODS = {
             "latency_budget_ms": ("latency_budget_seconds", 1000),
         },
         written=("schema", "properties", "message_router", "interceptors"),
+        asyncio={"batching_enabled": True},
         none={"encode": _MADE_OF_OTHERS, "encryptor": _MADE_OF_OTHERS},
     ),
     "subscribe": Options(
@@ -152,6 +155,8 @@ def drawn(method: ast.FunctionDef | ast.AsyncFunctionDef, options: Options) -> a
                 continue
             kind = fields[name].kind if argument.arg not in options.other_unit else argument.annotation
             own = fields[name].default
+            if name in options.asyncio:
+                own = ast.Constant(options.asyncio[name])
             pairs[index] = (ast.arg(argument.arg, kind), default if own is None else _times(own, factor))
     for name in options.none:
         if name not in fields or name in seen:

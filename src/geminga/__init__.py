@@ -139,12 +139,15 @@ _HOMES: dict[str, tuple[str, ...]] = {
 """Module that defines each public name."""
 
 _SUBMODULES = frozenset(
-    {"admin", "asyncio", "errors", "exceptions", "functions", "schema", "spark", "tableview", "testing"}
-)
+    {
+        "_pulsar", "admin", "asyncio", "errors", "exceptions", "functions", "schema", "spark", "tableview",
+        "testing",
+    }
+)  # fmt: skip
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-_NOT_BY_STAR = frozenset({"asyncio", "spark", "testing"})
+_NOT_BY_STAR = frozenset({"_pulsar", "asyncio", "spark", "testing"})
 """Submodules that ``from geminga import *`` does not import: `asyncio` would hide Python's own, and the
 others need optional packages."""
 

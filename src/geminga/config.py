@@ -7,6 +7,7 @@ values.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterable
 from enum import Enum
@@ -80,6 +81,14 @@ def check_type(field: str, value: Any, *types: type, optional: bool = False) -> 
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         names = " or ".join(t.__name__ for t in types)
         refuse(field, value, names + (" or None" if optional else ""))
+    return value
+
+
+def utf8(value: Any) -> Any:
+    """Return the text that bytes encode; any other value, and bytes that are not UTF-8, unchanged."""
+    if isinstance(value, (bytes, bytearray)):
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode()
     return value
 
 

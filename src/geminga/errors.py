@@ -96,9 +96,9 @@ class PulsarException(Exception):
     told_as: ClassVar[Result | None] = None
     """The `Result`, where it differs from the class's name."""
 
-    def __init__(self, *arguments: object, msg: str | None = None) -> None:
-        """``PulsarException(text)``, or ``PulsarException(result, text)`` as in ``pulsar.asyncio``."""
-        super().__init__(*arguments, *(() if msg is None else (msg,)))
+    def __init__(self, *arguments: object, result: Result | None = None, msg: str | None = None) -> None:
+        """``PulsarException(text)``, or ``PulsarException(result, msg)`` as in ``pulsar.asyncio``."""
+        super().__init__(*(each for each in (result, *arguments, msg) if each is not None))
 
     def error(self) -> Result:
         """Return the error's `Result`: the one it was made with, else that of its class."""

@@ -1,7 +1,7 @@
 """MessageId and TopicName: names used in every layer.
 
-MessageId's text and byte forms are Pulsar's (``MessageIdData``); the order is ledger, entry, partition, batch
-index, as in the Java client.
+MessageId's text and byte forms are Pulsar's (``MessageIdData``); the order is ledger, entry, batch index, as
+in ``pulsar-client``, then partition.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class MessageId:
         self._batch_index = _whole("batch_index", value, _INT32)
 
     def _key(self) -> tuple[int, int, int, int]:
-        return (self._ledger_id, self._entry_id, self._partition, self._batch_index)
+        return (self._ledger_id, self._entry_id, self._batch_index, self._partition)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MessageId) and self._key() == other._key()
@@ -187,11 +187,7 @@ class MessageId:
     def __str__(self) -> str:
         return f"({self._ledger_id},{self._entry_id},{self._partition},{self._batch_index})"
 
-    def __repr__(self) -> str:
-        return (
-            f"MessageId(partition={self._partition}, ledger_id={self._ledger_id}, "
-            f"entry_id={self._entry_id}, batch_index={self._batch_index})"
-        )
+    __repr__ = __str__
 
     def __reduce__(self) -> tuple[object, tuple[bytes, str]]:
         return (MessageId.deserialize, (self.serialize(), self.topic))

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+import geminga
 import geminga.asyncio
 from geminga.errors import AlreadyClosed
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -58,6 +59,27 @@ def test_shutdown(scripted):
             await client.get_topic_partitions("t")
 
     run(scripted, body)
+
+
+def test_the_error_of_a_handle_of_an_ended_loop_names_the_reason(pulsar_broker):
+    client = geminga.asyncio.Client(pulsar_broker.service_url)
+
+    async def opened():
+        start = geminga.MessageId.earliest
+        return (
+            await client.create_producer("t"),
+            await client.subscribe("t", "s"),
+            await client.create_reader("t", start),
+        )
+
+    async def refused(call):
+        with pytest.raises(AlreadyClosed, match=r"event loop that has ended.*asyncio\.run"):
+            await call()
+
+    producer, consumer, reader = asyncio.run(opened())
+    for call in (lambda: producer.send(b"x"), consumer.receive, reader.read_next):
+        asyncio.run(refused(call))
+    client.shutdown()
 
 
 def test_an_unused_client_needs_no_loop():

@@ -1,4 +1,4 @@
-"""Batching is off unless asked for: unmodified programs keep the meaning that they have with pulsar-client.
+"""Batching is off in the synchronous API unless asked for, and on in asyncio, as with pulsar-client.
 
 A consumer gets an entry whole. In batches, keys of one batch go where its first key goes, good messages are
 delivered again with the bad one beside them, and Shared consumers share by batch.
@@ -168,25 +168,27 @@ def test_shared_consumers_share_messages(pulsar_client, pulsar_topic):
     assert min(counts[0], counts[1]) > 0
 
 
-def test_entries_are_messages(pulsar_client, pulsar_broker, pulsar_topic):
-    """Both faces, keyed and not, and with a settings file that does not speak of batching."""
-
-    async def publish() -> list[Any]:
+def test_asyncio_sends_in_batches_by_default(pulsar_broker, pulsar_topic):
+    async def publish(**options: Any) -> list[int]:
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(pulsar_topic)
-            return await asyncio.gather(*(producer.send(b"x", partition_key="k") for _ in range(20)))
+            producer = await client.create_producer(pulsar_topic, **options)
+            ids = await asyncio.gather(*(producer.send(b"x", partition_key="k") for _ in range(5)))
+        return [message_id.batch_index() for message_id in ids]
 
-    ids = asyncio.run(publish())
-    assert {message_id.batch_index() for message_id in ids} == {-1}
+    assert asyncio.run(publish()) == [0, 1, 2, 3, 4]
+    assert set(asyncio.run(publish(batching_enabled=False))) == {-1}
+
+
+def test_entries_are_messages(pulsar_client, pulsar_broker, pulsar_topic):
+    ids: list[Any] = []
     with pulsar_client.create_producer(pulsar_topic) as producer:
-        ids.clear()
         for _ in range(20):
             producer.send_async(b"x", lambda result, message_id: ids.append(message_id))
         producer.flush()
     assert len({(message_id.ledger_id(), message_id.entry_id()) for message_id in ids}) == 20
     path = pulsar_topic.replace("://", "/")
     stats = admin(pulsar_broker.admin_url, "GET", f"{path}/internalStats")
-    assert stats["numberOfEntries"] == 40
+    assert stats["numberOfEntries"] == 20
 
 
 def test_a_synchronous_send_waits_for_no_delay(pulsar_client, pulsar_topic):

@@ -133,6 +133,22 @@ def test_final_refusals_are_raised_at_once(scripted, code, expected):
     run(scripted, body)
 
 
+def test_an_opening_asks_for_partitions_and_place_at_the_same_time(scripted):
+    async def body(broker, context):
+        seen = asyncio.Queue()
+        for kind in (Type.PARTITIONED_METADATA, Type.LOOKUP):
+            answer = broker.answers[kind]
+            broker.answers[kind] = lambda *asked, answer=answer: seen.put_nowait((answer, asked))
+        opening = asyncio.ensure_future(context.partitions(TOPIC, opening=True))
+        for answer, asked in [await seen.get(), await seen.get()]:
+            answer(*asked)
+        assert await opening == 0
+        await context.connection_to(TOPIC)
+        assert seen.empty(), "the lookup is not repeated"
+
+    run(scripted, body)
+
+
 def test_retrying_ends_at_the_time_out(scripted):
     async def body(broker, context):
         fail_lookup(broker, pb.ServiceNotReady, "still loading", times=10**6)
@@ -196,11 +212,13 @@ def test_hosts_are_tried_in_turn(scripted):
 
 def test_an_unreachable_service_url_is_waited_for_and_logged(scripted, caplog):
     async def body(broker, context):
+        started = context.now()
         with pytest.raises(
             ServiceUnreachable,
             match=r"lookup.*within 1 s.*127\.0\.0\.1:1 refused.*; .*127\.0\.0\.1:2 refused",
         ) as caught:
             await context.lookup(TOPIC)
+        assert context.now() - started >= 0.99, "it waits until the operation time-out"
         assert isinstance(caught.value, (ConnectError, Timeout))
         assert caught.value.error() is Result.Timeout  # as in pulsar-client
 

@@ -381,7 +381,9 @@ def test_we_read_what_pulsar_client_encrypts(client, official, topic, kind, batc
     messages = received(consumer, 10)
     assert [m.data() for m in messages] == [CANARY + b"%d" % i for i in range(10)]
     assert [m.properties() for m in messages] == [{"i": str(i)} for i in range(10)]
-    assert names_of(messages[0].encryption_context()) == ["any name"]
+    context = messages[0].encryption_context()
+    assert names_of(context) == ["any name"]
+    assert context.compression_type() is geminga.CompressionType[kind]
 
 
 @pytest.mark.witness

@@ -44,7 +44,7 @@ class Core:
         self.counts: dict[str, int] = {}
         self.topics: list[str] = []
 
-    async def partitions(self, topic: str) -> int:
+    async def partitions(self, topic: str, *, opening: bool) -> int:
         return self.counts.get(topic, 0)
 
     async def topics_of_namespace(self, namespace: str, mode: int) -> Any:

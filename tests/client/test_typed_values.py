@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import enum
 import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, assert_type
@@ -18,13 +19,16 @@ from google.protobuf.timestamp_pb2 import Timestamp
 import geminga
 import geminga.asyncio
 from geminga.schema import (
+    Array,
     AutoConsumeSchema,
     AvroSchema,
     BooleanSchema,
     BytesSchema,
+    CustomEnum,
     DoubleSchema,
     InstantSchema,
     Int64Schema,
+    Integer,
     JsonSchema,
     KeyValue,
     KeyValueSchema,
@@ -38,6 +42,10 @@ from geminga.schema import (
 
 if TYPE_CHECKING:
     from geminga import EmbeddedBroker
+
+
+class Kind(enum.Enum):
+    LONG = 1
 
 
 @dataclass
@@ -61,12 +69,25 @@ class Point(NamedTuple):
 
 class Old(Record):
     name = String()
+    number = Integer(default=1)
+    job_kind = CustomEnum(Kind)
+    tags = Array(String())
 
 
 @pytest.fixture
 def client(pulsar_module_broker: EmbeddedBroker) -> Any:
     with pulsar_module_broker.client() as client:
         yield client
+
+
+def test_attributes_of_a_record_have_the_types_of_their_fields() -> None:
+    record = Old(name="a", job_kind=Kind.LONG)
+    assert_type(record.name, str)
+    assert_type(record.number, int)
+    assert_type(record.job_kind, Kind)
+    record.name = "b"
+    record.tags = ["x"]
+    assert (record.name, record.number + 1, [*record.tags, "y"]) == ("b", 2, ["x", "y"])
 
 
 def test_a_class_gives_its_values(client: geminga.Client, pulsar_topic: str) -> None:

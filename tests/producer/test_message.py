@@ -39,6 +39,16 @@ def test_deliver_after_counts_from_now():
     assert build_message(b"", deliver_after=timedelta(seconds=2), now_ms=1000).deliver_at_time == 3000
 
 
+def test_deliver_after_in_the_past_delivers_at_once():
+    assert build_message(b"", deliver_after=timedelta(seconds=-2), now_ms=5000).deliver_at_time == 3000
+    assert build_message(b"", deliver_after=timedelta(days=-1), now_ms=5000).deliver_at_time == 0
+
+
+def test_properties_of_bytes_are_decoded():
+    given = {b"k": b"v", "l": bytearray(b"w"), "m": "x"}
+    assert build_message(b"", given).properties == (("k", "v"), ("l", "w"), ("m", "x"))
+
+
 def test_disabled_replication_names_the_local_cluster():
     assert build_message(b"", disable_replication=True).replicate_to == ("__local__",)
 
@@ -61,7 +71,6 @@ def test_disabled_replication_names_the_local_cluster():
         ("event_timestamp", 1.5),
         ("deliver_at", -1),
         ("deliver_after", 5),
-        ("deliver_after", timedelta(seconds=-1)),
     ],
 )
 def test_a_refusal_names_field_value_and_range(field, value):

@@ -158,11 +158,25 @@ def test_defaults_are_not_shared_between_records():
     assert second.items == ["a"]
 
 
-def test_fields_of_base_classes_come_first():
+def test_a_derived_record_has_its_own_fields_only_as_in_pulsar_client():
     class Child(Inner):
         z = schema.Integer()
 
-    assert [field["name"] for field in Child.schema()["fields"]] == ["x", "y", "z"]
+    assert [field["name"] for field in Child.schema()["fields"]] == ["z"]
+    assert str(Child(x=1, z=2)) == "{'z': 2}"
+    with pytest.raises(AttributeError):
+        Child().x = 1
+
+
+def test_the_switch_adds_the_fields_of_the_parents():
+    class Child(Inner):
+        _inherit_fields = True
+        z = schema.Integer()
+
+    class Grandchild(Child):
+        a = schema.String()
+
+    assert [field["name"] for field in Grandchild.schema()["fields"]] == ["x", "y", "z", "a"]
 
 
 def test_fields_are_sorted_if_requested():

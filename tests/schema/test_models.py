@@ -26,6 +26,7 @@ fastavro = pytest.importorskip("fastavro")
 pydantic = pytest.importorskip("pydantic")
 
 FIVE = uuid.UUID(int=5)
+T = typing.TypeVar("T")
 NOON = dt.datetime(2024, 5, 17, 12, 0, 0, 250, tzinfo=dt.UTC)
 
 
@@ -196,6 +197,36 @@ def test_pydantic_models_use_their_own_json_and_validation() -> None:
         )
         with pytest.raises(CorruptPayload, match="greater than 0"):
             kind(Order).decode(payload)
+
+
+class Page(pydantic.BaseModel, typing.Generic[T]):
+    of: T
+
+
+class Pages(pydantic.BaseModel):
+    number: Page[int]
+    text: Page[str]
+    other: Page[int]
+
+
+@pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema])
+def test_generic_pydantic_models_have_names_that_schemas_allow(kind: Any) -> None:
+    made = kind(Pages)
+    value = Pages(number=Page[int](of=1), text=Page[str](of="x"), other=Page[int](of=2))
+    assert made.decode(made.encode(value)) == value
+    fields = json.loads(made.schema_info().data)["fields"]
+    assert [field["type"] if i == 2 else field["type"]["name"] for i, field in enumerate(fields)] == [
+        "Page_int_", "Page_str_", "Page_int_",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema])
+def test_an_alias_that_is_no_name_of_a_schema_is_refused(kind: Any) -> None:
+    class Aliased(pydantic.BaseModel):
+        order: int = pydantic.Field(alias="order-id")
+
+    with pytest.raises(TypeError, match=r"Aliased\.order: 'order-id' is no name"):
+        kind(Aliased)
 
 
 def test_pydantic_numbers_that_are_not_finite_arrive_as_sent() -> None:

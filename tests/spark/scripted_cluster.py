@@ -75,6 +75,9 @@ class ScriptedCluster:
         found = sorted(p for p in self.topics if p[0] == str(name.base) and name.partition in (-1, p[1]))
         return found or TopicNotFound(f"no topic {name}")
 
+    def reach(self, topic: str) -> None:
+        """Return at once: `down` decides about the requests that follow."""
+
     def topics_matching(self, pattern: str) -> list[str]:
         return matching_topics(pattern, [partition_topic(partition) for partition in self.topics])
 

@@ -8,7 +8,7 @@ import pytest
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
-from geminga.errors import TopicNotFound
+from geminga.errors import Timeout, TopicNotFound
 from geminga.ids import MessageId
 from geminga.spark import cluster as clusters
 from geminga.spark.cluster import PulsarCluster, client_for, connect, discover, matching_topics
@@ -112,3 +112,10 @@ def test_objects_loaded_by_a_worker_are_frozen_once(monkeypatch: pytest.MonkeyPa
     assert frozen == [0]
     for client in opened:
         client.shutdown()
+
+
+def test_a_query_that_starts_waits_for_a_third_of_the_time_out() -> None:
+    options = ConnectionOptions(service_url="pulsar://127.0.0.1:1", operation_timeout_ms=600)
+    with pytest.raises(Timeout, match=r"no broker came up within 0\.2 s") as caught:
+        connect(options).reach("t")
+    assert "operationTimeoutMs" in caught.value.__notes__[0]

@@ -73,16 +73,16 @@ def test_a_folder_without_a_suite_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_page_names_failing_and_private_tests() -> None:
-    theirs = {f"t::T::{name}": "passed" for name in ("test_a", "test_b", "test_flush", "test_c")}
+    theirs = {f"t::T::{name}": "passed" for name in ("test_a", "test_b", "test_seek_timestamp", "test_c")}
     columns = {
         official_suite.JUDGE: {**theirs, "t::T::test_tls": "failed"},
-        "geminga on Geminga": {**theirs, "t::T::test_b": "private", "t::T::test_flush": "failed"},
+        "geminga on Geminga": {**theirs, "t::T::test_b": "private", "t::T::test_seek_timestamp": "failed"},
         "geminga on Apache Pulsar": {**theirs, "t::T::test_c": "failed"},
     }
     values = official_suite.figures(columns, "3.13")
     assert (values["tests"], list(values["passed"].values())) == (4, [4, 2, 3])
     text = official_suite.page(values)
     assert "test what is private to `pulsar-client`: `test_b`." in text
-    assert "Fails: `t::T::test_flush` (geminga on Geminga): " in text
+    assert "Fails: `t::T::test_seek_timestamp` (geminga on Geminga): " in text
     assert "Fails: `t::T::test_c` (geminga on Apache Pulsar)." in text
     assert "test_tls" not in text

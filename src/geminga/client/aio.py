@@ -198,7 +198,7 @@ class Client:
         max_pending_messages: int = 1000,
         max_pending_messages_across_partitions: int = 50000,
         block_if_queue_full: bool = False,
-        batching_enabled: bool = False,
+        batching_enabled: bool = True,
         batching_max_messages: int = 1000,
         batching_max_allowed_size_in_bytes: int = 128 * 1024,
         batching_max_publish_delay_ms: float = 10,

@@ -33,6 +33,7 @@ from geminga.config import (
     check_seconds,
     check_type,
     refuse,
+    utf8,
 )
 from geminga.connection.authentication import NoAuthentication
 from geminga.consumer.settings import (
@@ -198,7 +199,7 @@ def producer_settings(given: Given, schema: Schema) -> ProducerSettings:
         chosen["message_routing_mode"] = PartitionsRoutingMode.CustomPartition
     chosen.update(
         producer_name=given["producer_name"] or None,
-        properties=dict(given["properties"] or {}),
+        properties=_texts(given["properties"]),
         schema=schema.told_to_topic(),
         encode=None if type(schema) is BytesSchema else schema.encode_message,
         interceptors=tuple(given["interceptors"]),
@@ -280,8 +281,8 @@ def consumer_settings(given: Given, schema: Schema) -> ConsumerSettings:
     chosen.update(
         schema=None if type(schema) is BytesSchema else schema,
         consumer_name=given["consumer_name"] or None,
-        properties=dict(given["properties"] or {}),
-        subscription_properties=dict(given["subscription_properties"] or {}),
+        properties=_texts(given["properties"]),
+        subscription_properties=_texts(given["subscription_properties"]),
         decryptor=crypto.decryptor(given["crypto_key_reader"]),
     )
     return ConsumerSettings(**chosen)
@@ -325,6 +326,10 @@ def reader_settings(given: Given, schema: Schema) -> ReaderSettings:
         decryptor=crypto.decryptor(given["crypto_key_reader"]),
     )
     return ReaderSettings(**chosen)
+
+
+def _texts(properties: Mapping[Any, Any] | None) -> dict[Any, Any]:
+    return {utf8(key): utf8(value) for key, value in (properties or {}).items()}
 
 
 def _of_the_same_name(settings: type, given: Given) -> dict[str, Any]:

@@ -84,6 +84,7 @@ class AsyncConsumer(Generic[T_co]):
         self.closed = False
         self.draining = False
         self.failure: Exception | None = None
+        self._loop_ended: AlreadyClosed | None = None
         self.group = HandleGroup(
             context, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
             on_dead_letters=self._on_dead_letters, on_failure=self._on_failure,
@@ -166,6 +167,8 @@ class AsyncConsumer(Generic[T_co]):
     async def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message; wait for one, at most ``timeout_millis``. Raises `Timeout`,
         `AlreadyClosed`, or the error that ended the subscription."""
+        if timeout_millis is not None and type(timeout_millis) is not int:
+            check_int("timeout_millis", timeout_millis)
         message = self.take()
         if message is None:
             message = await self._await_message(timeout_millis)
@@ -228,7 +231,7 @@ class AsyncConsumer(Generic[T_co]):
     def check_receiving(self) -> None:
         """Raise if the consumer receives no more messages."""
         if self.closed:
-            raise AlreadyClosed("the consumer is closed")
+            raise self._loop_ended or AlreadyClosed("the consumer is closed")
         if self.failure is not None:
             raise self.failure
 
@@ -517,6 +520,11 @@ class AsyncConsumer(Generic[T_co]):
             self._end()
             self.context.unregister(self)
             self.group.abort()
+
+    def loop_ended(self, reason: AlreadyClosed) -> None:
+        """Raise ``reason`` in later calls: the consumer was closed with its event loop."""
+        self._loop_ended = reason
+        self.inbox.ended = lambda: reason
 
     def _end(self) -> None:
         self.acknowledging.end()

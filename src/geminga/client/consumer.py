@@ -96,6 +96,8 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         """
         if self._listener is not None:
             raise InvalidConfiguration("the consumer has a message_listener: it takes the messages")
+        if timeout_millis is not None and type(timeout_millis) is not int:
+            check_int("timeout_millis", timeout_millis)
         deadline: float | None = _NOT_ASKED
         index = _NOTHING
         try:

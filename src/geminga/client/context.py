@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LAST_ATTEMPT_SECONDS = 0.5
+"""Time limit in seconds of an attempt that begins as the time limit of the whole operation ends."""
+
 logger = logging.getLogger("geminga")
 # No output without a handler of the application, as libraries should.
 logger.addHandler(logging.NullHandler())
@@ -56,6 +59,9 @@ class Closable(Protocol):
 
     def abort(self) -> None:
         """Close at once, notifying only local waiters."""
+
+    def loop_ended(self, reason: AlreadyClosed) -> None:
+        """Raise ``reason`` in later calls: the handle was closed with its event loop."""
 
 
 class ProducerEngine(Protocol):
@@ -150,6 +156,8 @@ class ClientContext:
             self.loop, settings.statistics_interval_seconds, lambda: list(self._handles)
         )
         self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
+        self._early_lookups: dict[str, asyncio.Task[BrokerLocation]] = {}
+        """Lookups of topics whose partitions are being requested."""
         self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
         """Lookups of topics."""
         self.moves = 0
@@ -264,7 +272,12 @@ class ClientContext:
 
     async def _connection_once(self, topic: str, remaining: float) -> BrokerConnection:
         moves = self.moves
-        connection = await self.connect(await self._lookup_once(topic, remaining))
+        location = None
+        early = self._early_lookups.pop(topic, None)
+        if early is not None:
+            with contextlib.suppress(PulsarException):
+                location = await early
+        connection = await self.connect(location or await self._lookup_once(topic, remaining))
         if self.moves != moves:
             raise ConnectError("the client went to another cluster meanwhile")
         return connection
@@ -274,18 +287,29 @@ class ClientContext:
         return await self.pool.get(assigned)
 
     async def partitions(
-        self, topic: str, *, auto_creation: bool = True, timeout: float | None = None
+        self, topic: str, *, auto_creation: bool = True, timeout: float | None = None, opening: bool = False
     ) -> int:
         """Return the number of partitions of ``topic``; 0: it is not partitioned, or it is a partition
-        itself."""
+        itself. ``opening``: look the topic up at the same time, for the handle that is opened next."""
         name = TopicName.parse(topic)
+        if opening:
+            early = self._early_lookups[str(name)] = self.task(
+                self._lookup_once(str(name), self.settings.operation_timeout_seconds)
+            )
+            early.add_done_callback(lambda done: done.cancelled() or done.exception())
 
         async def ask(_: str, remaining: float) -> int:
             self.check_open()
             answer = self.service.partitions(name, auto_creation=auto_creation, remaining=remaining)
             return await self._asked("metadata", answer)
 
-        return await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
+        count = -1
+        try:
+            count = await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
+        finally:
+            if count and opening:
+                self._early_lookups.pop(str(name), None)
+        return count
 
     async def partition_topics(self, topic: str) -> list[str]:
         """Return the full names to connect to: the partitions in order, or the topic itself."""
@@ -356,17 +380,20 @@ class ClientContext:
     ) -> T:
         """Run ``attempt(topic, seconds left)`` until it succeeds or ``timeout`` (may be infinite) has passed.
 
-        Errors with ``retriable`` are retried after a backoff delay, also an unreachable service URL
+        Errors with ``retriable`` are retried after a backoff delay, at the latest once at the time limit, for
+        at most `LAST_ATTEMPT_SECONDS`; so is an unreachable service URL
         (`ServiceUnreachableInTime` in the end): the broker may be about to start. The wait is logged. An
         unknown host name or an untrusted certificate is raised at once; so is any unreachable service URL
         without ``awaits_service``. After repeated refusals by the broker, the last one is raised.
         """
         limit = self.settings.operation_timeout_seconds if timeout is None else timeout
         deadline = self.now() + limit
-        backoff = self.backoff()
+        backoff: Backoff | None = None
         last: PulsarException | None = None
         while True:
             remaining = deadline - self.now()
+            if last is not None:
+                remaining = max(remaining, LAST_ATTEMPT_SECONDS)
             try:
                 async with asyncio.timeout(None if remaining == float("inf") else remaining):
                     return await attempt(topic, remaining)
@@ -381,8 +408,9 @@ class ClientContext:
                     # As below: it is chance whether the time ends during an attempt or between two.
                     raise last from None
                 raise self._timed_out(what, limit, last) from last
-            delay = backoff.next()
-            if self.now() + delay >= deadline:
+            backoff = backoff or self.backoff()
+            delay = min(backoff.next(), deadline - self.now())
+            if delay <= 0:
                 if isinstance(last, ServiceUnreachableInTime):
                     raise last  # raised by a part of the attempt, which waited as long
                 if isinstance(last, (Timeout, ServiceUnreachable)) or last is None:
@@ -441,9 +469,17 @@ class ClientContext:
             yield
         finally:
             if not self.closed:
+                handles = list(self._handles)
                 with contextlib.suppress(Exception):
                     async with asyncio.timeout(FAREWELL_SECONDS_MAX):
                         await self.close()
+                for handle in handles:
+                    handle.loop_ended(
+                        AlreadyClosed(
+                            "it was opened on an event loop that has ended, and closed with it: open it "
+                            "again in each asyncio.run(), or keep one loop (asyncio.Runner)"
+                        )
+                    )
 
     async def close(self) -> None:
         """Close all handles (which flush their pending work), then the connections.

@@ -94,19 +94,21 @@ class ProvidedService:
             self._provider.initialize(self._update)
 
     def _update(self, info: ServiceInfo) -> None:
-        checked_info(info)
-        targets = [target for target in self._targets if not target[0].closed]
-        if not targets:
-            self.current = info  # for the next client context
-        elif not self._stopped:
-            for context, call_soon in targets:
+        self.current = checked_info(info)
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        for context, call_soon in [] if self._stopped else self._targets:
+            if here is context.loop:
+                self._move(context, info)  # what the caller sends next goes to the new cluster
+            else:
                 with contextlib.suppress(RuntimeError):  # its loop has ended
                     call_soon(self._move, context, info)
 
     def _move(self, context: ClientContext, info: ServiceInfo) -> None:
         if not context.closed:
             context.move_to(settings_for(context.settings, info))
-        self.current = info
 
     def stop(self) -> None:
         if self._stopped:

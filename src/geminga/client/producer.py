@@ -62,7 +62,7 @@ async def create_producer(
     if settings.encryptor is not None:
         # Before anything is sent to the broker: without a data key no message could be encrypted.
         await renew_data_key(context, settings.encryptor)
-    partitions = await context.partitions(name)
+    partitions = await context.partitions(name, opening=True)
     publisher = Publisher(context, name, partitions, settings)
     producer = AsyncProducer(context, publisher)
     state = publisher.state
@@ -342,6 +342,11 @@ class AsyncProducer(Generic[T_contra]):
         self._stop_tasks()
         self._context.unregister(self)
         self._publisher.abort()
+
+    def loop_ended(self, reason: AlreadyClosed) -> None:
+        """Raise ``reason`` in later calls: the producer was closed with its event loop."""
+        for partition in self._state.partitions:
+            partition.failure = partition.failure or reason
 
     def counts(self) -> HandleCounts:
         """Return the counts for `StatisticsLog`."""

@@ -188,6 +188,10 @@ class AsyncReader(Generic[T_co]):
         """Close at once; see `AsyncConsumer.abort`."""
         self.consumer.abort()
 
+    def loop_ended(self, reason: AlreadyClosed) -> None:
+        """Raise ``reason`` in later calls: the reader was closed with its event loop."""
+        self.consumer.loop_ended(reason)
+
     def __aiter__(self) -> AsyncIterator[Message[T_co]]:
         return self
 

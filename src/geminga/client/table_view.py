@@ -144,6 +144,9 @@ class AsyncTableView(Generic[T_co]):
         for reader in self._readers.values():
             reader.abort()
 
+    def loop_ended(self, reason: AlreadyClosed) -> None:
+        """Do nothing: `get` returns the values that were read."""
+
     async def listen(self, callback: AsyncListener) -> tuple[_Listening, dict[str, bytes | _Kept]]:
         """Register ``callback`` for changes from now on, delivered after `caught_up`; return the view's
         content at this moment."""

@@ -92,7 +92,9 @@ class TopicSet:
         parts: list[SubscribedPart] = []
         for topic in self.topics:
             name = TopicName.parse(topic)
-            count = 0 if name.partition >= 0 else await self._context.partitions(topic)
+            count, is_new = 0, topic not in self.partition_counts
+            if name.partition < 0:
+                count = await self._context.partitions(topic, opening=is_new)
             # Partitions never become fewer; a smaller number is a temporary error.
             count = self.partition_counts[topic] = max(count, self.partition_counts.get(topic, 0))
             if count == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from geminga.choices import CompressionType
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -45,9 +46,9 @@ class EncryptionContext:
         """Return the name of the algorithm that encrypted the data key."""
         return str(self._metadata.encryption_algo)
 
-    def compression_type(self) -> int:
-        """Return the codec, equal to a member of ``CompressionType``, of the decrypted payload."""
-        return int(self._metadata.compression)
+    def compression_type(self) -> CompressionType:
+        """Return the codec of the decrypted payload."""
+        return CompressionType(self._metadata.compression)
 
     def uncompressed_message_size(self) -> int:
         """Return the uncompressed size in bytes; 0 when the payload is not compressed."""

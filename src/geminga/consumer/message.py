@@ -199,9 +199,10 @@ class ConsumerOrigin:
 
 
 class Message(Generic[T_co]):
-    """A received message. Method names are ``pulsar-client``'s; values are decoded on access."""
+    """A received message. Method names are ``pulsar-client``'s; values are decoded on access. Programs may
+    set attributes of their own."""
 
-    __slots__ = ("_entry", "_index", "_metadata")
+    __slots__ = ("__dict__", "_entry", "_index", "_metadata")
 
     _metadata: Any
 

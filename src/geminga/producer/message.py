@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from geminga.config import utf8
 from geminga.errors import InvalidMessage
 from geminga.ids import MessageId
 from geminga.producer.settings import SEQUENCE_ID_MAX
@@ -230,7 +231,10 @@ def _check_properties(properties: Any) -> tuple[tuple[str, str], ...]:
         raise _refuse("properties", properties, "a dict of texts")
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise _refuse(f"properties[{key!r}]", value, "a text for each text")
+            decoded = {utf8(key): utf8(value) for key, value in properties.items()}
+            if decoded == properties:
+                raise _refuse(f"properties[{key!r}]", value, "a text, or its UTF-8 bytes, for each text")
+            return _check_properties(decoded)
         _check_text("a key of properties", key)
         _check_text(f"properties[{key!r}]", value)
     return tuple(properties.items())
@@ -255,13 +259,12 @@ def _check_clusters(clusters: Any) -> tuple[str, ...]:
 
 
 def _delivery_time(deliver_at: Any, deliver_after: Any, now_ms: int) -> int:
-    if deliver_at is not None:
-        return _check_whole("deliver_at", deliver_at, TIMESTAMP_MAX_MS)
+    at = 0 if deliver_at is None else _check_whole("deliver_at", deliver_at, TIMESTAMP_MAX_MS)
     if deliver_after is None:
-        return 0
-    if not isinstance(deliver_after, timedelta) or deliver_after < timedelta(0):
-        raise _refuse("deliver_after", deliver_after, "a timedelta >= 0")
-    return now_ms + deliver_after // timedelta(milliseconds=1)
+        return at
+    if not isinstance(deliver_after, timedelta):
+        raise _refuse("deliver_after", deliver_after, "a timedelta")
+    return max(0, now_ms + deliver_after // timedelta(milliseconds=1))
 
 
 def payload_of(content: Any) -> bytes:
@@ -290,8 +293,9 @@ def build_message(
     """Return a checked message from the arguments of ``send``.
 
     ``content`` None is a null value (a tombstone on compacted topics). Empty keys and empty cluster lists
-    mean none, as in ``pulsar-client``. ``now_ms`` is the wall clock time to which ``deliver_after`` is added.
-    Raises `InvalidMessage` naming field, value and range; `TypeError` for content that is not bytes.
+    mean none, as in ``pulsar-client``. ``now_ms`` is the wall clock time to which ``deliver_after`` is added;
+    a past time delivers at once. ``deliver_at`` has no effect beside ``deliver_after``. Raises
+    `InvalidMessage` naming field, value and range; `TypeError` for content that is not bytes.
     """
     if partition_key is not None:
         if not isinstance(partition_key, str):

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from geminga.choices import Choice
+from geminga.choices import CompressionType as CompressionType
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
 from geminga.schema_info import SchemaInfo as SchemaInfo
 from geminga.wire.compression import LEVELS_MAX
@@ -42,16 +43,6 @@ IN_MILLISECONDS = {
     "latency_budget_seconds": "latency_budget_ms",
 }
 """Fields whose argument of ``create_producer`` is named in another unit: milliseconds instead of seconds."""
-
-
-class CompressionType(Choice):
-    """Compression of payloads, or of whole batches; the wire's numbers."""
-
-    NONE = 0
-    LZ4 = 1
-    ZLib = 2
-    ZSTD = 3
-    SNAPPY = 4
 
 
 class PartitionsRoutingMode(Choice):

@@ -5,12 +5,14 @@ Needs fastavro (``pip install 'geminga[avro]'``).
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from enum import Enum
 from typing import Any, overload
 
 from geminga.errors import CorruptPayload, IncompatibleSchema, OperationNotSupported
+from geminga.schema.avro_encoding import encoder_of
 from geminga.schema.definition import Record
 from geminga.schema.models import Form, model_of
 from geminga.schema.schema import SchemaInfo, SchemaType
@@ -60,6 +62,7 @@ class AvroSchema(VersionedSchema[V]):
             self._parsed = fastavro.parse_schema(definition)
         except (SchemaParseException, KeyError, ValueError) as error:
             raise ValueError(f"the Avro definition is not valid: {type(error).__name__}: {error}") from error
+        self._encoder = encoder_of(self._parsed)
         super().__init__(record_cls, SchemaType.AVRO, definition, "AVRO")
 
     def encode(self, obj: Any) -> bytes:
@@ -71,8 +74,14 @@ class AvroSchema(VersionedSchema[V]):
             self._validate_object_type(obj)
         elif not isinstance(obj, dict) and _is_record(self._definition):
             raise ValueError(f"AvroSchema over a definition takes a dict, not a {type(obj).__name__}")
+        value = obj if self._model is None else self._model.to_plain(obj)
+        if self._encoder is not None:
+            out = bytearray()
+            with contextlib.suppress(Exception):  # fastavro encodes the value, or says what is wrong
+                self._encoder(value, out)
+                return bytes(out)
         buffer = io.BytesIO()
-        plain = _avro_value(obj) if self._model is None else self._model.to_plain(obj)
+        plain = _avro_value(value)
         self._fastavro.schemaless_writer(buffer, self._parsed, plain)
         return buffer.getvalue()
 

@@ -16,28 +16,45 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from enum import Enum, EnumMeta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
+
+from geminga.values import V
+
+E = TypeVar("E", bound=Enum)
 
 
-class Field:
+class Field(Generic[V]):
     """One field of a record.
 
-    ``default`` is its value if none is given; ``required`` forbids null; ``required_default`` writes
-    the default, null included, into the definition.
+    ``default`` is its value when none is given; ``required`` forbids null; ``required_default`` writes
+    the default, null included, into the definition. To a type checker, an attribute of a record has the type
+    of the field's values.
     """
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, record: None, owner: Any) -> Self: ...
+        @overload
+        def __get__(self, record: Record, owner: Any) -> V: ...
+        def __get__(self, record: Any, owner: Any) -> Any: ...
+        def __set__(self, record: Record, value: Any) -> None: ...
 
     def __init__(self, default: Any = None, required: bool = False, required_default: bool = False) -> None:
         self._required = required
         self._required_default = required_default
         self._default = None if default is None else self.validate_type("default", default)
 
+    _type: ClassVar[str]
+    _python_type: ClassVar[Any]
+
     def type(self) -> str:
         """The field's Avro type name."""
-        raise NotImplementedError
+        return self._type
 
     def python_type(self) -> Any:
-        """Return the type of values, or a tuple of types."""
-        raise NotImplementedError
+        """The type, or a tuple of types, that values have."""
+        return self._python_type
 
     def validate_type(self, name: str, val: Any) -> Any:
         """Return the value to store for ``val``. Raises `TypeError` naming the field."""
@@ -70,14 +87,10 @@ def _name(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
-class Null(Field):
+class Null(Field[None]):
     """Always null."""
 
-    def type(self) -> str:
-        return "null"
-
-    def python_type(self) -> Any:
-        return type(None)
+    _type, _python_type = "null", type(None)
 
     def validate_type(self, name: str, val: Any) -> Any:
         if val is not None:
@@ -85,81 +98,53 @@ class Null(Field):
         return None
 
 
-class Boolean(Field):
-    """Booleans; False if no value is given."""
+class Boolean(Field[bool]):
+    """True or false; False where no value is given."""
 
-    def type(self) -> str:
-        return "boolean"
-
-    def python_type(self) -> Any:
-        return bool
+    _type, _python_type = "boolean", bool
 
     def default(self) -> Any:
         return False if self._default is None else self._default
 
 
-class Integer(Field):
-    """Signed integers of 32 bits."""
+class Integer(Field[int]):
+    """A whole number of 32 bits."""
 
-    def type(self) -> str:
-        return "int"
-
-    def python_type(self) -> Any:
-        return int
+    _type, _python_type = "int", int
 
 
-class Long(Field):
-    """Signed integers of 64 bits."""
+class Long(Field[int]):
+    """A whole number of 64 bits."""
 
-    def type(self) -> str:
-        return "long"
-
-    def python_type(self) -> Any:
-        return int
+    _type, _python_type = "long", int
 
 
-class Float(Field):
-    """Floating-point numbers of 32 bits."""
+class Float(Field[float]):
+    """A number of 32 bits."""
 
-    def type(self) -> str:
-        return "float"
-
-    def python_type(self) -> Any:
-        return (float, int)
+    _type, _python_type = "float", (float, int)
 
 
-class Double(Field):
-    """Floating-point numbers of 64 bits."""
+class Double(Field[float]):
+    """A number of 64 bits."""
 
-    def type(self) -> str:
-        return "double"
-
-    def python_type(self) -> Any:
-        return (float, int)
+    _type, _python_type = "double", (float, int)
 
 
-class Bytes(Field):
-    """Bytes; text is accepted and stored as UTF-8."""
+class Bytes(Field[bytes]):
+    """Text is accepted and kept as its UTF-8 bytes."""
 
-    def type(self) -> str:
-        return "bytes"
-
-    def python_type(self) -> Any:
-        return (bytes, str)
+    _type, _python_type = "bytes", (bytes, str)
 
     def validate_type(self, name: str, val: Any) -> Any:
         val = super().validate_type(name, val)
         return val.encode() if isinstance(val, str) else val
 
 
-class String(Field):
-    """Text; bytes are accepted and stored as text."""
+class String(Field[str]):
+    """Bytes are accepted and kept as text."""
 
-    def type(self) -> str:
-        return "string"
-
-    def python_type(self) -> Any:
-        return (str, bytes)
+    _type, _python_type = "string", (str, bytes)
 
     def validate_type(self, name: str, val: Any) -> Any:
         if val is None and not self._required:
@@ -169,12 +154,12 @@ class String(Field):
         return val.decode() if isinstance(val, bytes) else val
 
 
-class CustomEnum(Field):
+class CustomEnum(Field[E]):
     """A member of an `enum.Enum` class; names and integer values are accepted for it."""
 
     def __init__(
         self,
-        enum_type: type[Enum],
+        enum_type: type[E],
         default: Any = None,
         required: bool = False,
         required_default: bool = False,
@@ -182,11 +167,10 @@ class CustomEnum(Field):
         if not (isinstance(enum_type, type) and issubclass(enum_type, Enum)):
             raise TypeError(f"{_name(enum_type)} is not an Enum class")
         self.enum_type = enum_type
-        self.values: dict[Any, Enum] = {member.value: member for member in enum_type.__members__.values()}
+        self.values: dict[Any, E] = {member.value: member for member in enum_type.__members__.values()}
         super().__init__(default, required, required_default)
 
-    def type(self) -> str:
-        return "enum"
+    _type = "enum"
 
     def python_type(self) -> Any:
         return self.enum_type
@@ -219,7 +203,7 @@ class CustomEnum(Field):
         }
 
 
-class _Container(Field):
+class _Container(Field[V]):
     """Base of Array and Map: an element type that is a field or a record."""
 
     def __init__(self, element: Any, default: Any, required: bool, required_default: bool) -> None:
@@ -232,13 +216,13 @@ class _Container(Field):
 
     def _fits(self, values: Any) -> bool:
         expected = self._element.python_type()
-        return all(isinstance(value, expected) for value in values)
+        return not [value for value in values if not isinstance(value, expected)]
 
     def _element_info(self, defined_names: set[str]) -> Any:
         return self._element.schema_info(defined_names)
 
 
-class Array(_Container):
+class Array(_Container[list[Any]]):
     """A list whose items all have ``array_type``."""
 
     def __init__(
@@ -251,11 +235,7 @@ class Array(_Container):
         """The field of the items."""
         return self._element
 
-    def type(self) -> str:
-        return "array"
-
-    def python_type(self) -> Any:
-        return list
+    _type, _python_type = "array", list
 
     def validate_type(self, name: str, val: Any) -> Any:
         if val is None:
@@ -269,8 +249,8 @@ class Array(_Container):
         return {"type": "array", "items": self._element_info(defined_names)}
 
 
-class Map(_Container):
-    """A dict whose keys are text and whose values have ``value_type``."""
+class Map(_Container[dict[str, Any]]):
+    """A dict from text to ``value_type``."""
 
     def __init__(
         self, value_type: Any, default: Any = None, required: bool = False, required_default: bool = False
@@ -282,11 +262,7 @@ class Map(_Container):
         """The field of the values; keys are texts."""
         return self._element
 
-    def type(self) -> str:
-        return "map"
-
-    def python_type(self) -> Any:
-        return dict
+    _type, _python_type = "map", dict
 
     def validate_type(self, name: str, val: Any) -> Any:
         if val is None:
@@ -304,19 +280,24 @@ class Map(_Container):
         return {"type": "map", "values": self._element_info(defined_names)}
 
 
+_NEEDS_NO_CHECK: dict[type, type] = {
+    Boolean: bool, Integer: int, Long: int, Float: float, Double: float, Bytes: bytes, String: str,
+}  # fmt: skip
+"""Types of values that a field of a class stores as they are."""
 _OWN_ATTRIBUTES = frozenset({"_default", "_required", "_required_default"})
 
 
 class RecordMeta(type):
-    """Metaclass that collects the fields of a record class, those of its base classes first."""
+    """Collects the fields that a record class declares, with ``_inherit_fields`` its parents' first."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> RecordMeta:
         fields: dict[str, Any] = {}
-        for base in reversed(bases):
+        switches = (getattr(base, "_inherit_fields", False) for base in bases)
+        for base in reversed(bases) if namespace.get("_inherit_fields", any(switches)) else ():
             fields.update(getattr(base, "_fields", {}))
         for attribute, value in namespace.items():
             if isinstance(value, EnumMeta):
-                value = CustomEnum(value)  # type: ignore[arg-type]
+                value = CustomEnum(value)
             elif isinstance(value, RecordMeta):
                 value = value()
             if isinstance(value, Field) or isinstance(type(value), RecordMeta):
@@ -329,11 +310,13 @@ class Record(metaclass=RecordMeta):
     """Base of record classes; an instance also serves as the field declaration of a nested record.
 
     ``_avro_namespace`` names the definition's namespace, ``_sorted_fields = True`` writes its fields in
-    alphabetical order.
+    alphabetical order. A class has only the fields that it declares, as in ``pulsar-client``; with
+    ``_inherit_fields = True`` it and classes derived from it have those of their parents too.
     """
 
     _avro_namespace: ClassVar[str | None] = None
     _sorted_fields: ClassVar[bool] = False
+    _inherit_fields: ClassVar[bool] = False
     _fields: ClassVar[dict[str, Any]] = {}
 
     def __init__(
@@ -346,17 +329,22 @@ class Record(metaclass=RecordMeta):
     ) -> None:
         if type(self) is Record:
             raise TypeError("Record declares no fields: make a class of it")
-        object.__setattr__(self, "_required_default", required_default)
-        object.__setattr__(self, "_default", default)
-        object.__setattr__(self, "_required", required)
+        values = self.__dict__
+        values.update(_required_default=required_default, _default=default, _required=required)
+        is_plain = type(self).__setattr__ is Record.__setattr__
         # Names that the record does not declare are left out, as a reader of a newer schema must.
         for name, declared in self._fields.items():
             if name in kwargs:
-                setattr(self, name, _from_plain(declared, kwargs[name]))
-            elif isinstance(declared, Record):
-                object.__setattr__(self, name, copy.copy(declared))
+                value = kwargs[name]
+                if not is_plain:
+                    setattr(self, name, _from_plain(declared, value))
+                elif type(value) is _NEEDS_NO_CHECK.get(type(declared)):
+                    values[name] = value
+                else:
+                    values[name] = declared.validate_type(name, _from_plain(declared, value))
             else:
-                object.__setattr__(self, name, copy.copy(declared.default()))
+                value = declared if isinstance(declared, Record) else declared.default()
+                values[name] = value if value is None else copy.copy(value)
 
     @classmethod
     def schema(cls) -> dict[str, Any]:
@@ -441,13 +429,18 @@ def _field_definition(name: str, field: Any, defined_names: set[str]) -> dict[st
 
 
 def _from_plain(declared: Any, value: Any) -> Any:
-    """Convert dicts, lists of dicts and dicts of dicts to the records that the field declares."""
-    if isinstance(declared, Record) and isinstance(value, Mapping):
-        return type(declared)(**value)
-    if isinstance(declared, Array) and isinstance(value, list):
-        return [_from_plain(declared.array_type, item) for item in value]
-    if isinstance(declared, Map) and isinstance(value, dict):
-        return {key: _from_plain(declared.value_type, item) for key, item in value.items()}
+    """Dicts, lists of dicts and dicts of dicts become the records that the field declares."""
+    if isinstance(declared, Record):
+        return type(declared)(**value) if isinstance(value, Mapping) else value
+    if isinstance(declared, _Container):
+        element = declared._element
+        if type(element) in _NEEDS_NO_CHECK:
+            return value
+        if isinstance(value, list):
+            return [_from_plain(element, item) for item in value]
+        if isinstance(value, dict):
+            return {key: _from_plain(element, item) for key, item in value.items()}
+        return value
     if isinstance(declared, CustomEnum) and isinstance(value, (str, int)):
         return declared.validate_type("item", value)
     return value

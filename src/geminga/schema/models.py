@@ -179,14 +179,19 @@ class _Builder:
     def record(self, cls: type) -> Converter:
         known = self._records.get(cls)
         if known is not None:
-            return Converter(cls.__name__, known.to_plain, known.from_plain)
+            return Converter(known.definition["name"], known.to_plain, known.from_plain)
         parts: list[tuple[_ModelField, Converter]] = []
         to_plain, from_plain = _record_functions(cls, parts)
-        definition: dict[str, Any] = {"type": "record", "name": cls.__name__, "fields": []}
+        name = re.sub(r"\W", "_", cls.__name__)  # of a generic class: Page[int]
+        definition: dict[str, Any] = {"type": "record", "name": name, "fields": []}
         self._records[cls] = Converter(definition, to_plain, from_plain)
         for field in _fields_of(cls):
             self._writes_secrets = field.has_serializer and self._form is Form.JSON
             try:
+                if not field.key.isidentifier():
+                    raise TypeError(
+                        f"{field.key!r} is no name of a schema: letters, digits and _ are allowed"
+                    )
                 converter = self._field(field)
             except TypeError as error:
                 raise TypeError(f"{cls.__name__}.{field.name}: {error}") from None

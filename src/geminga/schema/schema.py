@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from enum import Enum
+from json.encoder import encode_basestring_ascii
+from math import isfinite
 from typing import Any, ClassVar, Generic
 
 from geminga.producer.message import KeyedContent
@@ -178,7 +180,11 @@ class JsonSchema(Schema[V]):
         if self._model is not None:
             data: bytes = self._model.to_json(obj)
             return data
-        return json.dumps(_record_values(obj), default=_plain, indent=True).encode("utf-8")
+        try:
+            text = _indented(obj, "\n")
+        except (_NotPlain, TypeError):
+            text = json.dumps(_record_values(obj), default=_plain, indent=True)
+        return text.encode("utf-8")
 
     def decode(self, data: bytes) -> V:
         """Return the value. Raises `CorruptPayload` if the payload does not fit, and a `Record`'s errors."""
@@ -191,6 +197,41 @@ class JsonSchema(Schema[V]):
     def decode_message(self, msg: Any) -> Any:
         """Return the value of a message; None for a tombstone."""
         return None if is_null(msg) else self.decode(msg.data())
+
+
+class _NotPlain(Exception):
+    """A value that `_indented` leaves to `json.dumps`."""
+
+
+def _indented(value: Any, line: str) -> str:
+    """Return the text of ``json.dumps(value, indent=True)``, which is slow; ``line`` begins a line."""
+    kind = type(value)
+    if kind is str:
+        return encode_basestring_ascii(value)
+    if kind is int:
+        return repr(value)
+    if kind is float:
+        if isfinite(value):
+            return repr(value)
+    elif value is None:
+        return "null"
+    elif kind is bool:
+        return "true" if value else "false"
+    elif kind is list:
+        inner = line + " "
+        items = [inner + _indented(item, inner) for item in value]
+        return f"[{','.join(items)}{line}]" if items else "[]"
+    elif kind is dict or isinstance(value, Record):
+        if kind is not dict:
+            value = _record_values(value)
+        inner = line + " "
+        pairs = [
+            f"{inner}{encode_basestring_ascii(key)}: {_indented(one, inner)}" for key, one in value.items()
+        ]
+        return "{" + ",".join(pairs) + line + "}" if pairs else "{}"
+    elif isinstance(value, (Enum, bytes)):
+        return _indented(_plain(value), line)
+    raise _NotPlain
 
 
 def _record_values(record: Record) -> dict[str, Any]:

@@ -71,6 +71,9 @@ class Watch(Protocol):
 class Cluster(Protocol):
     """A cluster as planner and tasks use it."""
 
+    def reach(self, topic: str) -> None:
+        """Connect as a query starts. Raises `ServiceUnreachable` after a third of the operation time-out."""
+
     def partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
         """Return the partitions of each topic, or `TopicNotFound`."""
 
@@ -148,6 +151,19 @@ class PulsarCluster:
 
     def __init__(self, client: Client) -> None:
         self.client = client
+
+    def reach(self, topic: str) -> None:
+        from geminga.client.service_lookup import ServiceUnreachable
+
+        context = self.client.context
+        limit = context.settings.operation_timeout_seconds / 3
+        try:
+            self.client.runtime.call(context.partitions(topic, auto_creation=False, timeout=limit))
+        except ServiceUnreachable as error:
+            error.add_note("a query that starts waits for a third of the option operationTimeoutMs")
+            raise
+        except PulsarException:
+            return  # the query's own requests raise it
 
     def partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
         return self.client.runtime.call(self._partitions(topics))

@@ -199,6 +199,7 @@ class PulsarReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         planner = Planner(clusters.connect(self.options.connection), self.options, is_batch=True)
         try:
+            planner.reach()
             start = planner.starting("earliest")
             wanted = wanted_partitions(self.tests, start)
             end = planner.ending(wanted, start)
@@ -253,6 +254,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark asks twice, for the plan of the first micro-batch and for its tasks.
         if self._initial is None:
             planner, options = self.planner, self.options
+            planner.reach()
             if options.subscription is not None and not options.says_start:
                 planner.subscribe(options.subscription)
                 self._initial = planner.position(planner.partitions())

@@ -83,8 +83,8 @@ _TABLE = (
            text="Check the host name in the certificate. Default true."),
     Option(name="operationTimeoutMs", field="operation_timeout_ms", use=BOTH, parse=values.number(1),
            aliases=("pulsar.client.operationTimeoutMs",),
-           text="Time-out of lookups, opening and closing, and of waiting for an unreachable broker. "
-                "Default 30000."),
+           text="Time-out of lookups, opening and closing, and of waiting for an unreachable broker; a "
+                "query that starts waits for a third of it. Default 30000."),
     Option(name="connectionTimeoutMs", field="connection_timeout_ms", use=BOTH, parse=values.number(1),
            aliases=("pulsar.client.connectionTimeoutMs",),
            text="Time-out of connecting to a broker. Default 10000."),

@@ -144,6 +144,10 @@ class Planner:
         if self.cursor is not None:
             self.cursor.close()
 
+    def reach(self) -> None:
+        """Connect as the query starts; see `Cluster.reach`."""
+        self.cluster.reach((*self.options.topics, str(self.options.topics_pattern))[0])
+
     # --- the query's subscription -----------------------------------------------------------------
 
     def subscribe(self, name: str) -> QueryCursor:

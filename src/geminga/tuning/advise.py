@@ -200,7 +200,7 @@ def _observed_state(observed: TopicObservation, cost: CostModel) -> ComparedSett
         subscriptions=observed.profile.subscriptions, write_quorum=observed.profile.write_quorum,
         partitions=observed.profile.partitions,
     )  # fmt: skip
-    codec = f", {observed.compression.name}" if observed.compression else ""
+    codec = f", {observed.compression.name}" if int(observed.compression) else ""
     return ComparedSettings(
         title=f"now{codec}",
         batch_fill=observed.batch_fill,

@@ -37,6 +37,7 @@ class Registered:
 def registered(options: ReadOptions, cluster: Cluster) -> Registered:
     """Request the newest schema of each topic."""
     retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
+    cluster.reach((*options.topics, str(options.topics_pattern))[0])
     found = retry_policy.call(
         "looking up the topics",
         lambda: discover(

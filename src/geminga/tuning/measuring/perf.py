@@ -138,7 +138,7 @@ def arguments(settings: PublishSettings) -> list[str]:
     """Return the tool's options for settings. It has no option for the partition switch frequency: Java's
     default of 10 applies."""
     producer = settings.producer
-    found = ["-z", producer.compression_type.name.upper()] if producer.compression_type else []
+    found = ["-z", producer.compression_type.name.upper()] if int(producer.compression_type) else []
     if producer.batching_enabled:
         found += [
             "-b", f"{producer.batching_max_publish_delay_seconds * 1000:g}",

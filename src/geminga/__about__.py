@@ -1,0 +1,3 @@
+"""The version, under the module name that ``pulsar-client`` has for it."""
+
+from geminga._version import __version__ as __version__
