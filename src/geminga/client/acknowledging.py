@@ -55,6 +55,7 @@ class Acknowledging:
         self._delay_seconds = settings.ack_grouping_time_ms / 1000
         if settings.ack_timeout_seconds:
             self._delay_seconds = max(self._delay_seconds, TAKEN_GROUPING_SECONDS)
+        self._tracks_taken = settings.ack_timeout_seconds > 0
         self.said = 0
         """Acknowledgements by the application, negative ones included."""
         self._timer: asyncio.TimerHandle | None = None
@@ -95,21 +96,8 @@ class Acknowledging:
             self._timer = None
         now = self._context.now()
         items = self.inbox.take()
-        notes = [item for item in items if type(item) is TakenByApplication or type(item) is ReturnedToQueue]
-        if notes:
-            # A message's notes precede its acknowledgement, so all notes may be processed first. They keep
-            # their order: a message that was put back may have been taken again.
-            for kind, run in groupby(notes, type):
-                for handle, messages in self._group.by_handle([note.message for note in run]):
-                    if kind is TakenByApplication:
-                        self._core(handle).taken(messages, now)
-                    else:
-                        self._core(handle).put_back(messages)
-            items = [
-                item
-                for item in items
-                if type(item) is not TakenByApplication and type(item) is not ReturnedToQueue
-            ]
+        if self._tracks_taken:
+            items = self._note_taken(items, now)
         self.said += len(items)
         if set(map(type, items)) == {Message}:
             self._acknowledge_run(items, now)  # type: ignore[arg-type]
@@ -120,6 +108,20 @@ class Acknowledging:
             if handle.consumer.acks.pending_count:
                 handle.consumer.flush_acks()
             handle.flush()
+
+    def _note_taken(self, items: list[Item], now: float) -> list[Item]:
+        """Pass the notes about taken messages to the cores; return the other items.
+
+        A message's notes precede its acknowledgement, so all notes may be processed first. They keep their
+        order: a message that was put back may have been taken again."""
+        notes = [item for item in items if isinstance(item, (TakenByApplication, ReturnedToQueue))]
+        for kind, run in groupby(notes, type):
+            for handle, messages in self._group.by_handle([note.message for note in run]):
+                if kind is TakenByApplication:
+                    self._core(handle).taken(messages, now)
+                else:
+                    self._core(handle).put_back(messages)
+        return [item for item in items if not isinstance(item, (TakenByApplication, ReturnedToQueue))]
 
     def _process_mixed(self, items: list[Item], now: float) -> None:
         run: list[Message[Any]] = []

@@ -10,6 +10,7 @@ States: `consumer.state`. Permits: `consumer.flow`. Acknowledgements: `consumer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 from geminga.consumer import commands
@@ -32,6 +33,7 @@ from geminga.consumer.message import (
     EntryAcks,
     Message,
     ReceivedEntry,
+    ReceivedRun,
     indexes_left,
     indexes_of,
 )
@@ -48,6 +50,7 @@ from geminga.consumer.unbatching import DECOMPRESSION_ERROR, InvalidEntry
 from geminga.errors import from_server
 from geminga.ids import MessageId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
+from geminga.wire.message_runs import MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 REDELIVER_IDS_MAX = 1000
@@ -203,8 +206,43 @@ class ConsumerCore:
 
     # --- what the broker sends -------------------------------------------------------------------
 
-    def receive(self, frame: MessageFrame, now: float, now_ms: int) -> None:
-        """Handle a MESSAGE frame: queue its messages, or drop or acknowledge it."""
+    def receive(self, frame: MessageFrame | MessageRun, now: float, now_ms: int) -> None:
+        """Handle MESSAGE frames: queue their messages, or drop or acknowledge them."""
+        if not isinstance(frame, MessageRun):
+            self._receive_one(frame, now, now_ms)
+            return
+        for start, stop, payload_bytes in frame.segments():
+            if payload_bytes < 0 or not self._queue_run(frame, range(start, stop), payload_bytes):
+                for each in frame.frames(start, stop):
+                    self._receive_one(each, now, now_ms)
+
+    def _queue_run(self, run: MessageRun, indexes: range, payload_bytes: int) -> bool:
+        """Queue plain entries of a run together, if `_receive_one` would queue each of them."""
+        first = run.first
+        keys = list(zip(repeat(first.ledger_id), run.entry_ids[indexes.start : indexes.stop]))
+        if (
+            self.state is not ConsumerState.READY
+            or self.draining
+            or self.opener.whole
+            or self.unsettled.rewind.awaited
+            or 0 <= first.consumer_epoch < self.epoch
+            or (self.origin.keeps and self.acks.may_be_duplicate(keys))
+            or (self._place.filter is not NO_FILTER and min(keys) <= self._place.filter.key)
+            or is_dead(first.redelivery_count, self.settings.dead_letter_policy)
+        ):
+            return False
+        queued = ReceivedRun(self.origin, run)
+        last = queued.entry_at(indexes[-1])
+        self._place.last_queued = (last, -1)
+        self.flow.note_place(last)
+        releases = self.flow.arrived(len(keys), payload_bytes, len(keys))
+        queued.releases = {indexes[position]: release for position, release in releases}
+        if self._knows_hands:
+            self.unsettled.delivered(keys)
+        self.queue.add(queued, indexes)
+        return True
+
+    def _receive_one(self, frame: MessageFrame, now: float, now_ms: int) -> None:
         if self.state is not ConsumerState.READY:
             if self.state is ConsumerState.SEEKING:
                 # Bounded by the permits granted. Delivered if the seek fails, else dropped.
@@ -238,7 +276,7 @@ class ConsumerCore:
                 self.acks.acknowledge_keys(entry.chunk_ids or [key], now)
             return
         if self._knows_hands:
-            self.unsettled.delivered(key)
+            self.unsettled.delivered((key,))
         if self.opener.whole:
             self._queue_entry(entry, wanted, opened.permits)
         else:

@@ -41,13 +41,14 @@ class UnackedEntries:
         self.rewind = Rewind()
         self._newest: EntryKey | None = None
 
-    def delivered(self, key: EntryKey) -> None:
-        """Add an entry that goes to the queue."""
-        if self._newest is None or key > self._newest:
-            self._newest = key
-        in_hand = self.in_hand
-        if len(in_hand) < IN_HAND_MAX:
-            in_hand[key] = None
+    def delivered(self, keys: Sequence[EntryKey]) -> None:
+        """Add entries that go to the queue."""
+        newest = max(keys)
+        if self._newest is None or newest > self._newest:
+            self._newest = newest
+        room = IN_HAND_MAX - len(self.in_hand)
+        if room > 0:
+            self.in_hand.update(dict.fromkeys(keys[:room]))
 
     def settled(self, keys: Sequence[EntryKey]) -> None:
         """Remove completely acknowledged entries."""
