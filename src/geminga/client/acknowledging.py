@@ -124,22 +124,22 @@ class Acknowledging:
         return [item for item in items if not isinstance(item, (TakenByApplication, ReturnedToQueue))]
 
     def _process_mixed(self, items: list[Item], now: float) -> None:
-        run: list[Message[Any]] = []
-        for item in items:
-            if type(item) is Message:
-                run.append(item)
+        for kind, run in groupby(items, _kind_of_run):
+            if kind is Message:
+                self._acknowledge_run(list(run), now)  # type: ignore[arg-type]
                 continue
-            if run:
-                self._acknowledge_run(run, now)
-                run = []
-            try:
-                self._process(item, now)
-            except PulsarException as error:
-                logger.warning("an acknowledgement is dropped: %s", error)
-            except Exception:  # the items after it are processed all the same
-                logger.exception("an acknowledgement is dropped: %r", item)
-        if run:
-            self._acknowledge_run(run, now)
+            if kind is NegativelyAcknowledged:
+                refused = [item.message for item in run]  # type: ignore[union-attr]
+                for handle, messages in self._group.by_handle(refused):  # type: ignore[arg-type]
+                    self._core(handle).negative_acknowledge(messages, now)
+                continue
+            for item in run:
+                try:
+                    self._process(item, now)
+                except PulsarException as error:
+                    logger.warning("an acknowledgement is dropped: %s", error)
+                except Exception:  # the items after it are processed all the same
+                    logger.exception("an acknowledgement is dropped: %r", item)
 
     def _acknowledge_run(self, messages: list[Message[Any]], now: float) -> None:
         for handle, run in self._group.by_handle(messages):
@@ -153,8 +153,9 @@ class Acknowledging:
         elif isinstance(item, ReadThrough):
             for message in list(item.newest.values()):
                 self._through(message, now)
-        elif isinstance(item, NegativelyAcknowledged):
-            self._refuse(item.message, now)
+        elif isinstance(item, NegativelyAcknowledged) and isinstance(item.message, MessageId):
+            handle = self._group.handle_of(item.message)
+            self._core(handle).negative_acknowledge_id(item.message, now)
         elif isinstance(item, ReceiptsWanted):
             self._await_receipts(item.token, now)
 
@@ -168,12 +169,6 @@ class Acknowledging:
             self._core(self._group.handle_of_message(through)).acknowledge_through(through, now)
         else:
             self._core(self._group.handle_of(through)).acknowledge_id_through(through, now)
-
-    def _refuse(self, refused: Acknowledgeable, now: float) -> None:
-        if isinstance(refused, Message):
-            self._core(self._group.handle_of_message(refused)).negative_acknowledge(refused, now)
-        else:
-            self._core(self._group.handle_of(refused)).negative_acknowledge_id(refused, now)
 
     # --- receipts --------------------------------------------------------------------------------
 
@@ -215,6 +210,13 @@ class Acknowledging:
                 done.exception()  # mark it as retrieved: the waiter may be cancelled
 
         gathered.add_done_callback(finish)
+
+
+def _kind_of_run(item: Item) -> type | None:
+    """Return the type of items that are processed together; None for one that is processed alone."""
+    if isinstance(item, NegativelyAcknowledged):
+        return NegativelyAcknowledged if isinstance(item.message, Message) else None
+    return Message if isinstance(item, Message) else None
 
 
 def _has_unanswered(handle: ConsumerHandle) -> bool:

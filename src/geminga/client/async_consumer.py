@@ -13,13 +13,13 @@ import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.acknowledging import Acknowledgeable, Acknowledging, Several
 from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
-from geminga.client.dead_letter_publisher import DeadLetterPublisher
 from geminga.client.multi_consumer import HandleGroup
 from geminga.client.receive_waiters import ReceiveWaiters
 from geminga.client.statistics_log import HandleCounts
@@ -94,11 +94,17 @@ class AsyncConsumer(Generic[T_co]):
         self._topics = topics
         self._subscription = subscription
         self._name = name
-        self.forwarder = DeadLetterPublisher(context, name, settings.decryptor)
         self._forwarding: set[asyncio.Task[None]] = set()
         self._ending = OnceTask(context.loop)
         self._events: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Pending calls of the event listener; the first is running."""
+
+    @cached_property
+    def forwarder(self) -> Any:
+        """Its `DeadLetterPublisher`. Most consumers need none, and no producers' modules."""
+        from geminga.client.dead_letter_publisher import DeadLetterPublisher
+
+        return DeadLetterPublisher(self.context, self._name, self.settings.decryptor)
 
     def _drain(self) -> None:
         self.acknowledging.drain()
@@ -335,7 +341,8 @@ class AsyncConsumer(Generic[T_co]):
 
     def refuse(self, message: Acknowledgeable) -> None:
         """Do `negative_acknowledge`, on any thread."""
-        self.check_acknowledgeable(message)
+        if message.__class__ is not Message:
+            self.check_acknowledgeable(message)
         with contextlib.suppress(AlreadyClosed):  # the broker redelivers what a closed consumer had
             self.inbox.add_urgent(NegativelyAcknowledged(message))
 
@@ -507,7 +514,8 @@ class AsyncConsumer(Generic[T_co]):
             await self.group.close()
         finally:
             if not self.context.loop.is_closed():
-                await self.forwarder.close()
+                if "forwarder" in vars(self):
+                    await self.forwarder.close()
                 self.context.unregister(self)
 
     def abort(self) -> None:

@@ -10,7 +10,8 @@ States: `consumer.state`. Permits: `consumer.flow`. Acknowledgements: `consumer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from itertools import groupby, repeat
+from operator import attrgetter
 from typing import Any
 
 from geminga.consumer import commands
@@ -562,31 +563,33 @@ class ConsumerCore:
 
     # --- redelivery ------------------------------------------------------------------------------
 
-    def negative_acknowledge(self, message: Message[Any], now: float) -> None:
-        """Have the message's entry redelivered after the delay."""
-        entry = message._entry
-        if entry.origin.cluster != self.origin.cluster:
-            return
-        keys = entry.chunk_ids or [(entry.ledger_id, entry.entry_id)]
-        self._negative(keys, entry.redelivery_count, now)
+    def negative_acknowledge(self, messages: Sequence[Message[Any]], now: float) -> None:
+        """Have the messages' entries redelivered after the delay."""
+        cluster = self.origin.cluster
+        entries = [message._entry for message in messages if message._entry.origin.cluster == cluster]
+        for redelivery_count, run in groupby(entries, attrgetter("redelivery_count")):
+            keys: list[EntryKey] = []
+            for entry in run:
+                keys += entry.chunk_ids or ((entry.ledger_id, entry.entry_id),)
+                self.counted.refused += 1
+            self._negative(keys, redelivery_count, now)
 
     def negative_acknowledge_id(self, message_id: MessageId, now: float, redelivery_count: int = 0) -> None:
         """`negative_acknowledge` by id, which does not have the redelivery count."""
         if message_id.cluster != self.origin.cluster:
             return
         keys = self.acks.entries_of((message_id.ledger_id, message_id.entry_id))
+        self.counted.refused += 1
         self._negative(keys, redelivery_count, now)
 
     def _negative(self, keys: Sequence[EntryKey], redelivery_count: int, now: float) -> None:
-        self.counted.refused += 1
         if not self.origin.keeps:
             return
         backoff = self.settings.negative_ack_redelivery_backoff
         delay = self.settings.negative_ack_redelivery_delay_ms / 1000
         if backoff is not None:
             delay = backoff.delay_seconds(redelivery_count)
-        for key in keys:
-            self.unsettled.refused(key, delay, now)
+        self.unsettled.refused(keys, delay, now)
 
     def redeliver_unacknowledged(self, due: Sequence[EntryKey] = (), *, is_wish: bool = True) -> None:
         """Have everything unacknowledged redelivered, including unread messages; ``due`` are examples.
@@ -629,7 +632,7 @@ class ConsumerCore:
             self.counted.dead += len(event.messages)
             self.acknowledge_messages(event.messages, now)
         else:
-            self.negative_acknowledge(event.messages[0], now)
+            self.negative_acknowledge(event.messages[:1], now)
         self.released(event.release)
 
     # --- seek ------------------------------------------------------------------------------------

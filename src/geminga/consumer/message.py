@@ -184,12 +184,10 @@ class UnbatchedEntry(ReceivedEntry):
 
     @property
     def metadata(self) -> Any:  # type: ignore[override]
-        try:
-            return self._parsed
-        except AttributeError:
+        if self._parsed is None:
             end = HEAD_SIZE + _read_size(self.raw, HEAD_SIZE - 4)[0]
             self._parsed = pb.MessageMetadata.FromString(self.raw[HEAD_SIZE:end])
-            return self._parsed
+        return self._parsed
 
     @property
     def body(self) -> bytes:  # type: ignore[override]
@@ -226,8 +224,7 @@ class ReceivedRun:
         entry.raw = self._entries[index]
         entry.redelivery_count = self.redelivery_count
         entry.releases = None
-        if self._metadata is not None:
-            entry._parsed = self._metadata[index]
+        entry._parsed = None if self._metadata is None else self._metadata[index]
         if self.releases and index in self.releases:
             entry.releases = {-1: self.releases.pop(index)}
         return entry
@@ -340,19 +337,18 @@ class Message(Generic[T_co]):
 
     def _own_metadata(self) -> Any:
         """Return the message's own metadata: its part of a batch, or the entry's for a single message."""
+        entry = self._entry
+        if entry.starts is None:
+            return entry.metadata
         try:
             return self._metadata
         except AttributeError:
-            pass
-        entry = self._entry
-        if entry.starts is None or entry.body is None:
-            own: Any = entry.metadata
-        else:
-            start = entry.starts[self._index]
-            own = pb.SingleMessageMetadata()
-            own.ParseFromString(bytes(entry.body[start + 4 : start + 4 + _read_size(entry.body, start)[0]]))
-        self._metadata = own
-        return own
+            start, body = entry.starts[self._index], entry.body
+            assert body is not None
+            self._metadata = pb.SingleMessageMetadata.FromString(
+                bytes(body[start + 4 : start + 4 + _read_size(body, start)[0]])
+            )
+            return self._metadata
 
     def properties(self) -> dict[str, str]:
         """Return the application's properties; the last value of a repeated key."""

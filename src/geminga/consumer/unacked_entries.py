@@ -70,11 +70,13 @@ class UnackedEntries:
         for known in covered:
             del self.in_hand[known]
 
-    def refused(self, key: EntryKey, delay_seconds: float, now: float) -> None:
-        """Redeliver an entry after the delay."""
-        self.in_hand.pop(key, None)
-        self.negative_acks.add(key, delay_seconds, now)
-        self.ack_timeout.settled(key)
+    def refused(self, keys: Sequence[EntryKey], delay_seconds: float, now: float) -> None:
+        """Redeliver entries after the delay."""
+        deque(map(self.in_hand.pop, keys, repeat(None)), maxlen=0)
+        self.negative_acks.add(keys, delay_seconds, now)
+        if len(self.ack_timeout):
+            for key in keys:
+                self.ack_timeout.settled(key)
 
     def take_due(self, now: float) -> list[EntryKey]:
         """Remove and return the entries that are to be requested again now, each once."""
