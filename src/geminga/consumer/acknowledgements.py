@@ -373,7 +373,7 @@ class AckTracker:
             ids = [(ledger_id, entry_id, acks.ack_set() if _remaining(acks) and acks is not None else [])]
             return encode_ack(self._consumer_id, ACK_CUMULATIVE, ids, request_id=request_id)
         ids = [
-            (ledger_id, entry_id, () if acks is None else acks.ack_set())
+            (ledger_id, entry_id, [] if acks is None else acks.ack_set())
             for (ledger_id, entry_id), acks in request.individual.items()
         ]
         return encode_ack(self._consumer_id, ACK_INDIVIDUAL, ids, request_id=request_id)

@@ -10,8 +10,7 @@ States: `consumer.state`. Permits: `consumer.flow`. Acknowledgements: `consumer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby, repeat
-from operator import attrgetter
+from itertools import repeat
 from typing import Any
 
 from geminga.consumer import commands
@@ -44,6 +43,7 @@ from geminga.consumer.position import ConsumerPosition
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import NO_FILTER, seek_ack_set
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
+from geminga.consumer.settlement import Settlement
 from geminga.consumer.state import ConsumerInput, ConsumerState, next_state
 from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unacked_entries import UnackedEntries
@@ -58,7 +58,7 @@ REDELIVER_IDS_MAX = 1000
 """Maximum ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES command."""
 
 
-class ConsumerCore:
+class ConsumerCore(Settlement):
     """The state of one subscription on one topic.
 
     ``queue_size`` is this consumer's share of the receive queue (default: the settings' size)."""
@@ -177,11 +177,6 @@ class ConsumerCore:
         self._first_subscribe = True
         self.epoch = 0
 
-    def _here(self, messages: Sequence[Message[Any]]) -> Sequence[Message[Any]]:
-        """Return the messages of the cluster in use."""
-        origin = self.origin
-        return messages if not origin.cluster else [m for m in messages if m._entry.origin is origin]
-
     def failed(self, error: Exception) -> None:
         """Handle the last failed attempt to connect."""
         self.state = next_state(self.state, ConsumerInput.FAILED)
@@ -212,15 +207,14 @@ class ConsumerCore:
         if not isinstance(frame, MessageRun):
             self._receive_one(frame, now, now_ms)
             return
-        for start, stop, payload_bytes in frame.segments():
-            if payload_bytes < 0 or not self._queue_run(frame, range(start, stop), payload_bytes):
-                for each in frame.frames(start, stop):
-                    self._receive_one(each, now, now_ms)
+        if not self._queue_run(frame):
+            for each in frame.frames():
+                self._receive_one(each, now, now_ms)
 
-    def _queue_run(self, run: MessageRun, indexes: range, payload_bytes: int) -> bool:
-        """Queue plain entries of a run together, if `_receive_one` would queue each of them."""
+    def _queue_run(self, run: MessageRun) -> bool:
+        """Queue the entries of a run together, if `_receive_one` would queue each of them."""
         first = run.first
-        keys = list(zip(repeat(first.ledger_id), run.entry_ids[indexes.start : indexes.stop]))
+        keys = list(zip(repeat(first.ledger_id), run.entry_ids))
         if (
             self.state is not ConsumerState.READY
             or self.draining
@@ -230,17 +224,18 @@ class ConsumerCore:
             or (self.origin.keeps and self.acks.may_be_duplicate(keys))
             or (self._place.filter is not NO_FILTER and min(keys) <= self._place.filter.key)
             or is_dead(first.redelivery_count, self.settings.dead_letter_policy)
+            or (payload_bytes := run.payload_bytes()) < 0
         ):
             return False
         queued = ReceivedRun(self.origin, run)
-        last = queued.entry_at(indexes[-1])
+        last = queued.entry_at(-1)
         self._place.last_queued = (last, -1)
         self.flow.note_place(last)
-        releases = self.flow.arrived(len(keys), payload_bytes, len(keys))
-        queued.releases = {indexes[position]: release for position, release in releases}
+        self.flow.arrived_last = max(self.flow.arrived_last, max(keys))
+        queued.releases = dict(self.flow.arrived(len(keys), payload_bytes, len(keys)))
         if self._knows_hands:
             self.unsettled.delivered(keys)
-        self.queue.add(queued, indexes)
+        self.queue.add(queued, range(len(keys)))
         return True
 
     def _receive_one(self, frame: MessageFrame, now: float, now_ms: int) -> None:
@@ -476,75 +471,6 @@ class ConsumerCore:
 
     # --- acknowledgements ------------------------------------------------------------------------
 
-    def taken(self, messages: Sequence[Message[Any]], now: float) -> None:
-        """Start the acknowledgement time-out of messages handed to the application."""
-        self.unsettled.ack_timeout.messages_taken(self._here(messages), now)
-
-    def put_back(self, messages: Sequence[Message[Any]]) -> None:
-        """Stop the acknowledgement time-out of `taken` messages that were returned to the queue."""
-        self.unsettled.ack_timeout.put_back(self._here(messages))
-
-    def acknowledge_messages(self, messages: Sequence[Message[Any]], now: float) -> None:
-        """Acknowledge messages of one origin individually; send them when their group is complete."""
-        if messages and messages[0]._entry.origin is not self.origin:
-            for message in messages:
-                self.acknowledge_strange(message._entry, (message._index,), now)
-            return
-        self.counted.acknowledged += len(messages)
-        self.unsettled.settled(self.acks.acknowledge_messages(messages, now))
-
-    def acknowledge_entries(self, entries: Sequence[ReceivedEntry], now: float) -> None:
-        """Acknowledge whole entries that were received here."""
-        if self.origin.cluster:
-            entries = [entry for entry in entries if entry.origin is self.origin]
-        self.counted.acknowledged += sum(entry.count for entry in entries)
-        self.unsettled.settled(self.acks.acknowledge_entries(entries, now))
-
-    def acknowledge_strange(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> None:
-        """Acknowledge messages individually that another consumer of the topic received."""
-        if entry.origin.cluster == self.origin.cluster:
-            self.counted.acknowledged += len(indexes)
-            self.unsettled.settled(self.acks.acknowledge_strange(entry, indexes, now))
-
-    def acknowledge_id(self, message_id: MessageId, now: float) -> None:
-        """Acknowledge a message individually by id."""
-        if message_id.cluster != self.origin.cluster:
-            return
-        self.counted.acknowledged += 1
-        self.unsettled.settled(self.acks.acknowledge_id(message_id, now))
-
-    def acknowledge_indexes(self, key: EntryKey, size: int, indexes: Sequence[int], now: float) -> None:
-        """Acknowledge some messages of a batch of ``size`` individually."""
-        if self.origin.cluster and self.acks.known_batch(key) is None:
-            return  # the key alone does not identify its cluster
-        self.counted.acknowledged += len(indexes)
-        self.unsettled.settled(self.acks.acknowledge_indexes(key, size, indexes, now))
-
-    def acknowledge_through(self, message: Message[Any], now: float) -> None:
-        """Acknowledge cumulatively."""
-        entry = message._entry
-        if entry.origin is not self.origin:
-            self.acknowledge_id_through(message.message_id(), now)
-            return
-        key = (entry.ledger_id, entry.entry_id)
-        self.counted.acknowledged += 1
-        self.unsettled.settled_through(self.acks.acknowledge_through(key, message._index, entry.acks, now))
-
-    def acknowledge_entry_through(self, entry: ReceivedEntry, now: float) -> None:
-        """Acknowledge cumulatively up to and including a whole entry."""
-        if entry.origin.cluster != self.origin.cluster:
-            return
-        key = (entry.ledger_id, entry.entry_id)
-        self.counted.acknowledged += 1
-        self.unsettled.settled_through(self.acks.acknowledge_through(key, -1, None, now))
-
-    def acknowledge_id_through(self, message_id: MessageId, now: float) -> None:
-        """Acknowledge cumulatively by id."""
-        if message_id.cluster != self.origin.cluster:
-            return
-        self.counted.acknowledged += 1
-        self.unsettled.settled_through(self.acks.acknowledge_id_through(message_id, now))
-
     def await_receipt(self, token: Any, now: float) -> None:
         """Return ``token`` in `AcksSettled` when earlier acknowledgements are receipted, or else sent."""
         self.acks.add_token(token, now)
@@ -562,34 +488,6 @@ class ConsumerCore:
         self._flush_acks()
 
     # --- redelivery ------------------------------------------------------------------------------
-
-    def negative_acknowledge(self, messages: Sequence[Message[Any]], now: float) -> None:
-        """Have the messages' entries redelivered after the delay."""
-        cluster = self.origin.cluster
-        entries = [message._entry for message in messages if message._entry.origin.cluster == cluster]
-        for redelivery_count, run in groupby(entries, attrgetter("redelivery_count")):
-            keys: list[EntryKey] = []
-            for entry in run:
-                keys += entry.chunk_ids or ((entry.ledger_id, entry.entry_id),)
-                self.counted.refused += 1
-            self._negative(keys, redelivery_count, now)
-
-    def negative_acknowledge_id(self, message_id: MessageId, now: float, redelivery_count: int = 0) -> None:
-        """`negative_acknowledge` by id, which does not have the redelivery count."""
-        if message_id.cluster != self.origin.cluster:
-            return
-        keys = self.acks.entries_of((message_id.ledger_id, message_id.entry_id))
-        self.counted.refused += 1
-        self._negative(keys, redelivery_count, now)
-
-    def _negative(self, keys: Sequence[EntryKey], redelivery_count: int, now: float) -> None:
-        if not self.origin.keeps:
-            return
-        backoff = self.settings.negative_ack_redelivery_backoff
-        delay = self.settings.negative_ack_redelivery_delay_ms / 1000
-        if backoff is not None:
-            delay = backoff.delay_seconds(redelivery_count)
-        self.unsettled.refused(keys, delay, now)
 
     def redeliver_unacknowledged(self, due: Sequence[EntryKey] = (), *, is_wish: bool = True) -> None:
         """Have everything unacknowledged redelivered, including unread messages; ``due`` are examples.

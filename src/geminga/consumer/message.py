@@ -177,13 +177,15 @@ class UnbatchedEntry(ReceivedEntry):
 
     __slots__ = ("_parsed",)
 
+    raw: bytes
+    _parsed: Any
     count = 1
     batched = False
     starts = acks = chunk_ids = None
     ack_set = ()
 
     @property
-    def metadata(self) -> Any:  # type: ignore[override]
+    def metadata(self) -> Any:
         if self._parsed is None:
             end = HEAD_SIZE + _read_size(self.raw, HEAD_SIZE - 4)[0]
             self._parsed = pb.MessageMetadata.FromString(self.raw[HEAD_SIZE:end])

@@ -2,8 +2,8 @@
 
 A topic of unbatched messages arrives as a frame for each message. The frames of one subscription differ in
 entry and entry id only, so the bytes after the first frame are compared instead of parsed; any difference
-ends the run, and that frame is read as usual (`wire.frames`). `MessageRun.segments` finds the entries that
-need no further reading before the application takes them.
+ends the run, and that frame is read as usual (`wire.frames`). `MessageRun.payload_bytes` finds the runs
+that need no further reading before the application takes their messages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import groupby, repeat
+from itertools import repeat
 from struct import Struct
 from typing import Final
 
@@ -50,57 +50,49 @@ class MessageRun(Frame):
         self.entry_ids = entry_ids
         self.entries = entries
         self.entry = None
-        self.metadata: list[pb.MessageMetadata | None] | None = None
-        """Metadata of the plain entries, as far as `segments` had to parse them."""
+        self.metadata: list[pb.MessageMetadata] | None = None
+        """Metadata of the entries, if `payload_bytes` had to parse them."""
 
     @property
     def consumer_id(self) -> int:
         return self.first.consumer_id
 
-    def frames(self, start: int = 0, stop: int | None = None) -> Iterator[MessageFrame]:
-        """Yield the frames from ``start`` on and before ``stop``, one by one."""
+    def frames(self) -> Iterator[MessageFrame]:
+        """Yield the frames one by one."""
         first = self.first
-        for entry_id, entry in zip(self.entry_ids[start:stop], self.entries[start:stop], strict=True):
+        for entry_id, entry in zip(self.entry_ids, self.entries, strict=True):
             yield MessageFrame(
                 first.consumer_id, first.ledger_id, entry_id, first.partition, first.redelivery_count, (),
                 first.consumer_epoch, entry,
             )  # fmt: skip
 
-    def segments(self) -> list[tuple[int, int, int]]:
-        """Return ``(start, stop, payload_bytes)`` of consecutive plain entries, and of the others with -1.
+    def payload_bytes(self) -> int:
+        """Return the size of all payloads, or -1 unless all entries are plain.
 
         A plain entry is an unbatched message with a correct checksum, and metadata that protobuf accepts. It
         is neither compressed nor encrypted, nor a chunk or a marker.
         """
         entries = self.entries
         lengths = list(map(len, entries))
-        is_checked = False
-        if min(lengths) >= HEAD_SIZE:
-            heads = list(map(_ENTRY_HEAD.unpack_from, entries))
-            sizes = [size for _, _, size in heads]
-            if max(lengths) < _VIEWED_BYTES_MIN:
-                checksums = [crc32c(entry[_CRC_START:]) for entry in entries]
-            else:
-                checksums = [crc32c(memoryview(entry)[_CRC_START:]) for entry in entries]
-            is_checked = heads == list(zip(repeat(MAGIC_CHECKSUM), checksums, sizes))
-            encoded = [
-                entry[HEAD_SIZE : HEAD_SIZE + size] for entry, size in zip(entries, sizes, strict=True)
-            ]
-            if is_checked and list(map(len, encoded)) == sizes and self._read_plain(encoded):
-                return [(0, len(entries), sum(lengths) - sum(sizes) - HEAD_SIZE * len(entries))]
-        self.metadata = metadata = [_plain_metadata(entry, is_checked) for entry in entries]
-        found, start = [], 0
-        for is_plain, group in groupby(metadata, bool):
-            stop = start + len(list(group))
-            payload_bytes = sum(map(_payload_size, entries[start:stop])) if is_plain else -1
-            found.append((start, stop, payload_bytes))
-            start = stop
-        return found
+        if min(lengths) < HEAD_SIZE:
+            return -1
+        heads = list(map(_ENTRY_HEAD.unpack_from, entries))
+        sizes: list[int] = [size for _, _, size in heads]
+        if max(lengths) < _VIEWED_BYTES_MIN:
+            checksums = [crc32c(entry[_CRC_START:]) for entry in entries]
+        else:
+            checksums = [crc32c(memoryview(entry)[_CRC_START:]) for entry in entries]
+        if heads != list(zip(repeat(MAGIC_CHECKSUM), checksums, sizes)):
+            return -1
+        encoded = [entry[HEAD_SIZE : HEAD_SIZE + size] for entry, size in zip(entries, sizes, strict=True)]
+        if list(map(len, encoded)) != sizes or not self._read_plain(encoded):
+            return -1
+        return sum(lengths) - sum(sizes) - HEAD_SIZE * len(entries)
 
     def _read_plain(self, encoded: list[bytes]) -> bool:
         """Read all metadata together; return False unless all are plain."""
         joined, size = b"".join(encoded), len(encoded[0])
-        pattern = _pattern_of(encoded[0]) if len(joined) == size * len(encoded) else None
+        pattern = _pattern_of(encoded[0])
         # The pattern has the length of the first one's, so that each repetition is one entry's metadata.
         if pattern is not None and pattern.fullmatch(joined) and all(len(each) == size for each in encoded):
             return True
@@ -111,40 +103,11 @@ class MessageRun(Frame):
             return False
         if any(map(merged.HasField, _UNUSUAL_FIELDS)) or merged.encryption_keys:
             return False
-        self.metadata = list(metadata)
+        self.metadata = metadata
         return all(map(pb.MessageMetadata.IsInitialized, metadata))
 
 
 _UNUSUAL_FIELDS: Final = ("num_messages_in_batch", "marker_type", "compression", "num_chunks_from_msg")
-
-
-def _payload_size(entry: bytes) -> int:
-    return len(entry) - HEAD_SIZE - int(_ENTRY_HEAD.unpack_from(entry)[2])
-
-
-def _plain_metadata(entry: bytes, is_checked: bool) -> pb.MessageMetadata | None:
-    """Return the metadata of a plain entry, None for any other; ``is_checked``: the checksum is right."""
-    if len(entry) < HEAD_SIZE:
-        return None
-    magic, checksum, size = _ENTRY_HEAD.unpack_from(entry)
-    if len(entry) < HEAD_SIZE + size or not (
-        is_checked or (magic == MAGIC_CHECKSUM and crc32c(memoryview(entry)[_CRC_START:]) == checksum)
-    ):
-        return None
-    try:
-        metadata = pb.MessageMetadata.FromString(entry[HEAD_SIZE : HEAD_SIZE + size])
-    except DecodeError:
-        return None
-    if (
-        not metadata.IsInitialized()
-        or metadata.HasField("num_messages_in_batch")
-        or metadata.HasField("marker_type")
-        or metadata.compression
-        or metadata.num_chunks_from_msg > 1
-        or metadata.encryption_keys
-    ):
-        return None
-    return metadata
 
 
 def _pattern_of(first: bytes) -> re.Pattern[bytes] | None:
