@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from geminga.errors import CorruptPayload, ProtocolError
 from geminga.wire.client_frames import ClientFrameDecoder
-from geminga.wire.frames import Frame, FrameDecoder, encode_message
-from geminga.wire.message_runs import RUN_ENTRY_BYTES_MAX, MessageRun
+from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, FrameDecoder, encode_message
+from geminga.wire.message_runs import MessageRun
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -217,8 +217,8 @@ def test_a_damaged_or_unusual_entry_is_not_plain(damaged: bytes) -> None:
     assert run_of([plain(), damaged, plain()]).payload_bytes() == -1
 
 
-def test_large_entries_are_no_run() -> None:
-    large = plain(payload=b"x" * RUN_ENTRY_BYTES_MAX)
-    frames = ClientFrameDecoder().feed(b"".join(frame_of(large, number) for number in range(3)))
-    assert not any(isinstance(frame, MessageRun) for frame in frames)
-    assert len(singly(frames)) == 3
+def test_large_entries_are_views_of_the_read_buffer() -> None:
+    sizes = [10, ENTRY_COPY_BYTES_MAX, 1, 3 * ENTRY_COPY_BYTES_MAX]
+    run = run_of([plain(payload=b"x" * size) for size in sizes])
+    assert [type(entry) for entry in run.entries] == [bytes, memoryview, bytes, memoryview]
+    assert run.payload_bytes() == sum(sizes)

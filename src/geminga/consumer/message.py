@@ -173,28 +173,24 @@ class ReceivedEntry:
 
 
 class UnbatchedEntry(ReceivedEntry):
-    """Entry of a `ReceivedRun`, a single message. Metadata and payload are read from ``raw`` on access."""
+    """Entry of a `ReceivedRun`, a single message. Its metadata are parsed on access."""
 
-    __slots__ = ("_parsed",)
+    __slots__ = ("_encoded", "_parsed")
 
-    raw: bytes
+    body: bytes
+    _encoded: bytes
     _parsed: Any
+
     count = 1
     batched = False
-    starts = acks = chunk_ids = None
+    raw = starts = acks = chunk_ids = None
     ack_set = ()
 
     @property
     def metadata(self) -> Any:
         if self._parsed is None:
-            end = HEAD_SIZE + _read_size(self.raw, HEAD_SIZE - 4)[0]
-            self._parsed = pb.MessageMetadata.FromString(self.raw[HEAD_SIZE:end])
+            self._parsed = pb.MessageMetadata.FromString(self._encoded)
         return self._parsed
-
-    @property
-    def body(self) -> bytes:  # type: ignore[override]
-        raw = self.raw
-        return raw[HEAD_SIZE + _read_size(raw, HEAD_SIZE - 4)[0] :]
 
 
 _new_entry = UnbatchedEntry.__new__
@@ -206,7 +202,10 @@ class ReceivedRun:
     ``releases``: see `ReceivedEntry`, by the index in the run.
     """
 
-    __slots__ = ("_entries", "_entry_ids", "_metadata", "ledger_id", "origin", "redelivery_count", "releases")
+    __slots__ = (
+        "_encoded", "_entries", "_entry_ids", "_metadata", "ledger_id", "origin", "redelivery_count",
+        "releases",
+    )  # fmt: skip
 
     def __init__(self, origin: ConsumerOrigin, run: MessageRun) -> None:
         self.origin = origin
@@ -216,6 +215,7 @@ class ReceivedRun:
         self._entry_ids = run.entry_ids
         self._entries = run.entries
         self._metadata = run.metadata
+        self._encoded = run.encoded_metadata
 
     def entry_at(self, index: int) -> UnbatchedEntry:
         """Return the entry at ``index``, which takes over its permits."""
@@ -223,10 +223,11 @@ class ReceivedRun:
         entry.origin = self.origin
         entry.ledger_id = self.ledger_id
         entry.entry_id = self._entry_ids[index]
-        entry.raw = self._entries[index]
+        entry._encoded = encoded = self._encoded[index]
+        entry.body = bytes(self._entries[index][HEAD_SIZE + len(encoded) :])
+        entry._parsed = None if self._metadata is None else self._metadata[index]
         entry.redelivery_count = self.redelivery_count
         entry.releases = None
-        entry._parsed = None if self._metadata is None else self._metadata[index]
         if self.releases and index in self.releases:
             entry.releases = {-1: self.releases.pop(index)}
         return entry
@@ -311,7 +312,7 @@ class Message(Generic[T_co]):
         assert body is not None
         starts = entry.starts
         if starts is None:
-            return body if body.__class__ is bytes else bytes(body)
+            return bytes(body)
         index = self._index
         start = starts[index]
         return bytes(body[start + 4 + _read_size(body, start)[0] : starts[index + 1]])

@@ -17,22 +17,18 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from geminga.wire.checksum import crc32c
-from geminga.wire.frames import Frame, MessageFrame
+from geminga.wire.checksum import Buffer, crc32c
+from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, MessageFrame
 from geminga.wire.metadata import MAGIC_CHECKSUM
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.varint import read_varint, varint, varints
 
-RUN_ENTRY_BYTES_MAX: Final = 16_384
-"""Size of the largest entry in a run: each is copied out of the read buffer."""
 _BODY_START: Final = 12
 """Start of the body: after two sizes, the command's type, and the body's tag and size."""
 _ENTRY_HEAD: Final = Struct(">HII")
 """Magic number, checksum, and size of the metadata."""
 HEAD_SIZE: Final = _ENTRY_HEAD.size
 _CRC_START: Final = 6
-_VIEWED_BYTES_MIN: Final = 2048
-"""Entries from this size on are not copied for their checksum: a view costs less."""
 
 
 class MessageRun(Frame):
@@ -41,15 +37,17 @@ class MessageRun(Frame):
     The fields are those of `MessageFrame`; ``entry_ids`` and ``entries`` are columns.
     """
 
-    __slots__ = ("entries", "entry_ids", "first", "metadata")
+    __slots__ = ("encoded_metadata", "entries", "entry_ids", "first", "metadata")
 
     type = MessageFrame.type
 
-    def __init__(self, first: MessageFrame, entry_ids: list[int], entries: list[bytes]) -> None:
+    def __init__(self, first: MessageFrame, entry_ids: list[int], entries: list[Buffer]) -> None:
         self.first = first
         self.entry_ids = entry_ids
         self.entries = entries
         self.entry = None
+        self.encoded_metadata: list[bytes] = []
+        """Set by `payload_bytes`."""
         self.metadata: list[pb.MessageMetadata] | None = None
         """Metadata of the entries, if `payload_bytes` had to parse them."""
 
@@ -78,15 +76,15 @@ class MessageRun(Frame):
             return -1
         heads = list(map(_ENTRY_HEAD.unpack_from, entries))
         sizes: list[int] = [size for _, _, size in heads]
-        if max(lengths) < _VIEWED_BYTES_MIN:
-            checksums = [crc32c(entry[_CRC_START:]) for entry in entries]
-        else:
-            checksums = [crc32c(memoryview(entry)[_CRC_START:]) for entry in entries]
+        views = entries if max(lengths) <= ENTRY_COPY_BYTES_MAX else list(map(memoryview, entries))
+        checksums = [crc32c(entry[_CRC_START:]) for entry in views]
         if heads != list(zip(repeat(MAGIC_CHECKSUM), checksums, sizes)):
             return -1
-        encoded = [entry[HEAD_SIZE : HEAD_SIZE + size] for entry, size in zip(entries, sizes, strict=True)]
+        ends = [HEAD_SIZE + size for size in sizes]
+        encoded = [bytes(entry[HEAD_SIZE:end]) for entry, end in zip(views, ends, strict=True)]
         if list(map(len, encoded)) != sizes or not self._read_plain(encoded):
             return -1
+        self.encoded_metadata = encoded
         return sum(lengths) - sum(sizes) - HEAD_SIZE * len(entries)
 
     def _read_plain(self, encoded: list[bytes]) -> bool:
@@ -163,7 +161,7 @@ def read_message_run(
     command_end = frame_end - len(first.entry)
     if data[frame_end + 4 : frame_end + _BODY_START] != data[start + 4 : start + _BODY_START]:
         return None, frame_end
-    if type(first) is not MessageFrame or len(first.entry) > RUN_ENTRY_BYTES_MAX:
+    if type(first) is not MessageFrame:
         return None, frame_end
     consumer, ledger, number = varint(first.consumer_id), varint(first.ledger_id), varint(first.entry_id)
     body = start + _BODY_START
@@ -175,8 +173,9 @@ def read_message_run(
     head, tail = data[start + 4 : number_start], data[body + len(known) : command_end]
     shape = _shape(len(head), len(number), len(tail))
     unpack, size = shape.unpack_from, shape.size
-    least, total_max = size - 4, min(frame_size_max - 4, size - 4 + RUN_ENTRY_BYTES_MAX)
-    entries: list[bytes] = [bytes(first.entry)]
+    least, copied_max = size - 4, size - 4 + ENTRY_COPY_BYTES_MAX
+    entries: list[Buffer] = [first.entry]
+    view = memoryview(data)
     numbers: list[bytes] = []
     add_entry, add_number = entries.append, numbers.append
     at, end = frame_end, len(data)
@@ -185,11 +184,11 @@ def read_message_run(
         total, found, number, behind = unpack(data, at)
         next_at = at + 4 + total
         if (
-            found != head or behind != tail or next_at > end or not least <= total <= total_max
+            found != head or behind != tail or next_at > end or not least <= total <= frame_size_max - 4
             or count_max <= 0
         ):  # fmt: skip
             break
-        add_entry(data[at + size : next_at])
+        add_entry((data if total <= copied_max else view)[at + size : next_at])
         add_number(number)
         at = next_at
         count_max -= 1
