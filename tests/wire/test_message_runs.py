@@ -20,7 +20,7 @@ TIME = 1_700_000_000_000
 
 METADATA = st.fixed_dictionaries(
     {
-        "producer_name": st.sampled_from(["p-1", "p-2", ""]),
+        "producer_name": st.sampled_from(["p-1", "p-2", "", "n" * 127, "n" * 127 + "\x10"]),
         "sequence_id": st.sampled_from([0, 1, 127, 128, 20_000, 1 << 40]),
         "publish_time": st.sampled_from([TIME, TIME + 1, 0, 300]),
     },
@@ -215,6 +215,13 @@ def test_metadata_that_are_cut_across_entries_are_not_plain(size: int) -> None:
 )
 def test_a_damaged_or_unusual_entry_is_not_plain(damaged: bytes) -> None:
     assert run_of([plain(), damaged, plain()]).payload_bytes() == -1
+
+
+def test_entry_ids_beyond_the_signed_range_are_read_as_without_runs() -> None:
+    last = (1 << 63) - 2
+    heads = [frame_of(plain(), entry_id) for entry_id in (last, last + 1, last + 2, last + 3)]
+    data = b"".join(heads)
+    assert singly(ClientFrameDecoder().feed(data)) == singly(FrameDecoder().feed(data))
 
 
 def test_large_entries_are_views_of_the_read_buffer() -> None:

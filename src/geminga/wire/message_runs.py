@@ -129,7 +129,9 @@ def _compiled(
 ) -> re.Pattern[bytes] | None:
     """Return a pattern of metadata that hold ``name``, the encoded producer's name, a sequence id, a publish
     time, and perhaps the uncompressed size and a schema version; all of these sizes."""
-    if name[:1] != b"\x0a" or version_size not in (0, 11):
+    if name[:1] != b"\x0a" or name[1] > 127 or max(sequence_size, bytes_size) > 9:
+        return None
+    if version_size not in (0, 11):
         return None
 
     def number(size: int) -> bytes:
@@ -201,7 +203,7 @@ def read_message_run(
 
 def _entry_ids(first: int, numbers: list[bytes]) -> list[int]:
     """Return the entry ids up to the first bytes that are no number; most often they are consecutive."""
-    if numbers == varints(first + 1, len(numbers)):
+    if first + len(numbers) < 1 << 63 and numbers == varints(first + 1, len(numbers)):
         return list(range(first, first + len(numbers) + 1))
     ids = [first]
     for number in numbers:
