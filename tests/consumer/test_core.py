@@ -75,8 +75,8 @@ def test_reconnect_clears_the_queue_and_grants_permits_again(subscribed: Make, m
     first = consumer.queue.take()
     consumer.core.acknowledge_messages([first], consumer.now)
     consumer.core.disconnected(consumer.now)
-    assert len(consumer.queue) == 0
     subscribe, flow = consumer.attach()
+    assert len(consumer.queue) == 0
     assert not subscribe.subscribe.HasField("start_message_id")
     assert flow.flow.messagePermits == 4
     # The broker knows nothing of the acknowledged part of a batch, and may redeliver it.
@@ -86,6 +86,36 @@ def test_reconnect_clears_the_queue_and_grants_permits_again(subscribed: Make, m
     make.sent(consumer.core)
     consumer.core.acknowledge_messages(again, consumer.now)
     assert [c.ack.message_id[0].entryId for c in consumer.advance(0.1)] == [0]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_queued_messages_are_received_without_a_connection_and_only_unacknowledged_ones_again(
+    subscribed: Make, make: SimpleNamespace, durable: bool
+) -> None:
+    first = {} if durable else {"durable": False, "start_message_id": MessageId.earliest}
+    consumer = subscribed(**first)
+    for number in range(5):
+        consumer.receive(make.single(b"%d" % number), number)
+    consumer.core.disconnected(consumer.now)
+    taken = [consumer.queue.take() for _ in range(3)]
+    assert data(taken) == [b"0", b"1", b"2"]
+    consumer.core.acknowledge_messages(taken[:2], consumer.now)
+    subscribe, *sent = consumer.attach()
+    assert [c.type for c in sent] == [pb.BaseCommand.ACK, pb.BaseCommand.FLOW]
+    assert [each.entryId for each in sent[0].ack.message_id] == [0, 1]
+    assert len(consumer.queue) == 0
+    if not durable:
+        assert subscribe.subscribe.start_message_id.entryId == 3
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared, ConsumerType.Failover])
+def test_queued_messages_that_another_consumer_may_have_are_not_received_without_a_connection(
+    subscribed: Make, make: SimpleNamespace, kind: ConsumerType
+) -> None:
+    consumer = subscribed(consumer_type=kind)
+    consumer.receive(make.single(b"a"), 0)
+    consumer.core.disconnected(consumer.now)
+    assert consumer.queue.take() is None
 
 
 @pytest.mark.parametrize("durable", [True, False])

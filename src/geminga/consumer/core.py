@@ -126,6 +126,7 @@ class ConsumerCore(Settlement):
     def subscribe(self, request_id: int) -> pb.BaseCommand:
         """Return the SUBSCRIBE command for a new connection."""
         self.state = next_state(self.state, ConsumerInput.ATTACH)
+        self._end_connection()
         first_time, self._first_subscribe = self._first_subscribe, False
         return commands.subscribe(
             self.settings, topic=self.topic, subscription=self.subscription, consumer_id=self.consumer_id,
@@ -149,15 +150,24 @@ class ConsumerCore(Settlement):
         self.state = next_state(self.state, ConsumerInput.REFUSED)
 
     def disconnected(self, now: float) -> None:
-        """Handle a lost connection or a closed consumer: unread messages will be redelivered."""
+        """Handle a lost connection or a closed consumer. The only consumer may receive its unread messages
+        until it is connected again: the broker gets their acknowledgements before it redelivers the others.
+        Those of a shared subscription may already be at another consumer."""
         self.state = next_state(self.state, ConsumerInput.DETACHED)
         self.new_request_id = None
         self.output.clear()
         self._aside.clear()
-        self._place.detach(self._take_back())
         self.opener.chunks.clear()
         self.unsettled.clear()
         self.acks.disconnected(now)
+        if self.settings.consumer_type is not ConsumerType.Exclusive:
+            self._end_connection()
+
+    def _end_connection(self) -> None:
+        """Remove what is left of the last connection: it will be redelivered."""
+        self._place.detach(self._take_back())
+        self.unsettled.clear()
+        self.acks.reopen_batches()
 
     def cluster_changed(self, cluster: int) -> None:
         """Prepare for a connection to another cluster, where message ids have no meaning.
@@ -165,6 +175,7 @@ class ConsumerCore(Settlement):
         Messages received before are not acknowledged there, since their ids name other messages; pending
         acknowledgements are dropped. A start that was an id of the old cluster is replaced by the start in
         the settings."""
+        self._end_connection()
         tokens = self.acks.forget()
         if tokens:
             self.events.append(AcksSettled(tokens))
@@ -180,6 +191,7 @@ class ConsumerCore(Settlement):
     def failed(self, error: Exception) -> None:
         """Handle the last failed attempt to connect."""
         self.state = next_state(self.state, ConsumerInput.FAILED)
+        self._end_connection()
         self.error = error
 
     def _take_back(self) -> tuple[ReceivedEntry, int] | None:
