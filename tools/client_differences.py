@@ -254,7 +254,7 @@ BEHAVIOUR = (
         "messages in the receive queue while there is no connection",
         "received, and again after the reconnect, also if they were acknowledged",
         "Exclusive consumers and readers receive them; after the reconnect only those without "
-        "acknowledgement come again. Shared, Key_Shared and Failover consumers wait for the reconnect",
+        "acknowledgement are redelivered. Shared, Key_Shared and Failover consumers wait for the reconnect",
         "an acknowledgement is sent before the permits; of a shared subscription another consumer may have "
         "received them meanwhile",
         "tests/consumer/test_core.py::"

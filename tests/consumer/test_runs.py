@@ -91,12 +91,9 @@ def test_runs_have_the_effect_of_their_frames(
                 for frame in decoder.feed(data):
                     core.receive(frame, consumer.now, make.now_ms)
             elif step < 0.75:
-                for _ in range(int(chosen * 20)):
-                    message = queue.take()
-                    if message is not None:
-                        core.took(message._entry, (message._index,))
-                        core.taken([message], consumer.now)
-                        taken[index].append(message)
+                messages = consumer.take(int(chosen * 20))
+                core.taken(messages, consumer.now)
+                taken[index].extend(messages)
             elif step < 0.85:
                 core.acknowledge_messages(taken[index][::2], consumer.now)
             elif step < 0.88 and taken[index]:

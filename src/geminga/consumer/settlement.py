@@ -102,7 +102,7 @@ class Settlement:
     def negative_acknowledge(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Have the messages' entries redelivered after the delay."""
         cluster = self.origin.cluster
-        entries = [message._entry for message in messages if message._entry.origin.cluster == cluster]
+        entries = [e for message in messages if (e := message._entry).origin.cluster == cluster]
         for redelivery_count, run in groupby(entries, attrgetter("redelivery_count")):
             keys: list[EntryKey] = []
             for entry in run:
