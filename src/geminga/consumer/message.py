@@ -245,8 +245,10 @@ class ReceivedRun:
         return zip(repeat(self.ledger_id), self._entry_ids)
 
     def held_bytes(self, count: int) -> int:
-        """Return the share of ``count`` of its messages in the memory of the run."""
-        return sum(map(len, self._entries)) * count // len(self._entries)
+        """Return the size of the last ``count`` payloads: those that are not taken."""
+        start = len(self._entries) - count
+        encoded = self._encoded[start:]
+        return sum(map(len, self._entries[start:])) - sum(map(len, encoded)) - HEAD_SIZE * len(encoded)
 
 
 ALONE = range(-1, 0)
