@@ -9,7 +9,7 @@ that need no further reading before the application takes their messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
 from struct import Struct
@@ -76,7 +76,8 @@ class MessageRun(Frame):
             return -1
         heads = list(map(_ENTRY_HEAD.unpack_from, entries))
         sizes: list[int] = [size for _, _, size in heads]
-        views = entries if max(lengths) <= ENTRY_COPY_BYTES_MAX else list(map(memoryview, entries))
+        is_small = max(lengths) <= ENTRY_COPY_BYTES_MAX
+        views: Sequence[Buffer] = entries if is_small else [memoryview(entry) for entry in entries]
         checksums = [crc32c(entry[_CRC_START:]) for entry in views]
         if heads != list(zip(repeat(MAGIC_CHECKSUM), checksums, sizes)):
             return -1
