@@ -581,22 +581,17 @@ class ReceivedBatch:
 
     def __init__(self, policy: ConsumerBatchReceivePolicy) -> None:
         self.messages: list[Message[Any]] = []
-        self._policy = policy
+        self.full = False
+        self._count_max = policy.max_num_message if policy.max_num_message > 0 else float("inf")
+        self._bytes_max = policy.max_num_bytes if policy.max_num_bytes > 0 else float("inf")
         self._size_bytes = 0
 
     def add(self, message: Message[Any]) -> None:
         self.messages.append(message)
-        if self._policy.max_num_bytes > 0:
-            self._size_bytes += message.size_bytes()
+        self._size_bytes += message.size_bytes()
+        self.full = len(self.messages) >= self._count_max or self._size_bytes >= self._bytes_max
 
     def with_last(self, message: Message[Any] | None) -> list[Message[Any]]:
         """Return all messages and ``message``, whether it was added or not."""
         missing = message is not None and (not self.messages or self.messages[-1] is not message)
         return [*self.messages, message] if missing and message is not None else self.messages
-
-    @property
-    def full(self) -> bool:
-        policy = self._policy
-        if 0 < policy.max_num_message <= len(self.messages):
-            return True
-        return 0 < policy.max_num_bytes <= self._size_bytes
