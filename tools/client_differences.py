@@ -253,6 +253,16 @@ BEHAVIOUR = (
         "tests/schema/test_avro.py::test_a_message_is_not_read_with_a_guessed_schema",
     ),
     Behaviour(
+        "messages in the receive queue while there is no connection",
+        "received, and again after the reconnect, also if they were acknowledged",
+        "Exclusive consumers and readers receive them; after the reconnect only those without "
+        "acknowledgement are redelivered. Shared, Key_Shared and Failover consumers wait for the reconnect",
+        "an acknowledgement is sent before the permits; of a shared subscription another consumer may have "
+        "received them meanwhile",
+        "tests/consumer/test_core.py::"
+        "test_queued_messages_are_received_without_a_connection_and_only_unacknowledged_ones_again",
+    ),
+    Behaviour(
         "the client used in a forked child", "hangs", "`ForkedProcessError`: create a client in the child",
         "threads do not survive a fork", "tests/client/test_sync.py::test_calls_in_a_forked_child_raise",
     ),

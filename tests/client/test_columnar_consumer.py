@@ -15,6 +15,7 @@ import geminga.asyncio
 from geminga import CompressionType, ConsumerType, InitialPosition
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, Timeout
+from geminga.wire.message_runs import MessageRun
 
 pa = pytest.importorskip("pyarrow")
 EARLIEST = InitialPosition.Earliest
@@ -171,12 +172,13 @@ def test_a_damaged_entry_is_left_out(
     handle = next(iter(consumer._consumer.group.handles.values()))
     original = handle.consumer.receive
 
-    def damage(frame: Any, now: float, now_ms: int) -> None:
-        if frame.entry_id == 1:
-            broken = bytearray(frame.entry)
-            broken[-1] ^= 1
-            frame.entry = bytes(broken)
-        original(frame, now, now_ms)
+    def damage(received: Any, now: float, now_ms: int) -> None:
+        for frame in received.frames() if isinstance(received, MessageRun) else [received]:
+            if frame.entry_id == 1:
+                broken = bytearray(frame.entry)
+                broken[-1] ^= 1
+                frame.entry = bytes(broken)
+            original(frame, now, now_ms)
 
     monkeypatch.setattr(handle.consumer, "receive", damage)
     assert consumer_handle.MESSAGE

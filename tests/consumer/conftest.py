@@ -114,10 +114,10 @@ class Subscribed:
     def receive(self, entry: bytes, entry_id: int = 0, **fields: Any) -> None:
         self.core.receive(message_frame(entry, entry_id, **fields), self.now, NOW_MS)
 
-    def take(self) -> list[Any]:
-        """All queued messages, as an application takes them."""
-        messages = []
-        while (message := self.queue.take()) is not None:
+    def take(self, count_max: int = 1 << 30) -> list[Any]:
+        """All queued messages, or the first ``count_max``, as an application takes them."""
+        messages: list[Any] = []
+        while len(messages) < count_max and (message := self.queue.take()) is not None:
             self.core.took(message._entry, (message._index,))
             messages.append(message)
         return messages

@@ -75,8 +75,8 @@ def test_reconnect_clears_the_queue_and_grants_permits_again(subscribed: Make, m
     first = consumer.queue.take()
     consumer.core.acknowledge_messages([first], consumer.now)
     consumer.core.disconnected(consumer.now)
-    assert len(consumer.queue) == 0
     subscribe, flow = consumer.attach()
+    assert len(consumer.queue) == 0
     assert not subscribe.subscribe.HasField("start_message_id")
     assert flow.flow.messagePermits == 4
     # The broker knows nothing of the acknowledged part of a batch, and may redeliver it.
@@ -86,6 +86,36 @@ def test_reconnect_clears_the_queue_and_grants_permits_again(subscribed: Make, m
     make.sent(consumer.core)
     consumer.core.acknowledge_messages(again, consumer.now)
     assert [c.ack.message_id[0].entryId for c in consumer.advance(0.1)] == [0]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_queued_messages_are_received_without_a_connection_and_only_unacknowledged_ones_again(
+    subscribed: Make, make: SimpleNamespace, durable: bool
+) -> None:
+    first = {} if durable else {"durable": False, "start_message_id": MessageId.earliest}
+    consumer = subscribed(**first)
+    for number in range(5):
+        consumer.receive(make.single(b"%d" % number), number)
+    consumer.core.disconnected(consumer.now)
+    taken = [consumer.queue.take() for _ in range(3)]
+    assert data(taken) == [b"0", b"1", b"2"]
+    consumer.core.acknowledge_messages(taken[:2], consumer.now)
+    subscribe, *sent = consumer.attach()
+    assert [c.type for c in sent] == [pb.BaseCommand.ACK, pb.BaseCommand.FLOW]
+    assert [each.entryId for each in sent[0].ack.message_id] == [0, 1]
+    assert len(consumer.queue) == 0
+    if not durable:
+        assert subscribe.subscribe.start_message_id.entryId == 3
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared, ConsumerType.Failover])
+def test_queued_messages_that_another_consumer_may_have_are_not_received_without_a_connection(
+    subscribed: Make, make: SimpleNamespace, kind: ConsumerType
+) -> None:
+    consumer = subscribed(consumer_type=kind)
+    consumer.receive(make.single(b"a"), 0)
+    consumer.core.disconnected(consumer.now)
+    assert consumer.queue.take() is None
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -116,7 +146,7 @@ def test_nothing_crosses_over_to_another_cluster(
     core.acknowledge_entries([old[4]._entry], now)
     core.acknowledge_entry_through(old[4]._entry, now)
     core.acknowledge_indexes((5, 4), 2, [0, 1], now)
-    core.negative_acknowledge(old[1], now)
+    core.negative_acknowledge([old[1]], now)
     core.negative_acknowledge_id(old[1].message_id(), now)
     assert kinds(consumer.advance(3600)) == []
     consumer.receive(make.single(b"new"), 0)
@@ -389,7 +419,7 @@ def test_negative_acks_after_their_delay(subscribed: Make, make: SimpleNamespace
     consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=2000)
     consumer.receive(make.batch([b"a", b"b"]), 5)
     first, second = consumer.take()
-    consumer.core.negative_acknowledge(first, consumer.now)
+    consumer.core.negative_acknowledge([first], consumer.now)
     consumer.core.negative_acknowledge_id(second.message_id(), consumer.now)
     assert consumer.advance(1.9) == []
     (redeliver,) = consumer.advance(0.3)
@@ -401,7 +431,7 @@ def test_an_acknowledgement_cancels_the_negative_one(subscribed: Make, make: Sim
     consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=2000)
     consumer.receive(make.single(b"a"), 5)
     (message,) = consumer.take()
-    consumer.core.negative_acknowledge(message, consumer.now)
+    consumer.core.negative_acknowledge([message], consumer.now)
     consumer.core.acknowledge_messages([message], consumer.now)
     assert kinds(consumer.advance(5.0)) == ["ACK"]
 
@@ -410,7 +440,7 @@ def test_negative_acks_with_backoff(subscribed: Make, make: SimpleNamespace) -> 
     backoff = RedeliveryBackoff(first_seconds=1, max_seconds=100, multiplier=10)
     consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_backoff=backoff)
     consumer.receive(make.single(b"a"), 5, redelivery_count=1)
-    consumer.core.negative_acknowledge(consumer.take()[0], consumer.now)
+    consumer.core.negative_acknowledge([consumer.take()[0]], consumer.now)
     assert consumer.advance(9.9) == []
     assert kinds(consumer.advance(0.2)) == ["REDELIVER_UNACKNOWLEDGED_MESSAGES"]
 
@@ -420,7 +450,7 @@ def test_all_chunks_are_redelivered(subscribed: Make, make: SimpleNamespace) -> 
     for index in range(2):
         fields = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 4, "chunk_id": index}
         consumer.receive(make.single(b"ab", **fields), 3 + index)
-    consumer.core.negative_acknowledge(consumer.take()[0], consumer.now)
+    consumer.core.negative_acknowledge([consumer.take()[0]], consumer.now)
     (redeliver,) = consumer.advance(0.0)
     assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [3, 4]
 
@@ -429,7 +459,7 @@ def test_exclusive_redelivers_everything_in_a_new_epoch(subscribed: Make, make: 
     consumer = subscribed(negative_ack_redelivery_delay_ms=1000, receiver_queue_size=4)
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number, consumer_epoch=0)
-    consumer.core.negative_acknowledge(consumer.queue.take(), consumer.now)
+    consumer.core.negative_acknowledge([consumer.queue.take()], consumer.now)
     redeliver, flow = consumer.advance(2.0)
     body = redeliver.redeliverUnacknowledgedMessages
     assert (list(body.message_ids), body.consumer_epoch) == ([], 1)
@@ -517,7 +547,7 @@ def test_many_ids_are_redelivered_in_several_commands(subscribed: Make, make: Si
     for number in range(2500):
         consumer.receive(make.single(b"x"), number)
     for message in consumer.take():
-        consumer.core.negative_acknowledge(message, consumer.now)
+        consumer.core.negative_acknowledge([message], consumer.now)
     commands = [c for c in consumer.advance(2.0) if c.type == B.REDELIVER_UNACKNOWLEDGED_MESSAGES]
     assert [len(c.redeliverUnacknowledgedMessages.message_ids) for c in commands] == [1000, 1000, 500]
 
@@ -798,7 +828,7 @@ def test_redelivery_takes_what_waits_of_the_entry_out_and_its_permits_back(
     make.sent(consumer.core)
     first = consumer.queue.take()
     assert first is not None
-    consumer.core.negative_acknowledge(first, consumer.now)
+    consumer.core.negative_acknowledge([first], consumer.now)
     assert kinds(consumer.advance(2.0)) == ["REDELIVER_UNACKNOWLEDGED_MESSAGES", "FLOW"]
     assert data(consumer.take()) == [b"d", b"e", b"f"]
     flow = consumer.core.flow
@@ -931,7 +961,7 @@ def test_a_refusal_in_a_drain_takes_nothing_from_others(
     first = consumer.queue.take()
     second = consumer.queue.take()
     consumer.core.begin_drain()
-    consumer.core.negative_acknowledge(first, consumer.now)
+    consumer.core.negative_acknowledge([first], consumer.now)
     make.sent(consumer.core)
     redelivered = [
         command

@@ -7,7 +7,7 @@ from geminga.consumer.negative_acks import NegativeAcks
 
 def test_due_after_the_delay_and_not_before() -> None:
     acks = NegativeAcks()
-    acks.add((1, 2), 60.0, now=10.0)
+    acks.add([(1, 2)], 60.0, now=10.0)
     deadline = acks.next_deadline()
     assert deadline < float("inf")
     assert 70.0 <= deadline <= 70.1
@@ -20,7 +20,7 @@ def test_due_after_the_delay_and_not_before() -> None:
 def test_a_burst_leaves_together() -> None:
     acks = NegativeAcks()
     for number in range(100):
-        acks.add((1, number), 1.0, now=5.0 + number * 0.0005)
+        acks.add([(1, number)], 1.0, now=5.0 + number * 0.0005)
     first = acks.next_deadline()
     assert first is not None
     assert len(acks.take_due(first + 0.11)) == 100
@@ -28,20 +28,20 @@ def test_a_burst_leaves_together() -> None:
 
 def test_the_earlier_time_counts() -> None:
     acks = NegativeAcks()
-    acks.add((1, 1), 10.0, now=0.0)
-    acks.add((1, 1), 1.0, now=0.0)
-    acks.add((1, 1), 30.0, now=0.0)
+    acks.add([(1, 1)], 10.0, now=0.0)
+    acks.add([(1, 1)], 1.0, now=0.0)
+    acks.add([(1, 1)], 30.0, now=0.0)
     assert acks.take_due(1.2) == [(1, 1)]
     assert acks.take_due(100.0) == []
 
 
 def test_cancel_and_clear() -> None:
     acks = NegativeAcks()
-    acks.add((1, 1), 1.0, now=0.0)
-    acks.add((1, 2), 1.0, now=0.0)
+    acks.add([(1, 1)], 1.0, now=0.0)
+    acks.add([(1, 2)], 1.0, now=0.0)
     acks.cancel((1, 1))
     assert acks.take_due(2.0) == [(1, 2)]
-    acks.add((1, 3), 1.0, now=0.0)
+    acks.add([(1, 3)], 1.0, now=0.0)
     acks.clear()
     assert acks.next_deadline() == float("inf")
 
@@ -49,13 +49,13 @@ def test_cancel_and_clear() -> None:
 @pytest.mark.parametrize("now", [0.0, 1234.5678])
 def test_no_delay_is_due_at_once(now: float) -> None:
     acks = NegativeAcks()
-    acks.add((1, 1), 0.0, now)
+    acks.add([(1, 1)], 0.0, now)
     assert acks.take_due(now) == [(1, 1)]
 
 
 def test_order_of_time() -> None:
     acks = NegativeAcks()
-    acks.add((1, 9), 3.0, now=0.0)
-    acks.add((1, 1), 5.0, now=0.0)
-    acks.add((1, 5), 1.0, now=0.0)
+    acks.add([(1, 9)], 3.0, now=0.0)
+    acks.add([(1, 1)], 5.0, now=0.0)
+    acks.add([(1, 5)], 1.0, now=0.0)
     assert acks.take_due(10.0) == [(1, 5), (1, 9), (1, 1)]

@@ -95,7 +95,7 @@ def test_a_refused_message_and_what_came_after_it(subscribed: Make, make: Simple
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number)
     first, *others = consumer.take()
-    consumer.core.negative_acknowledge(first, consumer.now)
+    consumer.core.negative_acknowledge([first], consumer.now)
     consumer.core.acknowledge_messages(others, consumer.now)
     assert asked(consumer.advance(1.0)) == [1]
     consumer.receive(make.single(b"3"), 3, consumer_epoch=1)
@@ -181,7 +181,7 @@ def test_a_message_that_fails_repeatedly_does_not_block_others(
         for message in consumer.take():
             got.append(message.data())
             if message.data() == b"0":
-                consumer.core.negative_acknowledge(message, consumer.now)
+                consumer.core.negative_acknowledge([message], consumer.now)
             else:
                 consumer.core.acknowledge_messages([message], consumer.now)
         broker.listen()

@@ -259,7 +259,7 @@ class World:
     def refuse(self) -> None:
         if self.held:
             message = self.held.pop(self.random.randrange(len(self.held)))
-            self.core.negative_acknowledge(message, self.now)
+            self.core.negative_acknowledge([message], self.now)
 
     def wait(self) -> None:
         self.now += self.random.choice([0.01, 0.1, 1.0])

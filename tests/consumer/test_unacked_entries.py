@@ -29,7 +29,7 @@ def test_messages_are_in_hand_until_they_are_acknowledged_or_refused(
     first, second, third, *singles = consumer.take()
     consumer.core.acknowledge_messages([first, singles[0]], consumer.now)
     assert in_hand(consumer) == 4
-    consumer.core.negative_acknowledge(singles[1], consumer.now)
+    consumer.core.negative_acknowledge([singles[1]], consumer.now)
     consumer.core.acknowledge_id(singles[2].message_id(), consumer.now)
     assert in_hand(consumer) == 2
     consumer.core.acknowledge_messages([second, third], consumer.now)

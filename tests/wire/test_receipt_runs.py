@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.wire import receipt_runs
+from geminga.wire.client_frames import ClientFrameDecoder
 from geminga.wire.frames import Frame, FrameDecoder, ReceiptFrame, encode_command, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.receipt_runs import ReceiptRun, ReceiptRunDecoder
+from geminga.wire.receipt_runs import ReceiptRun
 from geminga.wire.varint import varints
 
 PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
@@ -43,7 +44,7 @@ def singly(frames: list[Frame]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("entry", [0, 100, 16_380, 1 << 30])
 def test_receipts_that_follow_each_other_are_a_run(first: int, entry: int, highest: int | None) -> None:
     data = b"".join(receipt(first + n, entry + n, highest=highest) for n in range(100))
-    frames = ReceiptRunDecoder().feed(data)
+    frames = ClientFrameDecoder().feed(data)
     assert singly(frames) == singly(FrameDecoder().feed(data))
     assert len(frames) <= 3  # a frame's own bytes change where one of its numbers becomes longer
 
@@ -61,7 +62,7 @@ def test_any_difference_ends_a_run() -> None:
     ]
     for other in others:
         data = b"".join([receipt(10, 10), receipt(11, 11), other, receipt(12, 12), receipt(13, 13)])
-        frames = ReceiptRunDecoder().feed(data)
+        frames = ClientFrameDecoder().feed(data)
         assert singly(frames) == singly(FrameDecoder().feed(data))
         assert isinstance(frames[0], ReceiptRun)
         assert frames[0].count == 2
@@ -69,7 +70,7 @@ def test_any_difference_ends_a_run() -> None:
 
 def test_receipts_of_duplicates_are_no_run() -> None:
     data = b"".join(encode_send_receipt(1, 12 + n, None, -1, -1) for n in range(5))
-    assert not any(isinstance(frame, ReceiptRun) for frame in ReceiptRunDecoder().feed(data))
+    assert not any(isinstance(frame, ReceiptRun) for frame in ClientFrameDecoder().feed(data))
 
 
 @given(
@@ -88,7 +89,7 @@ def test_any_stream_says_the_same(steps: list[tuple[int, int, int, int | None]],
         entry_id += entry_step
         pieces.append(receipt(sequence_id, entry_id, producer_id=producer_id, highest=highest))
     data = b"".join(pieces)
-    decoder, plain = ReceiptRunDecoder(), FrameDecoder()
+    decoder, plain = ClientFrameDecoder(), FrameDecoder()
     found: list[Frame] = []
     for start in range(0, len(data), cut * 7):
         found += decoder.feed(data[start : start + cut * 7])
@@ -97,7 +98,7 @@ def test_any_stream_says_the_same(steps: list[tuple[int, int, int, int | None]],
 
 def test_the_receipts_of_a_run_count_as_frames() -> None:
     data = b"".join(receipt(n, n) for n in range(10))
-    decoder = ReceiptRunDecoder()
+    decoder = ClientFrameDecoder()
     counts = []
     frames = decoder.feed(data, 4)
     while frames:
@@ -116,6 +117,6 @@ def test_receipts_without_runs_cost_in_proportion_to_their_number(monkeypatch: p
     monkeypatch.setattr(receipt_runs, "varints", counted)
     count = 10_000
     batches = b"".join(receipt(20_000 + n, 20_000 + n) for n in range(0, 10 * count, 10))
-    frames = ReceiptRunDecoder().feed(batches, count)
+    frames = ClientFrameDecoder().feed(batches, count)
     assert len(frames) == count
     assert sum(compared) <= 16 * count

@@ -55,6 +55,7 @@ class Acknowledging:
         self._delay_seconds = settings.ack_grouping_time_ms / 1000
         if settings.ack_timeout_seconds:
             self._delay_seconds = max(self._delay_seconds, TAKEN_GROUPING_SECONDS)
+        self._tracks_taken = settings.ack_timeout_seconds > 0
         self.said = 0
         """Acknowledgements by the application, negative ones included."""
         self._timer: asyncio.TimerHandle | None = None
@@ -95,21 +96,8 @@ class Acknowledging:
             self._timer = None
         now = self._context.now()
         items = self.inbox.take()
-        notes = [item for item in items if type(item) is TakenByApplication or type(item) is ReturnedToQueue]
-        if notes:
-            # A message's notes precede its acknowledgement, so all notes may be processed first. They keep
-            # their order: a message that was put back may have been taken again.
-            for kind, run in groupby(notes, type):
-                for handle, messages in self._group.by_handle([note.message for note in run]):
-                    if kind is TakenByApplication:
-                        self._core(handle).taken(messages, now)
-                    else:
-                        self._core(handle).put_back(messages)
-            items = [
-                item
-                for item in items
-                if type(item) is not TakenByApplication and type(item) is not ReturnedToQueue
-            ]
+        if self._tracks_taken:
+            items = self._note_taken(items, now)
         self.said += len(items)
         if set(map(type, items)) == {Message}:
             self._acknowledge_run(items, now)  # type: ignore[arg-type]
@@ -121,23 +109,37 @@ class Acknowledging:
                 handle.consumer.flush_acks()
             handle.flush()
 
+    def _note_taken(self, items: list[Item], now: float) -> list[Item]:
+        """Pass the notes about taken messages to the cores; return the other items.
+
+        A message's notes precede its acknowledgement, so all notes may be processed first. They keep their
+        order: a message that was put back may have been taken again."""
+        notes = [item for item in items if isinstance(item, (TakenByApplication, ReturnedToQueue))]
+        for kind, run in groupby(notes, type):
+            for handle, messages in self._group.by_handle([note.message for note in run]):
+                if kind is TakenByApplication:
+                    self._core(handle).taken(messages, now)
+                else:
+                    self._core(handle).put_back(messages)
+        return [item for item in items if not isinstance(item, (TakenByApplication, ReturnedToQueue))]
+
     def _process_mixed(self, items: list[Item], now: float) -> None:
-        run: list[Message[Any]] = []
-        for item in items:
-            if type(item) is Message:
-                run.append(item)
+        for kind, run in groupby(items, _kind_of_run):
+            if kind is Message:
+                self._acknowledge_run(list(run), now)  # type: ignore[arg-type]
                 continue
-            if run:
-                self._acknowledge_run(run, now)
-                run = []
-            try:
-                self._process(item, now)
-            except PulsarException as error:
-                logger.warning("an acknowledgement is dropped: %s", error)
-            except Exception:  # the items after it are processed all the same
-                logger.exception("an acknowledgement is dropped: %r", item)
-        if run:
-            self._acknowledge_run(run, now)
+            if kind is NegativelyAcknowledged:
+                refused = [item.message for item in run]  # type: ignore[union-attr]
+                for handle, messages in self._group.by_handle(refused):  # type: ignore[arg-type]
+                    self._core(handle).negative_acknowledge(messages, now)
+                continue
+            for item in run:
+                try:
+                    self._process(item, now)
+                except PulsarException as error:
+                    logger.warning("an acknowledgement is dropped: %s", error)
+                except Exception:  # the items after it are processed all the same
+                    logger.exception("an acknowledgement is dropped: %r", item)
 
     def _acknowledge_run(self, messages: list[Message[Any]], now: float) -> None:
         for handle, run in self._group.by_handle(messages):
@@ -151,8 +153,9 @@ class Acknowledging:
         elif isinstance(item, ReadThrough):
             for message in list(item.newest.values()):
                 self._through(message, now)
-        elif isinstance(item, NegativelyAcknowledged):
-            self._refuse(item.message, now)
+        elif isinstance(item, NegativelyAcknowledged) and isinstance(item.message, MessageId):
+            handle = self._group.handle_of(item.message)
+            self._core(handle).negative_acknowledge_id(item.message, now)
         elif isinstance(item, ReceiptsWanted):
             self._await_receipts(item.token, now)
 
@@ -166,12 +169,6 @@ class Acknowledging:
             self._core(self._group.handle_of_message(through)).acknowledge_through(through, now)
         else:
             self._core(self._group.handle_of(through)).acknowledge_id_through(through, now)
-
-    def _refuse(self, refused: Acknowledgeable, now: float) -> None:
-        if isinstance(refused, Message):
-            self._core(self._group.handle_of_message(refused)).negative_acknowledge(refused, now)
-        else:
-            self._core(self._group.handle_of(refused)).negative_acknowledge_id(refused, now)
 
     # --- receipts --------------------------------------------------------------------------------
 
@@ -213,6 +210,13 @@ class Acknowledging:
                 done.exception()  # mark it as retrieved: the waiter may be cancelled
 
         gathered.add_done_callback(finish)
+
+
+def _kind_of_run(item: Item) -> type | None:
+    """Return the type of items that are processed together; None for one that is processed alone."""
+    if isinstance(item, NegativelyAcknowledged):
+        return NegativelyAcknowledged if isinstance(item.message, Message) else None
+    return Message if isinstance(item, Message) else None
 
 
 def _has_unanswered(handle: ConsumerHandle) -> bool:

@@ -13,13 +13,13 @@ import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.acknowledging import Acknowledgeable, Acknowledging, Several
 from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
-from geminga.client.dead_letter_publisher import DeadLetterPublisher
 from geminga.client.multi_consumer import HandleGroup
 from geminga.client.receive_waiters import ReceiveWaiters
 from geminga.client.statistics_log import HandleCounts
@@ -95,11 +95,17 @@ class AsyncConsumer(Generic[T_co]):
         self._topics = topics
         self._subscription = subscription
         self._name = name
-        self.forwarder = DeadLetterPublisher(context, name, settings.decryptor)
         self._forwarding: set[asyncio.Task[None]] = set()
         self._ending = OnceTask(context.loop)
         self._events: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Pending calls of the event listener; the first is running."""
+
+    @cached_property
+    def forwarder(self) -> Any:
+        """Its `DeadLetterPublisher`. Most consumers need none, and no producers' modules."""
+        from geminga.client.dead_letter_publisher import DeadLetterPublisher
+
+        return DeadLetterPublisher(self.context, self._name, self.settings.decryptor)
 
     def _drain(self) -> None:
         self.acknowledging.drain()
@@ -338,7 +344,8 @@ class AsyncConsumer(Generic[T_co]):
 
     def refuse(self, message: Acknowledgeable) -> None:
         """Do `negative_acknowledge`, on any thread."""
-        self.check_acknowledgeable(message)
+        if message.__class__ is not Message:
+            self.check_acknowledgeable(message)
         with contextlib.suppress(AlreadyClosed):  # the broker redelivers what a closed consumer had
             self.inbox.add_urgent(NegativelyAcknowledged(message))
 
@@ -510,7 +517,8 @@ class AsyncConsumer(Generic[T_co]):
             await self.group.close()
         finally:
             if not self.context.loop.is_closed():
-                await self.forwarder.close()
+                if "forwarder" in vars(self):
+                    await self.forwarder.close()
                 self.context.unregister(self)
 
     def abort(self) -> None:
@@ -581,22 +589,17 @@ class ReceivedBatch:
 
     def __init__(self, policy: ConsumerBatchReceivePolicy) -> None:
         self.messages: list[Message[Any]] = []
-        self._policy = policy
+        self.full = False
+        self._count_max = policy.max_num_message if policy.max_num_message > 0 else float("inf")
+        self._bytes_max = policy.max_num_bytes if policy.max_num_bytes > 0 else float("inf")
         self._size_bytes = 0
 
     def add(self, message: Message[Any]) -> None:
         self.messages.append(message)
-        if self._policy.max_num_bytes > 0:
-            self._size_bytes += message.size_bytes()
+        self._size_bytes += message.size_bytes()
+        self.full = len(self.messages) >= self._count_max or self._size_bytes >= self._bytes_max
 
     def with_last(self, message: Message[Any] | None) -> list[Message[Any]]:
         """Return all messages and ``message``, whether it was added or not."""
         missing = message is not None and (not self.messages or self.messages[-1] is not message)
         return [*self.messages, message] if missing and message is not None else self.messages
-
-    @property
-    def full(self) -> bool:
-        policy = self._policy
-        if 0 < policy.max_num_message <= len(self.messages):
-            return True
-        return 0 < policy.max_num_bytes <= self._size_bytes

@@ -32,7 +32,7 @@ from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
 from geminga.consumer.inbox import AcknowledgedThrough, ReturnedToQueue, TakenByApplication
-from geminga.consumer.message import Message
+from geminga.consumer.message import Message, ReceivedRun
 from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import (
     AlreadyClosed,
@@ -114,6 +114,8 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
                     else:
                         self._queue.drop(lot)
                         continue
+                    if entry.__class__ is ReceivedRun:
+                        entry, index = entry.entry_at(index), -1
                     message = _new_message(Message)
                     message._entry = entry
                     message._index = index
@@ -129,7 +131,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         except BaseException:
             # The caller does not get the message, or was woken and does not take one: return it for the next
             # caller.
-            self._give_back([] if index == _NOTHING else [Message(entry, index)])
+            self._give_back([] if index == _NOTHING else [entry.message_at(index)])
             raise
 
     def _give_back(self, messages: Sequence[Message[Any]]) -> None:

@@ -33,6 +33,7 @@ from geminga.connection.core import (
 from geminga.connection.requests import error_of, explained
 from geminga.errors import ConnectError, ProtocolError, PulsarException, ServerReportedError, Timeout
 from geminga.wire.frames import Frame, MessageFrame, ReceiptFrame
+from geminga.wire.message_runs import MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.receipt_runs import ReceiptRun
 
@@ -282,7 +283,7 @@ class BrokerConnection(asyncio.Protocol):
             events = self._core.receive(data, self._loop.time())
             producers, consumers = self._producers, self._consumers
             for event in events:
-                if isinstance(event, MessageFrame):
+                if isinstance(event, (MessageFrame, MessageRun)):
                     handle = consumers.get(event.consumer_id)
                 elif isinstance(event, (ReceiptFrame, ReceiptRun)):
                     handle = producers.get(event.producer_id)

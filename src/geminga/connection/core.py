@@ -27,6 +27,7 @@ from geminga.connection.authentication import Credentials
 from geminga.connection.keepalive import INTERVAL_SECONDS, KeepAlive, KeepAliveAction
 from geminga.connection.requests import ANSWERS, RequestTable, is_interim, request_id_of
 from geminga.errors import ConnectError, InvalidUrl, ProtocolError, Timeout, from_server
+from geminga.wire.client_frames import ClientFrameDecoder
 from geminga.wire.frames import (
     FRAME_PADDING,
     MAX_MESSAGE_SIZE,
@@ -35,7 +36,6 @@ from geminga.wire.frames import (
     encode_command,
 )
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.receipt_runs import ReceiptRunDecoder
 
 Type = pb.BaseCommand
 
@@ -224,7 +224,7 @@ class ClientConnection:
         self._handshake_deadline = now + handshake_timeout_seconds
         self._keepalive = KeepAlive(keepalive_interval_seconds, now)
         self._requests = RequestTable()
-        self._decoder = ReceiptRunDecoder()
+        self._decoder = ClientFrameDecoder()
         self._output: list[bytes] = []
 
     # --- the owner's side ------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from geminga.consumer.commands import ACK_CUMULATIVE, ACK_INDIVIDUAL, encode_ack
@@ -129,6 +130,13 @@ class AckTracker:
             return False
         return any(request.individual.get(key, self) is None for request in self._requests.values())
 
+    def may_be_duplicate(self, keys: Sequence[EntryKey]) -> bool:
+        """Return False if no entry is one of those of `is_duplicate`."""
+        if self._cumulative is not None and min(keys) <= self._cumulative.key:
+            return True
+        sent = (request.individual for request in self._requests.values())
+        return not all(known.keys().isdisjoint(keys) for known in (self._pending, *sent))
+
     # --- acknowledging ---------------------------------------------------------------------------
 
     def acknowledge_messages(self, messages: Iterable[Message[Any]], now: float) -> list[EntryKey]:
@@ -155,7 +163,11 @@ class AckTracker:
                         self._note_partial((entry.ledger_id, entry.entry_id), acks)
                         partial = acks
                     continue
-            self._entry_done(entry, done)
+                self._batches.pop((entry.ledger_id, entry.entry_id), None)
+            elif entry.chunk_ids is not None:
+                self._chunks_done(entry)
+            done.append((entry.ledger_id, entry.entry_id))
+        self._pending.update(dict.fromkeys(done))
         if done or partial is not None:
             self._arm(now)
         return done
@@ -172,15 +184,9 @@ class AckTracker:
                     acks.settle(index)
         self._pending[key] = acks if acks.remaining else None
 
-    def _entry_done(self, entry: ReceivedEntry, done: list[EntryKey]) -> None:
-        key = (entry.ledger_id, entry.entry_id)
-        if entry.chunk_ids is not None:
-            self._chunked.pop(key, None)
-            self._pending.update(dict.fromkeys(entry.chunk_ids))
-        elif entry.acks is not None:
-            self._batches.pop(key, None)
-        self._pending[key] = None
-        done.append(key)
+    def _chunks_done(self, entry: ReceivedEntry) -> None:
+        self._chunked.pop((entry.ledger_id, entry.entry_id), None)
+        self._pending.update(dict.fromkeys(entry.chunk_ids or ()))
 
     def acknowledge_entries(self, entries: Iterable[ReceivedEntry], now: float) -> list[EntryKey]:
         """Acknowledge all messages of entries at once."""
@@ -188,7 +194,10 @@ class AckTracker:
         for entry in entries:
             if entry.acks is not None:
                 entry.acks.settle_through(entry.count - 1)
-            self._entry_done(entry, done)
+                self._batches.pop((entry.ledger_id, entry.entry_id), None)
+            self._chunks_done(entry)
+            done.append((entry.ledger_id, entry.entry_id))
+        self._pending.update(dict.fromkeys(done))
         if done:
             self._arm(now)
         return done
@@ -335,9 +344,12 @@ class AckTracker:
         tokens, self._tokens = self._tokens, []
         frames: list[bytes] = []
         pending, self._pending = self._pending, {}
-        ids = list(pending.items())
-        chunks = [ids[i : i + IDS_PER_COMMAND_MAX] for i in range(0, len(ids), IDS_PER_COMMAND_MAX)]
-        requests = [AckRequest(individual=dict(chunk)) for chunk in chunks]
+        requests = []
+        while len(pending) > IDS_PER_COMMAND_MAX:
+            requests.append(AckRequest(individual=dict(islice(pending.items(), IDS_PER_COMMAND_MAX))))
+            pending = dict(islice(pending.items(), IDS_PER_COMMAND_MAX, None))
+        if pending:
+            requests.append(AckRequest(individual=pending))
         if self._cumulative_pending:
             self._cumulative_pending = False
             requests.append(AckRequest(cumulative=self._cumulative))

@@ -187,11 +187,12 @@ def encode_ack(
     ``ids``: ``(ledger_id, entry_id, ack_set)``. An entry id of -1 (before the first entry) is sent as 2^64-1.
     """
     parts = [b"\x08", varint(consumer_id), b"\x10", varint(ack_type)]
+    heads = _Heads()
     for ledger_id, entry_id, ack_set in ids:
-        place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id)
+        place = varint(entry_id)
         for word in ack_set:
             place += b"\x28" + varint(word)
-        parts += (b"\x1a", varint(len(place)), place)
+        parts += (heads[ledger_id, len(place)], place)
     if validation_error is not None:
         parts += (b"\x20", varint(validation_error))
     if request_id is not None:
@@ -199,3 +200,13 @@ def encode_ack(
     body = b"".join(parts)
     command = b"\x08" + varint(_ACK) + varint(_ACK << 3 | 2) + varint(len(body)) + body
     return _SIZES.pack(len(command) + 4, len(command)) + command
+
+
+class _Heads(dict[tuple[int, int], bytes]):
+    """Ledger id and size of the rest of a message id to the bytes before the entry id."""
+
+    def __missing__(self, key: tuple[int, int]) -> bytes:
+        ledger_id, size = key
+        place = b"\x08" + varint(ledger_id) + b"\x10"
+        head = self[key] = b"\x1a" + varint(len(place) + size) + place
+        return head

@@ -10,6 +10,7 @@ States: `consumer.state`. Permits: `consumer.flow`. Acknowledgements: `consumer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 from geminga.consumer import commands
@@ -32,6 +33,7 @@ from geminga.consumer.message import (
     EntryAcks,
     Message,
     ReceivedEntry,
+    ReceivedRun,
     indexes_left,
     indexes_of,
 )
@@ -41,6 +43,7 @@ from geminga.consumer.position import ConsumerPosition
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import NO_FILTER, seek_ack_set
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
+from geminga.consumer.settlement import Settlement
 from geminga.consumer.state import ConsumerInput, ConsumerState, next_state
 from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unacked_entries import UnackedEntries
@@ -48,13 +51,14 @@ from geminga.consumer.unbatching import DECOMPRESSION_ERROR, InvalidEntry
 from geminga.errors import from_server
 from geminga.ids import MessageId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
+from geminga.wire.message_runs import MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 REDELIVER_IDS_MAX = 1000
 """Maximum ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES command."""
 
 
-class ConsumerCore:
+class ConsumerCore(Settlement):
     """The state of one subscription on one topic.
 
     ``queue_size`` is this consumer's share of the receive queue (default: the settings' size)."""
@@ -122,6 +126,7 @@ class ConsumerCore:
     def subscribe(self, request_id: int) -> pb.BaseCommand:
         """Return the SUBSCRIBE command for a new connection."""
         self.state = next_state(self.state, ConsumerInput.ATTACH)
+        self._end_connection()
         first_time, self._first_subscribe = self._first_subscribe, False
         return commands.subscribe(
             self.settings, topic=self.topic, subscription=self.subscription, consumer_id=self.consumer_id,
@@ -145,15 +150,24 @@ class ConsumerCore:
         self.state = next_state(self.state, ConsumerInput.REFUSED)
 
     def disconnected(self, now: float) -> None:
-        """Handle a lost connection or a closed consumer: unread messages will be redelivered."""
+        """Handle a lost connection or a closed consumer. The only consumer may receive its unread messages
+        until it is connected again: the broker gets their acknowledgements before it redelivers the others.
+        Those of a shared subscription may already be at another consumer."""
         self.state = next_state(self.state, ConsumerInput.DETACHED)
         self.new_request_id = None
         self.output.clear()
         self._aside.clear()
-        self._place.detach(self._take_back())
         self.opener.chunks.clear()
         self.unsettled.clear()
         self.acks.disconnected(now)
+        if self.settings.consumer_type is not ConsumerType.Exclusive:
+            self._end_connection()
+
+    def _end_connection(self) -> None:
+        """Remove what is left of the last connection: it will be redelivered."""
+        self._place.detach(self._take_back())
+        self.unsettled.clear()
+        self.acks.reopen_batches()
 
     def cluster_changed(self, cluster: int) -> None:
         """Prepare for a connection to another cluster, where message ids have no meaning.
@@ -161,6 +175,7 @@ class ConsumerCore:
         Messages received before are not acknowledged there, since their ids name other messages; pending
         acknowledgements are dropped. A start that was an id of the old cluster is replaced by the start in
         the settings."""
+        self._end_connection()
         tokens = self.acks.forget()
         if tokens:
             self.events.append(AcksSettled(tokens))
@@ -173,14 +188,10 @@ class ConsumerCore:
         self._first_subscribe = True
         self.epoch = 0
 
-    def _here(self, messages: Sequence[Message[Any]]) -> Sequence[Message[Any]]:
-        """Return the messages of the cluster in use."""
-        origin = self.origin
-        return messages if not origin.cluster else [m for m in messages if m._entry.origin is origin]
-
     def failed(self, error: Exception) -> None:
         """Handle the last failed attempt to connect."""
         self.state = next_state(self.state, ConsumerInput.FAILED)
+        self._end_connection()
         self.error = error
 
     def _take_back(self) -> tuple[ReceivedEntry, int] | None:
@@ -203,8 +214,43 @@ class ConsumerCore:
 
     # --- what the broker sends -------------------------------------------------------------------
 
-    def receive(self, frame: MessageFrame, now: float, now_ms: int) -> None:
-        """Handle a MESSAGE frame: queue its messages, or drop or acknowledge it."""
+    def receive(self, frame: MessageFrame | MessageRun, now: float, now_ms: int) -> None:
+        """Handle MESSAGE frames: queue their messages, or drop or acknowledge them."""
+        if not isinstance(frame, MessageRun):
+            self._receive_one(frame, now, now_ms)
+            return
+        if not self._queue_run(frame):
+            for each in frame.frames():
+                self._receive_one(each, now, now_ms)
+
+    def _queue_run(self, run: MessageRun) -> bool:
+        """Queue the entries of a run together, if `_receive_one` would queue each of them."""
+        first = run.first
+        keys = list(zip(repeat(first.ledger_id), run.entry_ids))
+        if (
+            self.state is not ConsumerState.READY
+            or self.draining
+            or self.opener.whole
+            or self.unsettled.rewind.awaited
+            or 0 <= first.consumer_epoch < self.epoch
+            or (self.origin.keeps and self.acks.may_be_duplicate(keys))
+            or (self._place.filter is not NO_FILTER and min(keys) <= self._place.filter.key)
+            or is_dead(first.redelivery_count, self.settings.dead_letter_policy)
+            or (payload_bytes := run.payload_bytes()) < 0
+        ):
+            return False
+        queued = ReceivedRun(self.origin, run)
+        last = queued.entry_at(-1)
+        self._place.last_queued = (last, -1)
+        self.flow.note_place(last)
+        self.flow.arrived_last = max(self.flow.arrived_last, max(keys))
+        queued.releases = dict(self.flow.arrived(len(keys), payload_bytes, len(keys)))
+        if self._knows_hands:
+            self.unsettled.delivered(keys)
+        self.queue.add(queued, range(len(keys)))
+        return True
+
+    def _receive_one(self, frame: MessageFrame, now: float, now_ms: int) -> None:
         if self.state is not ConsumerState.READY:
             if self.state is ConsumerState.SEEKING:
                 # Bounded by the permits granted. Delivered if the seek fails, else dropped.
@@ -238,7 +284,7 @@ class ConsumerCore:
                 self.acks.acknowledge_keys(entry.chunk_ids or [key], now)
             return
         if self._knows_hands:
-            self.unsettled.delivered(key)
+            self.unsettled.delivered((key,))
         if self.opener.whole:
             self._queue_entry(entry, wanted, opened.permits)
         else:
@@ -437,75 +483,6 @@ class ConsumerCore:
 
     # --- acknowledgements ------------------------------------------------------------------------
 
-    def taken(self, messages: Sequence[Message[Any]], now: float) -> None:
-        """Start the acknowledgement time-out of messages handed to the application."""
-        self.unsettled.ack_timeout.messages_taken(self._here(messages), now)
-
-    def put_back(self, messages: Sequence[Message[Any]]) -> None:
-        """Stop the acknowledgement time-out of `taken` messages that were returned to the queue."""
-        self.unsettled.ack_timeout.put_back(self._here(messages))
-
-    def acknowledge_messages(self, messages: Sequence[Message[Any]], now: float) -> None:
-        """Acknowledge messages of one origin individually; send them when their group is complete."""
-        if messages and messages[0]._entry.origin is not self.origin:
-            for message in messages:
-                self.acknowledge_strange(message._entry, (message._index,), now)
-            return
-        self.counted.acknowledged += len(messages)
-        self.unsettled.settled(self.acks.acknowledge_messages(messages, now))
-
-    def acknowledge_entries(self, entries: Sequence[ReceivedEntry], now: float) -> None:
-        """Acknowledge whole entries that were received here."""
-        if self.origin.cluster:
-            entries = [entry for entry in entries if entry.origin is self.origin]
-        self.counted.acknowledged += sum(entry.count for entry in entries)
-        self.unsettled.settled(self.acks.acknowledge_entries(entries, now))
-
-    def acknowledge_strange(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> None:
-        """Acknowledge messages individually that another consumer of the topic received."""
-        if entry.origin.cluster == self.origin.cluster:
-            self.counted.acknowledged += len(indexes)
-            self.unsettled.settled(self.acks.acknowledge_strange(entry, indexes, now))
-
-    def acknowledge_id(self, message_id: MessageId, now: float) -> None:
-        """Acknowledge a message individually by id."""
-        if message_id.cluster != self.origin.cluster:
-            return
-        self.counted.acknowledged += 1
-        self.unsettled.settled(self.acks.acknowledge_id(message_id, now))
-
-    def acknowledge_indexes(self, key: EntryKey, size: int, indexes: Sequence[int], now: float) -> None:
-        """Acknowledge some messages of a batch of ``size`` individually."""
-        if self.origin.cluster and self.acks.known_batch(key) is None:
-            return  # the key alone does not identify its cluster
-        self.counted.acknowledged += len(indexes)
-        self.unsettled.settled(self.acks.acknowledge_indexes(key, size, indexes, now))
-
-    def acknowledge_through(self, message: Message[Any], now: float) -> None:
-        """Acknowledge cumulatively."""
-        entry = message._entry
-        if entry.origin is not self.origin:
-            self.acknowledge_id_through(message.message_id(), now)
-            return
-        key = (entry.ledger_id, entry.entry_id)
-        self.counted.acknowledged += 1
-        self.unsettled.settled_through(self.acks.acknowledge_through(key, message._index, entry.acks, now))
-
-    def acknowledge_entry_through(self, entry: ReceivedEntry, now: float) -> None:
-        """Acknowledge cumulatively up to and including a whole entry."""
-        if entry.origin.cluster != self.origin.cluster:
-            return
-        key = (entry.ledger_id, entry.entry_id)
-        self.counted.acknowledged += 1
-        self.unsettled.settled_through(self.acks.acknowledge_through(key, -1, None, now))
-
-    def acknowledge_id_through(self, message_id: MessageId, now: float) -> None:
-        """Acknowledge cumulatively by id."""
-        if message_id.cluster != self.origin.cluster:
-            return
-        self.counted.acknowledged += 1
-        self.unsettled.settled_through(self.acks.acknowledge_id_through(message_id, now))
-
     def await_receipt(self, token: Any, now: float) -> None:
         """Return ``token`` in `AcksSettled` when earlier acknowledgements are receipted, or else sent."""
         self.acks.add_token(token, now)
@@ -523,32 +500,6 @@ class ConsumerCore:
         self._flush_acks()
 
     # --- redelivery ------------------------------------------------------------------------------
-
-    def negative_acknowledge(self, message: Message[Any], now: float) -> None:
-        """Have the message's entry redelivered after the delay."""
-        entry = message._entry
-        if entry.origin.cluster != self.origin.cluster:
-            return
-        keys = entry.chunk_ids or [(entry.ledger_id, entry.entry_id)]
-        self._negative(keys, entry.redelivery_count, now)
-
-    def negative_acknowledge_id(self, message_id: MessageId, now: float, redelivery_count: int = 0) -> None:
-        """`negative_acknowledge` by id, which does not have the redelivery count."""
-        if message_id.cluster != self.origin.cluster:
-            return
-        keys = self.acks.entries_of((message_id.ledger_id, message_id.entry_id))
-        self._negative(keys, redelivery_count, now)
-
-    def _negative(self, keys: Sequence[EntryKey], redelivery_count: int, now: float) -> None:
-        self.counted.refused += 1
-        if not self.origin.keeps:
-            return
-        backoff = self.settings.negative_ack_redelivery_backoff
-        delay = self.settings.negative_ack_redelivery_delay_ms / 1000
-        if backoff is not None:
-            delay = backoff.delay_seconds(redelivery_count)
-        for key in keys:
-            self.unsettled.refused(key, delay, now)
 
     def redeliver_unacknowledged(self, due: Sequence[EntryKey] = (), *, is_wish: bool = True) -> None:
         """Have everything unacknowledged redelivered, including unread messages; ``due`` are examples.
@@ -591,7 +542,7 @@ class ConsumerCore:
             self.counted.dead += len(event.messages)
             self.acknowledge_messages(event.messages, now)
         else:
-            self.negative_acknowledge(event.messages[0], now)
+            self.negative_acknowledge(event.messages[:1], now)
         self.released(event.release)
 
     # --- seek ------------------------------------------------------------------------------------

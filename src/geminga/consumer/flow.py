@@ -144,13 +144,13 @@ class FlowControl:
         self._block = 0
         self.arrived_last = (-1, -1)
 
-    def arrived(self, messages: int, size_bytes: int) -> list[tuple[int, Release]]:
-        """Account for an entry of ``messages`` deliverable messages that goes to the queue.
+    def arrived(self, messages: int, size_bytes: int, entries: int = 1) -> list[tuple[int, Release]]:
+        """Account for ``entries`` of together ``messages`` deliverable messages that go to the queue.
 
         Return ``(index, release)`` for the messages (0-based within these) that close a block.
         """
         before = self._block
-        threshold = self._note(messages, size_bytes)
+        threshold = self._note(messages, size_bytes, entries)
         releases = []
         start = 0
         end = max(1, threshold - before)
@@ -168,7 +168,7 @@ class FlowControl:
         permits, self._block = self._block, 0
         return [(messages - 1, Release(self._generation, permits))]
 
-    def _note(self, messages: int, size_bytes: int) -> int:
+    def _note(self, messages: int, size_bytes: int, entries: int = 1) -> int:
         """Add arrived messages to the open block; return the size at which a block is closed."""
         self.received_messages += messages
         self.received_bytes += size_bytes
@@ -176,8 +176,9 @@ class FlowControl:
         if self._queue_size == 0 or messages == 0:
             return self._block + 1
         self._block += messages
-        self._fewest = min(self._fewest or messages, messages)
-        self._average_bytes += (size_bytes / messages - self._average_bytes) * _AVERAGE_WEIGHT
+        self._fewest = min(self._fewest or messages, messages // entries)
+        weight = 1 - (1 - _AVERAGE_WEIGHT) ** entries
+        self._average_bytes += (size_bytes / messages - self._average_bytes) * weight
         return max(1, self.window // 2)
 
     def dropped(self, permits: int) -> None:

@@ -7,12 +7,14 @@ and decodes its parts on access. So receiving and acknowledging a message takes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from geminga.consumer.encryption_context import EncryptionContext
 from geminga.ids import MessageId
 from geminga.values import T_co
+from geminga.wire.message_runs import HEAD_SIZE, MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 
@@ -134,6 +136,23 @@ class ReceivedEntry:
         self.chunk_ids = chunk_ids
         self.releases: dict[int, Release] | None = None
 
+    def message_at(self, index: int) -> Message[Any]:
+        """Return the message at ``index``."""
+        return Message(self, index)
+
+    def taken(self, indexes: list[int]) -> list[tuple[ReceivedEntry, list[int]]]:
+        """Return this entry with the indexes of its messages that were taken together."""
+        return [(self, indexes)]
+
+    def keys(self) -> Iterable[tuple[int, int]]:
+        """Return ledger and entry id."""
+        return ((self.ledger_id, self.entry_id),)
+
+    def held_bytes(self, count: int) -> int:
+        """Return the share of ``count`` of its messages in the entry's memory."""
+        held = self.raw if self.body is None else self.body
+        return 0 if held is None else len(held) * count // max(1, self.count)
+
     def take_releases(self, indexes: Iterable[int]) -> list[Release]:
         """Return the permits that these messages carry, once."""
         releases = self.releases
@@ -151,6 +170,85 @@ class ReceivedEntry:
             batch_size=self.count if index >= 0 else 0, first_chunk=first_chunk, topic=self.origin.topic,
             cluster=self.origin.cluster,
         )  # fmt: skip
+
+
+class UnbatchedEntry(ReceivedEntry):
+    """Entry of a `ReceivedRun`, a single message. Its metadata are parsed on access."""
+
+    __slots__ = ("_encoded", "_parsed")
+
+    body: bytes
+    _encoded: bytes
+    _parsed: Any
+
+    count = 1
+    batched = False
+    raw = starts = acks = chunk_ids = None
+    ack_set = ()
+
+    @property
+    def metadata(self) -> Any:
+        if self._parsed is None:
+            self._parsed = pb.MessageMetadata.FromString(self._encoded)
+        return self._parsed
+
+
+_new_entry = UnbatchedEntry.__new__
+
+
+class ReceivedRun:
+    """Unbatched messages that arrived together; each becomes an entry when it is taken.
+
+    ``releases``: see `ReceivedEntry`, by the index in the run.
+    """
+
+    __slots__ = (
+        "_encoded", "_entries", "_entry_ids", "_metadata", "ledger_id", "origin", "redelivery_count",
+        "releases",
+    )  # fmt: skip
+
+    def __init__(self, origin: ConsumerOrigin, run: MessageRun) -> None:
+        self.origin = origin
+        self.ledger_id = run.first.ledger_id
+        self.redelivery_count = run.first.redelivery_count
+        self.releases: dict[int, Release] | None = None
+        self._entry_ids = run.entry_ids
+        self._entries = run.entries
+        self._metadata = run.metadata
+        self._encoded = run.encoded_metadata
+
+    def entry_at(self, index: int) -> UnbatchedEntry:
+        """Return the entry at ``index``, which takes over its permits."""
+        entry = _new_entry(UnbatchedEntry)
+        entry.origin = self.origin
+        entry.ledger_id = self.ledger_id
+        entry.entry_id = self._entry_ids[index]
+        entry._encoded = encoded = self._encoded[index]
+        entry.body = bytes(self._entries[index][HEAD_SIZE + len(encoded) :])
+        entry._parsed = None if self._metadata is None else self._metadata[index]
+        entry.redelivery_count = self.redelivery_count
+        entry.releases = None
+        if self.releases and index in self.releases:
+            entry.releases = {-1: self.releases.pop(index)}
+        return entry
+
+    def message_at(self, index: int) -> Message[Any]:
+        """Return the message at ``index``."""
+        return Message(self.entry_at(index), -1)
+
+    def taken(self, indexes: Iterable[int]) -> list[tuple[ReceivedEntry, list[int]]]:
+        """Return the entries at ``indexes``, with the index of their message."""
+        return [(self.entry_at(index), [-1]) for index in indexes]
+
+    def keys(self) -> Iterable[tuple[int, int]]:
+        """Return ledger and entry id of each entry."""
+        return zip(repeat(self.ledger_id), self._entry_ids)
+
+    def held_bytes(self, count: int) -> int:
+        """Return the size of the last ``count`` payloads: those that are not taken."""
+        start = len(self._entries) - count
+        encoded = self._encoded[start:]
+        return sum(map(len, self._entries[start:])) - sum(map(len, encoded)) - HEAD_SIZE * len(encoded)
 
 
 ALONE = range(-1, 0)
@@ -245,23 +343,28 @@ class Message(Generic[T_co]):
 
     def _own_metadata(self) -> Any:
         """Return the message's own metadata: its part of a batch, or the entry's for a single message."""
+        entry = self._entry
+        if entry.starts is None:
+            return entry.metadata
         try:
             return self._metadata
         except AttributeError:
-            pass
-        entry = self._entry
-        if entry.starts is None or entry.body is None:
-            own: Any = entry.metadata
-        else:
-            start = entry.starts[self._index]
-            own = pb.SingleMessageMetadata()
-            own.ParseFromString(bytes(entry.body[start + 4 : start + 4 + _read_size(entry.body, start)[0]]))
-        self._metadata = own
-        return own
+            start, body = entry.starts[self._index], entry.body
+            assert body is not None
+            self._metadata = pb.SingleMessageMetadata.FromString(
+                bytes(body[start + 4 : start + 4 + _read_size(body, start)[0]])
+            )
+            return self._metadata
 
     def properties(self) -> dict[str, str]:
         """Return the application's properties; the last value of a repeated key."""
-        return {text(pair.key): text(pair.value) for pair in self._own_metadata().properties}
+        pairs = self._own_metadata().properties
+        found = {pair.key: pair.value for pair in pairs}
+        try:
+            "".join(found), "".join(found.values())
+        except TypeError:  # not UTF-8
+            found = {text(pair.key): text(pair.value) for pair in pairs}
+        return found
 
     def partition_key(self) -> str:
         """Return the key, empty without one. A key of bytes (Java) is its base64 text."""

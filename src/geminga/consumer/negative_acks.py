@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from math import ceil
+from math import ceil, inf
 
 EntryKey = tuple[int, int]
 
@@ -20,7 +20,10 @@ class NegativeAcks:
 
     def __init__(self) -> None:
         self._due: dict[EntryKey, float] = {}
-        self._heap: list[tuple[float, EntryKey]] = []
+        self._keys: dict[float, list[EntryKey]] = {}
+        """Entries by their due time, with some that were cancelled or became due earlier."""
+        self._times: list[float] = []
+        """Heap of the due times."""
 
     def __len__(self) -> int:
         return len(self._due)
@@ -29,16 +32,20 @@ class NegativeAcks:
         """Return the entries that wait."""
         return self._due.keys()
 
-    def add(self, key: EntryKey, delay_seconds: float, now: float) -> None:
-        """Redeliver the entry in ``delay_seconds``; an entry that waits already keeps the earlier time."""
+    def add(self, keys: Iterable[EntryKey], delay_seconds: float, now: float) -> None:
+        """Redeliver entries in ``delay_seconds``; one that waits already keeps the earlier time."""
         grid = min(_GRID_SECONDS_MAX, delay_seconds / 8)
-        due = now + delay_seconds
+        time = now + delay_seconds
         if grid:
-            due = ceil(due / grid) * grid
-        known = self._due.get(key)
-        if known is None or due < known:
-            self._due[key] = due
-            heapq.heappush(self._heap, (due, key))
+            time = ceil(time / grid) * grid
+        if time not in self._keys:
+            self._keys[time] = []
+            heapq.heappush(self._times, time)
+        due, together = self._due, self._keys[time]
+        for key in keys:
+            if due.get(key, inf) > time:
+                due[key] = time
+                together.append(key)
 
     def cancel(self, key: EntryKey) -> None:
         """Remove an entry that was acknowledged after all."""
@@ -48,19 +55,27 @@ class NegativeAcks:
         """Remove all entries when everything is redelivered: on a reconnect, a seek or
         redeliver_unacknowledged_messages."""
         self._due.clear()
-        self._heap.clear()
+        self._keys.clear()
+        self._times.clear()
 
     def next_deadline(self) -> float:
-        heap = self._heap
-        while heap and self._due.get(heap[0][1]) != heap[0][0]:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else float("inf")
+        while self._times:
+            time = self._times[0]
+            keys = self._keys[time]
+            while keys and self._due.get(keys[-1]) != time:
+                keys.pop()
+            if keys:
+                return time
+            del self._keys[heapq.heappop(self._times)]
+        return inf
 
     def take_due(self, now: float) -> list[EntryKey]:
         """Remove and return the due entries, ordered by time."""
-        due: list[EntryKey] = []
+        taken: list[EntryKey] = []
         while self.next_deadline() <= now:
-            _, key = heapq.heappop(self._heap)
-            del self._due[key]
-            due.append(key)
-        return due
+            time = heapq.heappop(self._times)
+            for key in self._keys.pop(time):
+                if self._due.get(key) == time:
+                    del self._due[key]
+                    taken.append(key)
+        return taken

@@ -18,18 +18,18 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set, Sized
 from contextlib import suppress
-from itertools import groupby, islice, repeat
+from itertools import chain, groupby, islice, repeat
 from operator import attrgetter, length_hint
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from geminga.consumer.message import Message
 
 if TYPE_CHECKING:
-    from geminga.consumer.message import ConsumerOrigin, ReceivedEntry
+    from geminga.consumer.message import ConsumerOrigin, ReceivedEntry, ReceivedRun
 
-    Lot = tuple[ReceivedEntry, Iterator[int]]
+    Lot = tuple[ReceivedEntry | ReceivedRun, Iterator[int]]
     """The iterator is one of Python's own over a range or a list, or a `PopIndexes`: ``next`` runs no Python
     code, and its remaining length is available. At its end it stops, or raises `IndexError`."""
 
@@ -132,17 +132,16 @@ class ReceiveQueue:
     def held_by_origin(self) -> dict[ConsumerOrigin, tuple[int, int]]:
         """Return the number of queued messages of each consumer, with their bytes."""
         held: dict[ConsumerOrigin, tuple[int, int]] = {}
-        waiting = [(entry, length_hint(indexes)) for entry, indexes in _copy(self.lots)]
-        waiting += [(entry, entry.count) for entry in _copy(self.entries)]
-        for entry, count in waiting:
+        lots = ((entry, length_hint(indexes)) for entry, indexes in _copy(self.lots))
+        for entry, count in chain(lots, ((entry, entry.count) for entry in _copy(self.entries))):
             messages, size = held.get(entry.origin, (0, 0))
-            held[entry.origin] = messages + count, size + held_bytes(entry, count)
+            held[entry.origin] = messages + count, size + entry.held_bytes(count)
         return held
 
     # --- the loop's thread ------------------------------------------------------------------------
 
-    def add(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
-        """Append messages of an entry, in order; an index is -1 for a message that is not in a batch."""
+    def add(self, entry: ReceivedEntry | ReceivedRun, indexes: Sequence[int]) -> None:
+        """Append messages of an entry or a run, in order. The index of an entry's only message is -1."""
         self.lots.append((entry, _for_each(indexes)))
         if self.waiting:
             self.wake()
@@ -185,18 +184,20 @@ class ReceiveQueue:
             self.wake()
         # Receivers that hold a lot may still take from it until it is emptied here, immediately.
         taken = [(entry, rest(indexes)) for entry, indexes in lots]
-        return [each for each in taken if each[1]], entries
+        return [each for entry, indexes in taken if indexes for each in entry.taken(indexes)], entries
 
     def take_out(
-        self, origin: ConsumerOrigin, keys: Container[tuple[int, int]]
+        self, origin: ConsumerOrigin, keys: Set[tuple[int, int]]
     ) -> tuple[list[Taken], list[ReceivedEntry]]:
         """Remove the queued messages of these entries of one consumer; all others keep their order."""
         taken: list[Taken] = []
         for lot in _copy(self.lots):
             entry, indexes = lot
-            if entry.origin is origin and (entry.ledger_id, entry.entry_id) in keys:
-                taken.append((entry, rest(indexes)))
-                self.drop(lot)
+            if entry.origin is origin and not keys.isdisjoint(entry.keys()):
+                found = entry.taken(rest(indexes))
+                taken += [each for each in found if (each[0].ledger_id, each[0].entry_id) in keys]
+                kept = [each for each in found if (each[0].ledger_id, each[0].entry_id) not in keys]
+                self._replace(lot, kept)
         entries: list[ReceivedEntry] = []
         for entry in _copy(self.entries):
             if entry.origin is origin and (entry.ledger_id, entry.entry_id) in keys:
@@ -204,6 +205,13 @@ class ReceiveQueue:
                     self.entries.remove(entry)
                     entries.append(entry)
         return [each for each in taken if each[1]], entries
+
+    def _replace(self, lot: Lot, kept: list[Taken]) -> None:
+        """Put ``kept`` where ``lot`` is, which is used up: a receiver may have removed it from the front."""
+        place = self.lots.index(lot) if lot in self.lots else 0
+        for entry, indexes in reversed(kept):
+            self.lots.insert(place, (entry, _for_each(indexes)))
+        self.drop(lot)
 
     # --- any thread -------------------------------------------------------------------------------
 
@@ -213,7 +221,7 @@ class ReceiveQueue:
             try:
                 lot = self.lots[0]
                 for index in lot[1]:
-                    return Message(lot[0], index)
+                    return lot[0].message_at(index)
             except IndexError:
                 if not self.drop_used_up():
                     return None
@@ -230,7 +238,7 @@ class ReceiveQueue:
                 break
             indexes = rest(lot[1], count_max)
             if indexes:
-                taken.append((lot[0], indexes))
+                taken += lot[0].taken(indexes)
                 count_max -= len(indexes)
             else:
                 self.drop(lot)
@@ -259,12 +267,6 @@ class ReceiveQueue:
             for entry, group in groupby(messages, attrgetter("_entry"))
         ]
         self.lots.extendleft(reversed(lots))
-
-
-def held_bytes(entry: ReceivedEntry, count: int) -> int:
-    """Return the share of ``count`` of its messages in an entry's memory."""
-    held = entry.raw if entry.body is None else entry.body
-    return 0 if held is None else len(held) * count // max(1, entry.count)
 
 
 def rest(indexes: Iterator[int], count_max: int | None = None) -> list[int]:

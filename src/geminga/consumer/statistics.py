@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from geminga.consumer.queue import held_bytes
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 if TYPE_CHECKING:
@@ -38,11 +37,11 @@ class ConsumerCounters:
         for entry, indexes in lots:
             releases += entry.take_releases(indexes)
             self.withdrawn_messages += len(indexes)
-            self.withdrawn_bytes += held_bytes(entry, len(indexes))
+            self.withdrawn_bytes += entry.held_bytes(len(indexes))
         for entry in entries:
             releases += (entry.releases or {}).values()
             self.withdrawn_messages += entry.count
-            self.withdrawn_bytes += held_bytes(entry, entry.count)
+            self.withdrawn_bytes += entry.held_bytes(entry.count)
         return releases
 
 

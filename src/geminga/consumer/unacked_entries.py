@@ -41,13 +41,14 @@ class UnackedEntries:
         self.rewind = Rewind()
         self._newest: EntryKey | None = None
 
-    def delivered(self, key: EntryKey) -> None:
-        """Add an entry that goes to the queue."""
-        if self._newest is None or key > self._newest:
-            self._newest = key
-        in_hand = self.in_hand
-        if len(in_hand) < IN_HAND_MAX:
-            in_hand[key] = None
+    def delivered(self, keys: Sequence[EntryKey]) -> None:
+        """Add entries that go to the queue."""
+        newest = max(keys)
+        if self._newest is None or newest > self._newest:
+            self._newest = newest
+        room = IN_HAND_MAX - len(self.in_hand)
+        if room > 0:
+            self.in_hand.update(dict.fromkeys(keys[:room]))
 
     def settled(self, keys: Sequence[EntryKey]) -> None:
         """Remove completely acknowledged entries."""
@@ -69,11 +70,13 @@ class UnackedEntries:
         for known in covered:
             del self.in_hand[known]
 
-    def refused(self, key: EntryKey, delay_seconds: float, now: float) -> None:
-        """Redeliver an entry after the delay."""
-        self.in_hand.pop(key, None)
-        self.negative_acks.add(key, delay_seconds, now)
-        self.ack_timeout.settled(key)
+    def refused(self, keys: Sequence[EntryKey], delay_seconds: float, now: float) -> None:
+        """Redeliver entries after the delay."""
+        deque(map(self.in_hand.pop, keys, repeat(None)), maxlen=0)
+        self.negative_acks.add(keys, delay_seconds, now)
+        if len(self.ack_timeout):
+            for key in keys:
+                self.ack_timeout.settled(key)
 
     def take_due(self, now: float) -> list[EntryKey]:
         """Remove and return the entries that are to be requested again now, each once."""

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import repeat
 from struct import Struct
 
-from geminga.wire.frames import Frame, FrameDecoder, ReceiptFrame
+from geminga.wire.frames import Frame, ReceiptFrame
 from geminga.wire.varint import varint, varints
 
 _BODY_START = 12
@@ -53,28 +53,16 @@ class ReceiptRun(Frame):
             )
 
 
-class ReceiptRunDecoder(FrameDecoder):
-    """A `FrameDecoder` that returns runs of receipts as `ReceiptRun`; a single one is a `ReceiptFrame`.
-
-    ``frames_max`` counts the receipts of a run.
-    """
-
-    __slots__ = ()
-
-    def _follow(
-        self, first: Frame, data: bytes, start: int, frame_end: int, frames: list[Frame], room: int
-    ) -> tuple[int, int]:
-        if type(first) is not ReceiptFrame:
-            return frame_end, 0
-        size = frame_end - start
-        # Most often there is one receipt, which must be cheap to detect.
-        if data[frame_end : frame_end + _BODY_START] != data[start : start + _BODY_START]:
-            return frame_end, 0
-        more = _more(first, data, start, frame_end, min(room, (len(data) - frame_end) // size))
-        if not more:
-            return frame_end, 0
-        frames[-1] = ReceiptRun(first, 1 + more)
-        return frame_end + more * size, more
+def read_receipt_run(
+    first: ReceiptFrame, data: bytes, start: int, frame_end: int, count_max: int
+) -> tuple[ReceiptRun | None, int]:
+    """Return the run of the receipt at ``start`` and at most ``count_max`` more, and its end."""
+    # Most often there is one receipt, which must be cheap to detect.
+    if data[frame_end : frame_end + _BODY_START] != data[start : start + _BODY_START]:
+        return None, frame_end
+    size = frame_end - start
+    more = _more(first, data, start, frame_end, min(count_max, (len(data) - frame_end) // size))
+    return (ReceiptRun(first, 1 + more), frame_end + more * size) if more else (None, frame_end)
 
 
 @lru_cache(maxsize=256)
@@ -119,6 +107,3 @@ def _more(first: ReceiptFrame, data: bytes, start: int, frame_end: int, count_ma
         found += piece
         size *= 2
     return found
-
-
-__all__ = ["ReceiptRun", "ReceiptRunDecoder"]

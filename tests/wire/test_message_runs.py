@@ -1,0 +1,231 @@
+"""Runs of MESSAGEs: the decoder that finds them against the one that does not, and both against protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geminga.errors import CorruptPayload, ProtocolError
+from geminga.wire.client_frames import ClientFrameDecoder
+from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, FrameDecoder, encode_message
+from geminga.wire.message_runs import MessageRun
+from geminga.wire.metadata import build_entry, parse_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+TIME = 1_700_000_000_000
+
+METADATA = st.fixed_dictionaries(
+    {
+        "producer_name": st.sampled_from(["p-1", "p-2", "", "n" * 127, "n" * 127 + "\x10"]),
+        "sequence_id": st.sampled_from([0, 1, 127, 128, 20_000, 1 << 40]),
+        "publish_time": st.sampled_from([TIME, TIME + 1, 0, 300]),
+    },
+    optional={
+        "uncompressed_size": st.sampled_from([0, 100, 300]),
+        "partition_key": st.sampled_from(["", "key", "k" * 200]),
+        "event_time": st.just(TIME),
+        "schema_version": st.sampled_from([b"\x00" * 8, b"\x00" * 7 + b"\x07", b"\x01"]),
+        "ordering_key": st.just(b"o"),
+        "null_value": st.booleans(),
+        "compression": st.sampled_from([0, 1]),
+        "num_messages_in_batch": st.just(2),
+        "num_chunks_from_msg": st.sampled_from([1, 2]),
+        "marker_type": st.just(20),
+        "deliver_at_time": st.just(TIME),
+        "replicated_from": st.just("cluster"),
+    },
+)
+
+
+def metadata_of(
+    fields: dict[str, Any], properties: Sequence[tuple[str, str]] = (), encrypted: bool = False
+) -> pb.MessageMetadata:
+    metadata = pb.MessageMetadata(**fields)
+    for key, value in properties:
+        metadata.properties.add(key=key, value=value)
+    if encrypted:
+        metadata.encryption_keys.add(key="k", value=b"v")
+    return metadata
+
+
+def frame_of(entry: bytes, entry_id: int = 0, **options: Any) -> bytes:
+    return encode_message(3, options.pop("ledger_id", 17), entry_id, -1, len(entry), **options) + entry
+
+
+def plain(number: int = 0, payload: bytes = b"payload", **fields: Any) -> bytes:
+    metadata = metadata_of({"producer_name": "p", "sequence_id": number, "publish_time": TIME, **fields})
+    return build_entry(metadata.SerializeToString(), payload)
+
+
+def singly(frames: Sequence[Frame]) -> list[tuple[Any, ...]]:
+    found = []
+    for frame in frames:
+        for each in frame.frames() if isinstance(frame, MessageRun) else [frame]:
+            message = each.message
+            assert message is not None
+            found.append(
+                (
+                    message.consumer_id, message.ledger_id, message.entry_id, message.partition,
+                    message.redelivery_count, tuple(message.ack_set), message.consumer_epoch,
+                    bytes(message.entry),
+                )
+            )  # fmt: skip
+    return found
+
+
+def run_of(entries: Sequence[bytes]) -> MessageRun:
+    (run,) = ClientFrameDecoder().feed(b"".join(frame_of(entry, n) for n, entry in enumerate(entries)))
+    assert isinstance(run, MessageRun)
+    return run
+
+
+def is_plain(entry: bytes) -> bool:
+    """Whether protobuf's parser finds a plain message."""
+    try:
+        metadata = parse_entry(entry).metadata
+    except CorruptPayload:
+        return False
+    unusual = ("num_messages_in_batch", "marker_type", "compression", "num_chunks_from_msg")
+    has_magic = entry[:2] == b"\x0e\x01"
+    return has_magic and not any(map(metadata.HasField, unusual)) and not metadata.encryption_keys
+
+
+def test_frames_that_arrive_together_are_one_run() -> None:
+    run = run_of([plain(number) for number in range(100)])
+    assert run.entry_ids == list(range(100))
+    assert run.payload_bytes() == 700
+    assert run.consumer_id == 3
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 1, 1, 2, 500, 16_384]),
+            st.integers(0, 40),
+            st.sampled_from([{}, {}, {}, {"redelivery_count": 2}, {"consumer_epoch": 5}, {"ack_set": [1]}]),
+            st.sampled_from([17, 17, 17, 18]),
+        ),
+        max_size=40,
+    ),
+    st.integers(1, 400),
+    st.sampled_from([0, 120, 16_370]),
+)
+def test_any_stream_has_the_same_frames_with_and_without_runs(
+    steps: list[tuple[int, int, dict[str, Any], int]], cut: int, entry_id: int
+) -> None:
+    pieces = []
+    for step, size, options, ledger_id in steps:
+        entry_id += step
+        pieces.append(frame_of(plain(payload=b"x" * size), entry_id, ledger_id=ledger_id, **options))
+    data = b"".join(pieces)
+    decoder = ClientFrameDecoder()
+    found: list[Frame] = []
+    for start in range(0, len(data), cut):
+        found += decoder.feed(data[start : start + cut])
+    assert singly(found) == singly(FrameDecoder().feed(data))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_frames_max_counts_the_messages_of_a_run(count: int) -> None:
+    decoder = ClientFrameDecoder()
+    data = b"".join(frame_of(plain(number), number) for number in range(5))
+    found = []
+    while frames := decoder.feed(data, count):
+        assert len(singly(frames)) <= count
+        found += singly(frames)
+        data = b""
+    assert [frame[2] for frame in found] == [0, 1, 2, 3, 4]
+
+
+@given(st.data())
+def test_a_changed_byte_has_the_same_effect_with_and_without_runs(data: st.DataObject) -> None:
+    stream = bytearray(b"".join(frame_of(plain(number), 126 + number) for number in range(5)))
+    stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+    outcomes = []
+    for decoder in (ClientFrameDecoder(), FrameDecoder()):
+        try:
+            frames: Any = [
+                each.command.SerializeToString() + bytes(each.entry or b"")
+                for frame in decoder.feed(bytes(stream))
+                for each in (frame.frames() if isinstance(frame, MessageRun) else [frame])
+            ]
+        except ProtocolError as error:
+            frames = str(error)
+        outcomes.append((frames, str(decoder.error), decoder.held_size))
+    assert outcomes[0] == outcomes[1]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            METADATA, st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3)), max_size=2), st.booleans()
+        ),
+        min_size=2,
+        max_size=4,
+    ),
+)
+def test_a_run_is_plain_if_protobuf_finds_each_entry_plain(
+    described: list[tuple[dict[str, Any], list[tuple[str, str]], bool]],
+) -> None:
+    metadata = [metadata_of(*each) for each in described]
+    entries = [build_entry(each.SerializeToString(), b"body") for each in metadata]
+    run = run_of(entries)
+    assert (run.payload_bytes() >= 0) == all(map(is_plain, entries))
+    if run.metadata is not None and run.payload_bytes() >= 0:
+        assert run.metadata == metadata
+
+
+@given(st.data())
+def test_metadata_that_protobuf_rejects_are_not_plain(data: st.DataObject) -> None:
+    """Any changed bytes, under a correct checksum."""
+    good = plain(20_000, uncompressed_size=7)
+    metadata = bytearray(good[10:-7])
+    for _ in range(data.draw(st.integers(1, 2))):
+        metadata[data.draw(st.integers(0, len(metadata) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.sampled_from([len(metadata), len(metadata), len(metadata) - 1, 3]))
+    bad = build_entry(bytes(metadata[:cut]), b"payload")
+    entries = data.draw(st.permutations([good, bad, good]))
+    assert (run_of(entries).payload_bytes() >= 0) == is_plain(bad)
+
+
+@given(st.integers(1, 30))
+def test_metadata_that_are_cut_across_entries_are_not_plain(size: int) -> None:
+    encoded = plain()[10:-7]
+    halves = [encoded[: len(encoded) - size], encoded[len(encoded) - size :] + encoded]
+    entries = [build_entry(each, b"payload") for each in halves if each]
+    if len(entries) == 2:
+        assert run_of(entries).payload_bytes() == -1
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        plain()[:-1] + b"?",
+        plain()[:9],
+        b"",
+        plain()[6:],
+        b"\x0e\x02\x00\x00\x00\x02\x08\x01" + plain(),
+        plain()[:6] + b"\x00\x00\xff\xff" + plain()[10:],
+    ],
+    ids=["checksum", "short", "empty", "no checksum", "broker metadata", "metadata too long"],
+)
+def test_a_damaged_or_unusual_entry_is_not_plain(damaged: bytes) -> None:
+    assert run_of([plain(), damaged, plain()]).payload_bytes() == -1
+
+
+def test_entry_ids_beyond_the_signed_range_are_read_as_without_runs() -> None:
+    last = (1 << 63) - 2
+    heads = [frame_of(plain(), entry_id) for entry_id in (last, last + 1, last + 2, last + 3)]
+    data = b"".join(heads)
+    assert singly(ClientFrameDecoder().feed(data)) == singly(FrameDecoder().feed(data))
+
+
+def test_large_entries_are_views_of_the_read_buffer() -> None:
+    sizes = [10, ENTRY_COPY_BYTES_MAX, 1, 3 * ENTRY_COPY_BYTES_MAX]
+    run = run_of([plain(payload=b"x" * size) for size in sizes])
+    assert [type(entry) for entry in run.entries] == [bytes, memoryview, bytes, memoryview]
+    assert run.payload_bytes() == sum(sizes)
