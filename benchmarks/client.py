@@ -41,7 +41,6 @@ LEFT = 3_000_000
 """So many are there for tables in any case."""
 PUBLISHED = Path(__file__).parent.parent / "docs/proof/client.json"
 OURS, PULSAR_CLIENT, PULSAR_PERF = "Geminga", "pulsar-client 3.13", "pulsar-perf 4.0.4"
-COMPILED = {"GEMINGA_KERNELS": "compiled"}
 LIBRARIES = {OURS: "geminga", PULSAR_CLIENT: "pulsar"}
 
 
@@ -398,14 +397,14 @@ def in_process(
     options: dict[str, Any],
     *,
     python: str = sys.executable,
-    environment: Mapping[str, str] = COMPILED,
+    environment: Mapping[str, str] | None = None,
     seconds_max: float = 120,
 ) -> dict[str, float]:
     """What one process measures; raises `RuntimeError` when it says nothing."""
     run = subprocess.run(
         [python, "-m", "benchmarks.client", "--one", measure, library, url, topic, json.dumps(options)],
         stdout=subprocess.PIPE, text=True, timeout=seconds_max, check=False,
-        env={**os.environ, **environment},
+        env={**os.environ, **(environment or {})},
     )  # fmt: skip
     lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
     if not lines:

@@ -30,8 +30,6 @@ from hypothesis import HealthCheck, settings
 
 from geminga import loggers
 
-# Tests of the compiled loops must not turn into tests of what stands in for them.
-os.environ.setdefault("GEMINGA_KERNELS", "compiled")
 # Sparks of a minute never get back what Java's second compiler and a parallel collector cost.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration, InvalidMessage
 from geminga.wire import columnar_fields as field
-from geminga.wire import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,10 +28,6 @@ _SCHEMES = {"JavaStringHash": 0, "Murmur3_32Hash": 1, "BoostHash": 2}
 
 def _kernels() -> Any:
     """The loops; numba costs about 0.3 s to import, so it is loaded at first use."""
-    if not compiled.at_hand():
-        from geminga.wire import columnar_interpreted
-
-        return columnar_interpreted
     from geminga.wire import columnar_encoding_kernels
 
     return columnar_encoding_kernels
@@ -345,7 +340,6 @@ def encode_table(
     if table.num_rows == 0:
         return []
     kernels = _kernels()
-    compiled.note(table.num_rows)
     sequence_ids = _NO_ROWS if first_sequence_ids is None else np.array(first_sequence_ids, np.int64)
     piece_rows = max(1, table.num_rows * _PIECE_BYTES // max(table_bytes(table), _PIECE_BYTES))
     batches: list[EncodedBatch] = []
