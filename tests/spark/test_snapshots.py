@@ -153,7 +153,7 @@ def test_what_two_snapshots_at_once_set_in_a_session_is_gone_behind_both() -> No
 def test_the_first_messages_are_no_option_of_streams() -> None:
     options = {"service.url": "pulsar://nowhere", "topic": TOPIC, "firstoffsets": '{"t": {"-1": "1:0"}}'}
     with pytest.raises(InvalidConfiguration, match="firstOffsets is for batch queries"):
-        PulsarDataSource(options).streamReader(StructType().add("value", BinaryType()))
+        PulsarDataSource(options).streamReader(StructType().add("value", BinaryType())).initialOffset()
 
 
 # --- in Spark ---------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 
 from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration
+from geminga.spark.releases import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,10 +102,8 @@ class ArrowBatchConverter:
     """Converts decoded messages to record batches of exactly the Arrow schema that Spark expects."""
 
     def __init__(self, schema: StructType) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         self.columns = message_columns(schema)
-        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema: pa.Schema = arrow_schema(schema)
 
     def shape(self, messages: pa.RecordBatch, again: object = None) -> pa.RecordBatch:
         """Convert ``messages``, which has the columns `columns`, perhaps followed by others."""

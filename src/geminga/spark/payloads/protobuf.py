@@ -16,7 +16,8 @@ from google.protobuf.message import DecodeError, Message
 
 from geminga.spark.payloads.json_text import pruned
 from geminga.spark.payloads.nodes import DEPTH_MAX, SchemaField, SchemaNode
-from geminga.spark.payloads.types import arrow_type, spark_type
+from geminga.spark.payloads.types import spark_type
+from geminga.spark.releases import arrow_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
