@@ -36,8 +36,6 @@ from hypothesis import HealthCheck, settings
 
 from geminga import loggers
 
-# Tests of the compiled loops must not run the pure Python loops instead.
-os.environ.setdefault("GEMINGA_KERNELS", "compiled")
 # In sessions of a minute Java's second compiler and a parallel collector cost more than they save.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 

@@ -144,7 +144,12 @@ def test_a_stream_reads_the_compacted_view_in_one_micro_batch_and_continues_with
 
 
 @pytest.mark.parametrize(
-    "given", [{"endingOffsets": '{"t": {"-1": "5:1"}}'}, {"endingTime": "5"}, {"startingTime": "5"}]
+    "given",
+    [
+        {"endingOffsets": '{"t": {"-1": "5:1"}}'},
+        {"endingTime": "1000000000005"},
+        {"startingTime": "1000000000005"},
+    ],
 )
 def test_times_and_ending_offsets_are_refused_with_read_compacted(given: dict[str, str]) -> None:
     base = {"service.url": "pulsar://h", "topic": "t", "readCompacted": "true"}

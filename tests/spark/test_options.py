@@ -66,8 +66,10 @@ def test_names_ignore_case_and_have_aliases() -> None:
 
 def test_names_of_the_kafka_source_and_pulsar_spark_are_accepted() -> None:
     options = read_options({
-        **URL, "assign": '{"t": [0, 2]}', "startingOffsetsByTimestamp": '{"t": {"0": 5}, "u-partition-1": 6}',
-        "endingTimestamp": "7", "minOffsetsPerTrigger": "8", "maxTriggerDelay": "2m", "groupIdPrefix": "g",
+        **URL, "assign": '{"t": [0, 2]}',
+        "startingOffsetsByTimestamp": '{"t": {"0": 1000000000005}, "u-partition-1": 1000000000006}',
+        "endingTimestamp": "1000000000007", "minOffsetsPerTrigger": "8", "maxTriggerDelay": "2m",
+        "groupIdPrefix": "g",
         "kafkaConsumer.pollTimeoutMs": "9", "fetchOffset.numRetries": "3", "includeHeaders": "true",
         "startingOffsetsByTimestampStrategy": "latest",
         "pulsar.client.numIoThreads": "4", "pulsar.admin.readTimeoutMs": "5", "pulsar.reader.readerName": "n",
@@ -75,9 +77,12 @@ def test_names_of_the_kafka_source_and_pulsar_spark_are_accepted() -> None:
         "pulsar.client.keepAliveIntervalSeconds": "20", "allowDifferentTopicSchemas": "true",
     })  # fmt: skip
     assert options.topics == (f"{TOPIC}-partition-0", f"{TOPIC}-partition-2")
-    assert options.starting_times == {(TOPIC, 0): 5, ("persistent://public/default/u", 1): 6}
+    assert options.starting_times == {
+        (TOPIC, 0): 1_000_000_000_005,
+        ("persistent://public/default/u", 1): 1_000_000_000_006,
+    }
     assert (options.ending_time_ms, options.min_rows_per_trigger, options.max_trigger_delay_ms) == (
-        7,
+        1_000_000_000_007,
         8,
         120_000,
     )
@@ -144,14 +149,22 @@ def test_offsets_are_parsed() -> None:
         ({**READ, "startingOffsets": '{"*": {"0": "earliest"}}'}, "allowed: 'earliest', 'latest'"),
         ({**READ, "endingOffsets": '{"*": "latest"}'}, r"'\*' is allowed in startingOffsets only"),
         ({**READ, "firstOffsets": '{"*": "earliest"}'}, r"'\*' is allowed in startingOffsets only"),
-        ({**READ, "startingOffsets": "latest", "startingTime": "1"}, "exclude each other"),
+        ({**READ, "startingOffsets": "latest", "startingTime": "1000000000001"}, "exclude each other"),
         (
             {**URL, "topics": "a,non-persistent://public/default/t"},
             "'non-persistent://.*/t' is not persistent",
         ),
         ({**URL, "topicsPattern": "non-persistent://public/default/t.*"}, "is not persistent"),
         ({**READ, "valueSchema": "JSON", "deadLetterTopic": "non-persistent://a/b/t"}, "is not persistent"),
-        ({**READ, "startingTime": "2", "endingTime": "1"}, "startingTime=2 is after endingTime=1"),
+        (
+            {**READ, "startingTime": "1000000000002", "endingTime": "1000000000001"},
+            "startingTime=1000000000002 is after endingTime=1000000000001",
+        ),
+        ({**READ, "startingTime": "1700000000"}, "milliseconds since 1970, such as .*looks like seconds"),
+        (
+            {**READ, "startingOffsetsByTimestamp": '{"t": 1700000000}'},
+            "startingOffsetsByTimestamp='1700000000' .*looks like seconds",
+        ),
         ({**READ, "failOnDataLoss": "yes"}, "failOnDataLoss='yes' is not allowed; allowed: true or false"),
         ({**READ, "minPartitions": "0"}, "minPartitions='0' is not allowed; allowed: a whole number >= 1"),
         ({**READ, "maxBytesPerTrigger": "many"}, "a number of bytes"),
@@ -166,7 +179,7 @@ def test_offsets_are_parsed() -> None:
         ({**URL, "assign": "t"}, "JSON like"),
         ({**READ, "startingOffsetsByTimestamp": '{"t": {"0": "x"}}'}, "JSON like"),
         (
-            {**READ, "endingOffsets": '{"t": "5:1"}', "endingTime": "1"},
+            {**READ, "endingOffsets": '{"t": "5:1"}', "endingTime": "1000000000001"},
             "endingOffsets and endingTime exclude",
         ),
     ],

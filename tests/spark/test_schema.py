@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from geminga.errors import InvalidConfiguration, InvalidMessage
+from geminga.errors import InvalidConfiguration
 from geminga.spark.schema import (
     COLUMNS,
     ArrowBatchConverter,
@@ -144,12 +144,17 @@ def test_unsuitable_frames_are_refused(fields: dict[str, Any], topic: str | None
         written_columns(schema, topic)
 
 
-def test_keys_must_be_text() -> None:
-    batch = pa.record_batch({"value": [b"v"], "key": [b"k"]})
-    layout = FrameLayout({"value": 0, "key": 1}, StructType())
-    assert to_messages(batch, layout, 0)["key"].to_pylist() == ["k"]
-    with pytest.raises(InvalidMessage, match="a key is not UTF-8 text"):
-        to_messages(pa.record_batch({"value": [b"v"], "key": [b"\xff"]}), layout, 0)
+def test_properties_with_null_values_are_left_out() -> None:
+    pairs = [[("a", "1")], None, [("b", None), ("c", "2")], [], [("d", None)]]
+    kind = pa.map_(pa.string(), pa.string())
+    batch = pa.record_batch({"value": [b"v"] * 5, "properties": pa.array(pairs, kind)})
+    for rows in (batch, batch.slice(1), batch.slice(2, 2)):
+        found = to_messages(rows, FrameLayout({"value": 0, "properties": 1}, StructType()), 0)["properties"]
+        found.validate(full=True)
+        assert found.to_pylist() == [
+            None if row is None else [pair for pair in row if pair[1] is not None]
+            for row in rows.column("properties").to_pylist()
+        ]
 
 
 def test_delays_become_delivery_times() -> None:

@@ -153,7 +153,7 @@ def test_concurrent_snapshots_restore_the_sessions_settings() -> None:
 def test_first_offsets_are_refused_for_streams() -> None:
     options = {"service.url": "pulsar://nowhere", "topic": TOPIC, "firstoffsets": '{"t": {"-1": "1:0"}}'}
     with pytest.raises(InvalidConfiguration, match="firstOffsets is for batch queries"):
-        PulsarDataSource(options).streamReader(StructType().add("value", BinaryType()))
+        PulsarDataSource(options).streamReader(StructType().add("value", BinaryType())).initialOffset()
 
 
 # --- in Spark ---------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
 
-from geminga.wire import compiled
-
+# For `kernels_without_numba`: tests are imported file by file, without packages.
+sys.path.insert(0, str(Path(__file__).parent))
 VECTORS = Path(__file__).parent.parent / "vectors"
 
 
@@ -118,12 +120,10 @@ def messages_of() -> Callable[[type[Message]], st.SearchStrategy[Any]]:
     return _message
 
 
-@pytest.fixture(scope="module", params=["compiled", "interpreted"])
-def loops(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Columns are made by these loops."""
-    before = compiled._state
-    compiled._state = compiled._State()
-    compiled._state.choice = request.param
-    compiled._state.at_hand = request.param == "compiled"
-    yield request.param
-    compiled._state = before
+@pytest.fixture(scope="module", params=["numba", "no numba"])
+def loops(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a test with compiled loops, and with the same loops where numba is not installed."""
+    from kernels_without_numba import without_numba
+
+    with nullcontext() if request.param == "numba" else without_numba():
+        yield

@@ -455,6 +455,16 @@ def test_markers_are_left_out() -> None:
     assert decode_entries([entry_of(b"\xff\xff", None, marker_type=10)]).num_rows == 0
 
 
+def test_keys_of_bytes_are_read_back_and_others_stay_text() -> None:
+    keys = [b"\xff\x00", b"text", None, "grüß".encode(), b"", b"\xff\x00"]
+    table = pa.table({"value": [b"v"] * 6, "key": pa.array(keys, pa.binary())})
+    entries = [entry_of(bytes(batch.body), batch.count) for batch in encode_table(table)]
+    found = decode_entries(entries, ["key", "key_bytes"])
+    assert sorted(found.column("key_bytes").to_pylist(), key=repr) == sorted(keys, key=repr)
+    texts = dict(zip(found.column("key_bytes").to_pylist(), found.column("key").to_pylist(), strict=True))
+    assert texts == {b"\xff\x00": "/wA=", b"text": "text", None: None, "grüß".encode(): "grüß", b"": ""}
+
+
 def test_keys_flagged_as_base64() -> None:
     keys = [b"\x00\xff\xfe", b"k", b"", bytes(range(256))]
     body = b"".join(

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kernels_without_numba import MODULES
 
-from geminga.wire import columnar_encoding_kernels, columnar_interpreted
+from geminga.wire import columnar_encoding_kernels
 from geminga.wire.columnar import encode_table
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "hash_vectors.tsv"
@@ -23,7 +24,9 @@ def vectors() -> list[dict[str, str]]:
         return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-LOOPS = pytest.mark.parametrize("loops", [columnar_encoding_kernels, columnar_interpreted])
+LOOPS = pytest.mark.parametrize(
+    "loops", [columnar_encoding_kernels, MODULES["columnar_encoding_kernels"]], ids=["numba", "no numba"]
+)
 
 
 @LOOPS

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from geminga.client import compiling  # noqa: F401 - has loops compiled, once tables make it pay
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import EntryAcks, ReceivedEntry
@@ -63,7 +62,7 @@ async def collect_entries(
     if undecryptable messages are to be delivered (``ConsumerCryptoFailureAction.CONSUME``), which a table
     cannot hold."""
     check_int("max_rows", max_rows, 1)
-    need("receiving Arrow tables", "pyarrow", "numpy", "numba")  # before anything is taken
+    need("receiving Arrow tables", "pyarrow", "numpy")  # before anything is taken
     if consumer.settings.crypto_failure_action is ConsumerCryptoFailureAction.CONSUME:
         raise OperationNotSupported(
             "a table cannot hold what is still encrypted: crypto_failure_action must be FAIL or DISCARD"

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from geminga.client import compiling  # noqa: F401 - has loops compiled, once tables make it pay
 from geminga.client.publisher import Publisher
 from geminga.client.waiter import Waiter
 from geminga.errors import (
@@ -252,7 +251,7 @@ class ColumnarProducer:
     """Columnar API of one producer; any thread but the loop's may call it."""
 
     def __init__(self, publisher: Publisher) -> None:
-        need("publishing Arrow tables", "pyarrow", "numpy", "numba")
+        need("publishing Arrow tables", "pyarrow", "numpy")
         self._publisher = publisher
         self._state = publisher.state
         self._settings = publisher.settings

@@ -267,7 +267,7 @@ class Reader(SyncReaderBase, Generic[T_co]):
         does; keep the reader open while it is read."""
         from geminga.client.columnar_consumer import decode_table
 
-        need("reading Arrow batches", "pyarrow", "numpy", "numba")
+        need("reading Arrow batches", "pyarrow", "numpy")
         import pyarrow
 
         consumer = self._reader.consumer

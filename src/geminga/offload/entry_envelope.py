@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.errors import CorruptPayload, CryptoError
-from geminga.wire import columnar_fields, compiled
+from geminga.wire import columnar_fields
 from geminga.wire.checksum import crc32c
 from geminga.wire.columnar import ChunkCarry, LaidOpen, entry_heads, lay_open
 from geminga.wire.compression import LZ4, NONE, SNAPPY, ZLIB, ZSTD, compress
@@ -89,7 +89,6 @@ _LEVEL = 3
 def _kernels() -> Any:
     from geminga.offload import envelope_kernels
 
-    compiled.use()  # compiles the kernels that this module needs anyway
     return envelope_kernels
 
 

@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
 
     from geminga.extras import need
 
-    need(f"geminga.spark.{name}", "pyspark", "pyarrow", "numpy", "numba")
+    need(f"geminga.spark.{name}", "pyspark", "pyarrow", "numpy")
     return getattr(import_module(_PLACES[name]), name)
 
 

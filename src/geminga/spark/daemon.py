@@ -36,26 +36,14 @@ def preload() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
-    import pyarrow as pa
-
     import geminga.client.columnar_producer
     import geminga.client.entry_reader
     import geminga.client.sync
     import geminga.spark.datasource
     import geminga.spark.writing  # noqa: F401
     from geminga.wire import compiled
-    from geminga.wire.columnar import decode_entries, encode_table
-    from geminga.wire.metadata import RawEntry, build_entry
-    from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-    compiled.use()
-    value = pa.Array.from_buffers(
-        pa.binary(), 1, [None, pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0])), pa.py_buffer(b"v")]
-    )
-    (batch,) = encode_table(pa.Table.from_arrays([value], names=["value"]))
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=1)
-    entry = build_entry(metadata.SerializeToString(), bytes(batch.body))
-    decode_entries([RawEntry("t", -1, 0, 0, entry)])
+    compiled.load()
 
 
 def leave_archives() -> None:

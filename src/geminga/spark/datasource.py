@@ -17,16 +17,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
@@ -50,6 +41,17 @@ from geminga.spark.offsets import (
 from geminga.spark.options import ReadOptions, read_options, write_options
 from geminga.spark.planning import Planner, Range
 from geminga.spark.reading import BatchConverter, read_range
+from geminga.spark.releases import (
+    PLANS_BY_START,
+    Filter,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    need_planning_by_start,
+)
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import ArrowBatchConverter, message_columns
 from geminga.spark.tables import read_schema
@@ -87,6 +89,12 @@ class PulsarDataSource(DataSource):
         return FilteringReader(options, schema) if pushes_down() else PulsarReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        try:
+            return self._stream_reader(schema)
+        except Exception as error:
+            return FailingStreamReader(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         options = read_options(self.options)
         if options.says_end:
             raise InvalidConfiguration(
@@ -220,6 +228,26 @@ class FilteringReader(PulsarReader):
         return filters
 
 
+class FailingStreamReader(DataSourceStreamReader):
+    """Reader that raises an error at Spark's first call: PySpark hides an error of a reader's creation behind
+    an `UnboundLocalError` of its own."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        raise self.error
+
+    def latestOffset(self, *_: object) -> dict[str, Any]:  # noqa: N802
+        raise self.error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self.error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self.error
+
+
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query. All state that a restart needs is in the offsets of its checkpoint."""
 
@@ -243,6 +271,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reported: dict[str, Any] | None = None
         self._went_on = float("-inf")
         self._own_name = f"{options.subscription_prefix}-{uuid.uuid4().hex}"
+        self._planned: dict[str, Any] | None = None
+        """Newest planned end, where Spark gives no start."""
+        if self.limits or options.min_rows_per_trigger is not None:
+            need_planning_by_start("a limit of a micro-batch, such as maxOffsetsPerTrigger,")
+        if options.durable_subscription and options.subscription is None:
+            need_planning_by_start("durableSubscription without a name (predefinedSubscription)")
 
     @property
     def planner(self) -> Planner:
@@ -276,8 +310,25 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self.planner.latest(self.planner.partitions())
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next micro-batch. ``start`` is always what Spark has committed."""
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return the end of the next micro-batch. ``start`` is always what Spark has committed; below PySpark
+        4.2 it is missing, and the last planned end is used."""
+        if not PLANS_BY_START:
+            start = self._planned
+            self._planned = self._newest() if start is None else self._end_after(start, limit)
+            return self._planned
+        assert start is not None
+        return self._end_after(start, limit)
+
+    def _newest(self) -> dict[str, Any]:
+        """Return the end of the first micro-batch since this process started, where its start is unknown:
+        Spark asks for the start of a new query later, and never for that of a restarted one."""
+        newest = self.planner.latest(self.planner.partitions())
+        return Checkpoint(offsets=newest, subscription=self.options.subscription).to_json()
+
+    def _end_after(self, start: dict[str, Any], limit: ReadLimit | None) -> dict[str, Any]:
         begin = Checkpoint.from_json(start)
         partitions = self.planner.partitions()
         known = self._follow(begin, partitions)
@@ -393,10 +444,15 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned, begin = Checkpoint.from_json(end), Checkpoint.from_json(start)
+        if not PLANS_BY_START and begin.offsets == self._initial:
+            # The end was planned before Spark asked for the start, which may be the newest message.
+            place = planned.offsets
+            begin = replace(begin, offsets={p: min(at, place.get(p, at)) for p, at in begin.offsets.items()})
         if planned.start is not None:
             # The start of the first micro-batch is not in Spark's log: Spark calls `initialOffset` again for
             # it.
             begin = Checkpoint(offsets=planned.start, subscription=planned.subscription)
+        self._planned = self._planned or end
         if self.planner.cursor is None:
             # A restart runs the planned micro-batch before it asks for a new end.
             self._initial = self._initial if planned.start is None else planned.start

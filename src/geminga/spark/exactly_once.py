@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from geminga.errors import (
@@ -52,6 +52,7 @@ from geminga.spark.options import COMPRESSIONS, WriteOptions
 from geminga.spark.prefetch import taken_ahead
 from geminga.spark.producers import kept, public_keys
 from geminga.spark.published import TopicTails, later
+from geminga.spark.releases import DataSourceStreamArrowWriter
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, planned
 from geminga.spark.tasks import query_of_task

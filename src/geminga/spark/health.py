@@ -22,7 +22,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from geminga.admin import topic_path
@@ -32,6 +31,12 @@ from geminga.errors import InvalidConfiguration, TopicNotFound
 from geminga.ids import TopicName
 from geminga.spark.cluster import open_admin
 from geminga.spark.options import ACCESS, ConnectionOptions, access_options
+from geminga.spark.releases import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+    need_planning_by_start,
+)
 
 TOPICS_PER_TASK = 500
 CALLS_AT_ONCE = 8
@@ -134,6 +139,7 @@ class SubscriptionStatsSource(DataSource):
         return from_arrow_schema(COLUMNS)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        need_planning_by_start("format('pulsar_stats')")
         return StatsReader(StatsOptions.of(self.options))
 
 

@@ -38,6 +38,17 @@ def number(minimum: int) -> Callable[[str, str], int]:
     return parse
 
 
+def moment(name: str, value: str) -> int:
+    """Parse milliseconds since 1970; a number of today's seconds would be a time in January 1970."""
+    found = number(0)(name, value)
+    if 0 < found < _MILLISECONDS_MIN:
+        raise refused(name, value, "milliseconds since 1970, such as 1700000000000; this looks like seconds")
+    return found
+
+
+_MILLISECONDS_MIN = 10**11
+"""In seconds a time in the year 5138, in milliseconds in 1973."""
+
 _SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -214,7 +225,8 @@ def times(name: str, value: str) -> Times:
         by_index = partitions if isinstance(partitions, dict) else {base.partition: partitions}
         for index, time_ms in by_index.items():
             try:
-                found[str(base.base), int(index)] = int(time_ms)
+                place, when = int(index), str(int(time_ms))
             except (TypeError, ValueError):
                 raise refused(name, value, f"JSON like {example}") from None
+            found[str(base.base), place] = moment(name, when)
     return found

@@ -144,11 +144,11 @@ _TABLE = (
     Option(name="firstOffsets", field="first_offsets", use=READ, parse=values.firsts,
            text="JSON with the expected first message of partitions read from ``earliest``; if it is gone, "
                 "messages were lost. Batch queries only; snapshots set this option."),
-    Option(name="startingTime", field="starting_time_ms", use=READ, parse=values.number(0),
+    Option(name="startingTime", field="starting_time_ms", use=READ, parse=values.moment,
            aliases=("startingTimestamp",),
            text="Start at the first message published at or after this time, in milliseconds since 1970, not "
                 "in the future."),
-    Option(name="endingTime", field="ending_time_ms", use=READ, parse=values.number(0),
+    Option(name="endingTime", field="ending_time_ms", use=READ, parse=values.moment,
            aliases=("endingTimestamp",),
            text="End before the first message published at or after this time. Batch queries only."),
     Option(name="startingOffsetsByTimestamp", field="starting_times", use=READ, parse=values.times,

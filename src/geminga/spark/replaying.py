@@ -25,12 +25,18 @@ import pyarrow.compute as pc
 import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from geminga.config import check_choice, refuse
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import resolve
+from geminga.spark.releases import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+    arrow_schema,
+    need_planning_by_start,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -237,6 +243,7 @@ class LakeReplaySource(DataSource):
         return from_arrow_schema(lake.table_dataset(options.path).schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        need_planning_by_start("format('pulsar_replay') as a stream")
         return ReplayReader(ReplayOptions.of(self.options), schema)
 
 
@@ -343,10 +350,8 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def read_slice(options: ReplayOptions, schema: StructType, part: ReplaySlice) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a slice, sorted by time; those with equal times in the order of their files."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     system, _ = resolve(options.path)
-    wanted = to_arrow_schema(schema, timezone="UTC")
+    wanted = arrow_schema(schema)
     own = pa.unify_schemas([parquet.read_schema(path, filesystem=system) for path in part.paths])
     time_type = own.field(options.time).type
     low, high = part.begin + 1, part.through + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
@@ -21,7 +22,8 @@ from pyspark.sql.types import (
 )
 
 from geminga.config import suggestion
-from geminga.errors import InvalidConfiguration, InvalidMessage
+from geminga.errors import InvalidConfiguration
+from geminga.spark.releases import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,10 +102,8 @@ class ArrowBatchConverter:
     """Converts decoded messages to record batches of exactly the Arrow schema that Spark expects."""
 
     def __init__(self, schema: StructType) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         self.columns = message_columns(schema)
-        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema: pa.Schema = arrow_schema(schema)
 
     def shape(self, messages: pa.RecordBatch, again: object = None) -> pa.RecordBatch:
         """Convert ``messages``, which has the columns `columns`, perhaps followed by others."""
@@ -231,22 +231,23 @@ def written_columns(schema: StructType, topic: str | None, *, by_schema: bool = 
 def to_messages(batch: pa.RecordBatch, layout: FrameLayout, now_ms: int) -> dict[str, pa.Array]:
     """Return the message columns of a record batch of the frame, including ``topic``.
 
-    ``now_ms``, since 1970: start of ``__deliverAfter``. Raises `InvalidMessage` for a key of bytes that is no
-    text, which Pulsar's keys are.
+    ``now_ms``, since 1970: start of ``__deliverAfter``. Properties whose value is null are left out.
     """
     arrays = {name: batch.column(number) for name, number in layout.columns.items()}
-    key = arrays.get("key")
-    if key is not None and not pa.types.is_string(key.type):
-        try:
-            arrays["key"] = key.cast(pa.string())
-        except pa.ArrowInvalid as error:
-            raise InvalidMessage(
-                f"a key is not UTF-8 text ({error}), and the sink writes keys of text only: filter such rows "
-                "out, or write another key instead, such as base64(__key)"
-            ) from None
+    properties = arrays.get("properties")
+    if properties is not None and properties.items.null_count:
+        arrays["properties"] = _without_null_values(properties)
     after = arrays.pop("deliver_after", None)
     if after is not None:
         if pa.types.is_duration(after.type):
             after = after.cast(pa.duration("ms"), safe=False)
         arrays["deliver_at"] = pc.add(after.cast(pa.int64()), now_ms)
     return arrays
+
+
+def _without_null_values(maps: pa.MapArray) -> pa.MapArray:
+    present = maps.items.is_valid()
+    kept = np.append(0, np.cumsum(present.to_numpy(zero_copy_only=False)))
+    offsets = pa.array(kept[maps.offsets.to_numpy()], pa.int32())
+    keys, items = maps.keys.filter(present), maps.items.filter(present)
+    return pa.MapArray.from_arrays(offsets, keys, items, mask=maps.is_null())

@@ -32,10 +32,17 @@ _LOCAL_CONFIGURATION = {
 
 def register(spark: SparkSession) -> SparkSession:
     """Register ``format("pulsar")`` in ``spark``; return it."""
+    from pyspark.errors import AnalysisException
+
     from geminga.spark.datasource import PulsarDataSource
 
     _use_this_interpreter(spark)
-    spark.dataSource.register(PulsarDataSource)
+    try:
+        spark.dataSource.register(PulsarDataSource)
+    except AnalysisException as error:
+        # PySpark 4.0 refuses what it has found by itself.
+        if error.getErrorClass() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
     return spark
 
 

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
     DataSourceStreamWriter,
     DataSourceWriter,
     WriterCommitMessage,
@@ -27,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidMessage, InvalidTopicName
 from geminga.ids import TopicName
+from geminga.spark import releases
 from geminga.spark.frames import OutgoingFrame
 from geminga.spark.options import WriteOptions
 from geminga.spark.prefetch import taken_ahead
@@ -149,7 +149,7 @@ class PulsarWriter(DataSourceArrowWriter):
                     sum(c.rows for c in done), sum(c.batches for c in done), len(done))  # fmt: skip
 
 
-class PulsarStreamWriter(DataSourceStreamArrowWriter):
+class PulsarStreamWriter(releases.DataSourceStreamArrowWriter):
     """A streaming write, at least once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
@@ -173,7 +173,7 @@ def batch_writer(options: WriteOptions, schema: StructType) -> DataSourceWriter:
 def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStreamWriter:
     """Return the writer of a stream for the options."""
     if not options.exactly_once:
-        return PulsarStreamWriter(options, schema)
+        return releases.stream_writer(PulsarStreamWriter(options, schema), schema)
     from geminga.spark.exactly_once import ExactlyOnceWriter
 
-    return ExactlyOnceWriter(options, schema)
+    return releases.stream_writer(ExactlyOnceWriter(options, schema), schema)

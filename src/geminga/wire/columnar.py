@@ -24,7 +24,6 @@ from geminga.errors import (
     OperationNotSupported,
 )
 from geminga.wire import columnar_fields as field
-from geminga.wire import compiled
 from geminga.wire.columnar_encoding import EncodedBatch, by_delivery, encode_table
 
 if TYPE_CHECKING:
@@ -111,10 +110,6 @@ def message_schema(columns: Sequence[str] | None = None) -> pa.Schema:
 
 def _kernels() -> Any:
     """The loops; numba costs about 0.3 s to import, so it is loaded at first use."""
-    if not compiled.at_hand():
-        from geminga.wire import columnar_interpreted
-
-        return columnar_interpreted
     from geminga.wire import columnar_kernels
 
     return columnar_kernels
@@ -351,7 +346,6 @@ class _Decoder:
                 f"{_place(self.entries[damaged])}: the payload is not the batch of "
                 f"{max(int(batch_counts[damaged]), 1)} messages that its metadata announces"
             )
-        compiled.note(count)
         found = {field: rows[slot, :count] for slot, field in enumerate(fields)}
         return _Messages(self, found, counts, count)
 

@@ -5,6 +5,7 @@ Layout of the bytes: framing.md section 1.4; key hashes: algorithms.md section 1
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ import pyarrow as pa
 from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration, InvalidMessage
 from geminga.wire import columnar_fields as field
-from geminga.wire import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,10 +29,6 @@ _SCHEMES = {"JavaStringHash": 0, "Murmur3_32Hash": 1, "BoostHash": 2}
 
 def _kernels() -> Any:
     """The loops; numba costs about 0.3 s to import, so it is loaded at first use."""
-    if not compiled.at_hand():
-        from geminga.wire import columnar_interpreted
-
-        return columnar_interpreted
     from geminga.wire import columnar_encoding_kernels
 
     return columnar_encoding_kernels
@@ -119,6 +115,27 @@ def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
     return array if array.null_count < len(array) or name == "value" else None
 
 
+def _keys(table: pa.Table) -> tuple[pa.Array | None, NDArray[np.bool_]]:
+    """Return the keys as text, and the mask of those that are base64 of bytes that are no UTF-8; empty for
+    none."""
+    is_text = "key" not in table.column_names or not pa.types.is_binary(table.column("key").type)
+    array = _column(table, "key", pa.string() if is_text else pa.binary())
+    if array is None or is_text:
+        return array, _NO_NULLS
+    try:
+        return array.cast(pa.string()), _NO_NULLS
+    except pa.ArrowInvalid:
+        keys: list[bytes | None] = array.to_pylist()
+    flags = np.zeros(len(keys), np.bool_)
+    for row, key in enumerate(keys):
+        try:
+            _ = key and key.decode()
+        except UnicodeDecodeError:
+            assert key is not None
+            keys[row], flags[row] = b64encode(key), True
+    return pa.array(keys, pa.binary()).cast(pa.string()), _frozen(flags)
+
+
 def _numbered(array: pa.Array | None, count: int) -> tuple[Int64s, int]:
     """Return a number for each different value, from 1 on and 0 for null, and their count."""
     if array is None:
@@ -138,7 +155,7 @@ class _Encoder:
         if value is None:
             raise InvalidMessage("the table has no column 'value'")
         self.value = value
-        self.key = _column(table, "key", pa.string())
+        self.key, self.key_flags = _keys(table)
         self.ordering_key = _column(table, "ordering_key", pa.binary())
         self.properties = _column(table, "properties", pa.map_(pa.string(), pa.string()))
         self.event_times = self._event_times(table)
@@ -238,7 +255,7 @@ class _Encoder:
         batches = np.empty((self.count, field.BATCH_FIELDS), np.int64)
         count, size = k.encode_rows(
             order, bounds, first_partition, sequence_ids, max_messages, max_bytes,
-            *self._binary_input(self.value), *self._binary_input(self.key),
+            *self._binary_input(self.value), *self._binary_input(self.key), self.key_flags,
             *self._binary_input(self.ordering_key), self.event_times, *maps, batches, out,
         )  # fmt: skip
         body = out.data[:size]
@@ -316,10 +333,11 @@ def encode_table(
 ) -> list[EncodedBatch]:
     """Serialise the rows of ``table`` into batches.
 
-    Columns used: ``value`` (binary or text, null for a null value; required), ``key`` (text),
-    ``ordering_key`` (binary), ``properties`` (map of text to text), ``event_time`` (timestamp, or
-    milliseconds since 1970). Rows with a key go to ``hash(key) mod partitions``, in the table's order
-    within a partition; the others are spread a batch at a time from ``first_partition`` on.
+    Columns used: ``value`` (binary or text, null for a null value; required), ``key`` (text, or binary:
+    values that are no UTF-8 travel as flagged base64, as those of Java's ``keyBytes``), ``ordering_key``
+    (binary), ``properties`` (map of text to text), ``event_time`` (timestamp, or milliseconds since 1970).
+    Rows with a key go to ``hash(key) mod partitions``, in the table's order within a partition; the others
+    are spread a batch at a time from ``first_partition`` on.
 
     A batch closes at ``max_messages`` messages, or before its payloads (metadata not counted, as in
     the official clients) exceed ``max_bytes``; a larger message travels alone. ``first_sequence_ids``
@@ -345,7 +363,6 @@ def encode_table(
     if table.num_rows == 0:
         return []
     kernels = _kernels()
-    compiled.note(table.num_rows)
     sequence_ids = _NO_ROWS if first_sequence_ids is None else np.array(first_sequence_ids, np.int64)
     piece_rows = max(1, table.num_rows * _PIECE_BYTES // max(table_bytes(table), _PIECE_BYTES))
     batches: list[EncodedBatch] = []

@@ -219,7 +219,7 @@ def encode_rows(
     max_messages,
     max_bytes,
     value_offsets, values, value_nulls,
-    key_offsets, keys, key_nulls,
+    key_offsets, keys, key_nulls, key_flags,
     ordering_offsets, ordering_keys, ordering_nulls,
     event_times,
     map_offsets, map_key_offsets, map_keys, map_value_offsets, map_values, map_nulls,
@@ -228,7 +228,8 @@ def encode_rows(
 ):  # fmt: skip
     """Serialise every row in one pass, closing batches by count and by payload bytes.
 
-    Absent columns are empty arrays; ``*_nulls`` are empty where a column has no null. Returns the
+    Absent columns are empty arrays; ``*_nulls`` are empty where a column has no null, ``key_flags`` where
+    no key is base64. Returns the
     number of batches and the number of bytes written.
     """
     partitions = len(bounds) - 2
@@ -273,6 +274,10 @@ def encode_rows(
             if len(event_times) and event_times[row] > 0:
                 out[at] = 0x28
                 at = put_varint(out, at + 1, event_times[row])
+            if len(key_flags) and key_flags[row]:
+                out[at] = 0x30
+                out[at + 1] = 1
+                at += 2
             if len(ordering_offsets) and not (len(ordering_nulls) > 0 and ordering_nulls[row]):
                 size = np.int64(ordering_offsets[row + 1] - ordering_offsets[row])
                 out[at] = 0x3A

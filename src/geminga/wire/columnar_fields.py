@@ -64,5 +64,5 @@ from __future__ import annotations
     BATCH_FIELDS,
 ) = range(8)
 
-WORST_METADATA_SIZE = 4 + 6 + 11 + 11 + 2 + 6 + 6
+WORST_METADATA_SIZE = 4 + 6 + 11 + 11 + 2 + 2 + 6 + 6
 """Size prefix and every field of a message besides its value, key, ordering key and properties."""

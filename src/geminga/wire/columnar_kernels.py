@@ -1,8 +1,9 @@
 """Compiled loops over whole batches of messages, for `geminga.wire.columnar`.
 
 Pulsar's batch layout is a chain of varints, so that every step depends on the one before it: array operations
-cannot split it, and a Python loop costs a microsecond per message. These loops are compiled by numba at first
-use and cached on disk (``docs/decisions/columnar-kernels.md`` has the figures).
+cannot split it. numba compiles these loops at first use, which takes some seconds, and caches them on disk
+(``docs/decisions/columnar-kernels.md`` has the figures). Without numba, or with ``NUMBA_DISABLE_JIT=1``,
+Python runs them as they are, a hundred times slower.
 
 Every offset is an ``int64`` index into one flat ``uint8`` buffer. Kernels never raise: they return ``-1`` for
 success or the index of the damaged entry, which the caller names.
@@ -13,13 +14,13 @@ success or the index of the damaged entry, which the caller names.
 
 from __future__ import annotations
 
+import importlib
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 from geminga.wire.columnar_fields import (
     BATCH_COUNT,
@@ -62,8 +63,13 @@ from geminga.wire.columnar_fields import (
     VALUE_START,
 )
 
+numba: Any = None
+with suppress(ImportError):
+    numba = importlib.import_module("numba")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
+COMPILES = numba is not None and not numba.config.DISABLE_JIT
 
 KEPT = True
 """Whether compiled code is cached on disk."""
@@ -72,43 +78,65 @@ KEPT = True
 def kernel(function: F) -> F:
     """Compile a function that Python calls; cache it on disk, if a folder is writable."""
     global KEPT
+    if not COMPILES:
+        # As in compiled loops, numbers wrap around.
+        return np.errstate(over="ignore")(function)
     # nogil: several tasks of one process decode side by side.
     try:
         compiled: F = numba.njit(function, cache=True, nogil=True)
     except RuntimeError:
         # Neither the package's folder nor the user's cache can be written: compile in every process.
         compiled = numba.njit(function, nogil=True)
+        if KEPT:
+            logging.getLogger("geminga").warning(
+                "loops over tables cannot be cached, so every process compiles them, which takes some "
+                "seconds. Set NUMBA_CACHE_DIR to a writable folder, or NUMBA_DISABLE_JIT=1 to run them "
+                "without a compiler, which is slower"
+            )
         KEPT = False
     return compiled
 
 
 def inlined(function: F) -> F:
     """Compile a function that only kernels call: it is inlined in them, and needs no cache of its own."""
-    compiled: F = numba.njit(function, nogil=True)
+    compiled: F = numba.njit(function, nogil=True) if COMPILES else function
     return compiled
 
 
-@intrinsic
-def memcpy(typing_context, out, position, buffer, start, size):
-    """``out[position:position + size] = buffer[start:start + size]`` for arrays that never overlap.
+def inlined_first(function: F) -> F:
+    """As `inlined`, but inlined before types are inferred: passing a dozen arrays to each call takes longer
+    than most of these functions."""
+    compiled: F = numba.njit(function, nogil=True, inline="always") if COMPILES else function
+    return compiled
 
-    A byte loop is not recognised as a copy, because of numba's handling of negative indices: it costs
-    2 ns a byte where this costs less than a tenth.
-    """
 
-    def generate(context, builder, signature, arguments):
-        target = context.make_array(signature.args[0])(context, builder, arguments[0])
-        source = context.make_array(signature.args[2])(context, builder, arguments[2])
-        cgutils.raw_memcpy(
-            builder,
-            builder.gep(target.data, [arguments[1]]),
-            builder.gep(source.data, [arguments[3]]),
-            arguments[4],
-            1,
-        )
-        return context.get_dummy_value()
+def memcpy(out, position, buffer, start, size):
+    """``out[position:position + size] = buffer[start:start + size]`` for arrays that never overlap."""
+    out[position : position + size] = buffer[start : start + size]
 
-    return types.void(out, types.int64, buffer, types.int64, types.int64), generate
+
+if COMPILES:
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def memcpy(typing_context, out, position, buffer, start, size):
+        """Compile to a call of ``memcpy``: numba's handling of negative indexes makes a loop over the bytes
+        ten times slower."""
+
+        def generate(context, builder, signature, arguments):
+            target = context.make_array(signature.args[0])(context, builder, arguments[0])
+            source = context.make_array(signature.args[2])(context, builder, arguments[2])
+            cgutils.raw_memcpy(
+                builder,
+                builder.gep(target.data, [arguments[1]]),
+                builder.gep(source.data, [arguments[3]]),
+                arguments[4],
+                1,
+            )
+            return context.get_dummy_value()
+
+        return types.void(out, types.int64, buffer, types.int64, types.int64), generate
 
 
 _MAGIC_CHECKSUM = 0x0E01
@@ -149,6 +177,11 @@ def _skip(buffer, position, end, wire_type):
     else:
         return np.int64(-1)
     return position if position <= end else np.int64(-1)
+
+
+@inlined
+def _big_endian_16(buffer, position):
+    return (np.int64(buffer[position]) << 8) | np.int64(buffer[position + 1])
 
 
 @inlined
@@ -233,13 +266,13 @@ def parse_heads(buffer, bounds, heads):
         head[BATCH_COUNT] = -1
         head[MARKER_TYPE] = -1
         head[CHUNK_ID] = -1
-        if end - position >= 6 and (buffer[position] << 8 | buffer[position + 1]) == _MAGIC_BROKER:
+        if end - position >= 6 and _big_endian_16(buffer, position) == _MAGIC_BROKER:
             size = _big_endian_32(buffer, position + 2)
             position += 6
             if size > end - position:
                 return i
             position += size
-        if end - position >= 6 and (buffer[position] << 8 | buffer[position + 1]) == _MAGIC_CHECKSUM:
+        if end - position >= 6 and _big_endian_16(buffer, position) == _MAGIC_CHECKSUM:
             head[CHECKSUM] = _big_endian_32(buffer, position + 2)
             position += 6
         head[CHECKSUM_START] = position

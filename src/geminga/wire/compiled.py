@@ -1,134 +1,37 @@
-"""Choice between compiled and interpreted loops for tables.
+"""Loading of the compiled loops before they are needed: ``python -m geminga.wire.compiled``.
 
-A process's first tables must not wait for a compiler: numba takes several seconds for the loops of
-`columnar_kernels` and `columnar_encoding_kernels`, once per machine and version. If they are in numba's cache
-they are loaded at once, in a third of a second. Otherwise tables are converted by `columnar_interpreted`,
-until a process has compiled the loops (`geminga.client.compiling`), which pays after some hundred thousand
-messages.
-
-The environment variable ``GEMINGA_KERNELS`` overrides this: ``compiled`` compiles at the first table and
-waits for it, ``interpreted`` never compiles.
+numba compiles `geminga.wire.columnar_kernels` and `columnar_encoding_kernels` at first use, once per machine
+and version, which takes some seconds. Run this module when a container's image is built.
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import sys
-from collections.abc import Callable
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+import numpy as np
+import pyarrow as pa
 
-from geminga.errors import InvalidConfiguration
-
-MESSAGES_BEFORE_COMPILING = 100_000
-"""Messages that a process converts before it has the loops compiled: compiling takes some seconds of CPU, as
-much as a few million messages."""
-VARIABLE = "GEMINGA_KERNELS"
-CHOICES = ("auto", "compiled", "interpreted")
-
-_FOLDER = Path(__file__).parent
+from geminga.wire.columnar import EXTRA_COLUMNS, MESSAGE_COLUMNS, decode_entries, encode_table
+from geminga.wire.metadata import RawEntry, build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
-class _State:
-    """State of this process."""
-
-    def __init__(self) -> None:
-        self.choice = ""
-        self.at_hand = False
-        self.messages = 0
-
-
-_state = _State()
-_compile: Callable[[], None] | None = None
-
-
-def choice() -> str:
-    """Return the choice in the environment. Raises `InvalidConfiguration`."""
-    chosen = os.environ.get(VARIABLE) or "auto"
-    if chosen not in CHOICES:
-        raise InvalidConfiguration(f"{VARIABLE}={chosen!r} is not allowed; allowed: {', '.join(CHOICES)}")
-    return chosen
+def load() -> None:
+    """Use each loop once: it is loaded from numba's cache, or compiled into it."""
+    offsets = np.array([0, 4], np.int32)
+    # `pa.array` imports pandas.
+    text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(b"aw==")])
+    pairs = pa.MapArray.from_arrays(
+        pa.Array.from_buffers(pa.int32(), 2, [None, pa.py_buffer(np.array([0, 1], np.int32))]), text, text
+    )
+    (batch,) = encode_table(
+        pa.Table.from_arrays([text.cast(pa.binary()), text, pairs], names=["value", "key", "properties"])
+    )
+    body = pb.SingleMessageMetadata(payload_size=1, partition_key="aw==", partition_key_b64_encoded=True)
+    flagged = len(body.SerializeToString()).to_bytes(4, "big") + body.SerializeToString() + b"v"
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=1)
+    entries = [build_entry(metadata.SerializeToString(), each) for each in (bytes(batch.body), flagged)]
+    columns = (*MESSAGE_COLUMNS, *EXTRA_COLUMNS)
+    decode_entries([RawEntry("t", -1, 0, number, entry) for number, entry in enumerate(entries)], columns)
 
 
-def at_hand() -> bool:
-    """Return whether to use compiled loops. Thread-safe."""
-    if _state.at_hand:
-        return True
-    if not _state.choice:
-        _state.choice = choice()
-        _state.at_hand = _state.choice == "compiled" or (_state.choice == "auto" and is_cached())
-    return _state.at_hand
-
-
-def use() -> None:
-    """Use compiled loops from now on, and compile them if needed."""
-    _state.at_hand = True
-
-
-def when_worthwhile(compile_them: Callable[[], None]) -> None:
-    """Set the function to call repeatedly, on any thread, once compiling pays, until `use` is called."""
-    global _compile
-    _compile = compile_them
-
-
-def note(messages: int) -> None:
-    """Count messages that were converted. Thread-safe."""
-    if _state.at_hand or _state.choice != "auto":
-        return
-    _state.messages += messages
-    if _state.messages >= MESSAGES_BEFORE_COMPILING and _compile is not None:
-        _compile()
-
-
-# --- marker file of compiled loops ------------------------------------------------------------------
-
-
-def _places() -> list[Path]:
-    """Return the possible folders of the marker file: those of numba's cache, by write permission."""
-    given = os.environ.get("NUMBA_CACHE_DIR")
-    if given:
-        folders = [Path(given)]
-    else:
-        beside = _FOLDER / "__pycache__"
-        folders = [beside] if os.access(beside if beside.exists() else _FOLDER, os.W_OK) else []
-        with suppress(RuntimeError):  # there is no home
-            folders.append(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "geminga")
-    return [folder / f"geminga-kernels-{sys.implementation.cache_tag}.compiled" for folder in folders]
-
-
-def _stamp() -> str:
-    """Return a text that changes with Python, numba, the machine, and the loops' source."""
-    parts = [str(_FOLDER), sys.implementation.cache_tag or "", platform.machine()]
-    parts += [version("numba"), version("llvmlite")]
-    for name in ("columnar_kernels.py", "columnar_encoding_kernels.py", "columnar_fields.py"):
-        found = (_FOLDER / name).stat()
-        parts += [str(found.st_mtime_ns), str(found.st_size)]
-    return " ".join(parts)
-
-
-def is_cached() -> bool:
-    """Return whether the marker file has the present stamp: machine, versions and source folder."""
-    try:
-        stamp = _stamp()
-    except (OSError, PackageNotFoundError):
-        return False
-    for mark in _places()[:1]:
-        with suppress(OSError):
-            return mark.read_text() == stamp
-    return False
-
-
-def leave_mark() -> None:
-    """Write the marker file after everything was compiled and cached."""
-    stamp = _stamp()
-    for mark in _places():
-        try:
-            mark.parent.mkdir(parents=True, exist_ok=True)
-            part = mark.with_suffix(f".{os.getpid()}")
-            part.write_text(stamp)
-            part.replace(mark)
-        except OSError:
-            continue
-        return
+if __name__ == "__main__":
+    load()

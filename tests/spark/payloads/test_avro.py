@@ -16,7 +16,8 @@ from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.nodes import SchemaNode
-from geminga.spark.payloads.types import arrow_type, spark_type
+from geminga.spark.payloads.types import spark_type
+from geminga.spark.releases import arrow_type
 
 EVERYTHING = {
     "type": "record", "name": "R", "namespace": "n",

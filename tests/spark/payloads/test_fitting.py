@@ -17,8 +17,9 @@ from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.rows import Columns, version_reader
-from geminga.spark.payloads.types import arrow_type, columns_of, spark_type
+from geminga.spark.payloads.types import columns_of, spark_type
 from geminga.spark.payloads.writing import PayloadWriter
+from geminga.spark.releases import arrow_type
 
 
 def node(*fields: dict[str, Any]) -> SchemaNode:

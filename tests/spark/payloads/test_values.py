@@ -43,8 +43,8 @@ from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.json_text import JsonReader
-from geminga.spark.payloads.types import arrow_type
 from geminga.spark.payloads.writing import PayloadWriter, avro_definition, frame_schema, node_of_type
+from geminga.spark.releases import arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

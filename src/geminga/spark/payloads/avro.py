@@ -20,7 +20,8 @@ from geminga.spark.payloads.arrays import (
 )
 from geminga.spark.payloads.fitting import source_of
 from geminga.spark.payloads.nodes import SchemaNode
-from geminga.spark.payloads.types import arrow_type, number_of, spark_type
+from geminga.spark.payloads.types import number_of, spark_type
+from geminga.spark.releases import arrow_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,13 +10,11 @@ and no size in a payload is trusted before its bytes are verified to be there.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from geminga.wire.columnar_kernels import inlined as compiled
+from geminga.wire.columnar_kernels import inlined_first as inlined
 from geminga.wire.columnar_kernels import kernel, memcpy
-
-inlined = numba.njit(nogil=True, inline="always")
-"""Inlined because passing a dozen arrays to each call takes longer than most of these functions."""
 
 (NULL, BOOLEAN, INT, LONG, MILLIS, FLOAT, DOUBLE, BYTES, FIXED, DECIMAL, ENUM, RECORD, ARRAY, MAP, UNION) = (
     range(15)
@@ -58,7 +56,7 @@ def _little_endian(buffer, position, size):
     return value
 
 
-@numba.njit(nogil=True)
+@compiled
 def _unscaled(buffer, position, size, precision):
     """Return (low, high, next position) of a big-endian integer; -1 for one with more digits."""
     fill = np.int64(-1 if size > 0 and buffer[position] >= 0x80 else 0)
@@ -248,7 +246,7 @@ def _put(out, position, value):
     return position + 1
 
 
-@numba.njit(nogil=True)
+@compiled
 def _put_unscaled(out, position, size, low, high):
     """Write an integer in ``size`` big-endian bytes; for ``size`` 0 in the fewest, after their number."""
     if size == 0:

@@ -27,7 +27,8 @@ import pyarrow.compute as pc
 from geminga.spark.payloads.arrays import nulls_of
 from geminga.spark.payloads.fitting import fit, reader_field, source_of
 from geminga.spark.payloads.nodes import SchemaNode
-from geminga.spark.payloads.types import arrow_type, members_of, number_of, spark_type
+from geminga.spark.payloads.types import members_of, number_of, spark_type
+from geminga.spark.releases import arrow_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

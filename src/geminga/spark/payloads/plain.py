@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from geminga.spark.payloads.arrays import binary_parts, booleans, gathered, nulls_of, numbers
 from geminga.spark.payloads.nodes import SchemaNode
-from geminga.spark.payloads.types import arrow_type, spark_type
+from geminga.spark.payloads.types import spark_type
+from geminga.spark.releases import arrow_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

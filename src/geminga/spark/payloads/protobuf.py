@@ -1,13 +1,11 @@
 """Reader of Protobuf payloads: decodes them by the topic's registered descriptors into Arrow arrays.
 
-`geminga.spark.payloads.protobuf_columns` reads fields into columns; Protobuf's own library parses the
-payloads that it can't handle. Scalars without presence are never null; enumerations are their names, or their
-numbers as text where they have none.
+Protobuf's own library parses the payloads. Scalars without presence are never null; enumerations are their
+names, or their numbers as text where they have none.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +14,10 @@ import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from geminga.spark.payloads.arrays import numbers
-from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.json_text import pruned
 from geminga.spark.payloads.nodes import DEPTH_MAX, SchemaField, SchemaNode
-from geminga.spark.payloads.types import arrow_type, spark_type
+from geminga.spark.payloads.types import spark_type
+from geminga.spark.releases import arrow_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,13 +64,13 @@ def _record(descriptor: Any, above: tuple[str, ...], known: Known) -> SchemaNode
     return known[name]
 
 
-def _is_map(field: Any) -> bool:
+def is_map(field: Any) -> bool:
     kind = field.message_type
     return kind is not None and bool(kind.GetOptions().map_entry)
 
 
 def _of_field(field: Any, above: tuple[str, ...], known: Known) -> SchemaNode:
-    if _is_map(field):
+    if is_map(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         if key.cpp_type != FieldDescriptor.CPPTYPE_STRING:
             # Spark's maps of a definition have text as keys.
@@ -109,35 +106,15 @@ class ProtobufReader:
         reader: SchemaNode | None = None,
     ) -> None:
         from geminga.schema.protobuf import message_class_of
-        from geminga.spark.payloads.protobuf_columns import ColumnReader, NotByColumns
 
         self.info = info
         self.message = message_class_of(info.data)
         self.node = pruned(node, wanted, reader)
         self.kind = arrow_type(spark_type(self.node))
         self.convert = _message(self.message.DESCRIPTOR, self.node)
-        self.columns: ColumnReader | None = None
-        with contextlib.suppress(NotByColumns):
-            self.columns = ColumnReader(self.message.DESCRIPTOR, self.node)
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         """Return the values, null where a payload is null or damaged, and the mask of the damaged."""
-        if self.columns is None:
-            return self.one_by_one(payloads)
-        found, odd = self.columns.read(payloads)
-        if not odd.any():
-            return found, odd
-        places = np.flatnonzero(odd)
-        values, is_damaged = self.one_by_one(payloads.take(numbers(places, pa.int64())))
-        damaged = np.zeros(len(payloads), np.bool_)
-        damaged[places] = is_damaged
-        order = np.arange(len(payloads), dtype=np.int64)
-        order[places] = len(payloads) + np.arange(len(places))
-        both = pa.concat_arrays([fit(found, self.kind), values])
-        return both.take(numbers(order, pa.int64())), damaged
-
-    def one_by_one(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
-        """Read like `read`, with a Python object for each message."""
         values: list[Any] = []
         damaged = np.zeros(len(payloads), np.bool_)
         parse, convert = self.message.FromString, self.convert
@@ -170,7 +147,7 @@ def _message(descriptor: Any, node: SchemaNode) -> Convert:
 
 def _getter(field: Any, node: SchemaNode) -> Convert:
     name = field.name
-    if _is_map(field):
+    if is_map(field):
         of_value = _scalar(field.message_type.fields_by_name["value"], _value_node(node))
         if node.kind == "map":
             return lambda message: [(key, of_value(one)) for key, one in getattr(message, name).items()]

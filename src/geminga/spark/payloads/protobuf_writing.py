@@ -1,39 +1,22 @@
-"""Writer of Protobuf payloads from Arrow columns, the inverse of `geminga.spark.payloads.protobuf_columns`.
-
-Each field is encoded for all messages at once, with its tag and size in front; a message is its fields' bytes
-in the order of their numbers, as Protobuf's own library writes them.
-"""
+"""Writer of Protobuf payloads from Arrow columns, by Protobuf's own library."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from google.protobuf.descriptor import FieldDescriptor as F
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
 from geminga.errors import InvalidMessage
-from geminga.spark.payloads import protobuf_kernels as k
-from geminga.spark.payloads.arrays import binary_parts
+from geminga.spark.payloads.fitting import fit
+from geminga.spark.payloads.protobuf import is_map
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+Convert = Callable[[Any], Any]
+"""Function from a Python value of Arrow to one that the library takes; None is not set."""
 
-    Int64s = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
-
-_FIXED = {
-    F.TYPE_DOUBLE: 8, F.TYPE_FIXED64: 8, F.TYPE_SFIXED64: 8, F.TYPE_FLOAT: 4, F.TYPE_FIXED32: 4,
-    F.TYPE_SFIXED32: 4,
-}  # fmt: skip
-"""Bytes of types with a fixed size."""
-_BOUNDS = {
-    F.TYPE_UINT32: 1 << 32, F.TYPE_FIXED32: 1 << 32, F.TYPE_UINT64: 1 << 64, F.TYPE_FIXED64: 1 << 64,
-}  # fmt: skip
-_ZIGZAG = (F.TYPE_SINT32, F.TYPE_SINT64)
-_VARINT_BYTES_MAX = 10
+_BITS = {FieldDescriptor.CPPTYPE_UINT32: 32, FieldDescriptor.CPPTYPE_UINT64: 64}
 
 
 class ProtobufWriter:
@@ -43,6 +26,7 @@ class ProtobufWriter:
         from geminga.schema.protobuf import message_class_of
 
         self.descriptor = message_class_of(definition).DESCRIPTOR
+        self.convert = _message(self.descriptor, "")
 
     def needs(self, field: str) -> bool:
         """Return whether a message must have the field."""
@@ -50,220 +34,117 @@ class ProtobufWriter:
 
     def write(self, rows: pa.StructArray) -> pa.Array:
         """Return the payloads (binary) of rows whose columns have the fields' names; a field without a column
-        is not set. Raises `InvalidMessage` naming a field with an invalid value."""
-        return _messages(self.descriptor, rows, "")
+        is not set. Raises `InvalidMessage` naming a field with an invalid value, and `OverflowError` for more
+        than 2 GiB."""
+        convert = self.convert
+        # Python has no times after the year 9999.
+        values = fit(rows, _with_times_as_numbers(rows.type)).to_pylist()
+        payloads = [convert(value).SerializeToString() for value in values]
+        if (size := sum(map(len, payloads))) > (1 << 31) - 1:
+            raise OverflowError(f"{size} bytes in one column of a record batch")
+        return pa.array(payloads, pa.binary())
 
 
-def _messages(descriptor: Any, rows: pa.StructArray, name: str) -> pa.Array:
-    """Return the bytes of each message; values below a null are ignored."""
-    if descriptor.full_name == "google.protobuf.Timestamp" and pa.types.is_timestamp(rows.type):
-        return _times(descriptor, rows)
-    columns = {
-        each.name: column for each, column in zip(rows.type, rows.flatten(), strict=True)
-    }  # nulls of the rows are nulls of their columns
-    present = ~_nulls(rows)
-    is_entry = bool(descriptor.GetOptions().map_entry)
-    parts = []
-    for field in sorted(descriptor.fields, key=lambda each: each.number):
-        column = columns.get(field.name)
-        path = f"{name}.{field.name}" if name else field.name
-        if (field.is_required or is_entry) and (column is None or bool((_nulls(column) & present).any())):
-            raise InvalidMessage(f"field {path!r} is required, and rows have no value for it")
-        if column is not None:
-            parts.append(_field(field, column, path, is_entry))
-    return _joined(parts, len(rows))
+def _with_times_as_numbers(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_times_as_numbers(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _with_times_as_numbers(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_with_times_as_numbers(kind.value_type))
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
-def _times(descriptor: Any, times: pa.Array) -> pa.Array:
-    micros = _int64s(times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64()))
-    seconds = micros // 1_000_000
-    nanos = (micros - seconds * 1_000_000) * 1000
-    numbers = (descriptor.fields_by_name[each].number for each in ("seconds", "nanos"))
-    tags = [number << 3 | k.VARINT for number in numbers]
-    return _joined(
-        [_numbers(tag, part, part != 0, 0) for tag, part in zip(tags, (seconds, nanos), strict=True)],
-        len(times),
-    )
+def _message(descriptor: Any, path: str) -> Convert:
+    make: Any = GetMessageClass(descriptor)
+    if descriptor.full_name == "google.protobuf.Timestamp":
+        return lambda micros: make(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
+    fields = [
+        (field.name, _field(field, f"{path}.{field.name}" if path else field.name))
+        for field in descriptor.fields
+    ]
+
+    def convert(row: dict[str, Any]) -> Any:
+        return make(**{name: of_field(row[name]) for name, of_field in fields if name in row})
+
+    return convert
 
 
-def _field(field: Any, column: pa.Array, name: str, is_entry: bool) -> pa.Array:
-    """Return the bytes of one field in each message; none where null, except in a map's entry."""
-    if pa.types.is_null(column.type):
-        return pa.repeat(pa.scalar(b"", pa.binary()), len(column))
-    if not field.is_repeated:
-        present = ~_nulls(column)
-        if not (field.has_presence or is_entry):
-            is_enum = field.type == F.TYPE_ENUM
-            numbers = _symbols(field.enum_type, column, present, name) if is_enum else None
-            present &= ~(_is_default(column) if numbers is None else numbers == 0)
-        return _values(field, column, present, name)
-    nulls = _nulls(column)
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1].astype(
-        np.int64
-    )
-    if pa.types.is_map(column.type):
-        items: pa.Array = pa.StructArray.from_arrays([column.keys, column.items], names=["key", "value"])
-    else:
-        items = column.values
-    if items.null_count and _is_any_used(_nulls(items), offsets, nulls):
-        raise InvalidMessage(f"field {name!r}: an item is null, which Protobuf can't represent")
-    everything = np.ones(len(items), np.bool_)
-    if field.is_packed:
-        _, bounds, data = _bytes(_scalars(field, items, everything, 0, name))
-        starts, ends = bounds[offsets[:-1]], bounds[offsets[1:]]
-        return _sized(field.number << 3 | k.SIZED, starts, ends, data, ~nulls & (ends > starts))
-    _, bounds, data = _bytes(_values(field, items, everything, name))
-    # The items of a message are next to each other, each with its tag.
-    starts, ends = bounds[offsets[:-1]], np.where(nulls, bounds[offsets[:-1]], bounds[offsets[1:]])
-    return _slices(starts, ends, data)
-
-
-def _is_any_used(chosen: Mask, offsets: Int64s, nulls: Mask) -> bool:
-    """Return whether a chosen item belongs to a list that is not null."""
-    before = np.append(0, np.cumsum(chosen))
-    return bool(((before[offsets[1:]] > before[offsets[:-1]]) & ~nulls).any())
-
-
-def _values(field: Any, column: pa.Array, present: Mask, name: str) -> pa.Array:
-    """Return the bytes of each present value with its tag; empty bytes elsewhere."""
-    if field.type == F.TYPE_MESSAGE:
-        column = _messages(field.message_type, column, name)
-    elif field.type not in (F.TYPE_STRING, F.TYPE_BYTES):
-        wire = {8: k.EIGHT, 4: k.FOUR}.get(_FIXED.get(field.type, 0), k.VARINT)
-        return _scalars(field, column, present, field.number << 3 | wire, name)
-    starts, ends, data = binary_parts(column)
-    return _sized(field.number << 3 | k.SIZED, starts, ends, data, present)
-
-
-def _scalars(field: Any, column: pa.Array, present: Mask, tag: int, name: str) -> pa.Array:
-    return _numbers(tag, _wire_numbers(field, column, present, name), present, _FIXED.get(field.type, 0))
-
-
-def _wire_numbers(field: Any, column: pa.Array, present: Mask, name: str) -> Int64s:
-    """Return each value as its 64-bit number on the wire."""
-    if field.type == F.TYPE_ENUM:
-        return _symbols(field.enum_type, column, present, name)
-    if pa.types.is_floating(column.type):
-        kind = np.float32 if field.type == F.TYPE_FLOAT else np.float64
-        values = _filled(column).to_numpy(zero_copy_only=False).astype(kind)
-        bits: Int64s = (
-            values.view(np.uint32).astype(np.int64) if kind is np.float32 else values.view(np.int64)
+def _field(field: Any, path: str) -> Convert:
+    if is_map(field):
+        key, value = (
+            _required(_value(each, f"{path}.{each.name}"), f"{path}.{each.name}")
+            for each in (field.message_type.fields_by_name[name] for name in ("key", "value"))
         )
-        return bits
-    if pa.types.is_decimal(column.type):
-        halves = _decimal_halves(column)
-        if bool((halves[:, 1] != 0)[present].any()):
-            raise InvalidMessage(f"field {name!r}: a number is not from 0 to 2^64 - 1")
-        return np.ascontiguousarray(halves[:, 0])
-    values = _int64s(column)
-    bound = _BOUNDS.get(field.type)
-    if bound == 1 << 32 and bool(((values < 0) | (values >= bound))[present].any()):
-        raise InvalidMessage(f"field {name!r}: a number is not from 0 to 2^32 - 1")
-    return (values << 1) ^ (values >> 63) if field.type in _ZIGZAG else values
+        # Maps whose keys are not text are arrays of structs.
+        pair = _item(lambda item: item.values() if isinstance(item, dict) else item, path)
+        return _optional(lambda pairs: {key(k): value(v) for k, v in map(pair, pairs)})
+    of_value = _value(field, path)
+    if field.is_repeated:
+        of_item = _item(of_value, path)
+        return _optional(lambda values: list(map(of_item, values)))
+    return _required(of_value, path) if field.is_required else _optional(of_value)
 
 
-def _decimal_halves(column: pa.Array) -> Int64s:
-    """Return the low and high 8 bytes of whole decimals."""
-    _, data = column.buffers()
-    found: Int64s = np.frombuffer(data, np.int64).reshape(-1, 2)[column.offset :][: len(column)]
-    return found
+def _optional(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
 
 
-def _symbols(enumeration: Any, column: pa.Array, present: Mask, name: str) -> Int64s:
-    coded = column.dictionary_encode()
-    numbers = []
-    for word in coded.dictionary.to_pylist():
-        known = enumeration.values_by_name.get(word)
-        number = known.number if known is not None else _number(word)
-        if number is None or (known is None and enumeration.is_closed):
-            names = ", ".join(enumeration.values_by_name)
-            raise InvalidMessage(f"field {name!r}: {word!r} is none of {names}")
-        numbers.append(number)
-    codes = pc.fill_null(coded.indices, 0).to_numpy(zero_copy_only=False)
-    found = np.array(numbers or [0], np.int64)[codes]
-    return np.where(present, found, 0)
+def _required(convert: Convert, path: str) -> Convert:
+    def of_value(value: Any) -> Any:
+        if value is None:
+            raise InvalidMessage(f"field {path!r} is required, and rows have no value for it")
+        return convert(value)
+
+    return of_value
+
+
+def _item(convert: Convert, path: str) -> Convert:
+    def of_item(item: Any) -> Any:
+        if item is None:
+            raise InvalidMessage(f"field {path!r}: an item is null, which Protobuf can't represent")
+        return convert(item)
+
+    return of_item
+
+
+def _value(field: Any, path: str) -> Convert:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        return _message(field.message_type, path)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+        return _symbol(field.enum_type, path)
+    if field.cpp_type in _BITS:
+        return _unsigned(_BITS[field.cpp_type], path)
+    return lambda value: value
+
+
+def _unsigned(bits: int, path: str) -> Convert:
+    def convert(value: Any) -> int:
+        number = int(value)
+        if not 0 <= number < 1 << bits:
+            raise InvalidMessage(f"field {path!r}: a number is not from 0 to 2^{bits} - 1")
+        return number
+
+    return convert
+
+
+def _symbol(enumeration: Any, path: str) -> Convert:
+    numbers = {name: value.number for name, value in enumeration.values_by_name.items()}
+
+    def convert(word: str) -> int:
+        if (number := numbers.get(word)) is None:
+            # An open enumeration's value without a name, as reading produces it.
+            number = None if enumeration.is_closed else _number(word)
+        if number is None:
+            raise InvalidMessage(f"field {path!r}: {word!r} is none of {', '.join(numbers)}")
+        return number
+
+    return convert
 
 
 def _number(word: str) -> int | None:
-    """Return the number of an open enumeration's value without a name, as reading produces it."""
     try:
         number = int(word)
     except ValueError:
         return None
     return number if -(1 << 31) <= number < 1 << 31 else None
-
-
-def _is_default(column: pa.Array) -> Mask:
-    """Return the mask of values that equal the default of a missing field."""
-    if pa.types.is_floating(column.type):
-        values = _filled(column).to_numpy(zero_copy_only=False).astype(np.float64)
-        return np.asarray((values == 0) & ~np.signbit(values))
-    if pa.types.is_decimal(column.type):
-        return np.asarray(~_decimal_halves(column).any(axis=1))
-    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-        starts, ends, _ = binary_parts(column)
-        return np.asarray(starts == ends)
-    return np.asarray(_int64s(column) == 0)
-
-
-def _filled(column: pa.Array) -> pa.Array:
-    return (
-        pc.fill_null(column, False if pa.types.is_boolean(column.type) else 0)
-        if column.null_count
-        else column
-    )
-
-
-def _int64s(column: pa.Array) -> Int64s:
-    """Return integers and booleans as 64-bit integers; 0 for null."""
-    found: Int64s = _filled(column).cast(pa.int64()).to_numpy(zero_copy_only=False).copy()
-    return found
-
-
-def _nulls(column: pa.Array) -> Mask:
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
-
-
-# --- bytes ---------------------------------------------------------------------------------------
-
-
-def _numbers(tag: int, values: Int64s, present: Mask, size: int) -> pa.Array:
-    offsets = np.zeros(len(values) + 1, np.int64)
-    out = np.empty(len(values) * 2 * _VARINT_BYTES_MAX, np.uint8)
-    put: Any = k.put_numbers
-    return _array(offsets, out[: put(tag, values, present, size, offsets, out)])
-
-
-def _sized(tag: int, starts: Int64s, ends: Int64s, data: NDArray[np.uint8], present: Mask) -> pa.Array:
-    offsets = np.zeros(len(starts) + 1, np.int64)
-    room = int((ends - starts)[present].sum()) + len(starts) * 2 * _VARINT_BYTES_MAX
-    out = np.empty(room, np.uint8)
-    put: Any = k.put_sized
-    return _array(offsets, out[: put(tag, starts, ends, data, present, offsets, out)])
-
-
-def _array(offsets: Int64s, out: NDArray[np.uint8]) -> pa.Array:
-    if len(out) > (1 << 31) - 1:
-        raise OverflowError(f"{len(out)} bytes in one column of a record batch")
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)]
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers, 0)
-
-
-def _bytes(array: pa.Array) -> tuple[Int64s, Int64s, NDArray[np.uint8]]:
-    """Return starts, bounds (one more) and bytes of a written array."""
-    starts, ends, data = binary_parts(array)
-    return starts, np.append(starts[:1] if len(starts) else [0], ends), data
-
-
-def _slices(starts: Int64s, ends: Int64s, data: NDArray[np.uint8]) -> pa.Array:
-    from geminga.spark.payloads.arrays import gathered
-
-    return gathered(data, np.ascontiguousarray(starts), np.ascontiguousarray(ends - starts), pa.binary())
-
-
-def _joined(parts: Sequence[pa.Array], count: int) -> pa.Array:
-    if not parts:
-        return pa.repeat(pa.scalar(b"", pa.binary()), count)
-    if len(parts) == 1:
-        return parts[0]
-    return pc.binary_join_element_wise(*parts, b"")

@@ -21,6 +21,7 @@ from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.nodes import Definition, SchemaNode
 from geminga.spark.payloads.types import check_readable, columns_of, spark_type
+from geminga.spark.releases import arrow_schema
 from geminga.spark.schema import COLUMNS, as_type
 from geminga.spark.tasks import session_zone
 
@@ -186,15 +187,13 @@ class PayloadBatchConverter:
         letters: DeadLetters | None = None,
         skip_counters: SkipCounters | None = None,
     ) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         self.plan = plan
         self.topic = topic
         self.lookup = lookup
         self.letters = letters
         self.skip_counters = skip_counters or SkipCounters()
         self.zone = session_zone()
-        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema: pa.Schema = arrow_schema(schema)
         asked = {field.name: field for field in schema.fields}
         self.of_message = {
             name: COLUMNS[_spelled(name)].message_column for name in asked if is_message_column(name)

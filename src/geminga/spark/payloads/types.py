@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -97,13 +96,6 @@ def number_of(union: SchemaNode) -> DataType | None:
     if kinds == {("float", ""), ("double", "")}:
         return DoubleType()
     return None
-
-
-def arrow_type(kind: DataType) -> pa.DataType:
-    """Return the Arrow type that Spark expects in a record batch."""
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    return to_arrow_type(kind, timezone="UTC")
 
 
 def columns_of(definition: Definition) -> StructType:

@@ -34,7 +34,8 @@ from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.nodes import NO_DEFAULT, Definition, SchemaField, SchemaNode
-from geminga.spark.payloads.types import arrow_type, check_readable, columns_of, same_name
+from geminga.spark.payloads.types import check_readable, columns_of, same_name
+from geminga.spark.releases import arrow_type
 
 if TYPE_CHECKING:
     from geminga.spark.payloads.protobuf_writing import ProtobufWriter

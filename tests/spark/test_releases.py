@@ -1,0 +1,95 @@
+"""Streams as PySpark 4.0 and 4.1 drive them: without the start and limit of a micro-batch, and in rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from driven_query import SCHEMA, Query, numbers, publish
+from pyspark.sql import Row
+from pyspark.sql.types import LongType, StructType, TimestampType
+
+from geminga import Client
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.errors import InvalidConfiguration, OperationNotSupported
+from geminga.spark import datasource, releases
+from geminga.spark.datasource import PulsarDataSource
+
+
+@pytest.fixture(autouse=True)
+def older_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasource, "PLANS_BY_START", False)
+    monkeypatch.setattr(releases, "PLANS_BY_START", False)
+
+
+@pytest.fixture
+def client(pulsar_broker: EmbeddedBroker) -> Any:
+    with pulsar_broker.client() as found:
+        yield found
+
+
+class OlderQuery(Query):
+    """A query whose latest offset is asked for before its start, which a restarted one is never asked for."""
+
+    def latest(self) -> dict[str, Any]:
+        return self.reader.latestOffset()
+
+
+def test_a_restarted_stream_reads_each_row_once(
+    pulsar_broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    publish(client, pulsar_topic, 0, 5)
+    query = OlderQuery(pulsar_broker, pulsar_topic, startingOffsets="earliest")
+    assert query.batch() == numbers(0, 5)
+    publish(client, pulsar_topic, 5, 5)
+    assert query.batch() == numbers(5, 5)
+    query.restart()
+    publish(client, pulsar_topic, 10, 5)
+    assert query.batch() == numbers(10, 5)
+    end = query.latest()
+    assert end == query.log[-1]
+
+
+def test_a_stream_from_latest_loses_no_row_between_its_first_end_and_its_start(
+    pulsar_broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    publish(client, pulsar_topic, 0, 5)
+    query = OlderQuery(pulsar_broker, pulsar_topic, startingOffsets="latest")
+    end = query.latest()
+    publish(client, pulsar_topic, 5, 5)
+    query.reader.initialOffset()
+    query.restart()  # killed before the first micro-batch has run
+    assert query.run(end) == []
+    assert query.batch() == numbers(5, 5)
+
+
+@pytest.mark.parametrize("option", [{"maxOffsetsPerTrigger": "5"}, {"durableSubscription": "true"}])
+def test_options_that_need_a_newer_release_are_refused_at_the_start(option: dict[str, str]) -> None:
+    options = {"service.url": "pulsar://localhost:1", "topic": "t", **option}
+    reader = PulsarDataSource(options).streamReader(SCHEMA)
+    with pytest.raises(OperationNotSupported, match=r"needs PySpark 4\.2 or newer; this is PySpark 4"):
+        reader.initialOffset()
+
+
+def test_errors_of_the_options_are_raised_by_the_first_call() -> None:
+    """PySpark hides an error of `streamReader` behind an error of its own."""
+    options = {"service.url": "pulsar://localhost:1", "topic": "t", "endingTime": f"{10**12}"}
+    reader: Any = PulsarDataSource(options).streamReader(SCHEMA)
+    for call in (reader.initialOffset, reader.latestOffset):
+        with pytest.raises(InvalidConfiguration, match="a stream has no end"):
+            call()
+
+
+def test_rows_are_written_as_arrow_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Writer:
+        def write(self, batches: Any) -> list[int]:
+            return [batch.num_rows for batch in batches]
+
+    monkeypatch.setattr(releases, "ROWS_AT_ONCE", 2)
+    schema = StructType().add("a", LongType()).add("t", TimestampType())
+    writer = releases.RowsToArrowWriter(Writer(), schema)
+    written: Any = writer.write(iter([Row(a=number, t=None) for number in range(5)]))
+    assert written == [2, 2, 1]
+    (batch,) = writer._batches(iter([Row(a=1, t=None)]))
+    assert batch.schema.types == [pa.int64(), pa.timestamp("us", "UTC")]
