@@ -70,18 +70,23 @@ class EntryCache:
     """Recently published entries of all topics, so that readers at the tail need no disk.
 
     ``bytes_max`` bounds the memory of the whole broker's cache, unless a single entry is larger; the oldest
-    entries are evicted first.
+    entries are evicted first. The order is in three queues: a tuple for each entry would be traversed by the
+    garbage collector (20 ms for 30,000 entries).
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._order: deque[tuple[dict[int, tuple[bytes, int]], int, int]] = deque()
+        self._owners: deque[dict[int, tuple[bytes, int]]] = deque()
+        self._offsets: deque[int] = deque()
+        self._sizes: deque[int] = deque()
 
     def add(self, entries: dict[int, tuple[bytes, int]], offset: int, entry: bytes, messages: int) -> None:
         size = len(entry) + _CACHED_ENTRY_OVERHEAD
         entries[offset] = (entry, messages)
-        self._order.append((entries, offset, size))
+        self._owners.append(entries)
+        self._offsets.append(offset)
+        self._sizes.append(size)
         self._bytes += size
         self._trim()
 
@@ -103,14 +108,15 @@ class EntryCache:
         if last_first:
             offsets = offsets[::-1]
             held.reverse()
-        self._order.extend(zip(repeat(entries), offsets, held))
+        self._owners.extend(repeat(entries, len(run)))
+        self._offsets.extend(offsets)
+        self._sizes.extend(held)
         self._trim()
 
     def _trim(self) -> None:
-        while self._bytes > self._bytes_max and len(self._order) > 1:
-            owner, oldest, freed = self._order.popleft()
-            owner.pop(oldest, None)
-            self._bytes -= freed
+        while self._bytes > self._bytes_max and len(self._owners) > 1:
+            self._owners.popleft().pop(self._offsets.popleft(), None)
+            self._bytes -= self._sizes.popleft()
 
 
 class RollingTopic(Protocol):
