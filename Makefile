@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop long suite spark-4.2 lowest bench bench-tuning publish-proof docs pictures proto lock clean
+.PHONY: help install demo test check lint interop long suite spark-4.2 lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -23,6 +23,7 @@ help:
 	@echo "make spark-4.2  the tests of Spark with PySpark 4.2, in an environment of its own"
 	@echo "make lowest   tests of client, broker and command line on the lowest versions that pyproject.toml allows"
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
+	@echo "make bench-client  everyday programs, latencies and idle clients beside others, on a quiet machine (an hour); then: make docs"
 	@echo "make bench-tuning  stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
 	@echo "make publish-proof  the same, and its figures into README.md and docs/tuning.md"
 	@echo "make pictures the pictures of the console in docs/console, drawn by a real Chromium"
@@ -112,6 +113,13 @@ lowest: $(LOWEST)/.installed
 bench: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PY) -m benchmarks --output build/bench.md
+
+bench-client: $(STAMP)
+	$(PY) tools/fetch_pulsar.py
+	$(PY) -m benchmarks.everyday --java --publish
+	$(PY) -m benchmarks.everyday --java --publish --broker apache
+	$(PY) -m benchmarks.latency --publish
+	$(PY) -m benchmarks.idle --publish
 
 bench-tuning: $(STAMP)
 	$(PY) tools/fetch_pulsar.py

@@ -183,7 +183,7 @@ class Generator:
         chunk = max(1, window // 20)
         sent, start = self._done(), time.perf_counter()
         counted_from, counted = start + seconds / 4, -1
-        while (now := time.perf_counter()) < start + seconds:
+        while (now := time.perf_counter()) < start + seconds or self._done() <= counted:
             if counted < 0 and now >= counted_from:
                 counted_from, counted = now, self._done()
             while sent - self._done() + chunk <= window:

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import brokers
+from benchmarks.figures import PULSAR_CLIENT
 from benchmarks.harness import OURS, Figure, Measurement, collect, emit, python, resident_megabytes
-from benchmarks.rows import PULSAR_CLIENT
 from benchmarks.withholding import Peer
 
 STUCK = 3

@@ -172,8 +172,6 @@ def _ecies_encrypt(ec: ModuleType, public_key: Any, data_key: bytes, random: Ran
 
 
 def _ecies_decrypt(ec: ModuleType, private_key: Any, wrapped: bytes) -> bytes:
-    from hmac import compare_digest
-
     point_size = 1 + 2 * ((private_key.curve.key_size + 7) // 8)
     size = len(wrapped) - point_size - _MAC_SIZE
     if size not in _AES_KEY_SIZES:
@@ -181,15 +179,14 @@ def _ecies_decrypt(ec: ModuleType, private_key: Any, wrapped: bytes) -> bytes:
     point, hidden, mac = wrapped[:point_size], wrapped[point_size:-_MAC_SIZE], wrapped[-_MAC_SIZE:]
     other = ec.EllipticCurvePublicKey.from_encoded_point(private_key.curve, point)
     mac_key, pad = _derive(point + private_key.exchange(ec.ECDH(), other), size)
-    if not compare_digest(_mac(mac_key, hidden), mac):
+    if not _part("hazmat.primitives.constant_time").bytes_eq(_mac(mac_key, hidden), mac):
         raise ValueError
     return bytes(a ^ b for a, b in zip(hidden, pad, strict=True))
 
 
 def _scalar(order: int, random: Random) -> int:
     """Return a uniform number in [1, order)."""
-    size = (order.bit_length() + 7) // 8
-    mask = (1 << order.bit_length()) - 1
+    size, mask = (order.bit_length() + 7) // 8, (1 << order.bit_length()) - 1
     while True:
         number = int.from_bytes(random(size), "big") & mask
         if 0 < number < order:
