@@ -30,7 +30,7 @@ def client(pulsar_broker: EmbeddedBroker) -> Any:
 
 
 class OlderQuery(Query):
-    """A query whose latest offset is asked for before its start, which a restarted one is never asked for."""
+    """A query whose latest offset is requested before its start, as Spark does for every query but a restarted one."""
 
     def latest(self) -> dict[str, Any]:
         return self.reader.latestOffset()
