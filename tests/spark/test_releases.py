@@ -30,7 +30,7 @@ def client(pulsar_broker: EmbeddedBroker) -> Any:
 
 
 class OlderQuery(Query):
-    """A query whose latest offset is requested before its start, as Spark does for every query but a restarted one."""
+    """A query whose latest offset is requested before its start; Spark does so unless it restarts one."""
 
     def latest(self) -> dict[str, Any]:
         return self.reader.latestOffset()
