@@ -139,6 +139,16 @@ def receipt_token(token: Any, message_id: MessageId) -> None:
         callback_raised(error)
 
 
+def wake_thread(operation: SendOperation) -> bool:
+    """Complete an operation of one message if a thread waits for it, which needs none of the application's
+    code; return False, and do nothing, otherwise."""
+    tokens = operation.tokens
+    if len(tokens) != 1 or type(tokens[0]) is not ReceiptWaiter or operation.watchers is not None:
+        return False
+    run_completions([operation])
+    return True
+
+
 def _first_chunk(operation: SendOperation, partition: int) -> MessageId | None:
     if operation.chunk is None:
         return None

@@ -54,7 +54,7 @@ class PermitWaitQueue:
     @property
     def standing(self) -> int:
         """Number of queued messages, including those whose sender left and that were not removed yet."""
-        return sum(map(len, self._queues.values()))
+        return sum(map(len, self._queues.values())) if self._queues else 0
 
     def _waiting(self) -> Iterator[Queued]:
         return (queued for queue in self._queues.values() for _, queued in queue)

@@ -467,6 +467,7 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         context, publisher = producer._shell()
         self._publisher = publisher
         self._offer = producer._offer
+        self._offer_waited = publisher.submit_queue.offer_urgent if producer._messages.takes_plain else never
         self._offer_simple = never_simple
         self._messages = MessageBuilder(self, context, publisher.settings, publisher.state.partitioned)
         self._blocking = publisher.settings.block_if_queue_full
@@ -518,13 +519,14 @@ class Producer(SyncProducerBase, Generic[T_contra]):
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
-        payload, token, message = self._messages.prepare(content, waiter, extras)
-        try:
-            publisher.publish(payload, token, message, urgent=True, waits=self._blocking)
-        except PulsarException as error:
-            if token is not waiter:  # the end of the loop may have failed the waiter already
-                fail_completion(token, error)  # notifies the interceptors too
-            raise
+        if type(content) is not bytes or extras != NO_EXTRAS or not self._offer_waited(content, waiter):
+            payload, token, message = self._messages.prepare(content, waiter, extras)
+            try:
+                publisher.publish(payload, token, message, urgent=True, waits=self._blocking)
+            except PulsarException as error:
+                if token is not waiter:  # the end of the loop may have failed the waiter already
+                    fail_completion(token, error)  # notifies the interceptors too
+                raise
         waiter.wait()
         if waiter.error is not None:
             raise waiter.error

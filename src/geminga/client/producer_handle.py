@@ -34,6 +34,9 @@ class Engine(Protocol):
     def schedule(self) -> None:
         """Process what is settled or ready to be written, soon."""
 
+    def receipted(self) -> None:
+        """Complete what receipts have settled, soon or now."""
+
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine on the loop in the background."""
 
@@ -92,7 +95,7 @@ class ProducerHandle:
         kind = frame.type
         if type(frame) is ReceiptRun:
             partition.receipts(frame, time.monotonic())
-            publisher.schedule()
+            publisher.receipted()
         elif kind == _SEND_RECEIPT:
             receipt = frame.receipt
             assert receipt is not None
@@ -103,7 +106,7 @@ class ProducerHandle:
                 receipt.entry_id,
                 time.monotonic(),
             )
-            publisher.schedule()
+            publisher.receipted()
         elif kind == _SEND_ERROR:
             body = frame.command.send_error
             verdict = partition.send_error(body.error, body.sequence_id, body.message, time.monotonic())

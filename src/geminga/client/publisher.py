@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from geminga.client import forks
-from geminga.client.completions import fail_completion, finisher, run_completions, set_done
+from geminga.client.completions import fail_completion, finisher, run_completions, set_done, wake_thread
 from geminga.client.context import ClientContext
 from geminga.client.permit_wait_queue import Target
 from geminga.client.pool import BrokerConnection
@@ -44,7 +44,7 @@ from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.settings import CompressionType, ProducerSettings
-from geminga.producer.states import ACCEPTING, ENDED, ProducerState
+from geminga.producer.states import ENDED, ProducerState
 from geminga.producer.statistics import ProducerStatistics
 
 logger = logging.getLogger("geminga.producer")
@@ -125,6 +125,22 @@ class Publisher:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
+
+    def receipted(self) -> None:
+        """Complete settled messages: now, if that only wakes a thread; otherwise with the rest, as callbacks
+        are application code. On the loop's thread."""
+        settled = self.state.ready_set.settled
+        if (
+            len(settled) == 1
+            and not self._scheduled
+            and not self._progress
+            and not self._wait_queue
+            and self.submit_queue.room > 0
+            and wake_thread(settled[0])
+        ):
+            settled.clear()
+        else:
+            self.schedule()
 
     def on_loop_thread(self) -> bool:
         """Return whether the caller runs on the loop's thread, for example a callback; never in a child
@@ -256,7 +272,7 @@ class Publisher:
                 partition = partitions[state.router.of_key(message.partition_key, len(partitions))]
             if partition is None:
                 partition = state.joined
-            elif submit_queue.depth() >= partition.backlog.own.free or partition.state not in ACCEPTING:
+            elif submit_queue.depth() >= partition.backlog.own.free or not partition.accepting:
                 return False
         if urgent:
             submit_queue.put_and_tell(item, token, urgent=True)
@@ -275,11 +291,12 @@ class Publisher:
         self._scheduled = False
         urgent = submit_queue.begin()
         self._worker.take_in()
-        if urgent:
+        if urgent and self.settings.batching_enabled:
             state.close_batches()
         now = time.monotonic()
         state.tick(now + TIMER_SLACK_SECONDS)
-        self._serve_wait_queue()
+        if self._wait_queue:
+            self._serve_wait_queue()
         if self._encodes:
             self._encode_ahead()
         writes = self._take_output(now)
@@ -297,9 +314,10 @@ class Publisher:
             run_completions(settled)
         self._worker.run_failures()
         forks.returned()
-        turns, self._turns = self._turns, []
-        for turn in turns:
-            set_done(turn)
+        if self._turns:
+            turns, self._turns = self._turns, []
+            for turn in turns:
+                set_done(turn)
         if self._progress:
             self._check_progress()
         if ready_set.writable or ready_set.attention:
@@ -342,12 +360,11 @@ class Publisher:
 
     def _update_credits(self) -> None:
         """Publish the number of messages that may be submitted without asking the loop."""
-        if self.closed or self.forked:
-            numbers = (0, 0, 1, 1)
-        elif self._wait_queue.wants_bytes:
-            numbers = (0, 0, 1, 1)  # new messages must wait behind it
+        queue = self._wait_queue
+        if self.closed or self.forked or queue.wants_bytes:
+            numbers = (0, 0, 1, 1)  # messages must wait behind one that waits for bytes
         else:
-            producers, standing = len(self.context.publishers), self._wait_queue.standing
+            producers, standing = len(self.context.publishers), queue.standing
             numbers = self._credits.numbers(producers, standing, self._worker.largest)
         if self.submit_queue.open(*numbers):
             self.schedule()

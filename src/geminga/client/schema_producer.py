@@ -39,7 +39,7 @@ class SchemaProducer(Producer[T_contra]):
         self.__dict__.update(producer.__dict__)
         self._origin = producer
         self._messages = messages
-        self._offer = never
+        self._offer = self._offer_waited = never
         self._offer_simple = never_simple
 
     def with_schema(self, schema: Schema[T]) -> Producer[T]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from geminga.producer.backlog import UNLIMITED
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.settings import CompressionType, ProducerSettings
-from geminga.producer.states import ACCEPTING
 
 PLAIN_SIZE_MIN = 4096
 """If bytes are limited, payloads up to this size may be submitted without asking while enough of them fit."""
@@ -54,7 +53,7 @@ class SendCredits:
         partitions = state.partitions
         if len(partitions) == 1:
             (only,) = partitions
-            free = only.backlog.own.free if only.state in ACCEPTING else 0
+            free = only.backlog.own.free if only.accepting else 0
         else:
             free = state.shared.free
             limit = partitions[0].backlog.own.limit
@@ -68,6 +67,8 @@ class SendCredits:
 
     def _tell_at(self) -> tuple[int, int]:
         """Return how many plain messages, and how many others, fill a batch; the timer sends fewer."""
+        if not self._settings.batching_enabled:
+            return 1, 1
         state = self._state
         busy, joined = state.ready_set.busy, state.joined
         plain = rich = 1
@@ -75,6 +76,6 @@ class SendCredits:
             batch = joined.batch
             left, size = joined.until_full()
             plain = left if batch is None else min(left, size // max(1, batch.size // max(1, len(batch))))
-        if self._settings.batching_enabled and len(busy) <= PARTITIONS_LOOKED_AT_MAX:
+        if len(busy) <= PARTITIONS_LOOKED_AT_MAX:
             rich = min((p.until_full()[0] for p in busy if p.batch is not None), default=1)
         return max(1, plain), max(1, rich)

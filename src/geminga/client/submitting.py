@@ -44,6 +44,9 @@ class SubmitWorker:
         items, tokens = self._submit_queue.take()
         if not items:
             return
+        if len(items) == 1 and type(items[0]) is bytes:
+            self._take_many(items, tokens, None, None)  # a lone message, whose sender probably waits
+            return
         if set(map(type, items)) <= _SIMPLE:
             self._take_simple(items, tokens)
             return
@@ -68,6 +71,8 @@ class SubmitWorker:
     def run_failures(self) -> None:
         """Complete the refused messages. Their callbacks are application code, so this runs outside of other
         work."""
+        if not self._failures:
+            return
         failures, self._failures = self._failures, []
         for token, error in failures:
             fail_completion(token, error)

@@ -300,7 +300,7 @@ class BatchBuilder:
             deadline=self.deadline(now),
             is_batch=False,
             messages=found,  # type: ignore[arg-type]
-            is_run=True,
+            is_run=count > 1,
         )
 
     def until_full(self) -> tuple[int, int]:

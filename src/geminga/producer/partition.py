@@ -83,6 +83,8 @@ class PartitionProducer:
         self.index = index
         self.producer_id = producer_id
         self.state = ProducerState.NOT_STARTED
+        self.accepting = True
+        """Whether the state is in `ACCEPTING`."""
         self.backlog = backlog
         self.pending = PendingQueue()
         self.counters = PartitionCounters()
@@ -129,6 +131,7 @@ class PartitionProducer:
 
     def _move(self, kind: ProducerInput) -> None:
         self.state = next_state(self.state, kind)
+        self.accepting = self.state in ACCEPTING
 
     # --- creation ---------------------------------------------------------------------------------
 
@@ -274,7 +277,7 @@ class PartitionProducer:
 
     def check_accepting(self) -> None:
         """Raise `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, or the error of the creation."""
-        if self.state in ACCEPTING:
+        if self.accepting:
             return
         failure = self.failure
         if failure is not None:
@@ -328,7 +331,7 @@ class PartitionProducer:
     @property
     def takes_many(self) -> bool:
         """Whether the partition is started; if not, `PartitionedProducer.add` starts it."""
-        return self.state in ACCEPTING and self.state is not ProducerState.NOT_STARTED
+        return self.accepting and self.state is not ProducerState.NOT_STARTED
 
     def until_full(self) -> tuple[int, int]:
         """See `BatchBuilder.until_full`."""

@@ -258,8 +258,9 @@ class PartitionedProducer:
 
     def tick(self, now: float) -> None:
         """Close batches that are due or urgent, and apply send time-outs."""
-        for partition in self.ready_set.take_due(now):
-            partition.tick(now)
+        if self.ready_set.is_due(now):
+            for partition in self.ready_set.take_due(now):
+                partition.tick(now)
 
     def close_batches(self) -> None:
         """Close all open batches (flush, close)."""

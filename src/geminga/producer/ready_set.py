@@ -90,6 +90,11 @@ class ReadySet(Generic[P]):
             self._send_deadline = float("inf")
         return min(batches[0][0], self._send_deadline) if batches else self._send_deadline
 
+    def is_due(self, now: float) -> bool:
+        """Return whether `take_due` may return partitions."""
+        batches = self._batches
+        return bool(self.urgent) or self._send_deadline <= now or (bool(batches) and batches[0][0] <= now)
+
     def take_due(self, now: float) -> list[P]:
         """Return the partitions with due work: an urgent batch, one at its deadline, a send time-out."""
         due = self.urgent
