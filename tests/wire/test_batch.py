@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.errors import CorruptPayload
+from geminga.producer.message import simple_message
 from geminga.wire import batch, compression
 from geminga.wire.batch import (
     FullSingleMessage,
-    Properties,
     SingleMessage,
     append_full_message,
     append_message,
@@ -346,7 +346,7 @@ def test_mutated_recorded_batches_raise_nothing_else(
     st.sampled_from([0, 100, 127, 16_370, 1 << 21, (1 << 28) - 10, 1 << 40]),
 )
 def test_a_batch_with_keys_is_that_of_its_messages(
-    messages: list[tuple[bytes, str | None, Properties]], first: int
+    messages: list[tuple[bytes, str | None, Any]], first: int
 ) -> None:
     pieces: list[bytes] = []
     for number, (payload, key, properties) in enumerate(messages, first):
@@ -355,14 +355,16 @@ def test_a_batch_with_keys_is_that_of_its_messages(
         )
         append_full_message(pieces, payload, metadata)
     payloads = [payload for payload, _, _ in messages]
-    fields = [metadata_fields(b"\x0a", b"\x12", key, properties) for _, key, properties in messages]
+    simple = [simple_message(b"", key, properties) for _, key, properties in messages]
+    fields = metadata_fields(b"\x0a", b"\x12", simple)
     assert encode_rich_batch(payloads, fields, first) == b"".join(pieces)
 
 
 def test_fields_are_cached_within_bounds() -> None:
     for number in range(40_000):
-        metadata_fields(b"\x0a", b"\x12", f"key-{number}", (("n", str(number)),))
-    metadata_fields(b"\x0a", b"\x12", "k" * 1000, ())
+        message = simple_message(b"", f"key-{number}", (("n", str(number)),))
+        metadata_fields(b"\x0a", b"\x12", [message])
+    metadata_fields(b"\x0a", b"\x12", [simple_message(b"", "k" * 1000)])
     for cache in (batch._KEYS, batch._PROPERTIES_KEPT):
         assert 0 < len(cache) <= batch.FIELDS_KEPT_MAX
     assert "k" * 1000 not in batch._KEYS

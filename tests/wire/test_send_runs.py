@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.errors import ProtocolError
-from geminga.wire.batch import Properties, metadata_fields
+from geminga.wire.batch import metadata_fields
 from geminga.wire.broker_frames import BrokerFrameDecoder
 from geminga.wire.frames import (
     ENTRY_COPY_BYTES_MAX,
@@ -216,7 +216,7 @@ def test_frames_of_a_run_are_those_of_its_messages(
     st.sampled_from([b"", b"\x01" * 8]),
 )
 def test_frames_of_a_run_with_keys_are_those_of_its_messages(
-    messages: list[tuple[bytes, str, Properties]], first: int, producer_id: int, name: str, version: bytes
+    messages: list[tuple[bytes, str, Any]], first: int, producer_id: int, name: str, version: bytes
 ) -> None:
     from geminga.producer.message import simple_message
     from geminga.producer.operation import SendOperation, name_field, schema_version_field
@@ -232,7 +232,11 @@ def test_frames_of_a_run_with_keys_are_those_of_its_messages(
         for piece in operation.frame(producer_id, producer_name, 1_700_000_000_000, 1 << 20, schema):
             singles += piece
     payloads = [payload for payload, _, _ in messages]
-    fields = [metadata_fields(b"\x22", b"\x32", key, each) if key else b"" for _, key, each in messages]
+    fields = metadata_fields(
+        b"\x22",
+        b"\x32",
+        [simple_message(b"", key, each) if key else None for _, key, each in messages],
+    )
     time = b"\x18" + varint(1_700_000_000_000)
     run = encode_rich_sends(producer_id, first, payloads, fields, producer_name + b"\x10", time, schema)
     assert run == bytes(singles)

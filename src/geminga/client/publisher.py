@@ -175,9 +175,14 @@ class Publisher:
     def offer_simple(self, payload: bytes, token: Any, key: Any, properties: Any) -> bool:
         """Submit bytes with a key, properties or both, none of them checked yet; return False if `publish`
         must handle the message. Raises `InvalidMessage`."""
-        if not self.submit_queue.has_room(len(payload)):
+        submit_queue, partitions = self.submit_queue, self.state.partitions
+        if len(submit_queue.pairs) >= submit_queue.room or len(payload) > submit_queue.size_max:
             return False
-        return self._put(build_simple_message(payload, properties, key), token, urgent=False)
+        message = build_simple_message(payload, properties, key)
+        if len(partitions) > 1:
+            return self._put(message, token, urgent=False)
+        submit_queue.put(message, token, 1 if partitions[0].batch is None else submit_queue.tell_rich_at)
+        return True
 
     async def publish_waiting(
         self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool
@@ -279,7 +284,7 @@ class Publisher:
         else:
             # If a batch is open, its timer sends messages that do not fill it.
             is_open = partition is not None and partition.batch is not None
-            submit_queue.put(item, token, wake_at=submit_queue.tell_rich_at if is_open else 1)
+            submit_queue.put(item, token, submit_queue.tell_rich_at if is_open else 1)
         return True
 
     # --- on the loop ------------------------------------------------------------------------------

@@ -256,7 +256,7 @@ class SubmitQueue:
         self.put_and_tell(payload, token, urgent=True)
         return True
 
-    def put(self, item: OutgoingMessage | QueuedSend, token: Any, *, wake_at: int) -> None:
+    def put(self, item: OutgoingMessage | QueuedSend, token: Any, wake_at: int) -> None:
         """Submit a message without a waiting sender; wake the loop when ``wake_at`` items are queued. A
         `QueuedSend` contains its token."""
         pairs = self.pairs

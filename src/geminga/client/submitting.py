@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterator
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from geminga.client import forks
@@ -93,8 +94,12 @@ class SubmitWorker:
                 self._take_mixed(theirs, of_them, partition)
 
     def _take_mixed(self, items: list[Any], tokens: list[Any], partition: PartitionProducer | None) -> None:
-        messages = [None if type(item) is bytes else item for item in items]
-        payloads = [item if type(item) is bytes else item.payload for item in items]
+        messages = items
+        if bytes in set(map(type, items)):
+            messages = [None if type(item) is bytes else item for item in items]
+            payloads = [item if type(item) is bytes else item.payload for item in items]
+        else:
+            payloads = list(map(_payload_of, items))
         self._take_many(payloads, tokens, messages, partition)
 
     def _by_partition(
@@ -201,6 +206,9 @@ class SubmitWorker:
         if queued.partition is None and message is not None and message.partition_key is not None:
             return state.choose(message, 0.0)
         return queued.partition
+
+
+_payload_of = attrgetter("payload")
 
 
 def _has_key(item: Any) -> bool:

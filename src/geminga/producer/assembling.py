@@ -12,7 +12,7 @@ from typing import Any
 
 from geminga.errors import MessageTooBig
 from geminga.producer.backlog import Backlog
-from geminga.producer.batching import Batch, BatchTiming, KeyedBatches
+from geminga.producer.batching import Batch, BatchTiming, KeyedBatches, by_index
 from geminga.producer.chunking import (
     CHUNK_FIELDS_SIZE_MAX,
     CHUNKS_MAX,
@@ -288,7 +288,7 @@ class BatchBuilder:
         """Return a run of simple messages, which have their permits and bytes."""
         count = len(payloads)
         first = self.reserve(count)
-        found = None if messages is None else {index: each for index, each in enumerate(messages) if each}
+        found = None if messages is None else by_index(messages, 0)
         return SendOperation(
             payloads,
             tokens,
@@ -299,7 +299,7 @@ class BatchBuilder:
             opened_at=now,
             deadline=self.deadline(now),
             is_batch=False,
-            messages=found,  # type: ignore[arg-type]
+            messages=found,
             is_run=count > 1,
         )
 

@@ -38,6 +38,13 @@ class BatchTiming:
         self.times.append(now)
 
 
+def by_index(messages: list[SimpleMessage | None], start: int) -> dict[int, OutgoingMessage]:
+    """Return the messages that are not None by their index, from ``start`` on."""
+    if None in messages:
+        return {index: each for index, each in enumerate(messages, start) if each is not None}
+    return dict(enumerate(messages, start))  # type: ignore[arg-type]
+
+
 class Batch:
     """One open batch.
 
@@ -91,7 +98,7 @@ class Batch:
         """Add simple messages of ``size`` payload bytes together; the caller has checked `accepts` for
         None, and the limits. ``messages`` None: none has a key or properties."""
         if messages is not None:
-            found = {index: each for index, each in enumerate(messages, len(self.payloads)) if each}
+            found = by_index(messages, len(self.payloads))
             if not self.payloads:
                 self.first = messages[0]
             if found and self.messages is None:

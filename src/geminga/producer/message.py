@@ -283,6 +283,8 @@ def payload_of(content: Any) -> bytes:
 
 def _check_key(partition_key: Any) -> str | None:
     """Return the partition key; None for an empty one."""
+    if type(partition_key) is str and partition_key.isascii():
+        return partition_key or None
     if not isinstance(partition_key, str):
         raise _refuse("partition_key", partition_key, "a text")
     return _check_text("partition_key", partition_key) or None
@@ -290,11 +292,12 @@ def _check_key(partition_key: Any) -> str | None:
 
 def build_simple_message(content: Any, properties: Any, partition_key: Any) -> SimpleMessage:
     """Do `build_message` for a message that has only these arguments."""
-    return simple_message(
-        payload_of(content),
-        None if partition_key is None else _check_key(partition_key),
-        () if properties is None else _check_properties(properties),
-    )
+    message = _new_simple(SimpleMessage)
+    message.payload = content if type(content) is bytes else payload_of(content)
+    message.partition_key = None if partition_key is None else _check_key(partition_key)
+    message.properties = () if properties is None else _check_properties(properties)
+    message._kept = None
+    return message
 
 
 def build_message(

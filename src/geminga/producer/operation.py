@@ -279,13 +279,9 @@ class SendOperation:
     def _fields(self, property_tag: bytes, key_tag: bytes) -> list[bytes]:
         """Return the encoded key and properties of each simple message without an outcome."""
         messages = self.messages or {}
-        found = {
-            index: metadata_fields(property_tag, key_tag, each.partition_key, each.properties)
-            for index, each in messages.items()
-        }
-        if len(found) == len(self.tokens) and not self.done:  # each message has one, in order
-            return list(found.values())
-        return [found.get(index, b"") for index in range(self.done, len(self.tokens))]
+        if len(messages) == len(self.tokens) and not self.done:  # each message has one, in order
+            return metadata_fields(property_tag, key_tag, messages.values())
+        return metadata_fields(property_tag, key_tag, map(messages.get, range(self.done, len(self.tokens))))
 
     # --- a run ------------------------------------------------------------------------------------
 

@@ -7,13 +7,13 @@ A batch is, for each message: a 4-byte size, that many bytes of ``SingleMessageM
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from operator import add
 from struct import Struct
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from geminga.errors import CorruptPayload
 from geminga.wire.checksum import Buffer
@@ -287,17 +287,28 @@ KEPT_FIELD_SIZE_MAX = 128
 _KEYS = _KeptFields(lambda key: _tagged(b"", key.encode()))
 _PROPERTIES_KEPT = _KeptFields(_encode_property)
 
-Properties = tuple[tuple[str, str], ...]
+
+class HasKey(Protocol):
+    """A message with a key and properties."""
+
+    partition_key: str | None
+    properties: tuple[tuple[str, str], ...]
 
 
-def metadata_fields(property_tag: bytes, key_tag: bytes, key: str | None, properties: Properties) -> bytes:
-    """Return the properties and then the key of a message, with the tags of ``MessageMetadata`` or
+def metadata_fields(property_tag: bytes, key_tag: bytes, messages: Iterable[HasKey | None]) -> list[bytes]:
+    """Return the properties and then the key of each message, with the tags of ``MessageMetadata`` or
     ``SingleMessageMetadata``."""
-    field = b"" if key is None else key_tag + _KEYS[key]
-    if not properties:
-        return field
-    pairs = property_tag.join(map(_PROPERTIES_KEPT.__getitem__, properties))
-    return property_tag + pairs + field
+    fields = []
+    for message in messages:
+        field = b""
+        if message is not None:
+            if message.partition_key is not None:
+                field = key_tag + _KEYS[message.partition_key]
+            if message.properties:
+                pairs = map(_PROPERTIES_KEPT.__getitem__, message.properties)
+                field = property_tag + property_tag.join(pairs) + field
+        fields.append(field)
+    return fields
 
 
 class _SizeFields(dict[int, bytes]):
