@@ -3,7 +3,6 @@
 import pytest
 
 from geminga import errors
-from geminga.producer.assembling import sends_runs
 from geminga.producer.message import simple_message
 from geminga.producer.operation import RUN_BYTES_MAX, RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX
 from geminga.producer.partition import SendErrorVerdict
@@ -260,4 +259,4 @@ def test_only_where_messages_go_as_they_are(topic, settings):
 
     if "compression_type" in settings:
         settings = {**settings, "compression_type": CompressionType[settings["compression_type"]]}
-    assert not sends_runs(topic(0, **settings)._settings)
+    assert not topic(0, **settings).sends_runs

@@ -5,8 +5,8 @@ interrupt a send at any point, make other sends, wait for them, or raise: a mess
 completely, and sent, or not at all.
 
 `SubmitQueue.room`, which the loop updates, limits how many messages may be queued, so that there is a permit
-for each. Threads that see the same last place may exceed it together: the loop, which takes the permits, then
-keeps their messages until others have their receipts. A thread that finds the queue full submits a
+for each. Threads that see the same last permit may exceed it together: the loop, which takes the permits,
+then keeps their messages until others have their receipts. A thread that finds the queue full submits a
 `WaitingSend` instead and sleeps until the loop has decided.
 """
 

@@ -394,10 +394,11 @@ class SendOperation:
             self._name_chunk(producer_name)
         metadata = self._metadata(producer_name, schema_version)
         if len(metadata) + len(self.body) > max_message_size:
+            what = f"a batch of {self.count} messages from" if self.is_batch else "the message with"
             raise MessageTooBig(
-                f"{self._what()} takes {len(metadata)} bytes of metadata and {len(self.body)} of "
-                f"{'compressed ' if self.compression else ''}payload; the broker's max_message_size is "
-                f"{max_message_size}. Send less in one message, or enable chunking"
+                f"{what} sequence id {self.sequence_id} takes {len(metadata)} bytes of metadata and "
+                f"{len(self.body)} of {'compressed ' if self.compression else ''}payload; the broker's "
+                f"max_message_size is {max_message_size}. Send less in one message, or enable chunking"
             )
         return metadata
 
@@ -430,7 +431,8 @@ class SendOperation:
         size = len(metadata)
         sized = size.to_bytes(4, "big") + metadata
         checksum = crc32c(body, crc32c(sized))
-        transaction = self._transaction()
+        first = self._first_message()
+        transaction = None if first is None else first.transaction
         command = encode_send(
             producer_id,
             self.sequence_id,
@@ -445,10 +447,6 @@ class SendOperation:
 
     def _first_message(self) -> OutgoingMessage | None:
         return None if self.messages is None else self.messages.get(0)
-
-    def _transaction(self) -> tuple[int, int] | None:
-        first = self._first_message()
-        return None if first is None else first.transaction
 
     def _metadata(self, producer_name: bytes, schema_version: bytes) -> bytes:
         """Return ``MessageMetadata``: the fields in ascending order, without defaults."""
@@ -503,11 +501,6 @@ class SendOperation:
         """Return the bytes of the outer metadata beyond ids, times, name and chunk fields."""
         first = self._first_message()
         return len(self.sealed) if first is None else len(self._rich_metadata(first, b"", b""))
-
-    def _what(self) -> str:
-        if self.is_batch:
-            return f"a batch of {self.count} messages from sequence id {self.sequence_id}"
-        return f"the message with sequence id {self.sequence_id}"
 
     def __repr__(self) -> str:
         return f"<SendOperation {self.sequence_id}..{self.highest_sequence_id} count={self.count}>"

@@ -13,7 +13,7 @@ from itertools import chain
 from operator import add
 from struct import Struct
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from geminga.errors import CorruptPayload
 from geminga.wire.checksum import Buffer
@@ -288,16 +288,9 @@ _KEYS = _KeptFields(lambda key: _tagged(b"", key.encode()))
 _PROPERTIES_KEPT = _KeptFields(_encode_property)
 
 
-class HasKey(Protocol):
-    """A message with a key and properties."""
-
-    partition_key: str | None
-    properties: tuple[tuple[str, str], ...]
-
-
-def metadata_fields(property_tag: bytes, key_tag: bytes, messages: Iterable[HasKey | None]) -> list[bytes]:
-    """Return the properties and then the key of each message, with the tags of ``MessageMetadata`` or
-    ``SingleMessageMetadata``."""
+def metadata_fields(property_tag: bytes, key_tag: bytes, messages: Iterable[Any]) -> list[bytes]:
+    """Return the properties and then the key of each message (None: neither), with the tags of
+    ``MessageMetadata`` or ``SingleMessageMetadata``."""
     fields = []
     for message in messages:
         field = b""
