@@ -274,18 +274,14 @@ class _KeptFields(dict[Any, bytes]):
         return field
 
 
-def _encode_property(pair: tuple[str, str]) -> bytes:
-    """Return name and value of a ``KeyValue``, with its length, without the field's tag."""
-    data = _tagged(b"\x0a", pair[0].encode()) + _tagged(b"\x12", pair[1].encode())
-    return varint(len(data)) + data
-
-
 FIELDS_KEPT_MAX = 16_384
 """Maximum keys, and properties, whose encoded fields are cached."""
 KEPT_FIELD_SIZE_MAX = 128
 """Maximum size in bytes of a cached field."""
 _KEYS = _KeptFields(lambda key: _tagged(b"", key.encode()))
-_PROPERTIES_KEPT = _KeptFields(_encode_property)
+_PROPERTIES_KEPT = _KeptFields(
+    lambda pair: _tagged(b"", _tagged(b"\x0a", pair[0].encode()) + _tagged(b"\x12", pair[1].encode()))
+)
 
 
 def metadata_fields(property_tag: bytes, key_tag: bytes, messages: Iterable[Any]) -> list[bytes]:
@@ -293,13 +289,11 @@ def metadata_fields(property_tag: bytes, key_tag: bytes, messages: Iterable[Any]
     ``MessageMetadata`` or ``SingleMessageMetadata``."""
     fields = []
     for message in messages:
-        field = b""
-        if message is not None:
-            if message.partition_key is not None:
-                field = key_tag + _KEYS[message.partition_key]
-            if message.properties:
-                pairs = map(_PROPERTIES_KEPT.__getitem__, message.properties)
-                field = property_tag + property_tag.join(pairs) + field
+        key = None if message is None else message.partition_key
+        field = b"" if key is None else key_tag + _KEYS[key]
+        if message is not None and message.properties:
+            pairs = map(_PROPERTIES_KEPT.__getitem__, message.properties)
+            field = property_tag + property_tag.join(pairs) + field
         fields.append(field)
     return fields
 
