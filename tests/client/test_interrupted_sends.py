@@ -39,8 +39,7 @@ class Outcomes:
 
 def used_permits(producer: Any) -> int:
     state = producer._publisher.state
-    leased = sum(p.batch.leased_count - len(p.batch) for p in state.partitions if p.batch is not None)
-    return int(state.partitions[0].backlog.own.used - leased)
+    return int(state.partitions[0].backlog.own.used)
 
 
 KINDS: dict[str, dict[str, Any]] = {"plain": {}, "keyed": {"partition_key": "k"}}

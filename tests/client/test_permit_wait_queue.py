@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from geminga.client.permit_wait_queue import PermitWaitQueue
-from geminga.client.submit_queue import WaitingSend
+from geminga.client.submit_queue import QueuedSend, WaitingSend
 from geminga.errors import AlreadyClosed, MemoryBufferIsFull, ProducerQueueIsFull
 
 
@@ -25,7 +25,10 @@ class Line:
         self.bytes = 1000
         self.taken: list[str] = []
         self.error: Exception | None = None
-        self.line = PermitWaitQueue(self.add, lambda asked: asked.partition)
+        self.failed: list[tuple[Any, Exception]] = []
+        self.line = PermitWaitQueue(
+            self.add, lambda asked: asked.partition, lambda token, error: self.failed.append((token, error))
+        )
 
     def add(self, asked: WaitingSend) -> None:
         if self.error is not None:
@@ -104,6 +107,18 @@ def test_want_of_bytes_holds_up_everybody_behind() -> None:
     line.line.serve()
     assert line.taken == ["large", "small"]
     assert not line.line.wants_bytes
+
+
+def test_an_accepted_message_without_a_permit_waits_and_fails_at_the_end() -> None:
+    line = Line(a=1)
+    for name in ("first", "second"):
+        line.line.answer(QueuedSend(b"x", name, None, "a"))  # type: ignore[arg-type]
+    assert line.taken == ["first"]
+    assert line.line.accepted() == ["a"]
+    line.error = AlreadyClosed("closed")
+    line.line.serve()
+    assert line.failed == [("second", line.error)]
+    assert not line.line.accepted()
 
 
 def test_the_end_refuses_everybody() -> None:

@@ -321,7 +321,7 @@ def test_messages_that_found_no_bytes_after_all_keep_their_order(broker, batchin
             submit_queue.room, submit_queue.size_max = 100, 1 << 20
             for size in (7000, 500, 400):
                 if keyed:
-                    assert publisher.offer_keyed(b"x" * size, lambda r, m: got.append(r), "key")
+                    assert publisher.offer_simple(b"x" * size, lambda r, m: got.append(r), "key", None)
                 else:
                     assert submit_queue.offer(b"x" * size, lambda r, m: got.append(r))
 
@@ -330,7 +330,7 @@ def test_messages_that_found_no_bytes_after_all_keep_their_order(broker, batchin
         assert held.count() == 1
         rows = threading.Thread(target=producer.send_table, args=(pa.table({"value": [b"x" * 800]}),))
         rows.start()  # what comes behind them waits too
-        until(lambda: producer._publisher._behind_promised)
+        until(lambda: producer._publisher._wait_queue.standing == 4)
         held.release()
         sent = [7900, 800] if batching else [7000, 500, 400, 800]
         until(lambda: len(held._held) == len(sent))
@@ -578,7 +578,7 @@ def test_close_waits_for_messages_whose_senders_went_on_without_a_permit(broker,
     overtaken(producer, got, [b"1", b"2"])
     closing = threading.Thread(target=producer.close)
     closing.start()
-    until(lambda: producer._publisher._wait_queue.promises())
+    until(lambda: producer._publisher._wait_queue.accepted())
     held.stop()
     closing.join(60)
     assert not closing.is_alive()
@@ -595,7 +595,7 @@ def test_close_does_not_wait_for_them_without_a_connection(broker):
     overtaken(producer, got, [b"1"])
     closing = threading.Thread(target=producer.close, daemon=True)
     closing.start()
-    until(lambda: producer._publisher._wait_queue.promises())
+    until(lambda: producer._publisher._wait_queue.accepted())
     broker.run(broker.stop(), 60)
     closing.join(60)
     assert not closing.is_alive()

@@ -6,13 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from geminga.client.submit_queue import (
-    OptimisticSend,
-    QueuedSend,
-    SubmitQueue,
-    TaskWaitingSend,
-    ThreadWaitingSend,
-)
+from geminga.client.submit_queue import QueuedSend, SubmitQueue, TaskWaitingSend, ThreadWaitingSend
 from geminga.errors import ProducerQueueIsFull
 
 
@@ -29,7 +23,7 @@ class Loop:
 
 
 def handed(payload: bytes = b"x") -> QueuedSend:
-    return QueuedSend(payload, None, None, None, False)
+    return QueuedSend(payload, None, None)
 
 
 def test_plain_messages_are_queued_in_order_and_the_loop_is_woken_once() -> None:
@@ -151,17 +145,6 @@ def test_a_task_that_is_cancelled_has_left() -> None:
         asked.settle(None)
 
     asyncio.run(main())
-
-
-def test_a_refused_optimistic_send_fails_its_token() -> None:
-    told: list[Any] = []
-    error = ProducerQueueIsFull("closed meanwhile")
-    promised = OptimisticSend(
-        QueuedSend(b"", "token", None, None, False), lambda token, e: told.append((token, e))
-    )
-    promised.settle(error)
-    OptimisticSend(handed(), lambda token, e: told.append("kept")).settle(None)
-    assert told == [("token", error)]
 
 
 def test_a_mark_that_comes_while_the_loop_looks_is_not_wiped() -> None:

@@ -63,12 +63,8 @@ class Bench:
             settings=self.settings,
             backlog=Backlog(Permits(self.settings.max_pending_messages), Permits(shared), self.memory),
             ready_set=self.ready_set,
-            reclaim=self._reclaim,
         )
         self.max_message_size = 5 * 1024 * 1024
-
-    def _reclaim(self) -> bool:
-        return self.partition.assembler.trim_lease()
 
     def success(self, **fields: Any) -> pb.CommandProducerSuccess:
         values: dict[str, Any] = {

@@ -1,7 +1,7 @@
 import pytest
 
-from geminga.producer.batching import CLOSED, Batch, KeyedBatches
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.batching import Batch, KeyedBatches
+from geminga.producer.message import OutgoingMessage, simple_message
 
 
 def message(**fields):
@@ -18,9 +18,14 @@ def test_a_batch_keeps_payloads_tokens_and_rich_messages():
     assert batch.first is None
 
 
-def test_the_closed_batch_has_room_for_nothing():
-    assert not len(CLOSED.payloads) < CLOSED.last
-    assert not CLOSED.size < CLOSED.size_limit
+def test_many_messages_are_added_with_their_keys():
+    batch = Batch(0.0, 1.0)
+    keyed = simple_message(b"ab", "k")
+    batch.append_many([b"x", b"ab"], [1, 2], [None, keyed], 3)
+    batch.append_many([b"y"], [3], None, 1)
+    assert (batch.payloads, batch.tokens, batch.size) == ([b"x", b"ab", b"y"], [1, 2, 3], 4)
+    assert batch.messages == {1: keyed}
+    assert batch.first is None
 
 
 def test_explicit_and_automatic_ids_do_not_mix_and_explicit_ones_grow():

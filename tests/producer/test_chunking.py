@@ -183,7 +183,8 @@ def test_properties_that_leave_no_room_are_refused(bench):
 
 
 def test_a_topic_that_is_not_stored_takes_no_chunks(bench):
-    b = bench(**CHUNKED, topic="non-persistent://a/b/c").connect()
-    b.partition.max_message_size = 1000
+    b = bench(**CHUNKED, topic="non-persistent://a/b/c")
+    b.max_message_size = 1000
+    b.connect()
     with pytest.raises(MessageTooBig, match="max_message_size=1000"):
         b.add(b"x" * 1500)

@@ -1,4 +1,4 @@
-"""Many partitions: shares, growth, the hot batch, and permits that never leak (stateful)."""
+"""Many partitions: shares, growth, joining open batches, and permits that never leak (stateful)."""
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -7,24 +7,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull, PulsarException
 from geminga.producer.backlog import ByteBudget
-from geminga.producer.batching import CLOSED
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.message import OutgoingMessage, simple_message
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.settings import BatchingType, ProducerSettings
 from geminga.producer.states import ProducerState
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
-def hot_append(producer, payload):
-    """The lines that the shell writes out."""
-    batch = producer.hot
-    size = batch.size + len(payload)
-    if len(batch.payloads) < batch.last and size < batch.size_limit:
-        batch.payloads.append(payload)
-        batch.tokens.append(payload)
-        batch.size = size
-        return True
-    return False
+def joins(producer, payload):
+    """Whether the message joins an open batch."""
+    return producer.add_many([payload], [payload], None, 0, 0.0) == 1
 
 
 def test_a_topic_without_partitions_has_one_with_index_minus_one(topic):
@@ -53,17 +45,15 @@ def test_keys_keep_their_partition_and_others_do_not(topic, connect):
     assert {producer.choose(None, 0.0).index for _ in range(20)} == set(range(8))
 
 
-def test_the_hot_batch_takes_plain_messages_until_it_is_full(topic, connect):
+def test_an_open_batch_takes_simple_messages_until_it_is_full(topic, connect):
     producer = topic(0, batching_max_messages=5)
     connect(producer.partitions[0])
-    assert producer.hot is CLOSED
-    assert not hot_append(producer, b"0")
+    assert not joins(producer, b"0")
     producer.add(b"0", b"0", None, 0.0)
-    for number in range(1, 4):
-        assert hot_append(producer, b"%d" % number)
-    assert not hot_append(producer, b"4")  # it would fill the batch: that is not the hot path's work
+    numbers = [b"%d" % number for number in range(1, 9)]
+    assert producer.add_many(numbers, numbers, None, 0, 0.0) == 3  # the next one fills the batch
     producer.add(b"4", b"4", None, 0.0)
-    assert producer.hot is CLOSED
+    assert producer.joined is None
     (operation,) = producer.partitions[0].pending
     assert operation.tokens == [b"0", b"1", b"2", b"3", b"4"]
 
@@ -71,43 +61,21 @@ def test_the_hot_batch_takes_plain_messages_until_it_is_full(topic, connect):
 @pytest.mark.parametrize(
     "message", [OutgoingMessage(b"x", schema_version=b"1"), OutgoingMessage(b"x", sequence_id=5)]
 )
-def test_a_batch_that_plain_messages_must_not_join_is_not_hot(topic, connect, message):
+def test_messages_without_metadata_do_not_join_a_batch_with_its_own(topic, connect, message):
     producer = topic(0)
     connect(producer.partitions[0])
     producer.add(b"x", None, message, 0.0)
-    assert producer.hot is CLOSED
+    assert not joins(producer, b"y")
     producer.add(b"y", None, None, 0.0)
-    assert producer.hot is producer.partitions[0].batch
+    assert joins(producer, b"z")
 
 
-def test_without_the_plain_path_nothing_is_hot():
-    producer = PartitionedProducer(
-        topic="t", partitions=0, settings=ProducerSettings(), memory=ByteBudget(),
-        new_producer_id=lambda: 0, random=lambda: 0.0, plain_path=False,
-    )  # fmt: skip
-    producer.add(b"x", None, None, 0.0)
-    assert producer.hot is CLOSED
-
-
-def test_a_keyed_message_does_not_make_its_partition_the_hot_one(topic, connect):
+def test_messages_without_keys_are_routed_after_one_with_a_key(topic, connect):
     producer = topic(2, start=0.0)
     for partition in producer.partitions:
         connect(partition)
     producer.add(b"x", None, OutgoingMessage(b"x", partition_key="k"), 0.0)
-    assert producer.hot is CLOSED
-
-
-def test_unused_leases_of_one_partition_serve_another(topic, connect):
-    producer = topic(2, max_pending_messages=0, max_pending_messages_across_partitions=10)
-    for partition in producer.partitions:
-        connect(partition)
-        partition.backlog.own.limit = 1 << 62
-    one, other = producer.partitions
-    producer.add(b"x", None, None, 0.0, partition=one)
-    assert producer.shared.free == 0  # leased ahead by the open batch
-    producer.add(b"x", None, None, 0.0, partition=other)
-    assert one.batch.leased_count == 1
-    assert not hot_append(producer, b"y") or producer.hot is other.batch
+    assert not joins(producer, b"y")
 
 
 def test_what_the_round_robin_leaves_behind_does_not_wait_for_its_delay(topic, connect):
@@ -181,37 +149,24 @@ def test_one_stuck_partition_does_not_hold_up_the_others(topic, connect):
     assert min(others) > 400
 
 
-@pytest.mark.parametrize(
-    ("fields", "joins"),
-    [
-        ({"partition_key": "k"}, True),
-        ({"partition_key": "k", "properties": (("a", "b"),), "event_time": 5, "ordering_key": b"o"}, True),
-        ({"partition_key": "k", "sequence_id": 5}, False),
-        ({"partition_key": "k", "deliver_at_time": 5}, False),
-        ({"partition_key": "k", "schema_version": b"1"}, False),
-        ({"partition_key": "k", "transaction": (1, 2)}, False),
-    ],
-)
-def test_which_messages_join_an_open_batch_at_once(topic, connect, fields, joins):
+def test_a_message_with_a_key_joins_the_open_batch_of_its_partition(topic, connect):
     producer = topic(3, batching_max_messages=4)
     for partition in producer.partitions:
         connect(partition)
-    message = OutgoingMessage(b"x", **fields)
-    assert not producer.join(b"x", 1, message)  # no batch is open
+    messages = [simple_message(b"x", "k", (("a", "b"),))] * 4
+    home = producer.choose(messages[0], 0.0)
+    arguments = [b"x"] * 4, [1, 2, 3, 4], messages, 0, 0.0, home
+    assert not producer.add_many(*arguments)  # no batch is open
     producer.add(b"x", 0, OutgoingMessage(b"x", partition_key="k"), 0.0)
-    home = producer.choose(message, 0.0)
-    assert producer.join(b"x", 1, message) is joins
-    assert len(home.batch) == 1 + joins
-    if joins:
-        assert producer.join(b"x", 2, message)
-        assert not producer.join(b"x", 3, message)  # it would fill the batch
+    assert producer.add_many(*arguments) == 2  # the next one fills the batch
+    assert home.batch.tokens == [0, 1, 2]
 
 
 def test_a_batch_of_explicit_ids_is_not_joined(topic, connect):
     producer = topic(0)
     connect(producer.partitions[0])
     producer.add(b"x", 0, OutgoingMessage(b"x", sequence_id=9), 0.0)
-    assert not producer.join(b"x", 1, OutgoingMessage(b"x", properties=(("a", "b"),)))
+    assert not producer.add_many([b"x"], [1], [simple_message(b"x", None, (("a", "b"),))], 0, 0.0)
 
 
 # --- permits never leak -----------------------------------------------------------------------------
@@ -266,7 +221,7 @@ class Permits(RuleBasedStateMachine):
     def send_plain(self, size, times):
         for _ in range(times):
             payload = b"x" * size
-            if hot_append(self.producer, payload):
+            if self.producer.add_many([payload], [payload], None, 0, self.now):
                 self.handed_over += 1
             else:
                 self.send(payload, None)
@@ -287,9 +242,6 @@ class Permits(RuleBasedStateMachine):
 
     def send(self, payload, message, urgent=False):
         before = self.used()
-        if message is not None and not urgent and self.producer.join(payload, payload, message):
-            self.handed_over += 1
-            return
         try:
             self.producer.add(payload, payload, message, self.now, urgent=urgent)
             self.handed_over += 1
@@ -369,10 +321,8 @@ class Permits(RuleBasedStateMachine):
             count = sum(o.permits for o in partition.pending)
             size = sum(o.size for o in partition.pending)
             if batch is not None:
-                assert batch.leased_count >= len(batch)
-                assert batch.leased_size >= batch.size
-                count += batch.leased_count
-                size += batch.leased_size
+                count += len(batch)
+                size += batch.size
             assert partition.backlog.own.used == count
             total_count += count
             total_size += size

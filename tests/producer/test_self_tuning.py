@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from geminga.errors import InvalidConfiguration, MemoryBufferIsFull, ProducerQueueIsFull
 from geminga.producer.backlog import UNLIMITED, ByteBudget
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.batching import MARK_FACTOR, BatchTiming
+from geminga.producer.message import simple_message
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.self_tuning import (
     DELAY_PARTS_MIN,
     JOINS_MEMORY,
-    MARK_FACTOR,
-    BatchTiming,
     PartitionTuning,
     SelfTuning,
 )
@@ -191,14 +190,9 @@ class World:
 
     def send(self, payload: bytes = bytes(100), key: str | None = None) -> None:
         producer = self.producer
-        batch = producer.hot
-        if key is None and len(batch.payloads) < batch.last and batch.size + len(payload) < batch.size_limit:
-            batch.payloads.append(payload)
-            batch.tokens.append(self.now)
-            batch.size += len(payload)
-            return
-        message = None if key is None else OutgoingMessage(payload, partition_key=key)
-        if message is not None and producer.join(payload, self.now, message):
+        message = None if key is None else simple_message(payload, key)
+        partition = None if message is None else producer.choose(message, self.now)
+        if producer.add_many([payload], [self.now], [message], 0, self.now, partition):
             return
         try:
             producer.add(payload, self.now, message, self.now)
@@ -346,7 +340,7 @@ def test_off_unless_asked() -> None:
     assert producer.tuning is None
     assert producer.table_limits == (1000, 128 * 1024)
     producer.add(b"x", None, None, 1.0)
-    batch = producer.hot
+    (batch,) = (p.batch for p in producer.partitions if p.batch is not None)
     assert batch.tuned is None
     assert batch.deadline == pytest.approx(1.01)
 

@@ -24,14 +24,12 @@ from geminga.errors import (
     from_server,
 )
 from geminga.producer.backlog import ByteBudget
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.message import OutgoingMessage, simple_message
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer, SendErrorVerdict
 from geminga.producer.partitioned import PartitionedProducer
-from geminga.producer.ready_set import Settled
 from geminga.producer.settings import BatchingType, CompressionType, PartitionsRoutingMode, ProducerSettings
 from geminga.producer.states import ENDED, ProducerState
-from geminga.producer.unbatched_run import AckedRun, UnbatchedRun
 from geminga.wire.batch import decode_batch, encode_plain_batch
 from geminga.wire.compression import decompress
 from geminga.wire.frames import FrameDecoder, ReceiptFrame
@@ -383,16 +381,15 @@ class World:
         self._timer_at = self.producer.ready_set.timer_at = float("inf")
         self.run()
 
-    def _deliver(self, operation: Settled) -> None:
-        if isinstance(operation, AckedRun):
-            for payload, entry_id in zip(operation.tokens, operation.entry_ids, strict=True):
-                self.outcomes[payload].append((None, (operation.ledger_id, entry_id, -1)))
-            return
-        if isinstance(operation, UnbatchedRun):
-            for payload in operation.tokens[operation.done :]:
-                self.outcomes[payload].append((operation.error, (-2, -2, -1)))
-            return
+    def _deliver(self, operation: SendOperation) -> None:
         assert operation.settled
+        if operation.is_run:
+            for index, payload in enumerate(operation.open_tokens):
+                place = (operation.ledger_id, operation.entry_id, -1)
+                if operation.error is None and not operation.duplicate:
+                    place = (operation.ledger_id, operation.entry_id + index, -1)
+                self.outcomes[payload].append((operation.error, place))
+            return
         for index, token in enumerate(operation.tokens):
             place = (operation.ledger_id, operation.entry_id, index if operation.is_batch else -1)
             payloads = token if isinstance(token, list) else [token]
@@ -410,8 +407,8 @@ class World:
 
     def act(self) -> None:
         chance = self.random.random()
-        if chance < 0.4 and self.producer.takes_singles:
-            self._send_singles([self.payload() for _ in range(self.random.choice([1, 5, 30, 200]))])
+        if chance < 0.4:
+            self._send_many([self.payload() for _ in range(self.random.choice([1, 5, 30, 200]))])
         elif chance < 0.5:
             for _ in range(self.random.choice([1, 1, 5, 30])):
                 self._send_plain()
@@ -428,33 +425,28 @@ class World:
             self._fault()
 
     def _send_plain(self) -> None:
-        payload = self.payload()
-        batch = self.producer.hot
-        size = batch.size + len(payload)
-        if len(batch.payloads) < batch.last and size < batch.size_limit:
-            batch.payloads.append(payload)
-            batch.tokens.append(payload)
-            batch.size = size
-            self.sent[self._topic_of(batch)].append(payload)
-            return
-        self._send(payload, None)
+        self._send_many([self.payload()])
 
-    def _send_singles(self, payloads: list[bytes]) -> None:
-        """As much as goes in runs; the first that does not goes as any other."""
+    def _send_many(self, payloads: list[bytes]) -> None:
+        """As many as are taken together; the first that is not is sent as any other."""
+        messages = None
+        if self.random.random() < 0.4:
+            messages = [self.random.choice([None, simple_message(p, None, (("k", "v"),))]) for p in payloads]
+        joined = self.producer.joined
         tails = {partition: partition.pending.tail for partition in self.producer.partitions}
-        index = self.producer.add_singles(payloads, payloads, 0, self.clock.now)
-        for partition, tail in tails.items():
-            pending = list(partition.pending)
-            for run in pending[pending.index(tail) + 1 if tail else 0 :]:
-                self.sent[partition.topic] += run.tokens
-                self.runs_sent += 1
+        count = self.producer.add_many(payloads, payloads, messages, 0, self.clock.now)
+        if joined is not None and joined.batch is not None and count:
+            self.sent[joined.topic] += payloads[:count]
+        else:
+            for partition, tail in tails.items():
+                pending = list(partition.pending)
+                for run in pending[pending.index(tail) + 1 if tail else 0 :]:
+                    self.sent[partition.topic] += run.tokens
+                    self.runs_sent += 1
         if self.producer.ready_set.attention:
             self.run()
-        if index < len(payloads):
-            self._send(payloads[index], None)
-
-    def _topic_of(self, batch: Any) -> str:
-        return next(p.topic for p in self.producer.partitions if p.batch is batch)
+        if count < len(payloads):
+            self._send(payloads[count], None if messages is None else messages[count])
 
     def _send_rich(self) -> None:
         r = self.random
@@ -471,10 +463,6 @@ class World:
 
     def _send(self, payload: bytes, message: OutgoingMessage | None, urgent: bool = False) -> None:
         producer = self.producer
-        if message is not None and not urgent and producer.join(payload, payload, message):
-            batches = [p for p in producer.partitions if p.batch is not None]
-            self.sent[next(p.topic for p in batches if _last_token(p.batch) is payload)].append(payload)
-            return
         partition = producer.choose(message, self.clock.now)
         try:
             producer.add(payload, payload, message, self.clock.now, partition=partition, urgent=urgent)
@@ -492,13 +480,11 @@ class World:
         if partition.state is ProducerState.NOT_STARTED or partition.state in ENDED:
             return
         payloads = [self.payload() for _ in range(self.random.randrange(1, 5))]
-        first = partition.reserve_sequence_ids(len(payloads))
-        body = encode_plain_batch(payloads, first)
+        body = encode_plain_batch(payloads, 0)
         operation = SendOperation.of_encoded(
-            body, len(payloads), sequence_id=first, highest_sequence_id=first + len(payloads) - 1,
+            body, len(payloads), sequence_id=-1, highest_sequence_id=-1,
             compression=0, uncompressed_size=len(body), token=payloads,
         )  # fmt: skip
-        operation.automatic = True
         try:
             partition.submit(operation, self.clock.now)
         except MemoryBufferIsFull:
@@ -535,10 +521,6 @@ class World:
         while self.producer.pending_messages and self.clock.step():
             steps += 1
             assert steps < 200_000, "does not come to rest"
-
-
-def _last_token(batch: Any) -> Any:
-    return batch.tokens[-1] if hasattr(batch, "tokens") else None
 
 
 class Auditor:

@@ -120,13 +120,7 @@ class World:
     def send(self) -> bool:
         """One message; False when the application has to wait."""
         producer = self.producer
-        batch = producer.hot
-        size = batch.size + len(PAYLOAD)
-        if len(batch.payloads) < batch.last and size < batch.size_limit:
-            batch.payloads.append(PAYLOAD)
-            batch.tokens.append(None)
-            batch.size = size
-        else:
+        if not producer.add_many([PAYLOAD], [None], None, 0, self.now):
             partition = self._waits_for or producer.choose(None, self.now)
             try:
                 producer.add(PAYLOAD, None, None, self.now, partition=partition)

@@ -3,8 +3,9 @@
 import pytest
 
 from geminga import errors
+from geminga.producer.message import simple_message
+from geminga.producer.operation import RUN_BYTES_MAX, RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX
 from geminga.producer.partition import SendErrorVerdict
-from geminga.producer.unbatched_run import PAYLOAD_BYTES_MAX, RUN_BYTES_MAX, RUN_MESSAGES_MAX, UnbatchedRun
 from geminga.wire.frames import ReceiptFrame
 from geminga.wire.receipt_runs import ReceiptRun
 
@@ -32,17 +33,24 @@ def key_of(payload):
     return payload[:1].decode() * (len(payload) % 5)
 
 
+def message_of(payload):
+    """None, or a message with a key, or with a key and properties."""
+    properties = (("first", key_of(payload)), ("next", "value")) if len(payload) % 2 else ()
+    return simple_message(payload, key_of(payload), properties) if key_of(payload) else None
+
+
 def add(b, payloads):
-    size = sum(map(len, payloads))
-    assert b.partition.backlog.take(len(payloads), size)
-    keys = list(map(key_of, payloads)) if KEYED else None
-    b.partition.add_singles(list(payloads), list(payloads), size, b.now, keys)
+    messages = list(map(message_of, payloads)) if KEYED else None
+    assert b.partition.add_many(list(payloads), list(payloads), messages, 0, b.now) == len(payloads)
 
 
 def check_keys(sent):
     for each in sent:
         assert each.metadata.partition_key == (key_of(each.payload) if KEYED else "")
         assert each.metadata.HasField("partition_key") == bool(each.metadata.partition_key)
+        message = message_of(each.payload) if KEYED else None
+        found = tuple((each.key, each.value) for each in each.metadata.properties)
+        assert found == (() if message is None else message.properties)
 
 
 def receipts(b, sequence_id, count, entry_id=0, highest=-1):
@@ -55,11 +63,9 @@ def told(b):
     found = {}
     for settled in b.settled():
         if settled.error is not None:
-            start = settled.done if isinstance(settled, UnbatchedRun) else 0
-            found.update((token, settled.error) for token in settled.tokens[start:])
+            found.update((token, settled.error) for token in settled.open_tokens)
         else:
-            ids = getattr(settled, "entry_ids", None) or [settled.entry_id]
-            found.update(zip(settled.tokens, ids, strict=True))
+            found.update((token, settled.entry_id + index) for index, token in enumerate(settled.tokens))
     return found
 
 
@@ -204,21 +210,28 @@ def test_a_watcher_of_a_run_is_notified_at_the_last_receipt(bench):
     assert [settled.watchers for settled in b.settled()] == [["watcher"]]
 
 
+def all_of(producer, payloads):
+    """Add them until one is for `add`; return their number."""
+    index = 0
+    while added := producer.add_many(payloads, payloads, None, index, 0.0):
+        index += added
+    return index
+
+
 def test_a_run_is_bounded(topic, connect):
     producer = topic(0, batching_enabled=False, max_pending_messages=0)
     (partition,) = producer.partitions
     connect(partition)
-    payloads = [b"x"] * (RUN_MESSAGES_MAX + 3) + [b"y" * PAYLOAD_BYTES_MAX] * 40
-    assert producer.takes_singles
-    assert producer.add_singles(payloads, payloads, 0, 0.0) == len(payloads)
+    payloads = [b"x"] * (RUN_MESSAGES_MAX + 3) + [b"y" * RUN_PAYLOAD_BYTES_MAX] * 40
+    assert all_of(producer, payloads) == len(payloads)
     runs = list(partition.pending)
     assert runs[0].count == RUN_MESSAGES_MAX
     assert all(run.size <= RUN_BYTES_MAX for run in runs)
     assert [payload for run in runs for payload in run.payloads] == payloads
-    large = [b"z", b"z" * (PAYLOAD_BYTES_MAX + 1), b"z"]
-    assert producer.add_singles(large, large, 0, 0.0) == 1
-    assert producer.add_singles(large, large, 1, 0.0) == 1
-    assert producer.add_singles(large, large, 2, 0.0) == 3
+    large = [b"z", b"z" * (RUN_PAYLOAD_BYTES_MAX + 1), b"z"]
+    assert all_of(producer, large) == 1
+    assert all_of(producer, large[1:]) == 0
+    assert all_of(producer, large[2:]) == 1
 
 
 def test_as_many_as_have_permits(topic, connect):
@@ -226,7 +239,7 @@ def test_as_many_as_have_permits(topic, connect):
     for partition in producer.partitions:
         connect(partition)
     payloads = [b"%d" % n for n in range(20)]
-    assert producer.add_singles(payloads, payloads, 0, 0.0) == 12
+    assert all_of(producer, payloads) == 12
     taken = [run.payloads for partition in producer.partitions for run in partition.pending]
     assert [len(each) for each in taken] == [4, 4, 4]
     assert sorted(p for each in taken for p in each) == sorted(payloads[:12])
@@ -246,36 +259,4 @@ def test_only_where_messages_go_as_they_are(topic, settings):
 
     if "compression_type" in settings:
         settings = {**settings, "compression_type": CompressionType[settings["compression_type"]]}
-    assert not topic(0, **settings).takes_singles
-
-
-def test_keys_decide_the_partition(topic, connect):
-    producer = topic(3, batching_enabled=False)
-    for partition in producer.partitions:
-        connect(partition)
-    keys = [f"key-{number % 7}" if number % 3 else "" for number in range(60)]
-    payloads = [b"%d" % number for number in range(60)]
-    assert producer.add_singles(payloads, payloads, 0, 0.0, keys) == 60
-    places = {}
-    for partition in producer.partitions:
-        (run,) = partition.pending
-        assert run.payloads == sorted(run.payloads, key=int)
-        for payload, key in zip(run.payloads, run.keys, strict=True):
-            assert keys[int(payload)] == key
-            if key:
-                places.setdefault(key, partition)
-                assert places[key] is partition
-                assert producer.router.of_key(key, 3) == partition.index
-    assert len(places) == 7
-
-
-def test_a_key_whose_partition_is_full_ends_the_runs(topic, connect):
-    producer = topic(2, batching_enabled=False, max_pending_messages=2)
-    for partition in producer.partitions:
-        connect(partition)
-    of_first, of_other = (
-        next(key for key in "abcdefghij" if producer.router.of_key(key, 2) == index) for index in (0, 1)
-    )
-    keys = [of_first, of_other, of_first, of_first, of_other]
-    assert producer.add_singles([b"x"] * 5, [None] * 5, 0, 0.0, keys) == 3
-    assert [len(partition.pending) for partition in producer.partitions] == [1, 1]
+    assert not topic(0, **settings).sends_runs

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.errors import CorruptPayload
+from geminga.producer.message import simple_message
 from geminga.wire import batch, compression
 from geminga.wire.batch import (
     FullSingleMessage,
@@ -21,9 +22,10 @@ from geminga.wire.batch import (
     append_full_message,
     append_message,
     decode_batch,
-    encode_keyed_batch,
     encode_plain_batch,
+    encode_rich_batch,
     encode_single_metadata,
+    metadata_fields,
 )
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -333,20 +335,39 @@ def test_mutated_recorded_batches_raise_nothing_else(
 
 @given(
     st.lists(
-        st.tuples(st.binary(max_size=300), st.sampled_from(["", "k", "key-1", "ключ", "k" * 127, "k" * 300])),
+        st.tuples(
+            st.binary(max_size=300),
+            st.sampled_from([None, "k", "key-1", "ключ", "k" * 127, "k" * 300]),
+            st.sampled_from([(), (("a", "b"),), (("a", "ä"), ("", "v" * 200))]),
+        ),
         min_size=1,
         max_size=40,
     ),
     st.sampled_from([0, 100, 127, 16_370, 1 << 21, (1 << 28) - 10, 1 << 40]),
 )
-def test_a_batch_with_keys_is_that_of_its_messages(messages: list[tuple[bytes, str]], first: int) -> None:
+def test_a_batch_with_keys_is_that_of_its_messages(
+    messages: list[tuple[bytes, str | None, Any]], first: int
+) -> None:
     pieces: list[bytes] = []
-    for number, (payload, key) in enumerate(messages, first):
-        append_full_message(
-            pieces, payload, encode_single_metadata(len(payload), number, partition_key=key or None)
+    for number, (payload, key, properties) in enumerate(messages, first):
+        metadata = encode_single_metadata(
+            len(payload), number, partition_key=key, properties=dict(properties)
         )
-    payloads, keys = [payload for payload, _ in messages], [key for _, key in messages]
-    assert encode_keyed_batch(payloads, keys, first) == b"".join(pieces)
+        append_full_message(pieces, payload, metadata)
+    payloads = [payload for payload, _, _ in messages]
+    simple = [simple_message(b"", key, properties) for _, key, properties in messages]
+    fields = metadata_fields(b"\x0a", b"\x12", simple)
+    assert encode_rich_batch(payloads, fields, first) == b"".join(pieces)
+
+
+def test_fields_are_cached_within_bounds() -> None:
+    for number in range(40_000):
+        message = simple_message(b"", f"key-{number}", (("n", str(number)),))
+        metadata_fields(b"\x0a", b"\x12", [message])
+    metadata_fields(b"\x0a", b"\x12", [simple_message(b"", "k" * 1000)])
+    for cache in (batch._KEYS, batch._PROPERTIES_KEPT):
+        assert 0 < len(cache) <= batch.FIELDS_KEPT_MAX
+    assert "k" * 1000 not in batch._KEYS
 
 
 def test_batches_that_several_threads_write_at_once() -> None:

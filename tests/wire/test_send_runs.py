@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.errors import ProtocolError
-from geminga.wire import send_runs
+from geminga.wire.batch import metadata_fields
 from geminga.wire.broker_frames import BrokerFrameDecoder
 from geminga.wire.frames import (
     ENTRY_COPY_BYTES_MAX,
@@ -23,7 +23,7 @@ from geminga.wire.frames import (
 )
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.send_runs import SendRun, encode_keyed_sends, encode_send_receipts, encode_sends
+from geminga.wire.send_runs import SendRun, encode_rich_sends, encode_send_receipts, encode_sends
 from geminga.wire.varint import varint
 
 ENTRY = build_entry(b"\x0a\x01p\x10\x00\x18\x01", b"payload")
@@ -202,7 +202,11 @@ def test_frames_of_a_run_are_those_of_its_messages(
 
 @given(
     st.lists(
-        st.tuples(st.binary(max_size=200), st.sampled_from(["", "k", "another", "k" * 127, "k" * 200])),
+        st.tuples(
+            st.binary(max_size=200),
+            st.sampled_from(["", "k", "another", "k" * 127, "k" * 200]),
+            st.sampled_from([(), (("a", "b"),), (("a", "b"), ("", "v" * 200))]),
+        ),
         min_size=1,
         max_size=40,
     ),
@@ -212,34 +216,30 @@ def test_frames_of_a_run_are_those_of_its_messages(
     st.sampled_from([b"", b"\x01" * 8]),
 )
 def test_frames_of_a_run_with_keys_are_those_of_its_messages(
-    messages: list[tuple[bytes, str]], first: int, producer_id: int, name: str, version: bytes
+    messages: list[tuple[bytes, str, Any]], first: int, producer_id: int, name: str, version: bytes
 ) -> None:
-    from geminga.producer.message import keyed_message
+    from geminga.producer.message import simple_message
     from geminga.producer.operation import SendOperation, name_field, schema_version_field
 
     producer_name, schema = name_field(name), schema_version_field(version)
     singles = bytearray()
-    for index, (payload, key) in enumerate(messages):
+    for index, (payload, key, properties) in enumerate(messages):
         operation = SendOperation(
             [payload], [None], sequence_id=first + index, highest_sequence_id=first + index,
             size=len(payload), permits=1, opened_at=0.0, deadline=0.0, is_batch=False,
-            messages={0: keyed_message(payload, key)} if key else None,
+            messages={0: simple_message(payload, key, properties)} if key else None,
         )  # fmt: skip
         for piece in operation.frame(producer_id, producer_name, 1_700_000_000_000, 1 << 20, schema):
             singles += piece
-    payloads, keys = [payload for payload, _ in messages], [key for _, key in messages]
+    payloads = [payload for payload, _, _ in messages]
+    fields = metadata_fields(
+        b"\x22",
+        b"\x32",
+        [simple_message(b"", key, each) if key else None for _, key, each in messages],
+    )
     time = b"\x18" + varint(1_700_000_000_000)
-    run = encode_keyed_sends(producer_id, first, payloads, keys, producer_name + b"\x10", time, schema)
+    run = encode_rich_sends(producer_id, first, payloads, fields, producer_name + b"\x10", time, schema)
     assert run == bytes(singles)
-
-
-def test_keys_are_kept_ready_within_bounds() -> None:
-    for start in range(0, 40_000, 1000):
-        keys = [f"key-{number}" for number in range(start, start + 1000)]
-        encode_keyed_sends(1, 0, [b""] * 1000, keys, b"\x10", b"\x18\x01", b"")
-    encode_keyed_sends(1, 0, [b"", b""], ["", "k" * 1000], b"\x10", b"\x18\x01", b"")
-    assert 0 < len(send_runs._KEYS) <= send_runs.KEYS_KEPT_MAX
-    assert "k" * 1000 not in send_runs._KEYS
 
 
 @pytest.mark.parametrize("left_out", [1, 4, 11, None])

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from geminga.client.publisher import Publisher
+from geminga.client.submit_queue import QueuedOperation
 from geminga.client.waiter import Waiter
 from geminga.errors import (
     AlreadyClosed,
@@ -26,7 +27,6 @@ from geminga.extras import need
 from geminga.ids import MessageId
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import Seal, SendOperation
-from geminga.producer.partition import PartitionProducer
 from geminga.producer.settings import SEQUENCE_ID_MAX, BatchingType
 from geminga.producer.states import ProducerState
 from geminga.wire.checksum import Buffer
@@ -127,8 +127,8 @@ class TableResult:
 
 
 class _Job:
-    """One table, or one list of batches, being sent. Used on the loop only, except ``handed_bytes``, which
-    the sending thread counts.
+    """One table, or one list of batches, being sent. Used on the loop only, except ``submitted`` and
+    ``submitted_bytes``, which the sending thread counts.
 
     ``refusal`` is the error of an operation that was not accepted, ``error`` that of an accepted one that
     failed; the first of them ends the job, and pending operations still settle.
@@ -139,15 +139,16 @@ class _Job:
         self.future.set_running_or_notify_cancel()
         self.accepted = Waiter()
         """Woken when all operations were accepted, or one was refused."""
-        self.handed_bytes = 0
-        self.taken_bytes = 0
+        self.is_accepted = False
+        self.submitted = self.decided = 0
+        """Operations that were submitted, and those that were accepted, refused or dropped."""
+        self.submitted_bytes = self.decided_bytes = 0
         self.operations = 0
         self.rows = 0
         self.bytes = 0
         self.duplicates = 0
         self.sent_again = 0
         self.outstanding = 0
-        self.held = 0
         self.complete = False
         self.refusal: Exception | None = None
         self.error: Exception | None = None
@@ -182,20 +183,22 @@ class _Job:
     def end(self) -> None:
         """Note that all operations were submitted."""
         self.complete = True
-        if not self.held:
-            self.accepted.wake()
         self.finish()
 
-    def released(self) -> None:
-        """Note that an operation that waited for memory was accepted or dropped."""
-        self.held -= 1
-        if self.complete and not self.held:
-            self.accepted.wake()
-            self.finish()
+    def decide(self, size: int) -> None:
+        """Note that an operation of ``size`` bytes was accepted, refused or dropped."""
+        self.decided += 1
+        self.decided_bytes += size
+        self.finish()
 
     def finish(self) -> None:
-        """Resolve the future when all operations were accepted and settled."""
-        if not self.complete or self.held or self.outstanding or self.future.done():
+        """Wake the sender when all operations are decided; resolve the future when they are settled too."""
+        if not self.complete or self.decided < self.submitted:
+            return
+        if not self.is_accepted:
+            self.is_accepted = True
+            self.accepted.wake()
+        if self.outstanding or self.future.done():
             return
         error = self.refusal or self.error
         if error is not None:
@@ -211,15 +214,6 @@ class _Job:
                 sent_again=self.sent_again,
             )
         )
-
-
-@dataclass(slots=True)
-class _QueuedOperation:
-    """An operation to be submitted to its partition; ``index`` -1: any partition."""
-
-    job: _Job
-    operation: SendOperation
-    index: int
 
 
 def fitting(
@@ -258,11 +252,8 @@ class ColumnarProducer:
         encryptor = publisher.settings.encryptor
         self._seal = None if encryptor is None else encryptor.seal
         self._in_flight_bytes = 0
-        self._held: deque[_QueuedOperation] = deque()
-        """Operations that wait for the client's memory_limit."""
-        self._waiting: deque[tuple[int, Waiter]] = deque()
+        self._waiting: deque[tuple[_Job, int, Waiter]] = deque()
         """Threads that wait until fewer bytes are in flight, with the size of their operation."""
-        self._listens_for_bytes = False
         publisher.at_end.append(self._serve)
 
     def submit_table(self, table: pa.Table | pa.RecordBatch) -> concurrent.futures.Future[TableResult]:
@@ -384,10 +375,11 @@ class ColumnarProducer:
         try:
             for operation, index in operations:
                 size = operation.size
-                if self._in_flight_bytes + job.handed_bytes - job.taken_bytes + size > IN_FLIGHT_BYTES_MAX:
-                    self._wait_for_bytes(size)
-                job.handed_bytes += size
-                self._do(partial(self._submit_in_order, _QueuedOperation(job, operation, index)))
+                if self._bytes_of(job) + size > IN_FLIGHT_BYTES_MAX:
+                    self._wait_for_bytes(job, size)
+                job.submitted += 1
+                job.submitted_bytes += size
+                self._publisher.submit(self._queued(job, operation, index))
                 if job.failed:
                     break
         finally:
@@ -397,9 +389,13 @@ class ColumnarProducer:
             raise job.refusal
         return job.future
 
-    def _wait_for_bytes(self, size: int) -> None:
+    def _bytes_of(self, job: _Job) -> int:
+        """Return the bytes in flight, and those of the job that may be soon."""
+        return self._in_flight_bytes + job.submitted_bytes - job.decided_bytes
+
+    def _wait_for_bytes(self, job: _Job, size: int) -> None:
         waiter = Waiter()
-        self._do(partial(self._add_waiting, size, waiter), waiter.wake)
+        self._do(partial(self._add_waiting, job, size, waiter), waiter.wake)
         waiter.wait()
 
     def _do(self, run: Callable[[], None], never: Callable[[], None] | None = None) -> None:
@@ -409,46 +405,36 @@ class ColumnarProducer:
 
     # --- the loop ---------------------------------------------------------------------------------
 
-    def _add_waiting(self, size: int, waiter: Waiter) -> None:
-        self._waiting.append((size, waiter))
+    def _queued(self, job: _Job, operation: SendOperation, index: int) -> QueuedOperation:
+        """Return an operation to be submitted in order; it waits while memory is short."""
+
+        def add() -> None:
+            if not job.failed:
+                operation.tokens = []
+                operation.watchers = [lambda settled: self._settled(job, settled)]
+                self._submit_one(operation, index)
+                job.add(operation)
+                self._in_flight_bytes += operation.size
+
+        def may_wait(refusal: Exception) -> bool:
+            blocks = self._settings.block_if_queue_full or self._in_flight_bytes > 0
+            return blocks or not isinstance(refusal, MemoryBufferIsFull)
+
+        def settle(error: Exception | None) -> None:
+            job.refusal = job.refusal or error
+            job.decide(operation.size)
+            self._serve()
+
+        return QueuedOperation(add, may_wait, settle)
+
+    def _add_waiting(self, job: _Job, size: int, waiter: Waiter) -> None:
+        self._waiting.append((job, size, waiter))
         self._serve()
-
-    def _submit_in_order(self, queued: _QueuedOperation) -> None:
-        """Submit an operation to its partition, in order; hold it back while memory is short."""
-        if self._held or self._publisher.hold_behind_promised(self._serve):
-            queued.job.held += 1
-            self._held.append(queued)
-        elif not self._try(queued):
-            queued.job.held += 1
-            self._held.append(queued)
-            self._listen_for_bytes()
-
-    def _try(self, queued: _QueuedOperation) -> bool:
-        """Submit an operation; return False if it must wait for bytes."""
-        job, operation = queued.job, queued.operation
-        if job.failed:
-            return True
-        operation.tokens = []
-        operation.watchers = [lambda settled: self._settled(job, settled)]
-        try:
-            self._submit_one(operation, queued.index)
-        except MemoryBufferIsFull as error:
-            if self._in_flight_bytes or self._settings.block_if_queue_full:
-                return False
-            job.refusal = error
-        except Exception as error:
-            job.refusal = error
-        else:
-            job.add(operation)
-            job.taken_bytes += operation.size
-            self._in_flight_bytes += operation.size
-        return True
 
     def _submit_one(self, operation: SendOperation, index: int) -> None:
         """Choose the partition, take the sequence ids and submit."""
         state = self._state
         now = time.monotonic()
-        automatic = operation.sequence_id < 0
         if index < 0:
             index = state.router.of_unkeyed(state.partitions, now)
             state.router.batch_filled(now)
@@ -456,56 +442,23 @@ class ColumnarProducer:
         if partition.state is ProducerState.NOT_STARTED:
             state.unstarted.append(partition)
             partition.start()
-        partition.check_accepting()
-        _take_ids(partition, operation, automatic)
-        try:
-            partition.submit(operation, now)
-        except MemoryBufferIsFull:
-            if automatic:
-                operation.sequence_id = -1  # the ids stay unused: a gap is harmless
-            raise
+        partition.submit(operation, now)
 
     def _settled(self, job: _Job, operation: SendOperation) -> None:
-        """Count a settled operation and continue with the held ones."""
+        """Count a settled operation and continue with the waiting threads."""
         self._in_flight_bytes -= operation.settled_size
         job.settled(operation)
         self._serve()
 
     def _serve(self) -> None:
-        """Continue held operations and waiting threads after bytes were released, or at the end."""
-        while self._held:
-            if self._publisher.hold_behind_promised(self._serve):
-                break
-            if not self._try(self._held[0]):
-                self._listen_for_bytes()
-                break
-            self._held.popleft().job.released()
+        """Continue waiting threads after bytes in flight were released, or at the end."""
         while self._waiting:
-            size, waiter = self._waiting[0]
-            busy = self._in_flight_bytes > 0 or bool(self._held)
-            if busy and self._in_flight_bytes + size > IN_FLIGHT_BYTES_MAX:
+            job, size, waiter = self._waiting[0]
+            in_flight = self._bytes_of(job)
+            if in_flight and in_flight + size > IN_FLIGHT_BYTES_MAX:
                 break
             self._waiting.popleft()
             waiter.wake()
-
-    def _listen_for_bytes(self) -> None:
-        """Continue also when other producers of the client release bytes."""
-        if not self._listens_for_bytes:
-            self._listens_for_bytes = True
-            self._publisher.memory.notify_once(self._bytes_returned)
-
-    def _bytes_returned(self) -> None:
-        self._listens_for_bytes = False
-        self._publisher.soon(self._serve)
-
-
-def _take_ids(partition: PartitionProducer, operation: SendOperation, automatic: bool) -> None:
-    if automatic:
-        operation.sequence_id = partition.reserve_sequence_ids(operation.count)
-        operation.highest_sequence_id = operation.sequence_id + operation.count - 1
-        operation.automatic = True
-    else:
-        partition.continue_after(operation.highest_sequence_id)
 
 
 def _outer(

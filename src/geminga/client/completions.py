@@ -21,8 +21,6 @@ from geminga.client.waiter import Waiter
 from geminga.errors import Result, result_of
 from geminga.ids import MessageId
 from geminga.producer.operation import SendOperation
-from geminga.producer.ready_set import Settled
-from geminga.producer.unbatched_run import AckedRun, UnbatchedRun
 
 logger = logging.getLogger("geminga.producer")
 
@@ -38,17 +36,15 @@ class ReceiptWaiter(Waiter):
         self.message_id: MessageId | None = None
 
 
-def run_completions(settled: list[Settled]) -> None:
+def run_completions(settled: list[SendOperation]) -> None:
     """Give every token of the settled operations its outcome, in order; on the loop's thread.
 
     An exception that a callback raises is logged and affects nothing else.
     """
     for operation in settled:
-        if isinstance(operation, AckedRun):
-            _deliver_singles(operation)
-        elif operation.error is not None:
+        if operation.error is not None:
             _deliver_error(operation, operation.error)
-        elif isinstance(operation, SendOperation):
+        else:
             _deliver_receipt(operation)
         if operation.watchers is not None:
             for watcher in operation.watchers:
@@ -87,15 +83,20 @@ def _deliver_receipt(operation: SendOperation) -> None:
     partition = -1 if duplicate else operation.partition.index
     batch_size = operation.count if operation.is_batch and not duplicate else 0
     first = _first_chunk(operation, partition)
+    # The messages of a batch have consecutive indexes, those of a run consecutive entries.
     index = -1
+    next_index, next_entry = int(batch_size > 0), int(operation.is_run and not duplicate)
     ok = Result.Ok
-    if type(tokens[0]) is int and (batch_size or len(tokens) == 1) and first is None:
-        done = stored_together(tokens, partition, ledger_id, (entry_id,), batch_size)
+    if type(tokens[0]) is int and (batch_size or next_entry or len(tokens) == 1) and first is None:
+        entry_ids = range(entry_id, entry_id + len(tokens)) if next_entry else (entry_id,)
+        done = stored_together(tokens, partition, ledger_id, entry_ids, batch_size)
         tokens = tokens[done:]
-        index += done
+        index += next_index * done
+        entry_id += next_entry * done
+    entry_id -= next_entry
     for token in tokens:
-        if batch_size:
-            index += 1
+        index += next_index
+        entry_id += next_entry
         if token is None:
             continue
         kind = type(token)
@@ -107,41 +108,6 @@ def _deliver_receipt(operation: SendOperation) -> None:
         message_id._batch_index = index
         message_id.batch_size = batch_size
         message_id.first_chunk = first
-        message_id.topic = ""
-        message_id.cluster = 0
-        if kind is FunctionType or _called[kind]:
-            try:
-                token(ok, message_id)
-            except BaseException as error:
-                forks.returned(error)
-                callback_raised(error)
-        else:
-            receipt_token(token, message_id)
-        if forks.stray:
-            forks.returned()
-
-
-def _deliver_singles(settled: AckedRun) -> None:
-    """Do `_deliver_receipt` for unbatched messages, which have an entry each."""
-    ledger_id = settled.ledger_id
-    partition = -1 if ledger_id == -1 else settled.partition.index
-    ok = Result.Ok
-    tokens = settled.tokens
-    entry_ids = settled.entry_ids
-    if type(tokens[0]) is int:
-        done = stored_together(tokens, partition, ledger_id, entry_ids, 0)
-        tokens, entry_ids = tokens[done:], entry_ids[done:]
-    for token, entry_id in zip(tokens, entry_ids, strict=True):
-        if token is None:
-            continue
-        kind = type(token)
-        message_id = _new_id(MessageId)
-        message_id._partition = partition
-        message_id._ledger_id = ledger_id
-        message_id._entry_id = entry_id
-        message_id._batch_index = -1
-        message_id.batch_size = 0
-        message_id.first_chunk = None
         message_id.topic = ""
         message_id.cluster = 0
         if kind is FunctionType or _called[kind]:
@@ -173,6 +139,16 @@ def receipt_token(token: Any, message_id: MessageId) -> None:
         callback_raised(error)
 
 
+def wake_thread(operation: SendOperation) -> bool:
+    """Complete an operation of one message if a thread waits for it, which needs none of the application's
+    code; return False, and do nothing, otherwise."""
+    tokens = operation.tokens
+    if len(tokens) != 1 or type(tokens[0]) is not ReceiptWaiter or operation.watchers is not None:
+        return False
+    run_completions([operation])
+    return True
+
+
 def _first_chunk(operation: SendOperation, partition: int) -> MessageId | None:
     if operation.chunk is None:
         return None
@@ -180,10 +156,9 @@ def _first_chunk(operation: SendOperation, partition: int) -> MessageId | None:
     return MessageId(partition, whole.first_ledger_id, whole.first_entry_id)
 
 
-def _deliver_error(operation: SendOperation | UnbatchedRun, error: Exception) -> None:
+def _deliver_error(operation: SendOperation, error: Exception) -> None:
     result = result_of(error)
-    tokens = operation.tokens[operation.done :] if isinstance(operation, UnbatchedRun) else operation.tokens
-    for token in tokens:
+    for token in operation.open_tokens:
         fail_completion(token, error, result)
         if forks.stray:
             forks.returned()
@@ -225,8 +200,8 @@ class CompletionCallback:
         self._done(None, error)
 
 
-def finisher(future: asyncio.Future[None]) -> Callable[[Settled], None]:
-    def finish(operation: Settled) -> None:
+def finisher(future: asyncio.Future[None]) -> Callable[[SendOperation], None]:
+    def finish(operation: SendOperation) -> None:
         if future.done():
             return
         if operation.error is None:

@@ -13,7 +13,13 @@ from geminga.client.completions import CompletionCallback, fail_completion, rece
 from geminga.client.context import ClientContext
 from geminga.ids import MessageId
 from geminga.producer.interceptors import InterceptorChain
-from geminga.producer.message import KeyedContent, OutgoingMessage, build_message, payload_of
+from geminga.producer.message import (
+    KeyedContent,
+    OutgoingMessage,
+    build_message,
+    build_simple_message,
+    payload_of,
+)
 from geminga.producer.settings import (
     BatchingType,
     HashingScheme,
@@ -85,6 +91,11 @@ class MessageBuilder:
         """Whether plain bytes need no preparation."""
         return not self._whole and self._encode is None
 
+    @property
+    def takes_simple(self) -> bool:
+        """Whether bytes with a key or properties need no preparation beyond their check."""
+        return self.takes_plain and not self._notices.pending
+
     def note_keys(self) -> None:
         """Log the notices about keys, before keys are sent without `prepare`."""
         self._notices.log(self._owner())
@@ -122,15 +133,25 @@ class MessageBuilder:
                 keyed, content = content, content.payload
         if not self._whole and content is not None and keyed is None and extras == NO_EXTRAS:
             return payload_of(content), None
+        message: OutgoingMessage
+        if not self._whole and content is not None and keyed is None and extras[2:] == NO_EXTRAS[2:]:
+            message = build_simple_message(content, extras[0], extras[1])
+            if self._notices.pending:
+                self._note_key(message)
+            return message.payload, message
         message = build_message(content, *extras, now_ms=0 if extras[8] is None else self._now_ms())
         message.schema_version = self._schema_version
         if keyed is not None:
             keyed.give_key(message)
-        if self._notices.pending and (message.partition_key is not None or message.ordering_key is not None):
-            self._notices.log(self._owner())
+        if self._notices.pending:
+            self._note_key(message)
         if self._interceptors:
             message = self._interceptors.before_send(self._owner(), message)
         return message.payload, message
+
+    def _note_key(self, message: OutgoingMessage) -> None:
+        if message.partition_key is not None or message.ordering_key is not None:
+            self.note_keys()
 
     def prepare_many(
         self, values: Iterable[Any], keys: Iterable[Any] | None, properties: Any

@@ -1,7 +1,7 @@
-"""Queues of senders that wait for permits or bytes; on the loop's thread.
+"""Queues of messages that wait for permits or bytes; on the loop's thread.
 
-Order is kept: a sender queues after earlier ones that wait for the same resource, however little it needs.
-Senders that wait for a full partition delay only others of that partition; one that waits for bytes, which
+Order is kept: a message queues behind earlier ones that wait for the same resource, however little it needs.
+Messages that wait for a full partition delay only others of that partition; one that waits for bytes, which
 all partitions share, delays all. The first of each queue is tried whenever permits or bytes may have been
 released, in order of arrival.
 """
@@ -13,87 +13,95 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from geminga.client.submit_queue import OptimisticSend, QueuedSend, WaitingSend
+from geminga.client.submit_queue import QueuedOperation, QueuedSend, WaitingSend
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
 from geminga.producer.partition import PartitionProducer
 
-Target = PartitionProducer | None
-"""Resource that a sender waits for: a partition, or any partition with permits."""
+TABLES = "tables"
+"""Target of the operations of tables, which wait for bytes."""
+
+Target = PartitionProducer | str | None
+"""Resource that a message waits for: a partition, or any partition with permits (None)."""
+
+Queued = QueuedSend | QueuedOperation
 
 
 class PermitWaitQueue:
-    """Wait queues; ``add`` accepts a message or raises the refusal; ``place_of`` returns its target."""
+    """Wait queues. ``add`` accepts a message or raises the refusal; ``target_of`` returns its target;
+    ``fail`` completes an accepted message with its error."""
 
-    def __init__(self, add: Callable[[WaitingSend], None], place_of: Callable[[QueuedSend], Target]) -> None:
+    def __init__(
+        self,
+        add: Callable[[Queued], None],
+        target_of: Callable[[Queued], Target],
+        fail: Callable[[Any, Exception], None],
+    ) -> None:
         self._add = add
-        self._place_of = place_of
-        self._queues: dict[Target, deque[tuple[int, WaitingSend]]] = {}
+        self._target_of = target_of
+        self._fail = fail
+        self._queues: dict[Target, deque[tuple[int, Queued]]] = {}
         self._came = 0
-        self._wants_bytes: WaitingSend | None = None
+        self._wants_bytes: Queued | None = None
 
     def __len__(self) -> int:
-        """Return the number of waiting senders, without those that left."""
-        return sum(not asked.gone for asked in self._senders())
+        """Return the number of waiting messages, without those whose sender left."""
+        return sum(not queued.gone for queued in self._waiting())
 
     def __bool__(self) -> bool:
-        """Return whether a new sender must check if it has to wait."""
+        """Return whether a new message must check if it has to wait."""
         return bool(self._queues)
 
     @property
     def standing(self) -> int:
-        """Number of queued senders, including those that left and were not removed yet."""
-        return sum(map(len, self._queues.values()))
+        """Number of queued messages, including those whose sender left and that were not removed yet."""
+        return sum(map(len, self._queues.values())) if self._queues else 0
 
-    def _senders(self) -> Iterator[WaitingSend]:
-        return (asked for queue in self._queues.values() for _, asked in queue)
+    def _waiting(self) -> Iterator[Queued]:
+        return (queued for queue in self._queues.values() for _, queued in queue)
 
     def holds(self, token: Any) -> bool:
         """Return whether the message with this token waits here and will be sent."""
-        return any(asked.token is token for asked in self._senders() if not asked.gone)
+        return any(queued.token is token for queued in self._waiting() if not queued.gone)
 
-    @property
-    def promised(self) -> bool:
-        """Whether an optimistic send waits here, whose call has already returned."""
-        return any(True for _ in self.promises())
-
-    def promises(self) -> Iterator[tuple[Target, OptimisticSend]]:
-        """Yield the optimistic sends with their targets."""
-        for target, queue in self._queues.items():
-            for _, asked in queue:
-                if isinstance(asked, OptimisticSend):
-                    yield target, asked
+    def accepted(self) -> list[Target]:
+        """Return the targets of waiting messages whose send call has returned."""
+        return [
+            target
+            for target, queue in self._queues.items()
+            if any(type(queued) is QueuedSend for _, queued in queue)
+        ]
 
     @property
     def wants_bytes(self) -> bool:
-        """Whether a sender waits for bytes, which other producers may release."""
+        """Whether a message waits for bytes, which other producers may release."""
         return self._wants_bytes is not None and not self._wants_bytes.gone
 
-    def answer(self, asked: WaitingSend) -> None:
-        """Accept the message, refuse it, or queue its sender."""
-        if asked.gone:
+    def answer(self, queued: Queued) -> None:
+        """Accept the message, refuse it, or queue it."""
+        if queued.gone:
             return
-        target = self._place_of(asked)
-        refusal = self._refusal(target)
-        if refusal is None:
-            refusal = self._try(asked)
+        target = self._target_of(queued)
+        behind = self._refusal(target)
+        refusal = self._try(queued) if behind is None else behind
         if refusal is None:
             return
-        if not asked.waits:
-            asked.settle(refusal)
+        is_behind = behind is not None and isinstance(queued, QueuedOperation)
+        if not is_behind and not _may_wait(queued, refusal):
+            self._settle(queued, refusal)
             return
         self._came += 1
-        self._queues.setdefault(target, deque()).append((self._came, asked))
+        self._queues.setdefault(target, deque()).append((self._came, queued))
 
     def check(self, send: QueuedSend) -> None:
         """Raise `ProducerQueueIsFull` or `MemoryBufferIsFull` if this message, whose sender cannot wait,
         would overtake a waiting one."""
         if self._queues:
-            refusal = self._refusal(self._place_of(send))
+            refusal = self._refusal(self._target_of(send))
             if refusal is not None:
                 raise refusal
 
     def _refusal(self, target: Target) -> Exception | None:
-        """Return the error for a new sender that must wait for earlier ones, else None."""
+        """Return the error for a new message that must wait for earlier ones, else None."""
         if self.wants_bytes:
             return MemoryBufferIsFull("an earlier message waits for bytes of the client's memory_limit")
         queue = self._queues.get(target)
@@ -101,8 +109,8 @@ class PermitWaitQueue:
             return None
         return ProducerQueueIsFull("an earlier message waits for permits")
 
-    def _skip_gone(self, target: Target, queue: deque[tuple[int, WaitingSend]]) -> bool:
-        """Remove senders that left from the front; return False if the queue is empty then."""
+    def _skip_gone(self, target: Target, queue: deque[tuple[int, Queued]]) -> bool:
+        """Remove messages whose sender left from the front; return False if the queue is empty then."""
         while queue and queue[0][1].gone:
             queue.popleft()
         if not queue:
@@ -132,17 +140,28 @@ class PermitWaitQueue:
             else:
                 del self._queues[target]
 
-    def _try(self, asked: WaitingSend) -> Exception | None:
-        """Try to add the message; return None if its sender has the outcome, else the resource error it waits
-        for."""
+    def _try(self, queued: Queued) -> Exception | None:
+        """Try to add the message; return None if it has the outcome, else the resource error it waits for."""
         try:
-            self._add(asked)
+            self._add(queued)
         except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
-            if asked.waits and isinstance(error, MemoryBufferIsFull):
-                self._wants_bytes = asked
+            if isinstance(error, MemoryBufferIsFull) and _may_wait(queued, error):
+                self._wants_bytes = queued
             return error
         except Exception as error:
-            asked.settle(error)
+            self._settle(queued, error)
         else:
-            asked.settle(None)
+            self._settle(queued, None)
         return None
+
+    def _settle(self, queued: Queued, error: Exception | None) -> None:
+        if isinstance(queued, (WaitingSend, QueuedOperation)):
+            queued.settle(error)
+        elif error is not None:
+            self._fail(queued.token, error)
+
+
+def _may_wait(queued: Queued, refusal: Exception) -> bool:
+    if isinstance(queued, QueuedOperation):
+        return queued.may_wait(refusal)
+    return not isinstance(queued, WaitingSend) or queued.waits

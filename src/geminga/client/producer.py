@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.completions import ReceiptWaiter, fail_completion
 from geminga.client.context import ClientContext
-from geminga.client.many import ManySent, ManyWaiter, Rows, callbacks_of, set_outcome
+from geminga.client.many import ManySent, ManyWaiter, set_outcome
+from geminga.client.many_rows import ManyRows, callbacks_of
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
 from geminga.client.ordered_calls import OrderedCalls
 from geminga.client.publisher import Publisher
@@ -26,7 +27,6 @@ from geminga.client.tasks import OnceTask
 from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
-from geminga.producer.message import is_plain_key
 from geminga.producer.result import Result
 from geminga.producer.settings import BATCHING_DELAY_SECONDS, ProducerSettings
 from geminga.producer.statistics import ProducerStatistics
@@ -104,14 +104,9 @@ def never(payload: bytes, token: Any) -> bool:
     return False
 
 
-def never_keyed(payload: bytes, token: Any, key: str) -> bool:
-    """Decline every message; replaces `Publisher.offer_keyed` where each message needs preparation."""
-    return False
-
-
-def not_noted(payload: bytes, token: Any, key: str) -> bool:
-    """Decline the first keyed message, which `Publisher.publish` checks; `Publisher.offer_keyed` takes the
-    later ones."""
+def never_simple(payload: bytes, token: Any, key: Any, properties: Any) -> bool:
+    """Decline a message with a key; replaces `Publisher.offer_simple` where each needs preparation, and for
+    the first one with a key, about which notices may be logged."""
     return False
 
 
@@ -126,10 +121,11 @@ class AsyncProducer(Generic[T_contra]):
         self._state = state
         self._messages = MessageBuilder(self, context, publisher.settings, state.partitioned)
         # The fast path takes only bytes that need no preparation.
-        self._offer = publisher.submit_queue.offer if state.plain_path else never
-        self._offer_keyed = not_noted if state.plain_path else never_keyed
+        plain = self._messages.takes_plain
+        self._offer = publisher.submit_queue.offer if plain else never
+        self._offer_simple = never_simple
         self._at_once = waiters_close_batches(publisher.settings)
-        self._offer_waited = publisher.submit_queue.offer_urgent if state.plain_path else never
+        self._offer_waited = publisher.submit_queue.offer_urgent if plain else never
         if not self._at_once:
             self._offer_waited = self._offer
         self._columnar: ColumnarProducer | None = None
@@ -241,19 +237,15 @@ class AsyncProducer(Generic[T_contra]):
         )  # fmt: skip
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
-        if type(content) is bytes:
-            if partition_key is None:
-                if extras == NO_EXTRAS and self._offer(content, callback):
+        if type(content) is bytes and extras[2:] == NO_EXTRAS[2:]:
+            if properties is None and partition_key is None:
+                if self._offer(content, callback):
                     return
-            elif (
-                is_plain_key(partition_key)
-                and extras == (None, partition_key, *NO_EXTRAS[2:])
-                and self._offer_keyed(content, callback, partition_key)
-            ):
+            elif self._offer_simple(content, callback, partition_key, properties):
                 return
         payload, token, message = self._messages.prepare(content, callback, extras)
-        if self._offer_keyed is not_noted and extras[1] is not None:
-            self._offer_keyed = self._publisher.offer_keyed
+        if self._messages.takes_simple:
+            self._offer_simple = self._publisher.offer_simple
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=False)
         except PulsarException as error:
@@ -288,7 +280,7 @@ class AsyncProducer(Generic[T_contra]):
         if callback is None:
             future = self._context.loop.create_future()
             done = partial(set_outcome, future)
-        rows = Rows(self._publisher, self._messages, values, keys, properties, each, done)
+        rows = ManyRows(self._publisher, self._messages, values, keys, properties, each, done)
         try:
             rows.begin()
             while not rows.offer():
@@ -480,7 +472,8 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         context, publisher = producer._shell()
         self._publisher = publisher
         self._offer = producer._offer
-        self._offer_keyed = not_noted if publisher.state.plain_path else never_keyed
+        self._offer_waited = publisher.submit_queue.offer_urgent if producer._messages.takes_plain else never
+        self._offer_simple = never_simple
         self._messages = MessageBuilder(self, context, publisher.settings, publisher.state.partitioned)
         self._blocking = publisher.settings.block_if_queue_full
 
@@ -531,13 +524,14 @@ class Producer(SyncProducerBase, Generic[T_contra]):
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
-        payload, token, message = self._messages.prepare(content, waiter, extras)
-        try:
-            publisher.publish(payload, token, message, urgent=True, waits=self._blocking)
-        except PulsarException as error:
-            if token is not waiter:  # the end of the loop may have failed the waiter already
-                fail_completion(token, error)  # notifies the interceptors too
-            raise
+        if type(content) is not bytes or extras != NO_EXTRAS or not self._offer_waited(content, waiter):
+            payload, token, message = self._messages.prepare(content, waiter, extras)
+            try:
+                publisher.publish(payload, token, message, urgent=True, waits=self._blocking)
+            except PulsarException as error:
+                if token is not waiter:  # the end of the loop may have failed the waiter already
+                    fail_completion(token, error)  # notifies the interceptors too
+                raise
         waiter.wait()
         if waiter.error is not None:
             raise waiter.error
@@ -567,7 +561,6 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         """
         if (
             type(content) is bytes
-            and properties is None
             and ordering_key is None
             and sequence_id is None
             and replication_clusters is None
@@ -575,17 +568,12 @@ class Producer(SyncProducerBase, Generic[T_contra]):
             and event_timestamp is None
             and deliver_at is None
             and deliver_after is None
+            and (callback is None or callable(callback))
         ):
-            if partition_key is None:
-                if (callback is None or callable(callback)) and self._offer(content, callback):
+            if partition_key is None and properties is None:
+                if self._offer(content, callback):
                     return
-            elif (
-                type(partition_key) is str
-                and partition_key
-                and partition_key.isascii()
-                and (callback is None or callable(callback))
-                and self._offer_keyed(content, callback, partition_key)
-            ):
+            elif self._offer_simple(content, callback, partition_key, properties):
                 return
         self._send_async(
             content, callback, (properties, partition_key, ordering_key, sequence_id, replication_clusters,
@@ -596,8 +584,8 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
         payload, token, message = self._messages.prepare(content, callback, extras)
-        if self._offer_keyed is not_noted and extras[1] is not None:
-            self._offer_keyed = self._publisher.offer_keyed
+        if self._messages.takes_simple:
+            self._offer_simple = self._publisher.offer_simple
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=self._blocking)
         except PulsarException as error:
@@ -637,7 +625,7 @@ class Producer(SyncProducerBase, Generic[T_contra]):
                 )
             waiter = ManyWaiter()
             done = waiter.done
-        rows = Rows(publisher, self._messages, values, keys, properties, each, done)
+        rows = ManyRows(publisher, self._messages, values, keys, properties, each, done)
         try:
             rows.begin()
             while not rows.offer():

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
+from geminga.client.context import ClientContext
 from geminga.client.driver import HandleDriver
 from geminga.client.pool import BrokerConnection
 from geminga.errors import PulsarException, Timeout, UnsupportedVersionError
 from geminga.producer.partition import PartitionProducer, SendErrorVerdict
-from geminga.producer.settings import ProducerAccessMode
+from geminga.producer.settings import ProducerAccessMode, ProducerSettings
 from geminga.producer.states import ProducerState
 from geminga.wire.frames import Frame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.receipt_runs import ReceiptRun
-
-if TYPE_CHECKING:
-    from geminga.client.publisher import Publisher
 
 logger = logging.getLogger("geminga.producer")
 
@@ -26,10 +25,26 @@ _SEND_ERROR = pb.BaseCommand.SEND_ERROR
 _FOREVER_SECONDS = 10.0 * 365 * 86_400
 
 
+class Engine(Protocol):
+    """Interface of the producer's engine to its handles."""
+
+    context: ClientContext
+    settings: ProducerSettings
+
+    def schedule(self) -> None:
+        """Process what is settled or ready to be written, soon."""
+
+    def receipted(self) -> None:
+        """Complete what receipts have settled, soon or now."""
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine on the loop in the background."""
+
+
 class ProducerHandle:
     """One partition's producer on its connection; every method runs on the loop's thread."""
 
-    def __init__(self, publisher: Publisher, partition: PartitionProducer) -> None:
+    def __init__(self, publisher: Engine, partition: PartitionProducer) -> None:
         self.topic = partition.topic
         self.partition = partition
         self.connection: BrokerConnection | None = None
@@ -80,7 +95,7 @@ class ProducerHandle:
         kind = frame.type
         if type(frame) is ReceiptRun:
             partition.receipts(frame, time.monotonic())
-            publisher.schedule()
+            publisher.receipted()
         elif kind == _SEND_RECEIPT:
             receipt = frame.receipt
             assert receipt is not None
@@ -91,7 +106,7 @@ class ProducerHandle:
                 receipt.entry_id,
                 time.monotonic(),
             )
-            publisher.schedule()
+            publisher.receipted()
         elif kind == _SEND_ERROR:
             body = frame.command.send_error
             verdict = partition.send_error(body.error, body.sequence_id, body.message, time.monotonic())

@@ -18,12 +18,14 @@ from collections.abc import Callable
 from typing import Any
 
 from geminga.client import forks
-from geminga.client.completions import fail_completion, finisher, run_completions, set_done
+from geminga.client.completions import fail_completion, finisher, run_completions, set_done, wake_thread
 from geminga.client.context import ClientContext
+from geminga.client.permit_wait_queue import Target
 from geminga.client.pool import BrokerConnection
 from geminga.client.producer_handle import ProducerHandle
-from geminga.client.send_credits import SendCredits, free_permits
+from geminga.client.send_credits import SendCredits
 from geminga.client.submit_queue import (
+    QueuedOperation,
     QueuedSend,
     QueuedWork,
     SubmitQueue,
@@ -37,13 +39,12 @@ from geminga.errors import (
     ForkedProcessError,
     PulsarException,
 )
-from geminga.producer.batching import CLOSED
-from geminga.producer.message import OutgoingMessage, keyed_message
+from geminga.producer.message import OutgoingMessage, build_simple_message
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.settings import CompressionType, ProducerSettings
-from geminga.producer.states import ACCEPTING, ENDED, ProducerState
+from geminga.producer.states import ENDED, ProducerState
 from geminga.producer.statistics import ProducerStatistics
 
 logger = logging.getLogger("geminga.producer")
@@ -77,9 +78,6 @@ class Publisher:
             memory=self.memory,
             new_producer_id=context.new_producer_id,
             random=context.random.random,
-            plain_path=settings.encode is None
-            and not settings.interceptors
-            and settings.message_router is None,
         )
         self.handles: dict[PartitionProducer, ProducerHandle] = {}
         self.submit_queue = SubmitQueue(self._tell)
@@ -95,9 +93,8 @@ class Publisher:
         self._loop_thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
         self._credits = SendCredits(self.state, settings)
-        self._intake = SubmitWorker(self.state, self.submit_queue, self._credits)
-        self._wait_queue = self._intake.line
-        self._behind_promised: dict[Callable[[], None], None] = {}
+        self._worker = SubmitWorker(self.state, self.submit_queue)
+        self._wait_queue = self._worker.line
         self._listens_for_bytes = False
         self._encodes = (
             settings.compression_type is not CompressionType.NONE or settings.encryptor is not None
@@ -129,6 +126,22 @@ class Publisher:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
+    def receipted(self) -> None:
+        """Complete settled messages: now, if that only wakes a thread; otherwise with the rest, as callbacks
+        are application code. On the loop's thread."""
+        settled = self.state.ready_set.settled
+        if (
+            len(settled) == 1
+            and not self._scheduled
+            and not self._progress
+            and not self._wait_queue
+            and self.submit_queue.room > 0
+            and wake_thread(settled[0])
+        ):
+            settled.clear()
+        else:
+            self.schedule()
+
     def on_loop_thread(self) -> bool:
         """Return whether the caller runs on the loop's thread, for example a callback; never in a child
         process."""
@@ -146,37 +159,29 @@ class Publisher:
         if self._submit(payload, token, message, partition, urgent):
             return
         if self.on_loop_thread():
-            self._intake.take_in()
-            self._intake.take_now(QueuedSend(payload, token, message, partition, urgent))
+            self._worker.take_in()
+            self._worker.take_now(QueuedSend(payload, token, message, partition, urgent))
             self.schedule()
             return
-        asked = ThreadWaitingSend(payload, token, message, partition, urgent=urgent, waits=waits)
-        self.submit_queue.put_and_tell(asked)
-        asked.wait()
+        queued = ThreadWaitingSend(payload, token, message, partition, urgent=urgent, waits=waits)
+        self.submit_queue.put_and_tell(queued)
+        queued.wait()
 
     @property
     def takes_keys_plainly(self) -> bool:
         """Whether there is one partition, whose permits suit messages with and without keys."""
-        return self.state.plain_path and len(self.state.partitions) == 1
+        return len(self.state.partitions) == 1
 
-    def offer_keyed(self, payload: bytes, token: Any, key: str) -> bool:
-        """Submit bytes with a non-empty ASCII key; return False if `publish` must handle the message."""
-        submit_queue, state = self.submit_queue, self.state
-        pairs = submit_queue.pairs
-        if len(pairs) >= submit_queue.room or len(payload) > submit_queue.size_max:
+    def offer_simple(self, payload: bytes, token: Any, key: Any, properties: Any) -> bool:
+        """Submit bytes with a key, properties or both, none of them checked yet; return False if `publish`
+        must handle the message. Raises `InvalidMessage`."""
+        submit_queue, partitions = self.submit_queue, self.state.partitions
+        if len(submit_queue.pairs) >= submit_queue.room or len(payload) > submit_queue.size_max:
             return False
-        partitions = state.partitions
-        if len(partitions) == 1:
-            partition = partitions[0]
-        else:
-            partition = partitions[state.router.of_key(key, len(partitions))]
-            if len(pairs) >> 1 >= free_permits(partition) or partition.state not in ACCEPTING:
-                return False
-        message = keyed_message(payload, key)
-        # If a batch is open, its timer sends messages that do not fill it.
-        submit_queue.put(
-            message, token, wake_at=submit_queue.tell_rich_at if partition.batch is not None else 1
-        )
+        message = build_simple_message(payload, properties, key)
+        if len(partitions) > 1:
+            return self._put(message, token, urgent=False)
+        submit_queue.put(message, token, 1 if partitions[0].batch is None else submit_queue.tell_rich_at)
         return True
 
     async def publish_waiting(
@@ -186,9 +191,9 @@ class Publisher:
         self._check_open()
         partition = self._router_choice(message)
         if not self._submit(payload, token, message, partition, urgent):
-            asked = TaskWaitingSend(payload, token, message, partition, urgent=urgent, waits=True)
-            self.submit_queue.put_and_tell(asked)
-            await asked.wait()
+            queued = TaskWaitingSend(payload, token, message, partition, urgent=urgent, waits=True)
+            self.submit_queue.put_and_tell(queued)
+            await queued.wait()
 
     def work(self, run: Callable[[], None], ended: Callable[[], None]) -> None:
         """Run a function on the loop, in order with the messages, or ``ended`` if the loop ended before; from
@@ -199,17 +204,14 @@ class Publisher:
     def holds(self, token: Any) -> bool:
         """Return whether the message with this token was accepted and has no outcome yet; on the loop's
         thread."""
-        self._intake.take_in()
+        self._worker.take_in()
         self.schedule()
-        return self._intake.holds(token) or self.state.holds(token)
+        return self._worker.holds(token) or self.state.holds(token)
 
-    def hold_behind_promised(self, go_on: Callable[[], None]) -> bool:
-        """Return whether optimistic sends wait for permits, which later work must not overtake; ``go_on`` is
-        called when they no longer do. On the loop's thread."""
-        if not self._wait_queue or not self._wait_queue.promised:
-            return False
-        self._behind_promised[go_on] = None
-        return True
+    def submit(self, operation: QueuedOperation) -> None:
+        """Submit an encoded operation, in order with the messages; from any thread."""
+        self._check_open()
+        self.submit_queue.put_and_tell(operation)
 
     def close_batches_soon(self) -> None:
         """Close open batches soon, as a caller waits for the receipts; from any thread."""
@@ -246,29 +248,43 @@ class Publisher:
         partition: PartitionProducer | None,
         urgent: bool,
     ) -> bool:
-        """Submit a message that is sure of its permit; return False if the loop must decide."""
+        """Submit a message for which there is a permit; return False if the loop must decide."""
         submit_queue = self.submit_queue
-        if message is None and partition is None:
+        if message is None:
             return (submit_queue.offer_urgent if urgent else submit_queue.offer)(payload, token)
         if not submit_queue.has_room(len(payload)):
             return False
-        state = self.state
-        if partition is None:
-            keyed = message is not None and message.partition_key is not None
-            if keyed or len(state.partitions) == 1:
-                partition = state.choose(message, 0.0)
-        if partition is None:
-            open_batch = bool(state.hot.payloads)
+        return self._put(message, token, urgent=urgent, partition=partition)
+
+    def _put(
+        self,
+        message: OutgoingMessage,
+        token: Any,
+        *,
+        urgent: bool,
+        partition: PartitionProducer | None = None,
+    ) -> bool:
+        """Submit a message that has room in the queue, unless its partition has no permit."""
+        submit_queue, state = self.submit_queue, self.state
+        item: OutgoingMessage | QueuedSend = message
+        if partition is not None:
+            item, token = QueuedSend(message.payload, token, message, partition, urgent), None
+        partitions = state.partitions
+        if len(partitions) == 1:
+            partition = partitions[0]
         else:
-            open_batch = partition.batch is not None
-            if submit_queue.depth() >= free_permits(partition) or partition.state not in ACCEPTING:
+            if partition is None and message.partition_key is not None:
+                partition = partitions[state.router.of_key(message.partition_key, len(partitions))]
+            if partition is None:
+                partition = state.joined
+            elif submit_queue.depth() >= partition.backlog.own.free or not partition.accepting:
                 return False
-        send = QueuedSend(payload, token, message, partition, urgent)
         if urgent:
-            submit_queue.put_and_tell(send, urgent=True)
+            submit_queue.put_and_tell(item, token, urgent=True)
         else:
             # If a batch is open, its timer sends messages that do not fill it.
-            submit_queue.put(send, None, wake_at=submit_queue.tell_rich_at if open_batch else 1)
+            is_open = partition is not None and partition.batch is not None
+            submit_queue.put(item, token, submit_queue.tell_rich_at if is_open else 1)
         return True
 
     # --- on the loop ------------------------------------------------------------------------------
@@ -279,12 +295,13 @@ class Publisher:
         submit_queue, state, ready_set = self.submit_queue, self.state, self.state.ready_set
         self._scheduled = False
         urgent = submit_queue.begin()
-        self._intake.take_in()
-        if urgent:
+        self._worker.take_in()
+        if urgent and self.settings.batching_enabled:
             state.close_batches()
         now = time.monotonic()
         state.tick(now + TIMER_SLACK_SECONDS)
-        self._serve_wait_queue()
+        if self._wait_queue:
+            self._serve_wait_queue()
         if self._encodes:
             self._encode_ahead()
         writes = self._take_output(now)
@@ -300,11 +317,12 @@ class Publisher:
             self.spawn(self._start_late(partition))
         if settled:
             run_completions(settled)
-        self._intake.run_failures()
+        self._worker.run_failures()
         forks.returned()
-        turns, self._turns = self._turns, []
-        for turn in turns:
-            set_done(turn)
+        if self._turns:
+            turns, self._turns = self._turns, []
+            for turn in turns:
+                set_done(turn)
         if self._progress:
             self._check_progress()
         if ready_set.writable or ready_set.attention:
@@ -331,10 +349,6 @@ class Publisher:
     def _serve_wait_queue(self) -> None:
         queue = self._wait_queue
         queue.serve()
-        if self._behind_promised and not queue.promised:
-            behind, self._behind_promised = self._behind_promised, {}
-            for go_on in behind:
-                go_on()
         if not queue:
             return
         self.state.close_batches()  # no further message can be accepted before receipts arrive
@@ -351,12 +365,12 @@ class Publisher:
 
     def _update_credits(self) -> None:
         """Publish the number of messages that may be submitted without asking the loop."""
-        if self.closed or self.forked:
-            numbers = (0, 0, 1, 1)
-        elif self._wait_queue.wants_bytes:
-            numbers = (0, 0, 1, 1)  # new messages must wait behind it
+        queue = self._wait_queue
+        if self.closed or self.forked or queue.wants_bytes:
+            numbers = (0, 0, 1, 1)  # messages must wait behind one that waits for bytes
         else:
-            numbers = self._credits.numbers(len(self.context.publishers), self._wait_queue.standing)
+            producers, standing = len(self.context.publishers), queue.standing
+            numbers = self._credits.numbers(producers, standing, self._worker.largest)
         if self.submit_queue.open(*numbers):
             self.schedule()
 
@@ -386,8 +400,7 @@ class Publisher:
                 continue  # its sequence ids may still move
             for operation in partition.pending.first_unsent(ENCODING_AHEAD_MAX):
                 if (
-                    isinstance(operation, SendOperation)
-                    and operation.body is None
+                    operation.body is None
                     and operation.payloads is not None
                     and not operation.claimed
                     and operation.size >= ENCODING_BYTES_MIN
@@ -472,7 +485,7 @@ class Publisher:
     def statistics(self) -> ProducerStatistics:
         """Return a snapshot of all counts; on the loop's thread."""
         if not self.closed:
-            self._intake.take_in()
+            self._worker.take_in()
             self.schedule()
         return self.state.statistics()
 
@@ -485,9 +498,9 @@ class Publisher:
     async def flush(self) -> None:
         """Send queued messages and return when all messages submitted before have their receipts. Raises the
         first error among the last operations of the partitions."""
-        self._intake.take_in()
+        self._worker.take_in()
         self.schedule()
-        while self._wait_queue.promised:
+        while self._wait_queue.accepted():
             # Wait for progress rather than for the next iteration: the broker may be away.
             moved = self._loop.create_future()
             self._turns.append(moved)
@@ -515,7 +528,7 @@ class Publisher:
         if self.closed:
             return False
         deadline = time.monotonic() + self.context.settings.operation_timeout_seconds
-        await self._await_optimistic(deadline)
+        await self._await_accepted(deadline)
         if self.closed:
             return False  # meanwhile
         self._refuse_more()
@@ -528,24 +541,23 @@ class Publisher:
         self._end()
         return True
 
-    async def _await_optimistic(self, deadline: float) -> None:
-        """Wait until messages that were submitted optimistically have their permits, while their partitions
-        have a connection: they are pending like any other."""
-        self._intake.take_in()
-        left = list(self._wait_queue.promises())
-        if left:
-            self.schedule()
-        while not self.closed and (seconds := deadline - time.monotonic()) > 0:
-            left = [each for each in left if not each[1].is_settled and self._may_move(each[0])]
-            if not left:
-                return
+    async def _await_accepted(self, deadline: float) -> None:
+        """Wait until messages whose send call has returned have their permits, while their partitions have a
+        connection: they are pending like any other."""
+        self._worker.take_in()
+        self.schedule()
+        while (
+            not self.closed
+            and (seconds := deadline - time.monotonic()) > 0
+            and any(map(self._may_move, self._wait_queue.accepted()))
+        ):
             moved = self._loop.create_future()
             self._turns.append(moved)
             await asyncio.wait([moved], timeout=min(seconds, CONNECTED_CHECK_SECONDS))
 
-    def _may_move(self, target: PartitionProducer | None) -> bool:
+    def _may_move(self, target: Target) -> bool:
         """Return whether permits may be released there."""
-        return any(p.connected for p in self.state.partitions) if target is None else target.connected
+        return any(p.connected for p in self.state.partitions if target is None or target is p)
 
     def abort(self) -> None:
         """Close at once: pending messages fail."""
@@ -557,12 +569,11 @@ class Publisher:
 
     def _refuse_more(self) -> None:
         """Accept no more messages: those submitted before are the last."""
-        self._intake.take_in()
+        self._worker.take_in()
         self.closed = True
         now = time.monotonic()
         for partition in self.state.partitions:
             partition.close(now)
-        self.state.hot = CLOSED
         self._update_credits()
         self._serve_wait_queue()  # waiting senders are refused now
 
@@ -586,7 +597,7 @@ class Publisher:
         self._loop_ended = True
         error = AlreadyClosed("the client is closed")
         for item, token in zip(*self.submit_queue.take(), strict=True):
-            if isinstance(item, WaitingSend):
+            if isinstance(item, (WaitingSend, QueuedOperation)):
                 item.settle(error)
             elif isinstance(item, QueuedWork):
                 item.ended()

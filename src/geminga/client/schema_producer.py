@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from geminga.client.message_building import MessageBuilder
-from geminga.client.producer import AsyncProducer, Producer, never, never_keyed
+from geminga.client.producer import AsyncProducer, Producer, never, never_simple
 from geminga.schema import Schema
 from geminga.values import T, T_contra
 
@@ -23,7 +23,7 @@ class AsyncSchemaProducer(AsyncProducer[T_contra]):
         self._origin = producer
         self._messages = messages
         self._offer = self._offer_waited = never
-        self._offer_keyed = never_keyed
+        self._offer_simple = never_simple
 
     async def with_schema(self, schema: Schema[T]) -> AsyncProducer[T]:
         return await self._origin.with_schema(schema)
@@ -39,8 +39,8 @@ class SchemaProducer(Producer[T_contra]):
         self.__dict__.update(producer.__dict__)
         self._origin = producer
         self._messages = messages
-        self._offer = never
-        self._offer_keyed = never_keyed
+        self._offer = self._offer_waited = never
+        self._offer_simple = never_simple
 
     def with_schema(self, schema: Schema[T]) -> Producer[T]:
         return self._origin.with_schema(schema)

@@ -4,9 +4,10 @@ The queue is a list, and a thread submits by one atomic append, without a lock. 
 interrupt a send at any point, make other sends, wait for them, or raise: a message is either appended
 completely, and sent, or not at all.
 
-`SubmitQueue.room`, which the loop updates, limits how many messages may be queued; each of those is sure of
-its permit. A thread that finds the queue full, or whose message needs preparation, submits a `WaitingSend`
-instead and sleeps until the loop has decided.
+`SubmitQueue.room`, which the loop updates, limits how many messages may be queued, so that there is a permit
+for each. Threads that see the same last permit may exceed it together: the loop, which takes the permits,
+then keeps their messages until others have their receipts. A thread that finds the queue full submits a
+`WaitingSend` instead and sleeps until the loop has decided.
 """
 
 from __future__ import annotations
@@ -14,47 +15,45 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from geminga.client.waiter import Waiter
-
-if TYPE_CHECKING:
-    from geminga.client.many import Rows
-    from geminga.producer.message import KeyedMessage, OutgoingMessage
-    from geminga.producer.partition import PartitionProducer
+from geminga.producer.message import OutgoingMessage
+from geminga.producer.partition import PartitionProducer
 
 
 class QueuedSend:
-    """A queued message with more than a payload.
+    """A message whose send call has returned.
 
-    ``partition`` is set if it was chosen already. ``urgent``: the sender waits for the receipt.
+    ``partition`` is set if it was chosen already. ``urgent``: a sender waits for the receipt. ``gone``: the
+    sender has left, and the message is not sent.
     """
 
-    __slots__ = ("message", "partition", "payload", "token", "urgent")
+    __slots__ = ("gone", "message", "partition", "payload", "token", "urgent")
 
     def __init__(
         self,
         payload: bytes,
         token: Any,
         message: OutgoingMessage | None,
-        partition: PartitionProducer | None,
-        urgent: bool,
+        partition: PartitionProducer | None = None,
+        urgent: bool = False,
     ) -> None:
         self.payload = payload
         self.token = token
         self.message = message
         self.partition = partition
         self.urgent = urgent
+        self.gone = False
 
 
 class WaitingSend(QueuedSend):
     """A message whose sender waits until it is accepted or refused.
 
-    ``waits``: it may wait for permits and bytes. `settle` is called once, on the loop's thread; the message
-    of a sender that has left (``gone``) is not sent.
+    ``waits``: it may wait for permits and bytes. `settle` is called once, on the loop's thread.
     """
 
-    __slots__ = ("error", "gone", "waits")
+    __slots__ = ("error", "waits")
 
     def __init__(
         self,
@@ -68,7 +67,6 @@ class WaitingSend(QueuedSend):
     ) -> None:
         super().__init__(payload, token, message, partition, urgent)
         self.waits = waits
-        self.gone = False
         self.error: Exception | None = None
 
     def settle(self, error: Exception | None) -> None:
@@ -127,25 +125,6 @@ class TaskWaitingSend(WaitingSend):
             raise self.error
 
 
-class OptimisticSend(WaitingSend):
-    """A message whose send call has returned, but that found no permit: several threads had seen the same
-    credit. It waits like other messages; ``fail`` completes its token with a refusal."""
-
-    __slots__ = ("_fail", "is_settled")
-
-    def __init__(self, send: QueuedSend, fail: Callable[[Any, Exception], None]) -> None:
-        super().__init__(
-            send.payload, send.token, send.message, send.partition, urgent=send.urgent, waits=True
-        )
-        self._fail = fail
-        self.is_settled = False
-
-    def _wake(self) -> None:
-        self.is_settled = True
-        if self.error is not None:
-            self._fail(self.token, self.error)
-
-
 class QueuedWork:
     """A function for the loop to run in order with the messages; ``ended`` is called instead if the loop
     ended before."""
@@ -155,6 +134,42 @@ class QueuedWork:
     def __init__(self, run: Callable[[], None], ended: Callable[[], None]) -> None:
         self.run = run
         self.ended = ended
+
+
+class QueuedOperation:
+    """An encoded operation of a table, submitted in order with the messages.
+
+    ``add`` appends it to a partition, or raises the refusal; ``may_wait`` returns whether it waits after a
+    refusal; ``settle`` is called once, with None when it was added.
+    """
+
+    __slots__ = ("add", "may_wait", "settle")
+
+    gone = False
+    token = partition = message = None
+
+    def __init__(
+        self,
+        add: Callable[[], None],
+        may_wait: Callable[[Exception], bool],
+        settle: Callable[[Exception | None], None],
+    ) -> None:
+        self.add = add
+        self.may_wait = may_wait
+        self.settle = settle
+
+
+class Rows:
+    """Messages to be submitted together: ``items`` with their payloads and tokens; ``done`` of them are
+    submitted."""
+
+    __slots__ = ("done", "items", "payloads", "tokens")
+
+    def __init__(self, items: list[Any], payloads: list[bytes], tokens: list[Any]) -> None:
+        self.items = items
+        self.payloads = payloads
+        self.tokens = tokens
+        self.done = 0
 
 
 PIECE_MESSAGES_MAX = 4096
@@ -206,8 +221,7 @@ class SubmitQueue:
 
     def offer_many(self, rows: Rows) -> None:
         """Do `offer` for the plain messages from ``rows.done`` on, as many as the credits allow."""
-        pairs, payloads, tokens = self.pairs, rows.payloads, rows.tokens
-        items: list[Any] = payloads if rows.items is None else rows.items
+        pairs, payloads, tokens, items = self.pairs, rows.payloads, rows.tokens, rows.items
         count = len(payloads)
         while rows.done < count:
             start = rows.done
@@ -220,15 +234,14 @@ class SubmitQueue:
                 end = next(index for index, size in sizes if size > self.size_max)
                 if end == start:
                     return
-            piece = items[start:end]
             both: list[Any] = [None] * (2 * (end - start))
-            both[0::2] = piece
+            both[0::2] = items[start:end]
             both[1::2] = tokens[start:end]
             try:
                 pairs += both
                 rows.done = end
                 wake_at = self.wake_at
-                if wake_at != WAKING and rows.items is not None:
+                if wake_at != WAKING and items is not payloads:
                     wake_at = min(wake_at, self.tell_rich_at)
                 if len(pairs) >= wake_at:
                     self._wake_now()
@@ -240,28 +253,25 @@ class SubmitQueue:
         """Do `offer` for a sender that waits for the receipt."""
         if len(self.pairs) >= self.room or len(payload) > self.size_max:
             return False
-        self._put_and_wake((payload, token), urgent=True)
+        self.put_and_tell(payload, token, urgent=True)
         return True
 
-    def put(self, send: QueuedSend | KeyedMessage, token: Any, *, wake_at: int) -> None:
+    def put(self, item: OutgoingMessage | QueuedSend, token: Any, wake_at: int) -> None:
         """Submit a message without a waiting sender; wake the loop when ``wake_at`` items are queued. A
         `QueuedSend` contains its token."""
         pairs = self.pairs
         try:
-            pairs += (send, token)
+            pairs += (item, token)
             if self.wake_at != WAKING and len(pairs) >= wake_at:
                 self._wake_now()
         except BaseException:
             self._wake_anyway()
             raise
 
-    def put_and_tell(self, item: QueuedSend | QueuedWork, *, urgent: bool = False) -> None:
-        """Submit an item that a caller will wait for."""
-        self._put_and_wake((item, None), urgent)
-
-    def _put_and_wake(self, pair: tuple[Any, Any], urgent: bool) -> None:
+    def put_and_tell(self, item: Any, token: Any = None, *, urgent: bool = False) -> None:
+        """Submit an item, and wake the loop. ``urgent``: open batches are to be closed too."""
         try:
-            self.pairs += pair
+            self.pairs += (item, token)
             if urgent:
                 self.urgent = True
             # In any case: an interrupted send on this thread may be about to wake the loop, and cannot now.

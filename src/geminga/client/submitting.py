@@ -1,41 +1,42 @@
 """Distribution of submitted messages to the partitions, on the loop's thread.
 
-Submitted messages are passed to the partitions in order, many at a time where none needs individual handling.
-A message without a permit or bytes waits in the wait queue, and no later one for the same resource overtakes
-it.
+Submitted messages are passed to the partitions in order, many at a time where none needs individual handling:
+they take their permits and bytes together. A message without a permit or bytes waits in the wait queue, and
+no later one for the same resource overtakes it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from itertools import compress, repeat
-from operator import attrgetter, is_not
+from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from geminga.client import forks
 from geminga.client.completions import fail_completion
-from geminga.client.permit_wait_queue import PermitWaitQueue
-from geminga.client.send_credits import SendCredits
-from geminga.client.submit_queue import OptimisticSend, QueuedSend, QueuedWork, SubmitQueue, WaitingSend
+from geminga.client.permit_wait_queue import TABLES, PermitWaitQueue, Queued, Target
+from geminga.client.submit_queue import QueuedOperation, QueuedSend, QueuedWork, SubmitQueue, WaitingSend
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
-from geminga.producer.batching import Batch
-from geminga.producer.message import KeyedMessage
+from geminga.producer.message import SimpleMessage
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
-from geminga.producer.unbatched_run import KEY_SIZE_MAX
 
 logger = logging.getLogger("geminga.producer")
 
+_SIMPLE = frozenset((bytes, SimpleMessage))
+
 
 class SubmitWorker:
-    """Worker of one producer. ``line`` is the queue of waiting senders."""
+    """Worker of one producer. ``line`` is the queue of waiting messages; ``largest`` the size of the largest
+    payload so far."""
 
-    def __init__(self, state: PartitionedProducer, submit_queue: SubmitQueue, credits: SendCredits) -> None:
-        self.line = PermitWaitQueue(self._add, self._target_of)
+    def __init__(self, state: PartitionedProducer, submit_queue: SubmitQueue) -> None:
+        self.line = PermitWaitQueue(self._add, self._target_of, self._fail_later)
+        self.largest = 0
         self._state = state
         self._submit_queue = submit_queue
-        self._credits = credits
         self._failures: list[tuple[Any, Exception]] = []
         """Refused messages to be notified: token and error."""
 
@@ -44,27 +45,19 @@ class SubmitWorker:
         items, tokens = self._submit_queue.take()
         if not items:
             return
-        kinds = set(map(type, items))
-        state, keyed = self._state, KeyedMessage in kinds
-        if kinds != {bytes}:
-            if keyed and (state.takes_singles or state.joins_by_the_run):
-                if kinds == {KeyedMessage} and max(map(len, map(_key_of, items))) <= KEY_SIZE_MAX:
-                    self._take_plain(items, tokens)  # none needs individual handling
-                    return
-                self._take_runs(items, tokens, map(_is_rich, items))
-                return
-            self._take_runs(items, tokens, map(is_not, map(type, items), repeat(bytes)))
+        if len(items) == 1 and type(items[0]) is bytes:
+            self._take_many(items, tokens, None, None)  # a lone message, whose sender probably waits
             return
-        self._take_plain(items, tokens)
-
-    def _take_runs(self, items: list[Any], tokens: list[Any], rich: Any) -> None:
-        """Pass on plain items many at a time, and ``rich`` ones individually."""
+        if set(map(type, items)) <= _SIMPLE:
+            self._take_simple(items, tokens)
+            return
         start = 0
-        for index in list(compress(range(len(items)), rich)):
-            self._take_plain(items[start:index], tokens[start:index])
-            self._take_rich(items[index], tokens[index])
-            start = index + 1
-        self._take_plain(items[start:], tokens[start:])
+        for index, item in enumerate(items):
+            if type(item) not in _SIMPLE:
+                self._take_simple(items[start:index], tokens[start:index])
+                self._take_item(item, tokens[index])
+                start = index + 1
+        self._take_simple(items[start:], tokens[start:])
 
     def take_now(self, send: QueuedSend) -> None:
         """Accept a message of the loop's own thread, which does not wait. Raises the refusal and keeps
@@ -79,6 +72,8 @@ class SubmitWorker:
     def run_failures(self) -> None:
         """Complete the refused messages. Their callbacks are application code, so this runs outside of other
         work."""
+        if not self._failures:
+            return
         failures, self._failures = self._failures, []
         for token, error in failures:
             fail_completion(token, error)
@@ -86,122 +81,92 @@ class SubmitWorker:
 
     # --- many at a time ---------------------------------------------------------------------------
 
-    def _take_plain(self, items: list[Any], tokens: list[Any]) -> None:
-        """Add plain messages, some with keys if those make no difference, to the open batch, or send them
-        unbatched in runs; handle others individually."""
+    def _take_simple(self, items: list[Any], tokens: list[Any]) -> None:
+        """Add bytes, and messages with keys or properties only."""
         if not items:
             return
-        payloads, keys = items, None
-        kinds = set(map(type, items))
-        if kinds == {KeyedMessage}:
-            payloads, keys = list(map(_payload_of, items)), list(map(_key_of, items))
-        elif KeyedMessage in kinds:
-            payloads = [item if type(item) is bytes else item.payload for item in items]
-            keys = ["" if type(item) is bytes else item.partition_key for item in items]
-        if self._state.takes_singles:
-            self._take_singly(items, payloads, tokens, keys)
-        elif keys is None:
-            self._take_bare(payloads, tokens)
+        if SimpleMessage not in set(map(type, items)):
+            self._take_many(items, tokens, None, None)
+        elif len(self._state.partitions) == 1 or self._state.sends_runs:
+            self._take_mixed(items, tokens, None)
         else:
-            self._take_keyed(items, payloads, tokens)
-        if self._state.memory.limited:
-            self._credits.note_sizes(payloads)
+            for partition, theirs, of_them in self._by_partition(items, tokens):
+                self._take_mixed(theirs, of_them, partition)
 
-    def _take_singly(
-        self, items: list[Any], payloads: list[bytes], tokens: list[Any], keys: list[str] | None
+    def _take_mixed(self, items: list[Any], tokens: list[Any], partition: PartitionProducer | None) -> None:
+        messages = items
+        if bytes in set(map(type, items)):
+            messages = [None if type(item) is bytes else item for item in items]
+            payloads = [item if type(item) is bytes else item.payload for item in items]
+        else:
+            payloads = list(map(_payload_of, items))
+        self._take_many(payloads, tokens, messages, partition)
+
+    def _by_partition(
+        self, items: list[Any], tokens: list[Any]
+    ) -> Iterator[tuple[PartitionProducer | None, list[Any], list[Any]]]:
+        """Yield consecutive messages without keys together, and those with keys by their partitions."""
+        state, start = self._state, 0
+        of_key, count = state.router.of_key, len(state.partitions)
+        for keyed, group in groupby(items, _has_key):
+            theirs = list(group)
+            of_them = tokens[start : start + len(theirs)]
+            start += len(theirs)
+            if not keyed:
+                yield None, theirs, of_them
+                continue
+            found: dict[int, tuple[list[Any], list[Any]]] = {}
+            for item, token in zip(theirs, of_them, strict=True):
+                both = found.setdefault(of_key(item.partition_key, count), ([], []))
+                both[0].append(item)
+                both[1].append(token)
+            for index, (chosen, whose) in found.items():
+                yield state.partitions[index], chosen, whose
+
+    def _take_many(
+        self,
+        payloads: list[bytes],
+        tokens: list[Any],
+        messages: list[Any] | None,
+        partition: PartitionProducer | None,
     ) -> None:
-        """Send messages unbatched, in runs."""
+        """Add simple messages of ``partition``; None: of any, or of the only one."""
         state, line = self._state, self.line
         now = time.monotonic()
         index, count = 0, len(payloads)
         while index < count:
             if not line:  # none may overtake a waiting one
-                index = state.add_singles(payloads, tokens, index, now, keys)
+                index += state.add_many(payloads, tokens, messages, index, now, partition)
             if index < count:
-                self._take_one(items[index], tokens[index])
+                message = None if messages is None else messages[index]
+                self._take(QueuedSend(payloads[index], tokens[index], message))
                 index += 1
-
-    def _take_bare(self, payloads: list[bytes], tokens: list[Any]) -> None:
-        """Add messages without keys to the open batch."""
-        state, line = self._state, self.line
-        index, count = 0, len(payloads)
-        while index < count:
-            if not line:  # none may overtake a waiting one
-                batch = state.hot
-                end = min(count, index + batch.last - len(batch.payloads))
-                if end > index:
-                    part = payloads[index:end]
-                    size = batch.size + sum(map(len, part))
-                    if size < batch.size_limit:
-                        batch.payloads += part
-                        batch.tokens += tokens[index:end]
-                        batch.size = size
-                        index = end
-                        continue
-                    index = self._fill(batch, payloads, tokens, index)
-            if index < count:
-                self._take_one(payloads[index], tokens[index])
-                index += 1
-
-    @staticmethod
-    def _fill(batch: Batch, payloads: list[bytes], tokens: list[Any], index: int) -> int:
-        """Append while the batch's bytes allow; return the first index that did not fit."""
-        size, limit = batch.size, batch.size_limit
-        while size + len(payloads[index]) < limit:
-            size += len(payloads[index])
-            batch.payloads.append(payloads[index])
-            batch.tokens.append(tokens[index])
-            index += 1
-        batch.size = size
-        return index
-
-    def _take_keyed(self, items: list[Any], payloads: list[bytes], tokens: list[Any]) -> None:
-        """Add messages of which some have keys to the open batch of the only partition."""
-        (partition,) = self._state.partitions
-        index, count = 0, len(items)
-        while index < count:
-            batch = partition.batch
-            if not self.line and type(batch) is Batch and batch.takes_keyed:
-                end = min(count, index + batch.last - len(batch.payloads))
-                part = payloads[index:end]
-                if end > index and batch.size + sum(map(len, part)) < batch.size_limit:
-                    batch.append_keyed(items[index:end], part, tokens[index:end])
-                    index = end
-                    continue
-            self._take_one(items[index], tokens[index])
-            index += 1
+        if state.memory.limited:
+            self.largest = max(self.largest, max(map(len, payloads)))
 
     # --- one by one -------------------------------------------------------------------------------
 
-    def _take_rich(self, item: Any, token: Any) -> None:
-        if isinstance(item, WaitingSend):
+    def _take_item(self, item: Any, token: Any) -> None:
+        if isinstance(item, (WaitingSend, QueuedOperation)):
             self.line.answer(item)
         elif isinstance(item, QueuedSend):
             self._take(item)
         elif isinstance(item, QueuedWork):
             self._do(item)
-        elif self.line or not self._state.join(item.payload, token, item):
-            self._take_one(item, token)
-
-    def _take_one(self, item: Any, token: Any) -> None:
-        """Handle bytes, or a message with a key."""
-        if type(item) is bytes:
-            self._take(QueuedSend(item, token, None, None, False))
         else:
-            self._take(QueuedSend(item.payload, token, item, None, False))
+            self._take(QueuedSend(item.payload, token, item))
 
     def _take(self, send: QueuedSend) -> None:
         """Accept a message whose send call has returned."""
+        if self.line:
+            self.line.answer(send)
+            return
         try:
-            if not self.line:
-                self._add(send)
-                return
+            self._add(send)
         except (ProducerQueueIsFull, MemoryBufferIsFull):
-            pass
+            self.line.answer(send)
         except Exception as error:
             self._fail_later(send.token, error)
-            return
-        self.line.answer(OptimisticSend(send, self._fail_later))
 
     def _fail_later(self, token: Any, error: Exception) -> None:
         self._failures.append((token, error))
@@ -212,32 +177,39 @@ class SubmitWorker:
         except Exception:
             logger.exception("%s: unexpected error", self._state.topic)
 
-    def _add(self, send: QueuedSend) -> None:
+    def _add(self, queued: Queued) -> None:
         """Add a message to its partition. Raises the refusal and keeps nothing then."""
-        state = self._state
-        message, partition, urgent = send.message, send.partition, send.urgent
-        if message is not None and not urgent and state.join(send.payload, send.token, message, partition):
+        if isinstance(queued, QueuedOperation):
+            if self.line.accepted():
+                raise ProducerQueueIsFull("earlier messages wait for permits")
+            queued.add()
             return
-        state.add(send.payload, send.token, message, time.monotonic(), partition=partition, urgent=urgent)
+        self._state.add(
+            queued.payload,
+            queued.token,
+            queued.message,
+            time.monotonic(),
+            partition=queued.partition,
+            urgent=queued.urgent,
+        )
 
-    def _target_of(self, send: QueuedSend) -> PartitionProducer | None:
+    def _target_of(self, queued: Queued) -> Target:
         """Return the partition of a message; None for any with permits.
 
         If full partitions are not skipped, a message that must wait does so for the next partition in turn.
         """
-        state, message = self._state, send.message
-        if send.partition is None and not state.router.steps_over and not state.router.custom:
-            send.partition = state.choose(message, time.monotonic())
-        if send.partition is None and message is not None and message.partition_key is not None:
+        if isinstance(queued, QueuedOperation):
+            return TABLES
+        state, message = self._state, queued.message
+        if queued.partition is None and not state.router.steps_over and not state.router.custom:
+            queued.partition = state.choose(message, time.monotonic())
+        if queued.partition is None and message is not None and message.partition_key is not None:
             return state.choose(message, 0.0)
-        return send.partition
+        return queued.partition
 
 
-_key_of = attrgetter("partition_key")
 _payload_of = attrgetter("payload")
 
 
-def _is_rich(item: Any) -> bool:
-    """Return whether an item needs individual handling."""
-    kind = type(item)
-    return kind is not bytes and (kind is not KeyedMessage or len(item.partition_key) > KEY_SIZE_MAX)
+def _has_key(item: Any) -> bool:
+    return type(item) is not bytes and item.partition_key is not None

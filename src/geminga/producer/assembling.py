@@ -1,16 +1,18 @@
-"""Steps 5 and 6 for one partition: from a message to an operation in the pending queue.
+"""Step 6 for one partition: from a message with its permits to send operations.
 
-Decides whether a message joins the open batch, opens another, is sent alone or is split into chunks; takes
-its permits and bytes first, and assigns the automatic sequence ids.
+Decides whether a message joins the open batch, opens another, is sent alone or is split into chunks, and
+assigns the automatic sequence ids. `BatchBuilder` returns operations; the partition appends them to its
+pending queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from geminga.errors import MessageTooBig
-from geminga.producer.batching import Batch, KeyedBatches
+from geminga.producer.backlog import Backlog
+from geminga.producer.batching import Batch, BatchTiming, KeyedBatches, by_index
 from geminga.producer.chunking import (
     CHUNK_FIELDS_SIZE_MAX,
     CHUNKS_MAX,
@@ -18,18 +20,18 @@ from geminga.producer.chunking import (
     ChunkPart,
     chunk_count,
 )
-from geminga.producer.message import OutgoingMessage
-from geminga.producer.operation import SendOperation
-from geminga.producer.self_tuning import BatchTiming, PartitionTuning
-from geminga.producer.settings import BatchingType, ProducerSettings
+from geminga.producer.message import OutgoingMessage, SimpleMessage
+from geminga.producer.operation import (
+    RUN_BYTES_MAX,
+    RUN_MESSAGES_MAX,
+    RUN_PAYLOAD_BYTES_MAX,
+    SendOperation,
+)
+from geminga.producer.self_tuning import PartitionTuning
+from geminga.producer.settings import BatchingType, CompressionType, ProducerSettings
 from geminga.wire.compression import compress
 from geminga.wire.encryption import TAG_SIZE
-
-if TYPE_CHECKING:
-    from geminga.producer.partition import PartitionProducer
-
-MEMORY_LEASE_PART = 8
-"""Inverse of the largest share of the client's free bytes that a batch leases ahead."""
+from geminga.wire.frames import MAX_MESSAGE_SIZE
 
 PRODUCER_NAME_SIZE_GUESS = 128
 """Bytes reserved in chunks that are split before the broker has named the producer."""
@@ -38,11 +40,26 @@ IDS_AND_TIME_SIZE_MAX = 2 * 11 + 2 * 6
 """Maximum bytes of sequence id, publish time, compression and size in the outer metadata."""
 
 
-class Assembler:
-    """Open batch of a partition, and handling of the messages that do not join it."""
+def sends_runs(settings: ProducerSettings) -> bool:
+    """Return whether simple messages are sent unbatched as they are, so that consecutive ones form runs."""
+    return (
+        not settings.batching_enabled
+        and not settings.chunking_enabled
+        and settings.compression_type is CompressionType.NONE
+        and settings.encryptor is None
+    )
+
+
+class BatchBuilder:
+    """Open batch of a partition, and handling of the messages that do not join it.
+
+    Takes the permits and bytes of every message from ``backlog`` before anything else, so that a refused
+    message changes nothing. ``producer_name`` and ``max_message_size`` are updated when the broker has
+    created the producer.
+    """
 
     __slots__ = (
-        "_alone",
+        "_backlog",
         "_bytes_max",
         "_chunking",
         "_compression",
@@ -50,25 +67,34 @@ class Assembler:
         "_delay_seconds",
         "_keyed",
         "_messages_max",
-        "_partition",
+        "_runs",
         "_seal",
         "_settings",
+        "_topic",
         "_tuning",
+        "batch",
+        "max_message_size",
         "next_sequence_id",
+        "producer_name",
     )
 
     def __init__(
         self,
-        partition: PartitionProducer,
+        topic: str,
         settings: ProducerSettings,
+        backlog: Backlog,
         next_sequence_id: int,
         tuning: PartitionTuning | None = None,
     ) -> None:
+        self.batch: Batch | KeyedBatches | None = None
         self.next_sequence_id = next_sequence_id
-        self._partition = partition
+        self.max_message_size = MAX_MESSAGE_SIZE
+        self.producer_name = settings.producer_name
+        self._topic = topic
+        self._backlog = backlog
         self._tuning = tuning
         self._settings = settings
-        self._alone = not settings.batching_enabled
+        self._runs = sends_runs(settings)
         self._keyed = settings.batching_type is BatchingType.KeyBased
         self._messages_max = settings.batching_max_messages
         self._bytes_max = settings.batching_max_allowed_size_in_bytes
@@ -77,69 +103,63 @@ class Assembler:
         self._compression_level = settings.compression_level
         self._seal = None if settings.encryptor is None else settings.encryptor.seal
         # Only persistent topics have stored chunks that a consumer can assemble (seed 001).
-        self._chunking = settings.chunking_enabled and not partition.topic.startswith("non-persistent://")
+        self._chunking = settings.chunking_enabled and not topic.startswith("non-persistent://")
 
-    # --- messages in ------------------------------------------------------------------------------
+    # --- one message ------------------------------------------------------------------------------
 
-    def add(self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float) -> bool:
-        """See `PartitionProducer.add`."""
-        partition = self._partition
+    def add(
+        self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float, *, more_follow: bool
+    ) -> tuple[list[SendOperation], bool]:
+        """Add one message. Return the operations to send now, in order, and whether it filled its batch.
+
+        ``more_follow``: the next messages go to this partition too. Raises `MessageTooBig`,
+        `ProducerQueueIsFull` or `MemoryBufferIsFull`; the message is not kept then.
+        """
         size = len(payload)
-        if not self._compression and not self._chunking and size > partition.max_message_size:
+        if not self._compression and not self._chunking and size > self.max_message_size:
             raise MessageTooBig(
-                f"{partition.topic}: a message of {size} bytes exceeds the broker's max_message_size="
-                f"{partition.max_message_size}; split it, or switch compression or chunking on"
+                f"{self._topic}: a message of {size} bytes exceeds the broker's max_message_size="
+                f"{self.max_message_size}; split it, or switch compression or chunking on"
             )
-        partition.backlog.check_possible(1, size, partition.topic)
-        if self._alone or (message is not None and message.deliver_at_time):
-            partition.close_batch()  # keeps the order: earlier messages are sent first
-            self._add_alone(payload, token, message, now)
-            return False
-        return self._add_to_batch(payload, token, message, now)
+        self._backlog.check_possible(1, size, self._topic)
+        if not self._settings.batching_enabled or (message is not None and message.deliver_at_time):
+            return self._add_alone(payload, token, message, now), False
+        self._backlog.require(1, size, self._topic)
+        return self._add_to_batch(payload, token, message, now, more_follow)
 
-    def _add_to_batch(self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float) -> bool:
-        partition = self._partition
-        bytes_max = min(self._bytes_max, partition.max_message_size)
-        batch = partition.batch
-        size = len(payload)
+    def _add_to_batch(
+        self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float, more_follow: bool
+    ) -> tuple[list[SendOperation], bool]:
+        batch = self.batch
+        closed: list[SendOperation] = []
+        bytes_max = min(self._bytes_max, self.max_message_size)
         if batch is not None and (
-            batch.size + size > bytes_max or len(batch) >= self._messages_max or not batch.accepts(message)
+            batch.size + len(payload) > bytes_max
+            or len(batch) >= self._messages_max
+            or not batch.accepts(message)
         ):
-            self.close_batch()
+            closed = self.close()
             batch = None
-        fresh = batch is None
         if batch is None:
-            tuned = None if self._tuning is None else self._tune(self._tuning, message, now)
+            tuned = None if self._tuning is None else self._tune(self._tuning, message, now, more_follow)
             deadline = now + self._delay_seconds
-            batch = KeyedBatches(now, deadline) if self._keyed else Batch(now, deadline)
+            batch = self.batch = KeyedBatches(now, deadline) if self._keyed else Batch(now, deadline)
             batch.tuned = tuned
-        self._lease(batch, size, bytes_max)
-        if fresh:
-            partition.open_batch(batch)
         self._append(batch, payload, token, message)
         if batch.tuned is not None and len(batch) >= batch.tuned.next_mark:
             batch.tuned.mark(len(batch), now)
-            self._set_limits(batch, bytes_max)
         filled = len(batch) >= self._messages_max or batch.size >= bytes_max
-        if filled:
-            self.close_batch()
-        elif len(batch) >= batch.leased_count:
-            # The last permit is used up: no other message can join, so there is no reason to wait.
-            self._lease_ahead(batch, bytes_max)
-            if len(batch) >= batch.leased_count:
-                self.close_batch()
-        return filled
+        # Without a permit no other message can join, so there is no reason to wait.
+        if filled or not self._backlog.free:
+            closed += self.close()
+        return closed, filled
 
-    def _tune(self, tuning: PartitionTuning, message: OutgoingMessage | None, now: float) -> BatchTiming:
+    def _tune(
+        self, tuning: PartitionTuning, message: OutgoingMessage | None, now: float, more_follow: bool
+    ) -> BatchTiming:
         """Return the limits of the batch that is about to open."""
-        partition = self._partition
         keyed = message is not None and message.partition_key is not None
-        tuned = tuning.opened(
-            now,
-            partition.backlog.own.limit,
-            keyed=keyed,
-            more_follow=keyed or partition.index < 0 or partition.pending.head is not None,
-        )
+        tuned = tuning.opened(now, self._backlog.own.limit, keyed=keyed, more_follow=keyed or more_follow)
         self._delay_seconds = tuned.delay_seconds
         self._messages_max = tuning.messages_max
         self._bytes_max = tuning.producer.bytes_max
@@ -150,7 +170,7 @@ class Assembler:
     ) -> None:
         explicit = message is not None and message.sequence_id >= 0
         if isinstance(batch, KeyedBatches):
-            sequence_id = message.sequence_id if message is not None and explicit else self._count_one()
+            sequence_id = message.sequence_id if message is not None and explicit else self.reserve(1)
             batch.append(payload, token, message, sequence_id)
             return
         if explicit:
@@ -161,35 +181,33 @@ class Assembler:
             batch.sequence_ids.append(message.sequence_id)
         batch.append(payload, token, message)
 
-    def _count_one(self) -> int:
+    def reserve(self, count: int) -> int:
+        """Return the first of ``count`` new sequence ids."""
         sequence_id = self.next_sequence_id
-        self.next_sequence_id = sequence_id + 1
+        self.next_sequence_id = sequence_id + count
         return sequence_id
 
-    def _add_alone(self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float) -> None:
+    def deadline(self, opened_at: float) -> float:
+        """Return the time of the send time-out."""
+        timeout = self._settings.send_timeout_seconds
+        return opened_at + timeout if timeout else float("inf")
+
+    def _add_alone(
+        self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float
+    ) -> list[SendOperation]:
+        """Return the operations of the open batch, which is sent first, and of the message."""
+        body, room = payload, 0
         if self._chunking:
             kind, level = self._compression, self._compression_level
             body = compress(kind, payload, level) if kind else payload
             room = self._chunk_room(message)
-            if len(body) > room:
-                self._add_chunks(body, len(payload), token, message, room, now)
-                return
-        self._take(1, len(payload))
+        if self._chunking and len(body) > room:
+            return self._chunks(body, len(payload), token, message, room, now)
+        self._backlog.require(1, len(payload), self._topic)
+        operations = self.close()
         automatic = message is None or message.sequence_id < 0
-        sequence_id = self._count_one() if automatic else message.sequence_id  # type: ignore[union-attr]
-        self._enqueue_one(payload, token, message, sequence_id, automatic, now)
-
-    def _enqueue_one(
-        self,
-        payload: bytes,
-        token: Any,
-        message: OutgoingMessage | None,
-        sequence_id: int,
-        automatic: bool,
-        opened_at: float,
-    ) -> None:
-        partition = self._partition
-        partition.enqueue(
+        sequence_id = self.reserve(1) if automatic else message.sequence_id  # type: ignore[union-attr]
+        operations.append(
             SendOperation(
                 [payload],
                 [token],
@@ -197,8 +215,8 @@ class Assembler:
                 highest_sequence_id=sequence_id,
                 size=len(payload),
                 permits=1,
-                opened_at=opened_at,
-                deadline=partition.send_deadline(opened_at),
+                opened_at=now,
+                deadline=self.deadline(now),
                 is_batch=False,
                 compression=self._compression,
                 compression_level=self._compression_level,
@@ -207,16 +225,99 @@ class Assembler:
                 seal=self._seal,
             )
         )
+        return operations
+
+    # --- many messages ----------------------------------------------------------------------------
+
+    def add_many(
+        self,
+        payloads: list[bytes],
+        tokens: list[Any],
+        messages: list[SimpleMessage | None] | None,
+        start: int,
+        now: float,
+    ) -> tuple[int, SendOperation | None]:
+        """Add simple messages from ``start`` on, as far as nothing is needed but their permits and bytes: to
+        the open batch, or as a run. Return their number, and the run to send now. ``messages`` None: none
+        has a key or properties.
+        """
+        batch = self.batch
+        count = min(len(payloads) - start, self._backlog.free)
+        if self._runs:
+            count = min(count, RUN_MESSAGES_MAX)
+            room, largest = RUN_BYTES_MAX, min(RUN_PAYLOAD_BYTES_MAX, self.max_message_size)
+        elif type(batch) is Batch and batch.accepts(None):
+            # `add` takes the message that closes the batch, or whose time is noted.
+            limit = self._messages_max if batch.tuned is None else batch.tuned.next_mark
+            count = min(count, self._backlog.free - 1, min(limit, self._messages_max) - 1 - len(batch))
+            largest = min(self._bytes_max, self.max_message_size)
+            room = largest - batch.size - 1
+        else:
+            return 0, None
+        if count < 1:
+            return 0, None
+        chosen = payloads[start : start + count]
+        sizes = list(map(len, chosen))
+        size = sum(sizes)
+        if size > room or max(sizes) > largest:
+            count = size = 0
+            for each in sizes:
+                if each > largest or size + each > room:
+                    break
+                size += each
+                count += 1
+            chosen = chosen[:count]
+        if not count or not self._backlog.take(count, size):
+            return 0, None
+        end = start + count
+        theirs = None if messages is None else messages[start:end]
+        if not self._runs:
+            assert type(batch) is Batch
+            batch.append_many(chosen, tokens[start:end], theirs, size)
+            return count, None
+        return count, self.run(chosen, tokens[start:end], theirs, size, now)
+
+    def run(
+        self,
+        payloads: list[bytes],
+        tokens: list[Any],
+        messages: list[SimpleMessage | None] | None,
+        size: int,
+        now: float,
+    ) -> SendOperation:
+        """Return a run of simple messages, which have their permits and bytes."""
+        count = len(payloads)
+        first = self.reserve(count)
+        found = None if messages is None else by_index(messages, 0)
+        return SendOperation(
+            payloads,
+            tokens,
+            sequence_id=first,
+            highest_sequence_id=first + count - 1,
+            size=size,
+            permits=count,
+            opened_at=now,
+            deadline=self.deadline(now),
+            is_batch=False,
+            messages=found,
+            is_run=count > 1,
+        )
+
+    def until_full(self) -> tuple[int, int]:
+        """Return how many more messages, and payload bytes, fill the open batch or use up the permits."""
+        batch = self.batch
+        assert batch is not None
+        left = min(self._messages_max - len(batch), self._backlog.free)
+        return left, min(self._bytes_max, self.max_message_size) - batch.size
 
     # --- chunks -----------------------------------------------------------------------------------
 
     def _chunk_room(self, message: OutgoingMessage | None) -> int:
         """Return the payload bytes that fit into one chunk beside its metadata."""
-        partition = self._partition
-        limit = partition.max_message_size
+        limit = self.max_message_size
         if self._settings.chunk_max_message_size is not None:
             limit = min(limit, self._settings.chunk_max_message_size)
-        name = partition.producer_name
+        name = self.producer_name
         name_size = PRODUCER_NAME_SIZE_GUESS if name is None else len(name.encode())
         room = limit - IDS_AND_TIME_SIZE_MAX - CHUNK_FIELDS_SIZE_MAX - 2 * (name_size + 3) - 20
         encryptor = self._settings.encryptor
@@ -230,11 +331,11 @@ class Assembler:
             room -= probe.metadata_size()
         if room < 1:
             raise MessageTooBig(
-                f"{partition.topic}: properties and keys leave no room for a chunk of {limit} bytes"
+                f"{self._topic}: properties and keys leave no room for a chunk of {limit} bytes"
             )
         return room
 
-    def _add_chunks(
+    def _chunks(
         self,
         body: bytes,
         uncompressed_size: int,
@@ -242,17 +343,15 @@ class Assembler:
         message: OutgoingMessage | None,
         room: int,
         now: float,
-    ) -> None:
-        partition = self._partition
+    ) -> list[SendOperation]:
         count = chunk_count(len(body), room)
         if count > CHUNKS_MAX:
-            raise MessageTooBig(
-                f"{partition.topic}: {len(body)} bytes need {count} chunks; at most {CHUNKS_MAX}"
-            )
-        partition.backlog.check_possible(count, len(body), partition.topic)
-        self._take(count, len(body))
+            raise MessageTooBig(f"{self._topic}: {len(body)} bytes need {count} chunks; at most {CHUNKS_MAX}")
+        self._backlog.check_possible(count, len(body), self._topic)
+        self._backlog.require(count, len(body), self._topic)
+        operations = self.close()
         automatic = message is None or message.sequence_id < 0
-        sequence_id = self._count_one() if automatic else message.sequence_id  # type: ignore[union-attr]
+        sequence_id = self.reserve(1) if automatic else message.sequence_id  # type: ignore[union-attr]
         whole = ChunkedMessage(count, len(body))
         view = memoryview(body)
         for index in range(count):
@@ -266,7 +365,7 @@ class Assembler:
                 size=len(piece),
                 permits=1,
                 opened_at=now,
-                deadline=partition.send_deadline(now),
+                deadline=self.deadline(now),
                 is_batch=False,
                 compression=self._compression,
                 compression_level=self._compression_level,
@@ -278,109 +377,42 @@ class Assembler:
             )
             operation.body = piece
             operation.uncompressed_size = uncompressed_size
-            partition.enqueue(operation)
-
-    # --- permits ----------------------------------------------------------------------------------
-
-    def _take(self, count: int, size: int) -> None:
-        partition = self._partition
-        backlog = partition.backlog
-        if backlog.take(count, size):
-            return
-        if partition.wants_reclaim() and backlog.take(count, size):
-            return
-        raise backlog.refusal(count, size, partition.topic)
-
-    def _lease(self, batch: Batch | KeyedBatches, size: int, bytes_max: int) -> None:
-        """Ensure that the batch holds a permit and bytes for one more message; raise if it can't."""
-        partition = self._partition
-        for last_try in (False, True):
-            # Computed again after a reclaim, which takes from this batch too.
-            count = 1 if len(batch) >= batch.leased_count else 0
-            missing = max(0, batch.size + size - batch.leased_size)
-            if not count and not missing and not last_try:
-                return
-            if partition.backlog.take(count, missing):
-                batch.leased_count += count
-                batch.leased_size += missing
-                self._lease_ahead(batch, bytes_max)
-                return
-            if last_try or not partition.wants_reclaim():
-                raise partition.backlog.refusal(count, missing, partition.topic)
-
-    def _lease_ahead(self, batch: Batch | KeyedBatches, bytes_max: int) -> None:
-        """Lease permits and bytes for the next messages, as far as available."""
-        backlog = self._partition.backlog
-        count = min(self._messages_max - batch.leased_count, backlog.own.free, backlog.shared.free)
-        size = bytes_max - batch.leased_size
-        if backlog.memory.limited:
-            size = min(size, backlog.memory.free // MEMORY_LEASE_PART)
-        if self._tuning is not None:
-            likely_count, likely_size = self._tuning.ahead()
-            count, size = min(count, likely_count), min(size, likely_size)
-        count, size = max(0, count), max(0, size)
-        if backlog.take(count, size):
-            batch.leased_count += count
-            batch.leased_size += size
-        self._set_limits(batch, bytes_max)
-
-    def _set_limits(self, batch: Batch | KeyedBatches, bytes_max: int) -> None:
-        if isinstance(batch, Batch) and not batch.explicit:
-            batch.last = min(batch.leased_count, self._messages_max) - 1
-            if batch.tuned is not None:
-                batch.last = min(batch.last, batch.tuned.next_mark - 1)
-            batch.size_limit = min(batch.leased_size, bytes_max)
-
-    def trim_lease(self) -> bool:
-        """Return the unused leases of the open batch; report whether there were any."""
-        batch = self._partition.batch
-        if batch is None:
-            return False
-        count = batch.leased_count - len(batch)
-        size = batch.leased_size - batch.size
-        batch.leased_count -= count
-        batch.leased_size -= size
-        batch.last = batch.size_limit = 0
-        self._partition.backlog.give(count, size)
-        return count > 0 or size > 0
+            operations.append(operation)
+        return operations
 
     # --- batches out ------------------------------------------------------------------------------
 
-    def close_batch(self) -> SendOperation | None:
-        """Close the open batch and append its operations to the pending queue. Return the last of them."""
-        partition = self._partition
-        batch = partition.batch
+    def close(self) -> list[SendOperation]:
+        """Close the open batch, if any, and return its operations."""
+        batch, self.batch = self.batch, None
         if batch is None:
-            return None
-        self.trim_lease()
-        partition.batch_closed()
-        if self._tuning is not None and len(batch):
+            return []
+        if self._tuning is not None:
             keyed = isinstance(batch, KeyedBatches) or (
                 batch.first is not None and batch.first.partition_key is not None
             )
-            self._tuning.closed(len(batch), batch.size, batch.opened_at, keyed=keyed)
+            self._tuning.closed(len(batch), batch.opened_at, keyed=keyed)
         if isinstance(batch, KeyedBatches):
-            operation = None
-            for part in batch.in_order():
-                operation = self._operation(
+            operations = [
+                self._operation(
                     part.payloads, part.tokens, part.messages, part.sequence_ids, keyed=True,
                     opened_at=batch.opened_at, automatic=True,
-                )  # fmt: skip
-                operation.tuned = batch.tuned
-                partition.enqueue(operation)
-            return operation
-        if not batch.payloads:
-            return None
-        first = self.next_sequence_id
-        if batch.sequence_ids is None:
-            self.next_sequence_id = first + len(batch.payloads)
-        operation = self._operation(
-            batch.payloads, batch.tokens, batch.messages, batch.sequence_ids, keyed=False,
-            opened_at=batch.opened_at, automatic=batch.sequence_ids is None, first=first,
-        )  # fmt: skip
-        operation.tuned = batch.tuned
-        partition.enqueue(operation)
-        return operation
+                )
+                for part in batch.in_order()
+            ]  # fmt: skip
+        else:
+            first = self.next_sequence_id
+            if batch.sequence_ids is None:
+                self.next_sequence_id = first + len(batch.payloads)
+            operations = [
+                self._operation(
+                    batch.payloads, batch.tokens, batch.messages, batch.sequence_ids, keyed=False,
+                    opened_at=batch.opened_at, automatic=batch.sequence_ids is None, first=first,
+                )
+            ]  # fmt: skip
+        for operation in operations:
+            operation.tuned = batch.tuned
+        return operations
 
     def _operation(
         self,
@@ -409,7 +441,7 @@ class Assembler:
             size=sum(map(len, payloads)),
             permits=len(payloads),
             opened_at=opened_at,
-            deadline=self._partition.send_deadline(opened_at),
+            deadline=self.deadline(opened_at),
             is_batch=len(payloads) > 1,
             compression=self._compression,
             compression_level=self._compression_level,
@@ -420,7 +452,10 @@ class Assembler:
         )
 
     def split(self, operation: SendOperation) -> Sequence[SendOperation] | None:
-        """Return two halves of a batch that is too big for the broker; None for one message."""
+        """Return two halves of a batch that is too big for the broker, or the messages of a run; None for one
+        message."""
+        if operation.is_run:
+            return operation.singles()
         payloads = operation.payloads
         if payloads is None or len(payloads) < 2:
             return None

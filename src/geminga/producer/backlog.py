@@ -1,9 +1,7 @@
 """Step 5: limits of pending messages, in number and in bytes.
 
 There are three limits: a partition's permits, the producer's permits over all its partitions, and the
-client's bytes. A message takes from all three or from none. An open batch *leases* permits and bytes ahead,
-so that a joining message costs one comparison; the unused rest is returned when the batch closes, or when
-another sender finds the limit exhausted (`PartitionedProducer.reclaim`).
+client's bytes. Messages take from all three or from none, many at a time where many are accepted together.
 """
 
 from __future__ import annotations
@@ -109,6 +107,11 @@ class Backlog:
         self.shared = shared
         self.memory = memory
 
+    @property
+    def free(self) -> int:
+        """Number of permits available."""
+        return min(self.own.free, self.shared.free)
+
     def take(self, count: int, size: int) -> bool:
         """Take ``count`` permits and ``size`` bytes, or return False and take nothing."""
         if not self.own.take(count):
@@ -127,6 +130,11 @@ class Backlog:
         self.own.give(count)
         self.shared.give(count)
         self.memory.give(size)
+
+    def require(self, count: int, size: int, topic: str) -> None:
+        """Do `take`, or raise `ProducerQueueIsFull` or `MemoryBufferIsFull`."""
+        if not self.take(count, size):
+            raise self.refusal(count, size, topic)
 
     def check_possible(self, count: int, size: int, topic: str) -> None:
         """Raise `MessageTooBig` for a message that exceeds a limit even when nothing is pending."""

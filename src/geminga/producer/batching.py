@@ -1,8 +1,6 @@
 """Step 6: open batches.
 
-`Batch` collects the messages of one entry. Appending a plain message is the hot path, inlined in the caller:
-as long as ``len(batch.payloads) < batch.last`` and the payload fits ``size_limit``, payload and token are
-appended to two lists and nothing else happens. All exceptions lower one of the two limits instead.
+`Batch` collects the messages of one entry, `KeyedBatches` those of one entry for each key.
 
 The batch size is the sum of payload bytes, as in the official clients (algorithms.md section 5).
 """
@@ -10,37 +8,60 @@ The batch size is the sum of payload bytes, as in the official clients (algorith
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.message import OutgoingMessage, SimpleMessage
 
-if TYPE_CHECKING:
-    from geminga.producer.self_tuning import BatchTiming
+MARK_FACTOR = 4
+"""The time is noted at a batch's message 4, 16, 64, ...: the distribution of arrivals within a batch."""
+
+
+class BatchTiming:
+    """Timing notes of one batch: its delay, and arrival times of messages. Kept with the operation."""
+
+    __slots__ = ("counts", "deadline", "delay_seconds", "times")
+
+    def __init__(self, opened_at: float, delay_seconds: float) -> None:
+        self.delay_seconds = delay_seconds
+        self.deadline = opened_at + delay_seconds
+        self.counts = [1]
+        self.times = [opened_at]
+
+    @property
+    def next_mark(self) -> int:
+        """Number of messages at which the time is to be noted."""
+        return self.counts[-1] * MARK_FACTOR
+
+    def mark(self, count: int, now: float) -> None:
+        """Note that message number ``count`` arrived now."""
+        self.counts.append(count)
+        self.times.append(now)
+
+
+def by_index(messages: list[SimpleMessage | None], start: int) -> dict[int, OutgoingMessage]:
+    """Return the messages that are not None by their index, from ``start`` on."""
+    if None in messages:
+        return {index: each for index, each in enumerate(messages, start) if each is not None}
+    return dict(enumerate(messages, start))  # type: ignore[arg-type]
 
 
 class Batch:
     """One open batch.
 
-    ``leased_count`` and ``leased_size`` are the permits and bytes taken from the backlog so far. While there
-    are fewer than ``last`` messages, one more neither fills the batch nor exhausts the lease; likewise for a
-    payload that stays below ``size_limit`` bytes. ``sequence_ids`` is None for automatic, consecutive ids;
-    ``explicit`` when the caller gave them. ``urgent``: a sender waits, so close it as soon as no further
-    message is at hand. ``tuned``: timing notes of a producer that tunes itself.
+    ``messages`` are, by index, those with more than a payload. ``sequence_ids`` is None for automatic,
+    consecutive ids; ``explicit`` when the caller gave them. ``urgent``: a sender waits, so close it as soon
+    as no further message is at hand. ``tuned``: timing notes of a producer that tunes itself.
     """
 
     __slots__ = (
         "deadline",
         "explicit",
         "first",
-        "last",
-        "leased_count",
-        "leased_size",
         "messages",
         "opened_at",
         "payloads",
         "sequence_ids",
         "size",
-        "size_limit",
         "tokens",
         "tuned",
         "urgent",
@@ -50,10 +71,6 @@ class Batch:
         self.payloads: list[bytes] = []
         self.tokens: list[Any] = []
         self.size = 0
-        self.last = 0
-        self.leased_count = 0
-        self.leased_size = 0
-        self.size_limit = 0
         self.opened_at = opened_at
         self.deadline = deadline
         self.messages: dict[int, OutgoingMessage] | None = None
@@ -75,30 +92,22 @@ class Batch:
         self.tokens.append(token)
         self.size += len(payload)
 
-    @property
-    def takes_keyed(self) -> bool:
-        """Whether messages with only a key may join directly, within the limits."""
-        first = self.first
-        return not self.explicit and (
-            first is None or (first.schema_version is None and first.transaction is None)
-        )
-
-    def append_keyed(self, items: list[Any], payloads: list[bytes], tokens: list[Any]) -> None:
-        """Add many; ``items`` are payloads, or messages with keys; the caller has checked the limits."""
-        place = len(self.payloads)
-        if bytes in set(map(type, items)):
-            found = {index: item for index, item in enumerate(items, place) if type(item) is not bytes}
-        else:
-            found = dict(enumerate(items, place))
-        if found:
-            if not place:
-                self.first = found.get(0)
-            if self.messages is None:
+    def append_many(
+        self, payloads: list[bytes], tokens: list[Any], messages: list[SimpleMessage | None] | None, size: int
+    ) -> None:
+        """Add simple messages of ``size`` payload bytes together; the caller has checked `accepts` for
+        None, and the limits. ``messages`` None: none has a key or properties."""
+        if messages is not None:
+            found = by_index(messages, len(self.payloads))
+            if not self.payloads:
+                self.first = messages[0]
+            if found and self.messages is None:
                 self.messages = {}
-            self.messages.update(found)
+            if self.messages is not None:
+                self.messages.update(found)
         self.payloads += payloads
         self.tokens += tokens
-        self.size += sum(map(len, payloads))
+        self.size += size
 
     def accepts(self, message: OutgoingMessage | None) -> bool:
         """Return whether a message may join this batch; sequence ids must increase inside one (section 6)."""
@@ -120,10 +129,6 @@ class Batch:
         return len(self.payloads)
 
 
-CLOSED = Batch(0.0, float("inf"))
-"""Placeholder when no batch is open for the hot path: it accepts no message."""
-
-
 class KeyedBatches:
     """The open batches of one partition with one sub-batch for each key, for Key_Shared consumers.
 
@@ -136,12 +141,8 @@ class KeyedBatches:
         "_batches",
         "_count",
         "deadline",
-        "last",
-        "leased_count",
-        "leased_size",
         "opened_at",
         "size",
-        "size_limit",
         "tuned",
         "urgent",
     )
@@ -150,10 +151,6 @@ class KeyedBatches:
         self._batches: dict[bytes | str | None, Batch] = {}
         self._count = 0
         self.size = 0
-        self.leased_count = 0
-        self.leased_size = 0
-        self.last = 0
-        self.size_limit = 0
         self.opened_at = opened_at
         self.deadline = deadline
         self.urgent = False

@@ -101,15 +101,15 @@ class OutgoingMessage:
         return f"OutgoingMessage({len(self.payload)} bytes, partition_key={self.partition_key!r})"
 
 
-class KeyedMessage(OutgoingMessage):
-    """A message of bytes and a key only. Created field by field, at half the cost of a full one."""
+class SimpleMessage(OutgoingMessage):
+    """A message of bytes with a key, properties or both, and nothing else. Created field by field, at half
+    the cost of a full one; many of them are handled together."""
 
     __slots__ = ()
 
     null_value = False
     partition_key_b64 = False
     ordering_key = None
-    properties = ()
     event_time = 0
     deliver_at_time = 0
     sequence_id = -1
@@ -118,14 +118,17 @@ class KeyedMessage(OutgoingMessage):
     transaction = None
 
 
-_new_keyed = KeyedMessage.__new__
+_new_simple = SimpleMessage.__new__
 
 
-def keyed_message(payload: bytes, key: str) -> KeyedMessage:
-    """Return a message of bytes with a key that `is_plain_key`."""
-    message = _new_keyed(KeyedMessage)
+def simple_message(
+    payload: bytes, key: str | None, properties: tuple[tuple[str, str], ...] = ()
+) -> SimpleMessage:
+    """Return a message whose key and properties need no further check."""
+    message = _new_simple(SimpleMessage)
     message.payload = payload
     message.partition_key = key
+    message.properties = properties
     message._kept = None
     return message
 
@@ -229,6 +232,11 @@ def _check_text(field: str, text: str) -> str:
 def _check_properties(properties: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(properties, Mapping):
         raise _refuse("properties", properties, "a dict of texts")
+    try:
+        if "".join(properties).isascii() and "".join(properties.values()).isascii():
+            return tuple(properties.items())
+    except TypeError:
+        pass  # the error below names it
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, str):
             decoded = {utf8(key): utf8(value) for key, value in properties.items()}
@@ -276,6 +284,25 @@ def payload_of(content: Any) -> bytes:
     raise TypeError(f"content must be bytes or None, not {type(content).__name__}; encode the value first")
 
 
+def _check_key(partition_key: Any) -> str | None:
+    """Return the partition key; None for an empty one."""
+    if type(partition_key) is str and partition_key.isascii():
+        return partition_key or None
+    if not isinstance(partition_key, str):
+        raise _refuse("partition_key", partition_key, "a text")
+    return _check_text("partition_key", partition_key) or None
+
+
+def build_simple_message(content: Any, properties: Any, partition_key: Any) -> SimpleMessage:
+    """Do `build_message` for a message that has only these arguments."""
+    message = _new_simple(SimpleMessage)
+    message.payload = content if type(content) is bytes else payload_of(content)
+    message.partition_key = None if partition_key is None else _check_key(partition_key)
+    message.properties = () if properties is None else _check_properties(properties)
+    message._kept = None
+    return message
+
+
 def build_message(
     content: Any,
     properties: Any = None,
@@ -297,11 +324,7 @@ def build_message(
     a past time delivers at once. ``deliver_at`` has no effect beside ``deliver_after``. Raises
     `InvalidMessage` naming field, value and range; `TypeError` for content that is not bytes.
     """
-    if partition_key is not None:
-        if not isinstance(partition_key, str):
-            raise _refuse("partition_key", partition_key, "a text")
-        if not partition_key.isascii():
-            _check_text("partition_key", partition_key)
+    key = None if partition_key is None else _check_key(partition_key)
     if not isinstance(disable_replication, bool):
         raise _refuse("disable_replication", disable_replication, "True or False")
     clusters = () if replication_clusters is None else _check_clusters(replication_clusters)
@@ -309,7 +332,7 @@ def build_message(
     message = OutgoingMessage.__new__(OutgoingMessage)
     message.payload = b"" if content is None else payload_of(content)
     message.null_value = content is None
-    message.partition_key = partition_key or None
+    message.partition_key = key
     message.partition_key_b64 = False
     message.ordering_key = None if ordering_key is None else _check_ordering_key(ordering_key)
     message.properties = () if properties is None else _check_properties(properties)

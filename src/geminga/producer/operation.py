@@ -1,4 +1,4 @@
-"""Steps 7 to 9: the send operation, one SEND frame with its messages.
+"""Steps 7 to 9: the send operation, one SEND frame with its messages, or a run of frames.
 
 An operation is created when a batch closes or a message is sent alone. It is encoded in two parts, so that
 they can happen at different times and on different threads:
@@ -8,33 +8,38 @@ they can happen at different times and on different threads:
 * the *frame head* (`frame`): command, checksum and outer metadata, when it is first written to a connection.
 
 A resend after a reconnect writes the same bytes again.
+
+Without batching every message has a frame and a receipt, which differ only in payload, key, properties,
+sequence id and entry id. So simple messages that were accepted together form one operation, a *run*: its
+frames are encoded in one pass (`wire.send_runs`), and receipts that arrive together settle as many messages
+as they name (`split_off`). An event that concerns one message alone (the broker rejects it, or it is too big
+for a new connection) replaces the run by an operation for each message (`singles`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from struct import Struct
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from geminga.errors import MessageTooBig
+from geminga.producer.batching import BatchTiming
 from geminga.producer.chunking import ChunkPart
-from geminga.producer.message import KeyedMessage, OutgoingMessage
+from geminga.producer.message import OutgoingMessage, SimpleMessage
 from geminga.wire.batch import (
     append_full_message,
     append_message,
-    encode_keyed_batch,
     encode_plain_batch,
+    encode_rich_batch,
     encode_single_metadata,
+    metadata_fields,
 )
 from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.compression import compress
 from geminga.wire.encryption import Sealed
 from geminga.wire.frames import encode_send
+from geminga.wire.send_runs import encode_rich_sends, encode_sends
 from geminga.wire.varint import varint
-
-if TYPE_CHECKING:
-    from geminga.producer.self_tuning import BatchTiming
 
 _CHECKSUM_HEAD = Struct(">HII")
 _MAGIC = 0x0E01
@@ -47,19 +52,25 @@ NO_RECEIPT = -2
 """``ledger_id`` of an operation that is not settled; that of a duplicate's receipt is -1."""
 
 
-_key_of = attrgetter("partition_key")
+RUN_MESSAGES_MAX = 1024
+"""Maximum messages of one run."""
+RUN_BYTES_MAX = 256 * 1024
+"""Maximum payload bytes of one run: its frames are one piece of memory."""
+RUN_PAYLOAD_BYTES_MAX = 16 * 1024
+"""Maximum payload bytes of a message in a run; larger ones are sent without copying."""
 
 
 class SendOperation:
-    """One entry to be sent to the broker.
+    """One entry to be sent to the broker, or a run of entries with one simple message each (``is_run``).
 
     ``count`` messages with the ids ``sequence_id`` to ``highest_sequence_id`` and one ``token`` each, an
     opaque value that the caller gets back with the receipt. ``sequence_ids`` is None when they are
     consecutive; ``automatic`` when they were assigned here, so that they may still be moved before the first
     transmission. ``messages`` holds, by index, those that are more than a payload. ``permits`` and ``size``
     (payload bytes) are returned to the backlog when it settles. ``deadline`` is the send time-out's.
-    ``claimed``: another thread is encoding the body. ``seal`` encrypts it, once; ``sealed`` are the metadata
-    fields that belong to the encrypted body.
+    The first ``done`` messages of a run have their receipts; ids, ``permits`` and ``size`` are those of the
+    others. ``claimed``: another thread is encoding the body. ``seal`` encrypts it, once; ``sealed`` are the
+    metadata fields that belong to the encrypted body.
     """
 
     __slots__ = (
@@ -71,11 +82,13 @@ class SendOperation:
         "compression_level",
         "count",
         "deadline",
+        "done",
         "entry_id",
         "error",
         "head",
         "highest_sequence_id",
         "is_batch",
+        "is_run",
         "ledger_id",
         "messages",
         "opened_at",
@@ -97,11 +110,6 @@ class SendOperation:
         "watchers",
     )
 
-    done: ClassVar[int] = 0
-    """Its messages settle together."""
-    entries: ClassVar[int] = 1
-    """Entries that it adds to the topic."""
-
     def __init__(
         self,
         payloads: list[bytes] | None,
@@ -122,6 +130,7 @@ class SendOperation:
         count: int | None = None,
         chunk: ChunkPart | None = None,
         seal: Seal | None = None,
+        is_run: bool = False,
     ) -> None:
         self.payloads = payloads
         self.tokens = tokens
@@ -132,6 +141,8 @@ class SendOperation:
         self.opened_at = opened_at
         self.deadline = deadline
         self.is_batch = is_batch
+        self.is_run = is_run
+        self.done = 0
         self.compression = compression
         self.compression_level = compression_level
         self.messages = messages
@@ -202,6 +213,16 @@ class SendOperation:
         return operation
 
     @property
+    def entries(self) -> int:
+        """Number of entries that it adds to the topic."""
+        return self.count if self.is_run else 1
+
+    @property
+    def open_tokens(self) -> list[Any]:
+        """Tokens of the messages without an outcome."""
+        return self.tokens[self.done :] if self.done else self.tokens
+
+    @property
     def settled(self) -> bool:
         return self.error is not None or self.ledger_id != NO_RECEIPT
 
@@ -243,13 +264,8 @@ class SendOperation:
         if self.messages is None and self.sequence_ids is None:
             return encode_plain_batch(payloads, self.sequence_id)
         messages = self.messages or {}
-        if self.sequence_ids is None and set(map(type, messages.values())) == {KeyedMessage}:
-            if len(messages) == len(payloads):  # each message has one, in order
-                return encode_keyed_batch(payloads, list(map(_key_of, messages.values())), self.sequence_id)
-            keys = [""] * len(payloads)
-            for index, keyed in messages.items():
-                keys[index] = keyed.partition_key or ""
-            return encode_keyed_batch(payloads, keys, self.sequence_id)
+        if self.sequence_ids is None and set(map(type, messages.values())) == {SimpleMessage}:
+            return encode_rich_batch(payloads, self._fields(b"\x0a", b"\x12"), self.sequence_id)
         buffer: list[bytes] = []
         ids = self.sequence_ids or range(self.sequence_id, self.sequence_id + len(payloads))
         for index, (payload, sequence_id) in enumerate(zip(payloads, ids, strict=True)):
@@ -260,7 +276,87 @@ class SendOperation:
                 append_full_message(buffer, payload, _single_metadata(message, sequence_id))
         return b"".join(buffer)
 
+    def _fields(self, property_tag: bytes, key_tag: bytes) -> list[bytes]:
+        """Return the encoded key and properties of each simple message without an outcome."""
+        messages = self.messages or {}
+        if len(messages) == len(self.tokens) and not self.done:  # each message has one, in order
+            return metadata_fields(property_tag, key_tag, messages.values())
+        return metadata_fields(property_tag, key_tag, map(messages.get, range(self.done, len(self.tokens))))
+
+    # --- a run ------------------------------------------------------------------------------------
+
+    def split_off(self, count: int, ledger_id: int, entry_id: int) -> SendOperation:
+        """Return the next ``count`` messages as a settled operation; itself when those are all."""
+        if count == len(self.tokens):
+            self.ledger_id, self.entry_id = ledger_id, entry_id
+            return self
+        assert self.payloads is not None
+        start, end = self.done, self.done + count
+        part = SendOperation(
+            None, self.tokens[start:end], sequence_id=self.sequence_id,
+            highest_sequence_id=self.sequence_id + count - 1, size=sum(map(len, self.payloads[start:end])),
+            permits=count, opened_at=self.opened_at, deadline=self.deadline, is_batch=False, is_run=True,
+        )  # fmt: skip
+        part.partition, part.sent_at, part.resent = self.partition, self.sent_at, self.resent
+        part.ledger_id, part.entry_id = ledger_id, entry_id
+        self.done = end
+        self.sequence_id += count
+        self.count -= count
+        self.permits -= count
+        self.size -= part.size
+        if not self.count:
+            part.watchers = self.watchers
+        return part
+
+    def singles(self) -> list[SendOperation]:
+        """Return an operation for each message of the run without a receipt."""
+        assert self.payloads is not None
+        operations = []
+        for offset, payload in enumerate(self.payloads[self.done :]):
+            message = None if self.messages is None else self.messages.get(self.done + offset)
+            sequence_id = self.sequence_id + offset
+            operation = SendOperation(
+                [payload], [self.tokens[self.done + offset]], sequence_id=sequence_id,
+                highest_sequence_id=sequence_id, size=len(payload), permits=1, opened_at=self.opened_at,
+                deadline=self.deadline, is_batch=False, messages=None if message is None else {0: message},
+            )  # fmt: skip
+            operation.partition, operation.resent = self.partition, self.resent
+            operation.publish_time = self.publish_time
+            operations.append(operation)
+        operations[-1].watchers = self.watchers
+        return operations
+
+    def _run_frames(
+        self, producer_id: int, producer_name: bytes, now_ms: int, max_message_size: int, schema: bytes
+    ) -> bytes:
+        """Return the frames of messages without a receipt. Raises `MessageTooBig` when one may be too big."""
+        assert self.payloads is not None
+        payloads = self.payloads[self.done :] if self.done else self.payloads
+        fields = None if self.messages is None else self._fields(b"\x22", b"\x32")
+        fixed = len(producer_name) + len(schema) + 64 + (0 if fields is None else max(map(len, fields)))
+        if max(map(len, payloads)) + fixed > max_message_size:
+            raise MessageTooBig(f"a message of {self!r} may exceed max_message_size={max_message_size}")
+        if not self.publish_time:
+            self.publish_time = now_ms
+        before, time = producer_name + b"\x10", b"\x18" + varint(self.publish_time)
+        if fields is None:
+            return encode_sends(producer_id, self.sequence_id, payloads, before, time + schema)
+        return encode_rich_sends(producer_id, self.sequence_id, payloads, fields, before, time, schema)
+
     # --- the frame --------------------------------------------------------------------------------
+
+    def frames(
+        self,
+        producer_id: int,
+        producer_name: bytes,
+        now_ms: int,
+        max_message_size: int,
+        schema_version: bytes = b"",
+    ) -> tuple[Buffer, ...]:
+        """Return the pieces of the SEND frames to write; see `frame`."""
+        if self.is_run:
+            return (self._run_frames(producer_id, producer_name, now_ms, max_message_size, schema_version),)
+        return self.frame(producer_id, producer_name, now_ms, max_message_size, schema_version)
 
     def frame(
         self,
@@ -298,10 +394,11 @@ class SendOperation:
             self._name_chunk(producer_name)
         metadata = self._metadata(producer_name, schema_version)
         if len(metadata) + len(self.body) > max_message_size:
+            what = f"a batch of {self.count} messages from" if self.is_batch else "the message with"
             raise MessageTooBig(
-                f"{self._what()} takes {len(metadata)} bytes of metadata and {len(self.body)} of "
-                f"{'compressed ' if self.compression else ''}payload; the broker's max_message_size is "
-                f"{max_message_size}. Send less in one message, or enable chunking"
+                f"{what} sequence id {self.sequence_id} takes {len(metadata)} bytes of metadata and "
+                f"{len(self.body)} of {'compressed ' if self.compression else ''}payload; the broker's "
+                f"max_message_size is {max_message_size}. Send less in one message, or enable chunking"
             )
         return metadata
 
@@ -334,7 +431,8 @@ class SendOperation:
         size = len(metadata)
         sized = size.to_bytes(4, "big") + metadata
         checksum = crc32c(body, crc32c(sized))
-        transaction = self._transaction()
+        first = self._first_message()
+        transaction = None if first is None else first.transaction
         command = encode_send(
             producer_id,
             self.sequence_id,
@@ -349,10 +447,6 @@ class SendOperation:
 
     def _first_message(self) -> OutgoingMessage | None:
         return None if self.messages is None else self.messages.get(0)
-
-    def _transaction(self) -> tuple[int, int] | None:
-        first = self._first_message()
-        return None if first is None else first.transaction
 
     def _metadata(self, producer_name: bytes, schema_version: bytes) -> bytes:
         """Return ``MessageMetadata``: the fields in ascending order, without defaults."""
@@ -407,11 +501,6 @@ class SendOperation:
         """Return the bytes of the outer metadata beyond ids, times, name and chunk fields."""
         first = self._first_message()
         return len(self.sealed) if first is None else len(self._rich_metadata(first, b"", b""))
-
-    def _what(self) -> str:
-        if self.is_batch:
-            return f"a batch of {self.count} messages from sequence id {self.sequence_id}"
-        return f"the message with sequence id {self.sequence_id}"
 
     def __repr__(self) -> str:
         return f"<SendOperation {self.sequence_id}..{self.highest_sequence_id} count={self.count}>"

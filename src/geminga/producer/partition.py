@@ -12,7 +12,6 @@ tables of framing.md section 5 and 13.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, cast
 
@@ -30,26 +29,20 @@ from geminga.errors import (
     UnsupportedVersionError,
     from_server,
 )
-from geminga.producer.assembling import (
-    IDS_AND_TIME_SIZE_MAX,
-    PRODUCER_NAME_SIZE_GUESS,
-    Assembler,
-)
+from geminga.producer.assembling import IDS_AND_TIME_SIZE_MAX, PRODUCER_NAME_SIZE_GUESS, BatchBuilder
 from geminga.producer.backlog import Backlog
 from geminga.producer.batching import Batch, KeyedBatches
 from geminga.producer.chunking import UNKNOWN_DUPLICATE, ChunkPart, incomplete
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.message import OutgoingMessage, SimpleMessage
 from geminga.producer.operation import SendOperation, name_field, schema_version_field
 from geminga.producer.pending import PendingQueue
-from geminga.producer.ready_set import ReadySet, Settled
+from geminga.producer.ready_set import ReadySet
 from geminga.producer.routing import BlockedReason
 from geminga.producer.self_tuning import PartitionTuning
 from geminga.producer.settings import ProducerAccessMode, ProducerSettings
 from geminga.producer.states import ACCEPTING, ENDED, ProducerInput, ProducerState, next_state
 from geminga.producer.statistics import PartitionCounters, ProducerStatistics
-from geminga.producer.unbatched_run import AckedRun, UnbatchedRun
 from geminga.wire.checksum import Buffer
-from geminga.wire.frames import MAX_MESSAGE_SIZE
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.receipt_runs import ReceiptRun
 
@@ -73,8 +66,7 @@ class SendErrorVerdict(Enum):
 class PartitionProducer:
     """Producer of one partition. ``index`` is its number, -1 for a topic without partitions.
 
-    ``reclaim`` takes unused leases back from all open batches of the producer and returns whether there were
-    any. ``tuning`` chooses delay and batch limits instead of the settings."""
+    ``tuning`` chooses delay and batch limits instead of the settings."""
 
     def __init__(
         self,
@@ -84,20 +76,18 @@ class PartitionProducer:
         producer_id: int,
         settings: ProducerSettings,
         backlog: Backlog,
-        ready_set: ReadySet,
-        reclaim: Callable[[], bool],
+        ready_set: ReadySet[PartitionProducer],
         tuning: PartitionTuning | None = None,
     ) -> None:
         self.topic = topic
         self.index = index
         self.producer_id = producer_id
         self.state = ProducerState.NOT_STARTED
+        self.accepting = True
+        """Whether the state is in `ACCEPTING`."""
         self.backlog = backlog
         self.pending = PendingQueue()
         self.counters = PartitionCounters()
-        self.batch: Batch | KeyedBatches | None = None
-        self.producer_name = settings.producer_name
-        self.max_message_size = MAX_MESSAGE_SIZE
         self.schema_version = b""
         self.topic_epoch: int | None = None
         self._stored_sequence_id = -1
@@ -114,19 +104,34 @@ class PartitionProducer:
         """Whether the producer exists on a connection: frames may be written and receipts received."""
         self._settings = settings
         self._ready_set = ready_set
-        self._reclaim = reclaim
         self._epoch = 0
         self._name_field = b""
         self._schema_field = b""
         self._last_error: Exception | None = None
         self._tuning = tuning
-        self.assembler = Assembler(self, settings, self.last_sequence_id + 1, tuning)
+        self._builder = BatchBuilder(topic, settings, backlog, self.last_sequence_id + 1, tuning)
 
     def __repr__(self) -> str:
         return f"<PartitionProducer {self.topic} {self.state.value} pending={len(self.pending)}>"
 
+    @property
+    def batch(self) -> Batch | KeyedBatches | None:
+        """The open batch."""
+        return self._builder.batch
+
+    @property
+    def max_message_size(self) -> int:
+        """Maximum bytes of an entry; the broker's, when it is known."""
+        return self._builder.max_message_size
+
+    @property
+    def producer_name(self) -> str | None:
+        """Name, given or chosen by the broker; None while it is not known."""
+        return self._builder.producer_name
+
     def _move(self, kind: ProducerInput) -> None:
         self.state = next_state(self.state, kind)
+        self.accepting = self.state in ACCEPTING
 
     # --- creation ---------------------------------------------------------------------------------
 
@@ -191,9 +196,9 @@ class PartitionProducer:
         self._move(ProducerInput.CREATED)
         if self.state in ENDED:
             return
-        self.producer_name = success.producer_name
+        self._builder.producer_name = success.producer_name
         self._name_field = name_field(success.producer_name)
-        self.max_message_size = max_message_size
+        self._builder.max_message_size = max_message_size
         self.schema_version = success.schema_version
         if self._settings.schema is not None:
             self._schema_field = schema_version_field(success.schema_version)
@@ -227,7 +232,7 @@ class PartitionProducer:
                 operation.shift(offset)
         if isinstance(self.batch, KeyedBatches):
             self.batch.shift(offset)
-        self.assembler.next_sequence_id += offset
+        self._builder.next_sequence_id += offset
 
     def is_terminal(self, error: Exception) -> bool:
         """Return whether a creation error is final. Once created, a producer retries after nearly every
@@ -272,7 +277,7 @@ class PartitionProducer:
 
     def check_accepting(self) -> None:
         """Raise `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, or the error of the creation."""
-        if self.state in ACCEPTING:
+        if self.accepting:
             return
         failure = self.failure
         if failure is not None:
@@ -285,60 +290,73 @@ class PartitionProducer:
         ``message`` is None for a bare payload. Raises `ProducerQueueIsFull` or `MemoryBufferIsFull`,
         `MessageTooBig`, or the errors of `check_accepting`; the message is not kept then."""
         self.check_accepting()
-        return self.assembler.add(payload, token, message, now)
+        builder = self._builder
+        before = builder.batch
+        more_follow = self.index < 0 or self.pending.head is not None
+        operations, filled = builder.add(payload, token, message, now, more_follow=more_follow)
+        for operation in operations:
+            self.enqueue(operation)
+        if builder.batch is not None and builder.batch is not before:
+            self._ready_set.batch_opened(self, builder.batch)
+        return filled
+
+    def add_many(
+        self,
+        payloads: list[bytes],
+        tokens: list[Any],
+        messages: list[SimpleMessage | None] | None,
+        start: int,
+        now: float,
+    ) -> int:
+        """Add simple messages from ``start`` on, as far as nothing is needed but their permits and bytes.
+        Return their number; the next message is for `add`. See `BatchBuilder.add_many`."""
+        if not self.takes_many:
+            return 0
+        count, run = self._builder.add_many(payloads, tokens, messages, start, now)
+        if run is not None:
+            self.enqueue(run)
+        return count
+
+    def add_run(
+        self,
+        payloads: list[bytes],
+        tokens: list[Any],
+        messages: list[SimpleMessage | None] | None,
+        size: int,
+        now: float,
+    ) -> None:
+        """Add a run of simple messages with ``size`` payload bytes, which have their permits and bytes."""
+        self.enqueue(self._builder.run(payloads, tokens, messages, size, now))
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether the partition is started; if not, `PartitionedProducer.add` starts it."""
+        return self.accepting and self.state is not ProducerState.NOT_STARTED
+
+    def until_full(self) -> tuple[int, int]:
+        """See `BatchBuilder.until_full`."""
+        return self._builder.until_full()
 
     def submit(self, operation: SendOperation, now: float) -> None:
-        """Add an encoded operation; it keeps its sequence ids and takes bytes but no permits.
+        """Add an encoded operation; it takes bytes but no permits. Without sequence ids (-1) it gets the next
+        ones; otherwise the automatic ids continue after its own.
 
         An open batch is sent first, which keeps the order. Raises `MemoryBufferIsFull`."""
         self.check_accepting()
-        memory = self.backlog.memory
-        if not memory.take(operation.size) and not (self._reclaim() and memory.take(operation.size)):
-            raise self.backlog.refusal(0, operation.size, self.topic)
+        self.backlog.require(0, operation.size, self.topic)
         self.close_batch()
+        builder = self._builder
+        if operation.sequence_id < 0:
+            operation.sequence_id = builder.reserve(operation.count)
+            operation.highest_sequence_id = operation.sequence_id + operation.count - 1
+            operation.automatic = True
+        else:
+            builder.next_sequence_id = max(builder.next_sequence_id, operation.highest_sequence_id + 1)
         operation.opened_at = now
-        operation.deadline = self.send_deadline(now)
+        operation.deadline = builder.deadline(now)
         self.enqueue(operation)
 
-    def reserve_sequence_ids(self, count: int) -> int:
-        """Return the first of ``count`` new sequence ids for encoded operations; close the batch first."""
-        self.close_batch()
-        first = self.assembler.next_sequence_id
-        self.assembler.next_sequence_id += count
-        return first
-
-    def continue_after(self, sequence_id: int) -> None:
-        """Continue automatic ids after that of an encoded operation; close the open batch first."""
-        self.close_batch()
-        self.assembler.next_sequence_id = max(self.assembler.next_sequence_id, sequence_id + 1)
-
-    def send_deadline(self, opened_at: float) -> float:
-        timeout = self._settings.send_timeout_seconds
-        return opened_at + timeout if timeout else float("inf")
-
-    def add_singles(
-        self, payloads: list[bytes], tokens: list[Any], size: int, now: float, keys: list[str] | None = None
-    ) -> None:
-        """Add a run of plain messages that are sent individually; their permits and bytes are taken already.
-        ``keys``: see `UnbatchedRun`.
-
-        The partition must accept messages (`ACCEPTING`)."""
-        first = self.assembler.next_sequence_id
-        self.assembler.next_sequence_id = first + len(payloads)
-        self.enqueue(
-            UnbatchedRun(
-                self,
-                payloads,
-                tokens,
-                sequence_id=first,
-                size=size,
-                opened_at=now,
-                deadline=self.send_deadline(now),
-                keys=keys,
-            )
-        )
-
-    def enqueue(self, operation: SendOperation | UnbatchedRun) -> None:
+    def enqueue(self, operation: SendOperation) -> None:
         """Append to the pending queue."""
         operation.partition = self
         self.pending.append(operation)
@@ -349,22 +367,10 @@ class PartitionProducer:
         self._ready_set.enqueued(self, operation)
         self.has_output()
 
-    def open_batch(self, batch: Batch | KeyedBatches) -> None:
-        """Register an open batch: the timer must fire by its deadline."""
-        self.batch = batch
-        self._ready_set.batch_opened(self, batch)
-
-    def batch_closed(self) -> None:
-        """Note that the open batch becomes operations."""
-        self.batch = None
-
-    def wants_reclaim(self) -> bool:
-        """Reclaim unused leases when a limit is exhausted; return whether there were any."""
-        return self._reclaim()
-
-    def close_batch(self) -> SendOperation | None:
-        """Close the open batch, if any; return its (last) operation."""
-        return None if self.batch is None else self.assembler.close_batch()
+    def close_batch(self) -> None:
+        """Close the open batch, if any."""
+        for operation in self._builder.close():
+            self.enqueue(operation)
 
     # --- output and time --------------------------------------------------------------------------
 
@@ -390,20 +396,8 @@ class PartitionProducer:
             if operation is None or operation.claimed:
                 self._ready_set.writable.pop(self, None)
                 break
-            if isinstance(operation, UnbatchedRun):
-                frames = operation.frames(
-                    self.producer_id, self._name_field, now_ms, self.max_message_size, self._schema_field
-                )
-                if frames is None:
-                    pending.replace_unsent(operation, operation.split_into_operations())
-                    continue
-                operation.sent_at = now
-                output.append(frames)
-                size += len(frames)
-                pending.sent()
-                continue
             try:
-                head, body = operation.frame(
+                frames = operation.frames(
                     self.producer_id, self._name_field, now_ms, self.max_message_size, self._schema_field
                 )
             except MessageTooBig as error:
@@ -412,22 +406,23 @@ class PartitionProducer:
             except Exception as error:
                 self._drop(operation, error, now)
                 continue
-            operation.payloads = None
+            if not operation.is_run:
+                operation.payloads = None
             operation.sent_at = now
-            output += (head, body)
-            size += len(head) + len(body)
+            output += frames
+            size += sum(map(len, frames))
             pending.sent()
         self.counters.sent_bytes += size
         return output
 
     def _too_big(self, operation: SendOperation, error: MessageTooBig, now: float) -> None:
-        halves = self.assembler.split(operation)
-        if halves is None:
+        parts = self._builder.split(operation)
+        if parts is None:
             self._drop(operation, error, now)
         else:
-            for half in halves:
-                half.partition = self
-            self.pending.replace_unsent(operation, halves)
+            for part in parts:
+                part.partition = self
+            self.pending.replace_unsent(operation, parts)
 
     def _drop(self, operation: SendOperation, error: Exception, now: float) -> None:
         """Fail one operation before it is written; all chunks of a message fail together."""
@@ -474,10 +469,9 @@ class PartitionProducer:
         if operation is None:
             self.counters.late_receipts += 1
             return
-        if isinstance(operation, AckedRun):
-            self.last_sequence_id = max(self.last_sequence_id, sequence_id)
-            self._settle_receipted(operation, now)
-            return
+        self._receipted(operation, now)
+
+    def _receipted(self, operation: SendOperation, now: float) -> None:
         error = None if operation.chunk is None else self._chunk_receipted(operation, operation.chunk)
         if operation.highest_sequence_id > self.last_sequence_id:
             self.last_sequence_id = operation.highest_sequence_id
@@ -511,27 +505,10 @@ class PartitionProducer:
                 count = 1
             else:
                 count = settled.count
-                self.last_sequence_id = max(self.last_sequence_id, sequence_id + count - 1)
-                self._settle_receipted(settled, now)
+                self._receipted(settled, now)
             sequence_id += count
             entry_id += count
             left -= count
-
-    def _settle_receipted(self, settled: AckedRun, now: float) -> None:
-        """`_settle` for the receipted messages of a run."""
-        count = settled.count
-        self.backlog.give(count, settled.size)
-        counters = self.counters
-        counters.acknowledged_messages += count
-        counters.acknowledged_bytes += settled.size
-        counters.settled_bytes += settled.size
-        run = settled.run
-        counters.latency.add(now - run.opened_at, count)
-        if now >= counters.heard_at and counters.heard is not None:
-            counters.heard_at = counters.heard(now, now - run.opened_at, now - run.sent_at, False)
-        if settled.ledger_id == -1:
-            counters.duplicates += count
-        self._settled(settled)
 
     def send_error(self, code: int, sequence_id: int, message: str, now: float) -> SendErrorVerdict:
         """Handle SEND_ERROR, by the table of framing.md section 5."""
@@ -579,7 +556,7 @@ class PartitionProducer:
             self._settle(operation, error, now)
         self._ready_set.writable.pop(self, None)
 
-    def _settle(self, operation: SendOperation | UnbatchedRun, error: Exception | None, now: float) -> None:
+    def _settle(self, operation: SendOperation, error: Exception | None, now: float) -> None:
         """Remove an operation from the pending queue: return permits and bytes, list the outcome."""
         operation.error = error
         self.backlog.give(operation.permits, operation.size)
@@ -588,12 +565,6 @@ class PartitionProducer:
         if (error is not None or now >= counters.heard_at) and counters.heard is not None:
             written = now - operation.sent_at if operation.sent_at else None
             counters.heard_at = counters.heard(now, now - operation.opened_at, written, error is not None)
-        if isinstance(operation, UnbatchedRun):
-            # Always with an error: receipts remove runs by `_settle_receipted`.
-            counters.failed_messages += operation.count
-            operation.permits = operation.size = 0
-            self._settled(operation)
-            return
         operation.settled_size = operation.size
         operation.permits = operation.size = 0
         if error is None:
@@ -609,7 +580,7 @@ class PartitionProducer:
         operation.payloads = operation.body = operation.head = None
         self._settled(operation)
 
-    def _settled(self, operation: Settled) -> None:
+    def _settled(self, operation: SendOperation) -> None:
         ready_set = self._ready_set
         ready_set.settled.append(operation)
         ready_set.attention = True
@@ -648,9 +619,7 @@ class PartitionProducer:
         yet is not blocked: choosing it starts it."""
         if self.state is not ProducerState.READY and self.state is not ProducerState.NOT_STARTED:
             return BlockedReason.CONNECTION
-        batch = self.batch
-        unused = 0 if batch is None else batch.leased_count - len(batch)
-        if not self.backlog.own.free and not unused:
+        if not self.backlog.own.free:
             return BlockedReason.PERMITS
         head = self.pending.head
         if head is not None and now - head.opened_at > self._settings.blocked_after_seconds:

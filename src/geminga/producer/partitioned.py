@@ -11,38 +11,36 @@ from typing import Any
 
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
+from geminga.producer.assembling import sends_runs
 from geminga.producer.backlog import Backlog, ByteBudget, Permits, partition_share
-from geminga.producer.batching import CLOSED, Batch, KeyedBatches
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.message import OutgoingMessage, SimpleMessage
+from geminga.producer.operation import RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.ready_set import ReadySet
 from geminga.producer.routing import Router
 from geminga.producer.self_tuning import PartitionTuning, SelfTuning
-from geminga.producer.settings import MAX_MESSAGES_LIMIT, CompressionType, ProducerSettings
-from geminga.producer.states import ACCEPTING, ProducerState
+from geminga.producer.settings import MAX_MESSAGES_LIMIT, ProducerSettings
+from geminga.producer.states import ProducerState
 from geminga.producer.statistics import ProducerStatistics, summed
-from geminga.producer.unbatched_run import PAYLOAD_BYTES_MAX, RUN_BYTES_MAX, RUN_MESSAGES_MAX
 
 
 class PartitionedProducer:
     """The partitions of one topic.
 
-    ``hot`` is the batch that plain messages may join now; `batching.CLOSED` when they must be routed again,
-    and always without ``plain_path`` (every message must then pass `add`). ``new_producer_id`` returns the
-    client's ids; ``random`` numbers in [0, 1).
+    ``new_producer_id`` returns the client's ids; ``random`` numbers in [0, 1).
     """
 
     __slots__ = (
         "_current",
+        "_hot",
         "_new_producer_id",
         "_settings",
         "_topic",
-        "hot",
         "memory",
         "partitions",
-        "plain_path",
         "ready_set",
         "router",
+        "sends_runs",
         "shared",
         "tuning",
         "unstarted",
@@ -57,21 +55,21 @@ class PartitionedProducer:
         memory: ByteBudget,
         new_producer_id: Callable[[], int],
         random: Callable[[], float],
-        plain_path: bool = True,
     ) -> None:
         self._topic = TopicName.parse(topic)
         self._settings = settings
         self._new_producer_id = new_producer_id
         self.memory = memory
-        self.ready_set = ReadySet()
+        self.ready_set: ReadySet[PartitionProducer] = ReadySet()
         self.shared = Permits(settings.max_pending_messages_across_partitions if partitions else 0)
         budget = settings.latency_budget_seconds
         self.tuning = None if budget is None else SelfTuning(budget, memory.limit)
         self.router = Router(settings, random, self.tuning)
-        self.hot: Batch = CLOSED
-        self.plain_path = plain_path
+        self.sends_runs = sends_runs(settings)
         self._current: PartitionProducer | None = None
         """Partition of the last unkeyed message."""
+        self._hot: object = None
+        """Batch of `_current` that further unkeyed messages may join without being routed."""
         self.partitions: list[PartitionProducer] = []
         self.unstarted: list[PartitionProducer] = []
         """Partitions that got a message before they were started: the caller starts them."""
@@ -108,7 +106,7 @@ class PartitionedProducer:
         )
         for partition in self.partitions:
             partition.backlog.own.limit = Permits(share).limit
-        self.hot = CLOSED
+        self._hot = None
         return fresh
 
     def _add_partition(self, topic: str, index: int) -> PartitionProducer:
@@ -119,11 +117,21 @@ class PartitionedProducer:
             settings=self._settings,
             backlog=Backlog(Permits(self._settings.max_pending_messages), self.shared, self.memory),
             ready_set=self.ready_set,
-            reclaim=self.reclaim,
             tuning=None if self.tuning is None else PartitionTuning(self.tuning),
         )
         self.partitions.append(partition)
         return partition
+
+    @property
+    def joined(self) -> PartitionProducer | None:
+        """Partition with an open batch that further unkeyed messages join now."""
+        if len(self.partitions) == 1:
+            partition: PartitionProducer | None = self.partitions[0]
+        else:
+            partition = self._current
+            if partition is not None and partition.batch is not self._hot:
+                return None
+        return None if partition is None or partition.batch is None else partition
 
     # --- messages in ------------------------------------------------------------------------------
 
@@ -152,7 +160,7 @@ class PartitionedProducer:
         partition: PartitionProducer | None = None,
         urgent: bool = False,
     ) -> None:
-        """Add one message, except on the hottest path. ``urgent``: its sender waits for the receipt.
+        """Add one message. ``urgent``: its sender waits for the receipt.
 
         Raises the errors of `PartitionProducer.add`; the message is not kept then.
         """
@@ -163,7 +171,7 @@ class PartitionedProducer:
             self.unstarted.append(partition)
             partition.start()
             self.ready_set.attention = True
-        self.hot = CLOSED
+        self._hot = None
         if partition.add(payload, token, message, now) and keyless:
             self.router.batch_filled(now)
         batch = partition.batch
@@ -171,62 +179,53 @@ class PartitionedProducer:
             batch.urgent = True
             self.ready_set.urgent[partition] = None
             self.ready_set.attention = True
-        if (
-            self.plain_path
-            and keyless
-            and type(batch) is Batch
-            and not batch.explicit
-            and _open_to_plain(batch)
-        ):
-            self.hot = batch
+        if keyless and partition is self._current:
+            self._hot = batch
 
-    @property
-    def joins_by_the_run(self) -> bool:
-        """Return whether many messages with keys may join one open batch at once."""
-        only = self.partitions[0]
-        return self.plain_path and len(self.partitions) == 1 and type(only.batch) is not KeyedBatches
-
-    @property
-    def takes_singles(self) -> bool:
-        """Return whether plain messages are sent individually, and consecutive ones may be sent as a run."""
-        settings = self._settings
-        return (
-            self.plain_path
-            and not settings.batching_enabled
-            and not settings.chunking_enabled
-            and settings.compression_type is CompressionType.NONE
-            and settings.encryptor is None
-        )
-
-    def add_singles(
-        self, payloads: list[bytes], tokens: list[Any], start: int, now: float, keys: list[str] | None = None
+    def add_many(
+        self,
+        payloads: list[bytes],
+        tokens: list[Any],
+        messages: list[SimpleMessage | None] | None,
+        start: int,
+        now: float,
+        partition: PartitionProducer | None = None,
     ) -> int:
-        """Add plain messages from ``start`` on while `takes_singles` allows; return the index of the first
-        that was not added. ``keys`` are those of all of them, empty for none; None: no message has one.
-
-        The rest are for `add`. Messages of several partitions are routed one by one, as in `add`.
+        """Add simple messages from ``start`` on, as far as nothing is needed but their permits and bytes:
+        those of ``partition``, or else without keys, unless they form runs. Return their number; the next
+        one is for `add`. ``messages`` None: none has a key or properties.
         """
-        index, end = start, len(payloads)
-        if len(self.partitions) == 1:
-            partition = self.partitions[0]
-            while index < end and (count := self._add_run(partition, payloads, tokens, index, now, keys)):
-                index += count
-            return index
-        runs: dict[PartitionProducer, tuple[list[bytes], list[Any], list[str]]] = {}
+        if partition is None:
+            if len(self.partitions) == 1:
+                partition = self.partitions[0]
+            elif self.sends_runs:
+                return self._spread(payloads, tokens, messages, start, now)
+            else:
+                partition = self.joined
+        return 0 if partition is None else partition.add_many(payloads, tokens, messages, start, now)
+
+    def _spread(
+        self,
+        payloads: list[bytes],
+        tokens: list[Any],
+        messages: list[SimpleMessage | None] | None,
+        start: int,
+        now: float,
+    ) -> int:
+        """Route unbatched messages one by one, and add those of each partition as runs."""
+        runs: dict[PartitionProducer, tuple[list[bytes], list[Any], list[SimpleMessage | None]]] = {}
+        end = len(payloads)
         for index in range(start, end):
             payload = payloads[index]
-            key = "" if keys is None else keys[index]
-            if key:
-                partition = self.partitions[self.router.of_key(key, len(self.partitions))]
-            else:
-                partition = self.choose(None, now)
+            message = None if messages is None else messages[index]
+            partition = self.choose(message, now)
             size = len(payload)
             if (
-                not _takes_runs(partition)
-                or size > min(PAYLOAD_BYTES_MAX, partition.max_message_size)
+                not partition.takes_many
+                or size > min(RUN_PAYLOAD_BYTES_MAX, partition.max_message_size)
                 or not partition.backlog.take(1, size)
             ):
-                if not key:
+                if message is None or message.partition_key is None:
                     # `add` will choose again: the same partition, or one that is less blocked then.
                     self.router.step_back()
                 end = index
@@ -236,107 +235,32 @@ class PartitionedProducer:
                 run = runs[partition] = ([], [], [])
             run[0].append(payload)
             run[1].append(tokens[index])
-            run[2].append(key)
-        for partition, (of_run, theirs, with_keys) in runs.items():
-            for start in range(0, len(of_run), RUN_MESSAGES_MAX):
-                part = slice(start, start + RUN_MESSAGES_MAX)
-                size = sum(map(len, of_run[part]))
-                partition.add_singles(
-                    of_run[part], theirs[part], size, now, None if keys is None else with_keys[part]
+            run[2].append(message)
+        for partition, (chosen, theirs, rich) in runs.items():
+            for at in range(0, len(chosen), RUN_MESSAGES_MAX):
+                part = slice(at, at + RUN_MESSAGES_MAX)
+                size = sum(map(len, chosen[part]))
+                partition.add_run(
+                    chosen[part], theirs[part], None if messages is None else rich[part], size, now
                 )
-        return end
-
-    @staticmethod
-    def _add_run(
-        partition: PartitionProducer,
-        payloads: list[bytes],
-        tokens: list[Any],
-        start: int,
-        now: float,
-        keys: list[str] | None,
-    ) -> int:
-        """Add the next run, within the permits and the bytes of one run. Return its messages."""
-        if not _takes_runs(partition):
-            return 0
-        backlog = partition.backlog
-        count = min(len(payloads) - start, RUN_MESSAGES_MAX, backlog.own.free, backlog.shared.free)
-        if count < 1:
-            return 0
-        run = payloads[start : start + count]
-        sizes = list(map(len, run))
-        size = sum(sizes)
-        largest = min(PAYLOAD_BYTES_MAX, partition.max_message_size)
-        if size > RUN_BYTES_MAX or max(sizes) > largest:
-            size = count = 0
-            for each in sizes:
-                if each > largest or size + each > RUN_BYTES_MAX:
-                    break
-                size += each
-                count += 1
-            if not count:
-                return 0
-            run = run[:count]
-        if not backlog.take(count, size):
-            return 0
-        end = start + count
-        partition.add_singles(run, tokens[start:end], size, now, None if keys is None else keys[start:end])
-        return count
-
-    def join(
-        self,
-        payload: bytes,
-        token: Any,
-        message: OutgoingMessage,
-        partition: PartitionProducer | None = None,
-    ) -> bool:
-        """Let a message with a key or properties join an open batch, if nothing else is needed.
-
-        The second fastest path. False: use `add`. Not for a sender that waits. ``partition`` is the message's
-        partition, if already chosen.
-        """
-        batch: object = self.hot
-        if partition is not None:
-            batch = partition.batch
-        elif message.partition_key is not None:
-            partitions = self.partitions
-            index = 0 if len(partitions) == 1 else self.router.of_key(message.partition_key, len(partitions))
-            batch = partitions[index].batch
-        if (
-            type(batch) is not Batch
-            or batch.explicit
-            or len(batch.payloads) >= batch.last
-            or batch.size + len(payload) >= batch.size_limit
-            or message.sequence_id >= 0
-            or message.deliver_at_time
-            or not message.shares_metadata_with(batch.first)
-        ):
-            return False
-        batch.append(payload, token, message)
-        return True
+        return end - start
 
     def holds(self, token: Any) -> bool:
         """Return whether a message with this token has no outcome yet. Slow: scans every message."""
         for partition in self.ready_set.busy:
             if partition.batch is not None and partition.batch.holds(token):
                 return True
-            for operation in partition.pending:
-                tokens = operation.tokens
-                if any(each is token for each in tokens[operation.done :]):
-                    return True
-        return any(any(each is token for each in settled.tokens) for settled in self.ready_set.settled)
-
-    def reclaim(self) -> bool:
-        """Take unused leases back from all open batches; return whether there were any."""
-        self.hot = CLOSED
-        results = [partition.assembler.trim_lease() for partition in self.ready_set.busy]
-        return any(results)
+            if any(each is token for operation in partition.pending for each in operation.open_tokens):
+                return True
+        return any(each is token for settled in self.ready_set.settled for each in settled.open_tokens)
 
     # --- output, time, the end --------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         """Close batches that are due or urgent, and apply send time-outs."""
-        for partition in self.ready_set.take_due(now):
-            partition.tick(now)
+        if self.ready_set.is_due(now):
+            for partition in self.ready_set.take_due(now):
+                partition.tick(now)
 
     def close_batches(self) -> None:
         """Close all open batches (flush, close)."""
@@ -380,14 +304,3 @@ class PartitionedProducer:
         """Return a snapshot of the whole producer, with each partition's own."""
         parts = tuple(partition.statistics() for partition in self.partitions)
         return summed(self.topic, parts)
-
-
-def _takes_runs(partition: PartitionProducer) -> bool:
-    """Return whether the partition is started; if not, its first message goes through
-    `PartitionedProducer.add`."""
-    return partition.state in ACCEPTING and partition.state is not ProducerState.NOT_STARTED
-
-
-def _open_to_plain(batch: Batch) -> bool:
-    first = batch.first
-    return first is None or (first.schema_version is None and first.transaction is None)

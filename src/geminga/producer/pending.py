@@ -13,9 +13,6 @@ from itertools import islice
 
 from geminga.errors import ProtocolError
 from geminga.producer.operation import SendOperation
-from geminga.producer.unbatched_run import AckedRun, UnbatchedRun
-
-Operation = SendOperation | UnbatchedRun
 
 
 class PendingQueue:
@@ -24,23 +21,23 @@ class PendingQueue:
     __slots__ = ("_queue", "_unsent", "messages")
 
     def __init__(self) -> None:
-        self._queue: deque[Operation] = deque()
-        self._unsent: deque[Operation] = deque()
+        self._queue: deque[SendOperation] = deque()
+        self._unsent: deque[SendOperation] = deque()
         self.messages = 0
         """Number of messages in all pending operations."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def __iter__(self) -> Iterator[Operation]:
+    def __iter__(self) -> Iterator[SendOperation]:
         return iter(self._queue)
 
     @property
-    def head(self) -> Operation | None:
+    def head(self) -> SendOperation | None:
         return self._queue[0] if self._queue else None
 
     @property
-    def tail(self) -> Operation | None:
+    def tail(self) -> SendOperation | None:
         return self._queue[-1] if self._queue else None
 
     @property
@@ -49,7 +46,7 @@ class PendingQueue:
         return len(self._queue) - len(self._unsent)
 
     @property
-    def next_unsent(self) -> Operation | None:
+    def next_unsent(self) -> SendOperation | None:
         return self._unsent[0] if self._unsent else None
 
     @property
@@ -57,11 +54,11 @@ class PendingQueue:
         """Number of entries that all pending operations add to the topic."""
         return sum(operation.entries for operation in self._queue)
 
-    def first_unsent(self, count: int) -> list[Operation]:
+    def first_unsent(self, count: int) -> list[SendOperation]:
         """Return the next ``count`` operations to be written, at most."""
         return list(islice(self._unsent, count))
 
-    def append(self, operation: Operation) -> None:
+    def append(self, operation: SendOperation) -> None:
         self._queue.append(operation)
         self._unsent.append(operation)
         self.messages += operation.count
@@ -81,7 +78,7 @@ class PendingQueue:
             self._unsent = deque(self._queue)
         return repeated
 
-    def replace_unsent(self, operation: Operation, pieces: Iterable[SendOperation]) -> None:
+    def replace_unsent(self, operation: SendOperation, pieces: Iterable[SendOperation]) -> None:
         """Replace the operation that is next to be written by ``pieces``; without pieces, remove it."""
         if not self._unsent or self._unsent[0] is not operation:
             raise RuntimeError("only the next unsent operation can be replaced")
@@ -94,27 +91,26 @@ class PendingQueue:
             self._queue.insert(index + offset, piece)
         self.messages += sum(piece.count for piece in fresh) - operation.count
 
-    def match_run(self, sequence_id: int, ledger_id: int, entry_id: int, count: int) -> AckedRun | None:
+    def match_run(self, sequence_id: int, ledger_id: int, entry_id: int, count: int) -> SendOperation | None:
         """Remove as many messages of the head as consecutive receipts settle; None: handle them one by one.
 
         ``sequence_id`` and ``entry_id`` are the first's.
         """
         head = self.head
-        if type(head) is not UnbatchedRun or sequence_id != head.sequence_id or not self.in_flight:
+        if head is None or not head.is_run or sequence_id != head.sequence_id or not self.in_flight:
             return None
-        count = min(count, head.count)
-        return self._receipted(head, count, ledger_id, range(entry_id, entry_id + count))
+        return self._receipted(head, min(count, head.count), ledger_id, entry_id)
 
-    def _receipted(self, run: UnbatchedRun, count: int, ledger_id: int, entry_ids: Sequence[int]) -> AckedRun:
-        settled = run.receipted(count, ledger_id, entry_ids)
+    def _receipted(self, run: SendOperation, count: int, ledger_id: int, entry_id: int) -> SendOperation:
+        settled = run.split_off(count, ledger_id, entry_id)
         self.messages -= count
-        if not run.count:
+        if settled is run or not run.count:
             self._queue.popleft()
         return settled
 
     def match_receipt(
         self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
-    ) -> SendOperation | AckedRun | None:
+    ) -> SendOperation | None:
         """Remove the operation that a receipt settles; return None for a late receipt, which is ignored.
 
         Ledger and entry id are signed (-1:-1 for a duplicate); the highest id is that on the wire, 2^64-1 for
@@ -138,14 +134,13 @@ class PendingQueue:
         if sequence_id < head.sequence_id:
             return None
         highest = highest_sequence_id - (1 << 64) if highest_sequence_id >= 1 << 63 else highest_sequence_id
-        single = type(head) is UnbatchedRun
-        if highest > sequence_id and (single or highest != head.highest_sequence_id):
+        if highest > sequence_id and (head.is_run or highest != head.highest_sequence_id):
             raise ProtocolError(
                 f"a receipt for sequence ids {sequence_id}..{highest} came while "
                 f"{head.sequence_id}..{head.highest_sequence_id} were sent"
             )
-        if isinstance(head, UnbatchedRun):
-            return self._receipted(head, 1, ledger_id, (entry_id,))
+        if head.is_run:
+            return self._receipted(head, 1, ledger_id, entry_id)
         self._take_head()
         head.ledger_id = ledger_id
         head.entry_id = entry_id
@@ -159,12 +154,11 @@ class PendingQueue:
         """
         for index in range(self.in_flight):
             operation = self._queue[index]
-            if isinstance(operation, UnbatchedRun):
+            if operation.is_run:
                 if operation.sequence_id <= sequence_id <= operation.highest_sequence_id:
-                    split_into_operations = operation.split_into_operations()
-                    place = sequence_id - operation.sequence_id
-                    self._replace(index, split_into_operations)
-                    return split_into_operations[place]
+                    singles = operation.singles()
+                    self._replace(index, singles)
+                    return singles[sequence_id - operation.sequence_id]
             elif sequence_id in (operation.highest_sequence_id, operation.sequence_id):
                 return operation
         return None
@@ -182,7 +176,7 @@ class PendingQueue:
             self._unsent.remove(operation)
         self.messages -= operation.count
 
-    def take_all(self) -> list[Operation]:
+    def take_all(self) -> list[SendOperation]:
         """Empty the queue."""
         operations = list(self._queue)
         self._queue.clear()

@@ -7,27 +7,32 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from geminga.producer.batching import Batch, KeyedBatches
 from geminga.producer.operation import SendOperation
-from geminga.producer.unbatched_run import AckedRun, UnbatchedRun
-
-if TYPE_CHECKING:
-    from geminga.producer.partition import PartitionProducer
-
-Settled = SendOperation | UnbatchedRun | AckedRun
-"""An operation with an outcome: ``tokens``, ``error``, ``watchers``. Of a failed run, those after
-``done``."""
+from geminga.producer.pending import PendingQueue
 
 
-class ReadySet:
+class ReadyPartition(Protocol):
+    """Interface of a partition with work."""
+
+    pending: PendingQueue
+
+    @property
+    def batch(self) -> Batch | KeyedBatches | None: ...
+
+
+P = TypeVar("P", bound=ReadyPartition)
+
+
+class ReadySet(Generic[P]):
     """Ready work of one producer's partitions.
 
-    ``settled``: operations with an outcome, tokens not called yet. ``writable``: partitions that may have
-    output. ``busy``: partitions with an open batch or pending operations. ``urgent``: partitions with a batch
-    that a sender waits for. ``timer_at``: when the owner's timer fires; ``attention`` is set when it would
-    fire too late, or when there is work right now.
+    ``settled``: operations with an outcome, tokens not called yet; of a failed run, those after ``done``.
+    ``writable``: partitions that may have output. ``busy``: partitions with an open batch or pending
+    operations. ``urgent``: partitions with a batch that a sender waits for. ``timer_at``: when the owner's
+    timer fires; ``attention`` is set when it would fire too late, or when there is work right now.
     """
 
     __slots__ = (
@@ -43,19 +48,19 @@ class ReadySet:
     )
 
     def __init__(self) -> None:
-        self.settled: list[Settled] = []
-        self.writable: dict[PartitionProducer, None] = {}
-        self.busy: dict[PartitionProducer, None] = {}
-        self.urgent: dict[PartitionProducer, None] = {}
+        self.settled: list[SendOperation] = []
+        self.writable: dict[P, None] = {}
+        self.busy: dict[P, None] = {}
+        self.urgent: dict[P, None] = {}
         self.timer_at = float("inf")
         self.attention = False
-        self._batches: list[tuple[float, int, PartitionProducer, Batch | KeyedBatches]] = []
+        self._batches: list[tuple[float, int, P, Batch | KeyedBatches]] = []
         """Open batches by their deadlines, and some that closed earlier."""
         self._order = itertools.count()
         self._send_deadline = float("inf")
         """Lower bound of the pending operations' send time-outs."""
 
-    def batch_opened(self, partition: PartitionProducer, batch: Batch | KeyedBatches) -> None:
+    def batch_opened(self, partition: P, batch: Batch | KeyedBatches) -> None:
         """Register an open batch, to be closed at its deadline."""
         self.busy[partition] = None
         deadline = batch.deadline
@@ -63,7 +68,7 @@ class ReadySet:
         if deadline < self.timer_at:
             self.attention = True
 
-    def enqueued(self, partition: PartitionProducer, operation: SendOperation | UnbatchedRun) -> None:
+    def enqueued(self, partition: P, operation: SendOperation) -> None:
         """Register an operation that waits for its receipt, up to its send time-out."""
         self.busy[partition] = None
         deadline = operation.deadline
@@ -72,7 +77,7 @@ class ReadySet:
         if deadline < self.timer_at:
             self.attention = True
 
-    def take_settled(self) -> list[Settled]:
+    def take_settled(self) -> list[SendOperation]:
         settled, self.settled = self.settled, []
         return settled
 
@@ -85,7 +90,12 @@ class ReadySet:
             self._send_deadline = float("inf")
         return min(batches[0][0], self._send_deadline) if batches else self._send_deadline
 
-    def take_due(self, now: float) -> list[PartitionProducer]:
+    def is_due(self, now: float) -> bool:
+        """Return whether `take_due` may return partitions."""
+        batches = self._batches
+        return bool(self.urgent) or self._send_deadline <= now or (bool(batches) and batches[0][0] <= now)
+
+    def take_due(self, now: float) -> list[P]:
         """Return the partitions with due work: an urgent batch, one at its deadline, a send time-out."""
         due = self.urgent
         if due:

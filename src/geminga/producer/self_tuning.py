@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from geminga.producer.batching import BatchTiming
 from geminga.producer.operation import SendOperation
 from geminga.producer.settings import MAX_MESSAGES_LIMIT
 
@@ -47,35 +48,11 @@ BATCH_BYTES_MAX = 1 << 20
 """Maximum payload bytes of a batch: for larger entries only the bytes matter."""
 MEMORY_PART = 4
 """Inverse of the largest share of the client's memory limit for a batch."""
-MARK_FACTOR = 4
-"""The time is noted at a batch's message 4, 16, 64, ...: the distribution of arrivals within a batch."""
 JOINS_MIN = 0.05
 """Below this share of batches that get a second message, batches do not wait."""
 JOINS_MEMORY = 32
 _POINTS = 8
 _WEIGHT_MAX = 1e12
-
-
-class BatchTiming:
-    """Timing notes of one batch: its delay, and arrival times of messages. Kept with the operation."""
-
-    __slots__ = ("counts", "deadline", "delay_seconds", "times")
-
-    def __init__(self, opened_at: float, delay_seconds: float) -> None:
-        self.delay_seconds = delay_seconds
-        self.deadline = opened_at + delay_seconds
-        self.counts = [1]
-        self.times = [opened_at]
-
-    @property
-    def next_mark(self) -> int:
-        """Number of messages at which the time is to be noted."""
-        return self.counts[-1] * MARK_FACTOR
-
-    def mark(self, count: int, now: float) -> None:
-        """Note that message number ``count`` arrived now."""
-        self.counts.append(count)
-        self.times.append(now)
 
 
 class JoinEstimate:
@@ -256,15 +233,13 @@ def _missing(left: list[tuple[float, float]], delay: float, beyond: list[float])
 class PartitionTuning:
     """One partition's side of its producer's `SelfTuning`."""
 
-    __slots__ = ("_bytes", "_count", "_joins", "_rate", "messages_max", "producer")
+    __slots__ = ("_joins", "_rate", "messages_max", "producer")
 
     def __init__(self, producer: SelfTuning) -> None:
         self.producer = producer
         self.messages_max = MAX_MESSAGES_LIMIT
         """Maximum messages of the open batch."""
         self._joins = JoinEstimate()
-        self._count = 0
-        self._bytes = 0
         self._rate = 0.0
         """Messages per second while the last batch was open."""
 
@@ -282,13 +257,8 @@ class PartitionTuning:
         self.messages_max = min(most, MAX_MESSAGES_LIMIT)
         return BatchTiming(now, producer.delay_seconds if joins.share >= JOINS_MIN else 0.0)
 
-    def ahead(self) -> tuple[int, int]:
-        """Return messages and bytes that an open batch leases ahead: twice the last one's."""
-        return 2 * self._count + 16, 2 * self._bytes + 4096
-
-    def closed(self, count: int, size: int, opened_at: float, *, keyed: bool) -> None:
-        """Note the end of a batch of ``count`` messages and ``size`` bytes."""
-        self._count, self._bytes = count, size
+    def closed(self, count: int, opened_at: float, *, keyed: bool) -> None:
+        """Note the end of a batch of ``count`` messages."""
         joins = self._joins if keyed else self.producer.joins
         joins.closed(count, opened_at, self.producer.delay_seconds)
 

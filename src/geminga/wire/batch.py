@@ -7,12 +7,13 @@ A batch is, for each message: a 4-byte size, that many bytes of ``SingleMessageM
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from operator import add
 from struct import Struct
 from types import MappingProxyType
+from typing import Any
 
 from geminga.errors import CorruptPayload
 from geminga.wire.checksum import Buffer
@@ -257,16 +258,44 @@ def _encode_alike(payloads: Sequence[bytes], size: int, first_sequence_id: int) 
     return data
 
 
-class _KeyFields(dict[str, bytes]):
-    """Cache from a key to its field; empty for an empty key."""
+class _KeptFields(dict[Any, bytes]):
+    """Cache from a text, or a pair of texts, to its encoded field; cleared when it is full."""
 
-    def __missing__(self, key: str) -> bytes:
-        field = _tagged(b"\x12", key.encode()) if key else b""
-        if len(self) >= KEYS_MAX:
+    def __init__(self, encode: Callable[[Any], bytes]) -> None:
+        super().__init__()
+        self._encode = encode
+
+    def __missing__(self, value: Any) -> bytes:
+        field = self._encode(value)
+        if len(self) >= FIELDS_KEPT_MAX:
             self.clear()
-        if len(key) <= KEY_SIZE_MAX:
-            self[key] = field
+        if len(field) <= KEPT_FIELD_SIZE_MAX:
+            self[value] = field
         return field
+
+
+FIELDS_KEPT_MAX = 16_384
+"""Maximum keys, and properties, whose encoded fields are cached."""
+KEPT_FIELD_SIZE_MAX = 128
+"""Maximum size in bytes of a cached field."""
+_KEYS = _KeptFields(lambda key: _tagged(b"", key.encode()))
+_PROPERTIES_KEPT = _KeptFields(
+    lambda pair: _tagged(b"", _tagged(b"\x0a", pair[0].encode()) + _tagged(b"\x12", pair[1].encode()))
+)
+
+
+def metadata_fields(property_tag: bytes, key_tag: bytes, messages: Iterable[Any]) -> list[bytes]:
+    """Return the properties and then the key of each message (None: neither), with the tags of
+    ``MessageMetadata`` or ``SingleMessageMetadata``."""
+    fields = []
+    for message in messages:
+        key = None if message is None else message.partition_key
+        field = b"" if key is None else key_tag + _KEYS[key]
+        if message is not None and message.properties:
+            pairs = map(_PROPERTIES_KEPT.__getitem__, message.properties)
+            field = property_tag + property_tag.join(pairs) + field
+        fields.append(field)
+    return fields
 
 
 class _SizeFields(dict[int, bytes]):
@@ -279,18 +308,13 @@ class _SizeFields(dict[int, bytes]):
         return field
 
 
-KEYS_MAX = 16_384
-"""Maximum keys whose fields are cached; then the cache is cleared."""
-KEY_SIZE_MAX = 128
-"""Maximum size of a cached key."""
-_KEY_FIELDS = _KeyFields()
 _SIZE_FIELDS = _SizeFields()
 
 
-def encode_keyed_batch(payloads: Sequence[bytes], keys: Sequence[str], first_sequence_id: int) -> bytes:
-    """Return the batch payload of messages with consecutive sequence ids, some with a key (empty: none)."""
+def encode_rich_batch(payloads: Sequence[bytes], fields: Sequence[bytes], first_sequence_id: int) -> bytes:
+    """Return the batch payload of messages with consecutive sequence ids, some with properties or a key:
+    ``fields`` are those of each message (`metadata_fields`), empty for none."""
     numbers = varints(first_sequence_id, len(payloads))
-    fields = list(map(_KEY_FIELDS.__getitem__, keys))
     sizes = list(map(_SIZE_FIELDS.__getitem__, map(len, payloads)))
     metadata_sizes = map(add, map(add, map(len, fields), map(len, sizes)), map(len, numbers))
     pieces = zip(map(_SIZE.pack, metadata_sizes), fields, sizes, numbers, payloads, strict=True)

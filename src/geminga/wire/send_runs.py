@@ -185,50 +185,26 @@ class _Sized(dict[int, bytes]):
         return sized
 
 
-KEYS_KEPT_MAX = 16_384
-"""Keys whose fields are kept ready; then they are forgotten and made again."""
-KEPT_KEY_SIZE_MAX = 128
-"""Longer keys are not kept."""
-
-
-class _Keys(dict[str, bytes]):
-    """A key to its field of ``MessageMetadata``; an empty one has none."""
-
-    def __missing__(self, key: str) -> bytes:
-        encoded = key.encode()
-        field = b"\x32" + varint(len(encoded)) + encoded if key else b""
-        if len(self) >= KEYS_KEPT_MAX:
-            self.clear()
-        if len(key) <= KEPT_KEY_SIZE_MAX:
-            self[key] = field
-        return field
-
-
-_KEYS = _Keys()
-
-
-def encode_keyed_sends(
+def encode_rich_sends(
     producer_id: int,
     first_sequence_id: int,
     payloads: Sequence[bytes],
-    keys: Sequence[str],
+    fields: Sequence[bytes],
     before: bytes,
     time: bytes,
     behind: bytes,
 ) -> bytes:
-    """`encode_sends` for messages of which some have keys; an empty key means no key."""
+    """Do `encode_sends` for messages with further metadata: ``fields`` follow the publish time ``time``,
+    those of each message; empty for none."""
     numbers = varints(first_sequence_id, len(payloads))
     if len(numbers[0]) != len(numbers[-1]):
         same = sum(1 for number in numbers if len(number) == len(numbers[0]))
-        return encode_keyed_sends(
-            producer_id, first_sequence_id, payloads[:same], keys[:same], before, time, behind
-        ) + encode_keyed_sends(
-            producer_id, first_sequence_id + same, payloads[same:], keys[same:], before, time, behind
+        return encode_rich_sends(
+            producer_id, first_sequence_id, payloads[:same], fields[:same], before, time, behind
+        ) + encode_rich_sends(
+            producer_id, first_sequence_id + same, payloads[same:], fields[same:], before, time, behind
         )
-    rests = [
-        number + time + key + behind
-        for number, key in zip(numbers, map(_KEYS.__getitem__, keys), strict=True)
-    ]
+    rests = [number + time + field + behind for number, field in zip(numbers, fields, strict=True)]
     sized = list(map(_Sized(before).__getitem__, map(len, rests)))
     checksums = map(crc32c, payloads, map(crc32c, rests, map(crc32c, sized)))
     heads = _Heads(producer_id, first_sequence_id)
