@@ -287,7 +287,7 @@ def sizes_sent(held):
 def test_a_small_message_does_not_pass_a_large_one_that_waits_for_bytes(broker):
     async def scene():
         async with geminga.asyncio.Client(broker.url, memory_limit_bytes=10_000) as client:
-            producer = await client.create_producer("t", block_if_queue_full=True)
+            producer = await client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
             first = asyncio.ensure_future(producer.send(b"x" * 6000))
             await asyncio.to_thread(until, lambda: held.count() == 1)
             rest = [asyncio.ensure_future(producer.send(b"x" * size)) for size in (7000, 1000, 500)]
