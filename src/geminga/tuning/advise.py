@@ -125,7 +125,7 @@ def advise(
         expectation = expected(
             profile, settings, cost=cost, sample=sample, moves_on_when_full=stock.moves_on_when_full
         )
-        codec = f", {chosen.name}" if chosen else ""
+        codec = f", {chosen.name}" if chosen is not CompressionType.NONE else ""
         before = _state(f"{stock.title}, stock{codec}", expectation)
         before_findings = traps(profile, settings)
     else:
@@ -200,7 +200,7 @@ def _observed_state(observed: TopicObservation, cost: CostModel) -> ComparedSett
         subscriptions=observed.profile.subscriptions, write_quorum=observed.profile.write_quorum,
         partitions=observed.profile.partitions,
     )  # fmt: skip
-    codec = f", {observed.compression.name}" if int(observed.compression) else ""
+    codec = f", {observed.compression.name}" if observed.compression is not CompressionType.NONE else ""
     return ComparedSettings(
         title=f"now{codec}",
         batch_fill=observed.batch_fill,

@@ -176,7 +176,7 @@ def _settings_subjects(plan: ProofPlan, profile: TrafficProfile) -> list[Subject
     def add(
         client: str, library: str, what: str, settings: Any, codec: CompressionType, level: int = 0
     ) -> None:
-        suffix = f", {codec_title(codec, level)}" if codec else ""
+        suffix = f", {codec_title(codec, level)}" if codec is not CompressionType.NONE else ""
         chosen = settings.changed(compression_type=codec, compression_level=level, block_if_queue_full=True)
         found.append(Subject(title=f"{client}, {what}{suffix}", library=library, settings=chosen))
 
