@@ -528,7 +528,7 @@ def test_java_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Any)
 def test_wrong_arguments_of_the_command_line(run: Any) -> None:
     for arguments, message in (
         (("prodce",), "did you mean 'produce'"),
-        (("standalone",), "give either --data-dir DIR or --memory"),
+        (("standalone", "--memory", "--data-dir", "x"), "give --data-dir DIR or --memory, not both"),
         (("standalone", "--memory", "--prot", "1"), "--port"),
         (("standalone", "--memory", "--port", "70000"), "70000 is not in the range 0<=x<=65535"),
         (("standalone", "--memory", "--sync", "alway"), "'alway' is not one of 'always'"),
