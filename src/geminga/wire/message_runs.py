@@ -28,6 +28,8 @@ _BODY_START: Final = 12
 _ENTRY_HEAD: Final = Struct(">HII")
 """Magic number, checksum, and size of the metadata."""
 HEAD_SIZE: Final = _ENTRY_HEAD.size
+RUN_MESSAGES_MAX: Final = 256
+"""Most messages of a run. It limits how many frames are read twice because of a malformed entry id."""
 _CRC_START: Final = 6
 
 
@@ -110,27 +112,28 @@ _UNUSUAL_FIELDS: Final = ("num_messages_in_batch", "marker_type", "compression",
 
 
 def _pattern_of(first: bytes) -> re.Pattern[bytes] | None:
-    """Return the pattern of repeated metadata of a producer's messages without optional fields but the
-    uncompressed size and a schema version, if ``first`` is one. Comparing is several times as fast as
+    """Return the pattern of metadata with fields of the same sizes as in ``first``, if ``first`` has no
+    optional field but the uncompressed size and a schema version. Comparing is several times as fast as
     parsing."""
     try:
-        name_end = first[1] + 2
+        name_size = first[1]
+        name_end = name_size + 2
         _, sequence_end = read_varint(first, name_end + 1)
         end = time_end = sequence_end + 1 + _TIME_SIZE
         if first[end : end + 1] == b"\x48":
             _, end = read_varint(first, end + 1)
     except (IndexError, ValueError):
         return None
-    return _compiled(first[:name_end], sequence_end - name_end - 1, end - time_end - 1, len(first) - end)
+    return _compiled(name_size, sequence_end - name_end - 1, end - time_end - 1, len(first) - end)
 
 
 @lru_cache(maxsize=256)
 def _compiled(
-    name: bytes, sequence_size: int, bytes_size: int, version_size: int
+    name_size: int, sequence_size: int, bytes_size: int, version_size: int
 ) -> re.Pattern[bytes] | None:
-    """Return a pattern of metadata that hold ``name``, the encoded producer's name, a sequence id, a publish
-    time, and perhaps the uncompressed size and a schema version; all of these sizes."""
-    if name[:1] != b"\x0a" or name[1] > 127 or max(sequence_size, bytes_size) > 9:
+    """Return a pattern of metadata that hold a producer's name, a sequence id, a publish time, and perhaps
+    the uncompressed size and a schema version, of these sizes in bytes."""
+    if name_size > 127 or max(sequence_size, bytes_size) > 9:
         return None
     if version_size not in (0, 11):
         return None
@@ -138,7 +141,8 @@ def _compiled(
     def number(size: int) -> bytes:
         return rb"[\x80-\xff]{%d}[\x00-\x7f]" % (size - 1)
 
-    parts = [re.escape(name), rb"\x10", number(sequence_size), rb"\x18", number(_TIME_SIZE)]
+    parts = [rb"\x0a\x%02x.{%d}" % (name_size, name_size)]
+    parts += [rb"\x10", number(sequence_size), rb"\x18", number(_TIME_SIZE)]
     parts += [rb"\x48", number(bytes_size)] if bytes_size > 0 else []
     parts += [rb"\x82\x01\x08.{8}"] if version_size else []
     return re.compile(b"(?:" + b"".join(parts) + b")+", re.DOTALL)
@@ -182,7 +186,7 @@ def read_message_run(
     numbers: list[bytes] = []
     add_entry, add_number = entries.append, numbers.append
     at, end = frame_end, len(data)
-    stop = end - size
+    stop, count_max = end - size, min(count_max, RUN_MESSAGES_MAX - 1)
     while at <= stop:
         total, found, number, behind = unpack(data, at)
         next_at = at + 4 + total
