@@ -393,7 +393,8 @@ class AckTracker:
         return settled
 
     def disconnected(self, now: float) -> None:
-        """Make all acknowledgements without a receipt pending again, to be sent after the reconnect."""
+        """Make all acknowledgements without a receipt pending again, to be sent after the reconnect. Call
+        `reopen_batches` once no more queued messages of this connection are delivered."""
         requests, self._requests = self._requests, {}
         for request in requests.values():
             for key, acks in request.individual.items():
@@ -405,7 +406,6 @@ class AckTracker:
             # requested since by moving the subscription back, and must not be acknowledged unseen.
             self._cumulative = None
         self._tokens = _tokens_of(requests.values()) + self._tokens
-        self.reopen_batches()
         if self._pending or self._cumulative_pending:
             self._arm(now)
 

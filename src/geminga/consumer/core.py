@@ -505,8 +505,10 @@ class ConsumerCore(Settlement):
         """Have everything unacknowledged redelivered, including unread messages; ``due`` are examples.
         ``is_wish``: see `UnackedEntries.asked_again`.
 
-        No effect without a connection, since a new one starts with a redelivery anyway; nor on non-persistent
-        topics, where queued messages would be lost."""
+        Without a connection only the unread messages are removed, since a new one starts with a redelivery
+        anyway. No effect on non-persistent topics, where queued messages would be lost."""
+        if self.state is ConsumerState.IDLE and self.origin.keeps:
+            self._end_connection()
         if self.state is not ConsumerState.READY or not self.origin.keeps:
             return
         if not self.settings.individual_only:

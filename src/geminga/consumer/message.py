@@ -192,6 +192,11 @@ class UnbatchedEntry(ReceivedEntry):
             self._parsed = pb.MessageMetadata.FromString(self._encoded)
         return self._parsed
 
+    def __getstate__(self) -> object:
+        """Return the attributes that ``copy.deepcopy`` sets: those of the class are constants."""
+        names = "origin", "ledger_id", "entry_id", "redelivery_count", "releases", *self.__slots__, "body"
+        return None, {name: getattr(self, name) for name in names}
+
 
 _new_entry = UnbatchedEntry.__new__
 

@@ -208,7 +208,9 @@ class ReceiveQueue:
 
     def _replace(self, lot: Lot, kept: list[Taken]) -> None:
         """Put ``kept`` where ``lot`` is, which is used up: a receiver may have removed it from the front."""
-        place = self.lots.index(lot) if lot in self.lots else 0
+        place = 0
+        with suppress(ValueError):
+            place = self.lots.index(lot)
         for entry, indexes in reversed(kept):
             self.lots.insert(place, (entry, _for_each(indexes)))
         self.drop(lot)
