@@ -142,7 +142,7 @@ class ConsumerCore(Settlement):
         self.flow.reset()
         self.flow.note_start(self._place.start)
         self.reached_end = False
-        self._flush_acks()
+        self.flush_acks()
         self._grant()
 
     def refused(self) -> None:
@@ -200,8 +200,7 @@ class ConsumerCore(Settlement):
         lots, entries = self.queue.take_back(self.origin)
         self.flow.taken_back(self.counted.withdraw(lots, entries))
         if lots:
-            entry, indexes = lots[0]
-            return entry, indexes[0]
+            return lots[0][0], lots[0][1][0]
         return (entries[0], -1) if entries else None
 
     def pin_start(self, marked: MessageId) -> None:
@@ -487,7 +486,8 @@ class ConsumerCore(Settlement):
         """Return ``token`` in `AcksSettled` when earlier acknowledgements are receipted, or else sent."""
         self.acks.add_token(token, now)
 
-    def _flush_acks(self) -> None:
+    def flush_acks(self) -> None:
+        """Send pending acknowledgements without waiting for the grouping time."""
         if self.state not in (ConsumerState.READY, ConsumerState.SEEKING, ConsumerState.CLOSING):
             return
         frames, settled = self.acks.flush(self.new_request_id)
@@ -495,18 +495,14 @@ class ConsumerCore(Settlement):
         if settled:
             self.events.append(AcksSettled(settled))
 
-    def flush_acks(self) -> None:
-        """Send pending acknowledgements without waiting for the grouping time."""
-        self._flush_acks()
-
     # --- redelivery ------------------------------------------------------------------------------
 
     def redeliver_unacknowledged(self, due: Sequence[EntryKey] = (), *, is_wish: bool = True) -> None:
-        """Have everything unacknowledged redelivered, including unread messages; ``due`` are examples.
-        ``is_wish``: see `UnackedEntries.asked_again`.
+        """Have everything unacknowledged redelivered, including unread messages. ``due`` and ``is_wish``: see
+        `UnackedEntries.asked_again`.
 
-        Without a connection only the unread messages are removed, since a new one starts with a redelivery
-        anyway. No effect on non-persistent topics, where queued messages would be lost."""
+        Without a connection, only remove the unread messages: the next one begins with a redelivery. No
+        effect on non-persistent topics, where queued messages would be lost."""
         if self.state is ConsumerState.IDLE and self.origin.keeps:
             self._end_connection()
         if self.state is not ConsumerState.READY or not self.origin.keeps:
@@ -514,7 +510,7 @@ class ConsumerCore(Settlement):
         if not self.settings.individual_only:
             # MESSAGEs of earlier epochs are dropped when they arrive late (framing.md section 7).
             self.epoch += 1
-        self._flush_acks()
+        self.flush_acks()
         if self._take_back() is not None:
             self._place.last_queued = None
         self.opener.chunks.clear()
@@ -559,7 +555,7 @@ class ConsumerCore(Settlement):
         # A target that does not fit into the command is rejected before anything has changed.
         command = commands.seek(self.consumer_id, request_id, target, ack_set)
         self.state = next_state(self.state, ConsumerInput.SEEK)
-        self._flush_acks()
+        self.flush_acks()
         self._seek_target = target
         return command
 
@@ -567,10 +563,9 @@ class ConsumerCore(Settlement):
         """Handle a successful seek: forget all acknowledgements."""
         target, self._seek_target = self._seek_target, None
         self.state = next_state(self.state, ConsumerInput.SEEK_DONE)
-        self._take_back()
+        self._end_connection()
         self._aside.clear()
         self.opener.chunks.clear()
-        self.unsettled.clear()
         tokens = self.acks.forget()
         if tokens:
             self.events.append(AcksSettled(tokens))
@@ -597,7 +592,7 @@ class ConsumerCore(Settlement):
         """Start to close or unsubscribe; first send acknowledgements. Return whether connected."""
         attached = self.state in (ConsumerState.READY, ConsumerState.SEEKING)
         if attached:
-            self._flush_acks()
+            self.flush_acks()
         self.state = next_state(self.state, ConsumerInput.CLOSE)
         return attached
 
@@ -636,7 +631,7 @@ class ConsumerCore(Settlement):
         if self.state is not ConsumerState.READY:
             return
         if self.acks.due(now):
-            self._flush_acks()
+            self.flush_acks()
         if self._asks_again:
             self._redeliver(self.unsettled.take_due(now))
         self._ask_once_more(now)

@@ -29,7 +29,7 @@ _ENTRY_HEAD: Final = Struct(">HII")
 """Magic number, checksum, and size of the metadata."""
 HEAD_SIZE: Final = _ENTRY_HEAD.size
 RUN_MESSAGES_MAX: Final = 256
-"""Most messages of a run. It limits how many frames are read twice because of a malformed entry id."""
+"""Maximum messages of a run, which limits the frames read twice because of a malformed entry id."""
 _CRC_START: Final = 6
 
 
@@ -116,15 +116,14 @@ def _pattern_of(first: bytes) -> re.Pattern[bytes] | None:
     optional field but the uncompressed size and a schema version. Comparing is several times as fast as
     parsing."""
     try:
-        name_size = first[1]
-        name_end = name_size + 2
+        name_end = first[1] + 2
         _, sequence_end = read_varint(first, name_end + 1)
         end = time_end = sequence_end + 1 + _TIME_SIZE
         if first[end : end + 1] == b"\x48":
             _, end = read_varint(first, end + 1)
     except (IndexError, ValueError):
         return None
-    return _compiled(name_size, sequence_end - name_end - 1, end - time_end - 1, len(first) - end)
+    return _compiled(first[1], sequence_end - name_end - 1, end - time_end - 1, len(first) - end)
 
 
 @lru_cache(maxsize=256)
@@ -133,9 +132,7 @@ def _compiled(
 ) -> re.Pattern[bytes] | None:
     """Return a pattern of metadata that hold a producer's name, a sequence id, a publish time, and perhaps
     the uncompressed size and a schema version, of these sizes in bytes."""
-    if name_size > 127 or max(sequence_size, bytes_size) > 9:
-        return None
-    if version_size not in (0, 11):
+    if name_size > 127 or max(sequence_size, bytes_size) > 9 or version_size not in (0, 11):
         return None
 
     def number(size: int) -> bytes:
@@ -164,11 +161,10 @@ def _shape(head: int, number: int, tail: int) -> Struct:
 def read_message_run(
     first: MessageFrame, data: bytes, start: int, frame_end: int, frame_size_max: int, count_max: int
 ) -> tuple[MessageRun | None, int]:
-    """Return the run of the MESSAGE at ``start`` and at most ``count_max`` more, and its end."""
+    """Return the run of the MESSAGE at ``start``, a plain `MessageFrame`, and at most ``count_max`` more, and
+    its end."""
     command_end = frame_end - len(first.entry)
     if data[frame_end + 4 : frame_end + _BODY_START] != data[start + 4 : start + _BODY_START]:
-        return None, frame_end
-    if type(first) is not MessageFrame:
         return None, frame_end
     consumer, ledger, number = varint(first.consumer_id), varint(first.ledger_id), varint(first.entry_id)
     body = start + _BODY_START
