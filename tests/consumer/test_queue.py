@@ -32,9 +32,12 @@ def entry(number: int, origin: ConsumerOrigin = HERE) -> ReceivedEntry:
     return ReceivedEntry(origin, 1, number, None)
 
 
-def single_frame(entry_id: int) -> MessageFrame:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=entry_id, publish_time=1)
-    return MessageFrame(1, 1, entry_id, -1, 0, (), -1, build_entry(metadata.SerializeToString(), b"value"))
+def run_of(count: int) -> ReceivedRun:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    value = build_entry(metadata.SerializeToString(), b"value")
+    run = MessageRun(MessageFrame(1, 1, 0, -1, 0, (), -1, value), list(range(count)), [value] * count)
+    assert run.payload_bytes() == 5 * count
+    return ReceivedRun(HERE, run)
 
 
 def place(message: Message | None) -> tuple[int, int] | None:
@@ -232,13 +235,21 @@ def test_take_out_keeps_messages_of_a_lot_that_a_receiver_removes_meanwhile() ->
                 self.remove(lot)  # the lot is used up: a receiver drops it
             return super().index(lot)
 
-    frames = [single_frame(number) for number in range(3)]
-    run = MessageRun(frames[0], [0, 1, 2], [frame.entry for frame in frames])
-    assert run.payload_bytes() >= 0
     queue = ReceiveQueue()
     queue.lots = Racing()
-    queue.add(ReceivedRun(HERE, run), range(3))
+    queue.add(run_of(3), range(3))
     queue.add(entry(3), ALONE)
     taken, _ = queue.take_out(HERE, {(1, 1)})
     assert [entry.entry_id for entry, _ in taken] == [1]
     assert take_all(queue) == [(0, -1), (2, -1), (3, -1)]
+
+
+def test_take_out_does_not_touch_a_run_whose_messages_with_these_ids_were_taken() -> None:
+    """While it were replaced, another thread could receive messages behind it."""
+    queue = ReceiveQueue()
+    queue.add(run_of(3), range(3))
+    first = queue.take()
+    before = list(queue.lots)
+    assert queue.take_out(HERE, {(1, 0)}) == ([], [])
+    assert list(queue.lots) == before
+    assert [place(first), *take_all(queue)] == [(0, -1), (1, -1), (2, -1)]

@@ -193,7 +193,7 @@ class ReceiveQueue:
         taken: list[Taken] = []
         for lot in _copy(self.lots):
             entry, indexes = lot
-            if entry.origin is origin and not keys.isdisjoint(entry.keys()):
+            if entry.origin is origin and not keys.isdisjoint(entry.keys(length_hint(indexes))):
                 found = entry.taken(rest(indexes))
                 taken += [each for each in found if (each[0].ledger_id, each[0].entry_id) in keys]
                 kept = [each for each in found if (each[0].ledger_id, each[0].entry_id) not in keys]
