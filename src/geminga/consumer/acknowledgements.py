@@ -248,7 +248,7 @@ class AckTracker:
         self._pending[key] = None
         return [key]
 
-    def acknowledge_strange(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> list[EntryKey]:
+    def acknowledge_foreign(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> list[EntryKey]:
         """`acknowledge_messages` for some messages of an entry that another consumer received, perhaps of
         another subscription: the acknowledgement states of the two are independent."""
         key = (entry.ledger_id, entry.entry_id)

@@ -153,9 +153,9 @@ _TIME_SIZE: Final = 6
 
 
 @lru_cache(maxsize=256)
-def _shape(head: int, number: int, tail: int) -> Struct:
-    """Total size; what is alike in all frames of a run, around the entry id."""
-    return Struct(f">I{head}s{number}s{tail}s")
+def _layout(head: int, entry_id: int, tail: int) -> Struct:
+    """Return the layout of a frame up to its entry: total size, head, entry id and tail, of these sizes."""
+    return Struct(f">I{head}s{entry_id}s{tail}s")
 
 
 def read_message_run(
@@ -168,14 +168,14 @@ def read_message_run(
         return None, frame_end
     consumer, ledger, number = varint(first.consumer_id), varint(first.ledger_id), varint(first.entry_id)
     body = start + _BODY_START
-    place_size = data[body + len(consumer) + 2 : body + len(consumer) + 3]
-    known = b"".join((b"\x08", consumer, b"\x12", place_size, b"\x08", ledger, b"\x10", number))
+    id_size = data[body + len(consumer) + 2 : body + len(consumer) + 3]
+    known = b"".join((b"\x08", consumer, b"\x12", id_size, b"\x08", ledger, b"\x10", number))
     if data[body : body + len(known)] != known:
         return None, frame_end
     number_start = body + len(known) - len(number)
     head, tail = data[start + 4 : number_start], data[body + len(known) : command_end]
-    shape = _shape(len(head), len(number), len(tail))
-    unpack, size = shape.unpack_from, shape.size
+    layout = _layout(len(head), len(number), len(tail))
+    unpack, size = layout.unpack_from, layout.size
     least, copied_max = size - 4, size - 4 + ENTRY_COPY_BYTES_MAX
     entries: list[Buffer] = [first.entry]
     view = memoryview(data)
@@ -184,11 +184,11 @@ def read_message_run(
     at, end = frame_end, len(data)
     stop, count_max = end - size, min(count_max, RUN_MESSAGES_MAX - 1)
     while at <= stop:
-        total, found, number, behind = unpack(data, at)
+        total, found_head, number, found_tail = unpack(data, at)
         next_at = at + 4 + total
         if (
-            found != head or behind != tail or next_at > end or not least <= total <= frame_size_max - 4
-            or count_max <= 0
+            found_head != head or found_tail != tail or next_at > end
+            or not least <= total <= frame_size_max - 4 or count_max <= 0
         ):  # fmt: skip
             break
         add_entry((data if total <= copied_max else view)[at + size : next_at])
@@ -203,7 +203,7 @@ def read_message_run(
 
 
 def _entry_ids(first: int, numbers: list[bytes]) -> list[int]:
-    """Return the entry ids up to the first bytes that are no number; most often they are consecutive."""
+    """Return ``first`` and the entry ids in ``numbers``, up to the first invalid one."""
     if first + len(numbers) < 1 << 63 and numbers == varints(first + 1, len(numbers)):
         return list(range(first, first + len(numbers) + 1))
     ids = [first]
