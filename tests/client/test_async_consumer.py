@@ -61,6 +61,29 @@ def test_asyncio_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: 
     run(main())
 
 
+def test_batch_receive_leaves_a_message_beyond_the_limit_of_bytes(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    """As in pulsar-client; only a message that is larger alone is received, alone."""
+    options: dict[str, Any] = {
+        "batch_receive_policy": geminga.ConsumerBatchReceivePolicy(-1, 5, -1),
+        "unacked_messages_timeout_ms": 60_000,
+    }
+    consumer = pulsar_client.subscribe(pulsar_topic, "sync", **options)
+    expected = [[b"abcd"], [b"ef", b"gh"], [b"i" * 9], [b"jklmn"]]
+    producer = pulsar_client.create_producer(pulsar_topic)
+
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            other = await client.subscribe(pulsar_topic, "asyncio", **options)
+            for value in [value for batch in expected for value in batch]:
+                producer.send(value)
+            assert [data(await other.batch_receive()) for _ in expected] == expected
+
+    run(main())
+    assert [data(consumer.batch_receive()) for _ in expected] == expected
+
+
 def test_asyncio_receipts_share_commands(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
     publish(pulsar_client, pulsar_topic, 100, batched=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -273,27 +274,36 @@ def test_a_table_that_cannot_be_made_costs_no_message(pulsar_client: Any, pulsar
 
 
 @pytest.mark.parametrize("table", [False, True])
-def test_what_a_broken_codec_cannot_read_is_not_lost(monkeypatch: pytest.MonkeyPatch, table: bool) -> None:
+def test_messages_that_a_broken_codec_cannot_read_are_redelivered(
+    monkeypatch: pytest.MonkeyPatch, table: bool
+) -> None:
+    refused = threading.Event()
+
     def refuse(data: bytes, output: bytearray) -> int:
+        refused.set()
         raise cramjam.DecompressionError("buffer isn't large enough to hold decompressed data")
 
     def received(broker: geminga.EmbeddedBroker, timeout_millis: int) -> int:
         with broker.client() as client:
             consumer = client.subscribe("t", "s", initial_position=InitialPosition.Earliest)
-            if table:
-                return int(consumer.receive_table(timeout_millis=timeout_millis).num_rows)
-            return len([consumer.receive(timeout_millis) for _ in range(3)])
+            try:
+                if table:  # without rows, unless the entry was refused before this call
+                    return int(consumer.receive_table(timeout_millis=timeout_millis).num_rows)
+                return len([consumer.receive(timeout_millis) for _ in range(3)])
+            except Timeout:
+                return 0
 
     with geminga.embedded() as broker:
         with broker.client() as client:
             producer = client.create_producer(
-                "t", compression_type=CompressionType.LZ4, batching_enabled=True
-            )
+                "t", compression_type=CompressionType.LZ4, batching_enabled=True,
+                batching_max_publish_delay_ms=60_000,
+            )  # fmt: skip
             for _ in range(3):
                 producer.send_async(b"x" * 100, None)
             producer.flush()
         with monkeypatch.context() as broken:
             broken.setattr(cramjam.lz4, "decompress_block_into", refuse)
-            with pytest.raises(Timeout):
-                received(broker, 200)
-        assert received(broker, 10_000) == 3
+            while not refused.is_set():
+                assert received(broker, 50) == 0
+        assert received(broker, 30_000) == 3

@@ -312,6 +312,7 @@ def test_the_broker_learns_exactly_what_was_acknowledged(
             apply()
         else:
             tracker.disconnected(0.0)
+            tracker.reopen_batches()
             if not batch_index:
                 acked = [known if all(known) else [False] * len(known) for known in acked]
     apply()

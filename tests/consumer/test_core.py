@@ -108,6 +108,37 @@ def test_queued_messages_are_received_without_a_connection_and_only_unacknowledg
         assert subscribe.subscribe.start_message_id.entryId == 3
 
 
+def test_redelivery_requested_without_a_connection_removes_unread_messages(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    """A cumulative acknowledgement of a later message would acknowledge the one that is to be redelivered."""
+    consumer = subscribed()
+    for number in range(3):
+        consumer.receive(make.single(b"%d" % number), number)
+    failed = consumer.queue.take()
+    consumer.core.disconnected(consumer.now)
+    consumer.core.redeliver_unacknowledged()
+    assert consumer.queue.take() is None
+    assert failed is not None
+    consumer.attach()
+    for number in range(3):
+        consumer.receive(make.single(b"%d" % number), number)
+    assert data(consumer.take()) == [b"0", b"1", b"2"]
+
+
+def test_a_batch_completed_without_a_connection_is_acknowledged(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(batch_index_ack_enabled=False)
+    consumer.receive(make.batch([b"a", b"b"]), 4)
+    consumer.core.acknowledge_messages([consumer.queue.take()], consumer.now)
+    consumer.core.disconnected(consumer.now)
+    consumer.core.acknowledge_messages([consumer.queue.take()], consumer.now)
+    _, ack, flow = consumer.attach()
+    assert [each.entryId for each in ack.ack.message_id] == [4]
+    assert flow.HasField("flow")
+
+
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared, ConsumerType.Failover])
 def test_queued_messages_that_another_consumer_may_have_are_not_received_without_a_connection(
     subscribed: Make, make: SimpleNamespace, kind: ConsumerType

@@ -5,14 +5,19 @@ import random
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from copy import copy
 from typing import Any
 
 import pytest
 
 from geminga.consumer import queue as module
-from geminga.consumer.message import ALONE, ConsumerOrigin, Message, ReceivedEntry
+from geminga.consumer.message import ALONE, ConsumerOrigin, Message, ReceivedEntry, ReceivedRun
 from geminga.consumer.queue import ReceiveQueue
+from geminga.wire.frames import MessageFrame
+from geminga.wire.message_runs import MessageRun
+from geminga.wire.metadata import build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 HERE, ELSEWHERE = ConsumerOrigin("here", -1), ConsumerOrigin("elsewhere", -1)
 
@@ -25,6 +30,14 @@ def _kind_of_iterator(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 def entry(number: int, origin: ConsumerOrigin = HERE) -> ReceivedEntry:
     return ReceivedEntry(origin, 1, number, None)
+
+
+def run_of(count: int) -> ReceivedRun:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    value = build_entry(metadata.SerializeToString(), b"value")
+    run = MessageRun(MessageFrame(1, 1, 0, -1, 0, (), -1, value), list(range(count)), [value] * count)
+    assert run.payload_bytes() == 5 * count
+    return ReceivedRun(HERE, run)
 
 
 def place(message: Message | None) -> tuple[int, int] | None:
@@ -213,3 +226,30 @@ def test_a_copy_in_whose_midst_somebody_took_is_made_again() -> None:
     assert queue.messages_by_origin() == {HERE: 5}
     assert queue.take_out(HERE, {(1, 2)})[0][0][1] == [0, 1]
     assert len(queue) == 3
+
+
+def test_take_out_keeps_messages_of_a_lot_that_a_receiver_removes_meanwhile() -> None:
+    class Racing(deque[Any]):
+        def index(self, lot: Any, *_: Any) -> int:
+            with suppress(ValueError):
+                self.remove(lot)  # the lot is used up: a receiver drops it
+            return super().index(lot)
+
+    queue = ReceiveQueue()
+    queue.lots = Racing()
+    queue.add(run_of(3), range(3))
+    queue.add(entry(3), ALONE)
+    taken, _ = queue.take_out(HERE, {(1, 1)})
+    assert [entry.entry_id for entry, _ in taken] == [1]
+    assert take_all(queue) == [(0, -1), (2, -1), (3, -1)]
+
+
+def test_take_out_does_not_touch_a_run_whose_messages_with_these_ids_were_taken() -> None:
+    """While it were replaced, another thread could receive messages behind it."""
+    queue = ReceiveQueue()
+    queue.add(run_of(3), range(3))
+    first = queue.take()
+    before = list(queue.lots)
+    assert queue.take_out(HERE, {(1, 0)}) == ([], [])
+    assert list(queue.lots) == before
+    assert [place(first), *take_all(queue)] == [(0, -1), (1, -1), (2, -1)]

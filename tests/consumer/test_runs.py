@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
@@ -143,6 +144,16 @@ def test_a_seek_drops_a_queued_run_and_delivers_what_was_put_aside_if_it_fails(
     consumer.attach()
     consumer.core.receive(run(0), consumer.now, make.now_ms)
     assert [message.data() for message in consumer.take()] == [b"0", b"1", b"2"]
+
+
+def test_a_message_of_a_run_can_be_deep_copied(make: SimpleNamespace, subscribed: Callable[..., Any]) -> None:
+    consumer = subscribed(receiver_queue_size=2)
+    entries = [make.single(b"%d" % number, partition_key="k") for number in range(2)]
+    data = b"".join(encode_message(1, 7, n, -1, len(each)) + each for n, each in enumerate(entries))
+    for frame in ClientFrameDecoder().feed(data):
+        consumer.core.receive(frame, consumer.now, make.now_ms)
+    for message in consumer.take():
+        assert described(deepcopy(message)) == described(message)
 
 
 def test_a_taken_message_does_not_keep_its_run(make: SimpleNamespace, subscribed: Callable[..., Any]) -> None:

@@ -18,11 +18,12 @@ import pytest
 
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import AcksSettled
-from geminga.consumer.message import Message
+from geminga.consumer.message import ReceivedRun
 from geminga.consumer.queue import ReceiveQueue, rest
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.state import ConsumerState
 from geminga.wire.frames import FrameDecoder
+from geminga.wire.message_runs import MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 B = pb.BaseCommand
@@ -128,7 +129,8 @@ class World:
         kind = choose([ConsumerType.Exclusive, ConsumerType.Shared])
         self.shared = kind is ConsumerType.Shared
         batch_index = choose([True, False])
-        self.sizes = [choose([1, 1, 2, 5]) for _ in range(self.random.randint(5, 25))]
+        sizes = choose([[1, 1, 2, 5], [1] * 20 + [3]])
+        self.sizes = [choose(sizes) for _ in range(self.random.randint(5, 25))]
         self.broker = Subscription(make, self.sizes, shared=self.shared, batch_index=batch_index)
         self.queue_size = choose([1, 3, 10, 100])
         settings = ConsumerSettings(
@@ -148,6 +150,7 @@ class World:
         self.to_broker: deque[pb.BaseCommand] = deque()
         self.to_consumer: deque[Any] = deque()
         self.held: list[Any] = []
+        self.is_away = True
         self.receipted: set[bytes] = set()
         self.excused: set[bytes] = set()
         """Receipted while another copy, sent before, was on its way or in the queue."""
@@ -163,9 +166,11 @@ class World:
     # --- the wires ---
 
     def connect(self) -> None:
-        self.to_broker.clear()
-        self.to_consumer.clear()
+        self.is_away = False
         self.broker.receive(self.core.subscribe(self.new_request_id()))
+        assert not self.queue
+        self.excused.clear()
+        self.forget_parts()
         self.core.new_request_id = self.new_request_id
         self.core.subscribed(self.now)
 
@@ -176,16 +181,22 @@ class World:
             self.broker.receive(self.to_broker.popleft())
         self.to_broker.clear()
         self.to_consumer.clear()
+        self.is_away = True
         self.broker.detach()
         self.core.disconnected(self.now)
         self.collect()
-        self.excused.clear()
+        self.excused &= self.on_the_way()
+        if self.shared:
+            self.forget_parts()
+
+    def forget_parts(self) -> None:
         if not self.core.settings.batch_index_ack_enabled:
             self.counts = {value for value in self.counts if self.whole(value)}
 
     def collect(self) -> None:
         decoder = FrameDecoder()
         for data in self.core.take_output():
+            assert not self.is_away
             self.to_broker += [frame.command for frame in decoder.feed(data)]
         for event in self.core.take_events():
             if isinstance(event, AcksSettled):
@@ -197,8 +208,12 @@ class World:
     def on_the_way(self) -> set[bytes]:
         entries = {item.entry_id for item in self.to_consumer if not isinstance(item, pb.BaseCommand)}
         values = {b"%d.%d" % (entry_id, i) for entry_id in entries for i in range(self.sizes[entry_id])}
-        waiting = [Message(entry, index) for entry, left in self.queue.lots for index in rest(copy(left))]
-        return values | {message.data() for message in waiting}
+        for queued, left in self.queue.lots:
+            if isinstance(queued, ReceivedRun):
+                queued = copy(queued)
+                queued.releases = None  # else a message would take its permits along
+            values |= {queued.message_at(index).data() for index in rest(copy(left))}
+        return values
 
     def broker_step(self) -> None:
         if self.to_broker:
@@ -212,7 +227,22 @@ class World:
             if isinstance(item, pb.BaseCommand):
                 self.core.command(item)
             else:
-                self.core.receive(item, self.now, self.make.now_ms)
+                self.core.receive(self.run_from(item), self.now, self.make.now_ms)
+
+    def run_from(self, first: Any) -> Any:
+        """``first`` with some of the frames after it, if they make a run."""
+        frames = [first]
+        for _ in range(self.random.choice([0, 3, 10])):
+            after = self.to_consumer[0] if self.to_consumer else None
+            if after is None or isinstance(after, pb.BaseCommand) or after.ack_set or first.ack_set:
+                break
+            common = "redelivery_count", "consumer_epoch"
+            if any(getattr(first, name) != getattr(after, name) for name in common):
+                break
+            frames.append(self.to_consumer.popleft())
+        if len(frames) == 1:
+            return first
+        return MessageRun(first, [each.entry_id for each in frames], [each.entry for each in frames])
 
     # --- the application ---
 
@@ -272,6 +302,7 @@ class World:
         actions = [
             (self.broker_step, 30), (self.consumer_step, 30), (self.take, 25), (self.acknowledge, 20),
             (self.refuse, 3), (self.wait, 6), (self.lose, 2), (self.redeliver_all, 1),
+            (self.reconnect, 4),
         ]  # fmt: skip
         functions, weights = zip(*actions, strict=True)
         for action in self.random.choices(functions, weights, k=steps):
@@ -279,8 +310,14 @@ class World:
             self.collect()
 
     def lose(self) -> None:
-        self.drop()
-        self.connect()
+        if not self.is_away:
+            self.drop()
+        if self.random.random() < 0.5:
+            self.connect()
+
+    def reconnect(self) -> None:
+        if self.is_away:
+            self.connect()
 
     def redeliver_all(self) -> None:
         self.core.redeliver_unacknowledged()

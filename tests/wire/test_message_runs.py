@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.errors import CorruptPayload, ProtocolError
+from geminga.wire import message_runs
 from geminga.wire.client_frames import ClientFrameDecoder
 from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, FrameDecoder, encode_message
-from geminga.wire.message_runs import MessageRun
+from geminga.wire.message_runs import RUN_MESSAGES_MAX, MessageRun
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -99,6 +102,30 @@ def test_frames_that_arrive_together_are_one_run() -> None:
     assert run.entry_ids == list(range(100))
     assert run.payload_bytes() == 700
     assert run.consumer_id == 3
+
+
+def test_a_run_has_a_limited_number_of_messages() -> None:
+    """A malformed entry id ends a run, and the frames after it are read twice: not the whole stream."""
+    data = b"".join(frame_of(plain(), 1000 + number) for number in range(2 * RUN_MESSAGES_MAX + 1))
+    frames = ClientFrameDecoder().feed(data)
+    assert [len(frame.entries) for frame in frames if isinstance(frame, MessageRun)] == [RUN_MESSAGES_MAX] * 2
+    assert [frame[2] for frame in singly(frames)] == list(range(1000, 1000 + 2 * RUN_MESSAGES_MAX + 1))
+
+
+def test_messages_of_many_producers_are_compared_with_one_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling a pattern takes longer than parsing a few metadata."""
+    compiled = []
+
+    def compile_pattern(pattern: bytes, flags: int) -> re.Pattern[bytes]:
+        compiled.append(pattern)
+        return re.compile(pattern, flags)
+
+    monkeypatch.setattr(message_runs, "re", SimpleNamespace(compile=compile_pattern, DOTALL=re.DOTALL))
+    for number in range(300):
+        run = run_of([plain(producer_name=f"{number:077}{other}") for other in range(3)])
+        assert run.payload_bytes() == 21
+        assert run.metadata is None
+    assert len(compiled) == 1
 
 
 @given(

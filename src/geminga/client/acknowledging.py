@@ -83,7 +83,7 @@ class Acknowledging:
 
     def end(self) -> None:
         """Accept no more items and pass the queued ones to the cores."""
-        self.inbox.ended = _closed
+        self.inbox.ended = lambda: AlreadyClosed("the consumer is closed")
         self.drain()
 
     # --- emptying the inbox -----------------------------------------------------------------------------
@@ -222,7 +222,3 @@ def _kind_of_run(item: Item) -> type | None:
 def _has_unanswered(handle: ConsumerHandle) -> bool:
     acks = handle.consumer.acks
     return bool(acks.pending_count or acks.unanswered_count)
-
-
-def _closed() -> AlreadyClosed:
-    return AlreadyClosed("the consumer is closed")

@@ -173,8 +173,8 @@ class AsyncConsumer(Generic[T_co]):
     async def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message; wait for one, at most ``timeout_millis``. Raises `Timeout`,
         `AlreadyClosed`, or the error that ended the subscription."""
-        if timeout_millis is not None and type(timeout_millis) is not int:
-            check_int("timeout_millis", timeout_millis)
+        if timeout_millis is not None:
+            check_int("timeout_millis", timeout_millis, -MILLISECONDS_MAX, MILLISECONDS_MAX)
         message = self.take()
         if message is None:
             message = await self._await_message(timeout_millis)
@@ -185,8 +185,6 @@ class AsyncConsumer(Generic[T_co]):
         return message
 
     async def _await_message(self, timeout_millis: int | None) -> Message[T_co]:
-        if timeout_millis is not None:
-            check_int("timeout_millis", timeout_millis, -MILLISECONDS_MAX, MILLISECONDS_MAX)
         deadline = None if timeout_millis is None else self.context.now() + timeout_millis / 1000
         while True:
             waited = await self.wait(deadline)
@@ -256,7 +254,9 @@ class AsyncConsumer(Generic[T_co]):
             while not batch.full:
                 left = None if deadline is None else max(0, round((deadline - self.context.now()) * 1000))
                 try:
-                    batch.add(await self.receive(left))
+                    message = await self.receive(left)
+                    if not batch.add(message):
+                        self._return([message])
                 except Timeout:
                     break
                 except AlreadyClosed:
@@ -264,12 +264,16 @@ class AsyncConsumer(Generic[T_co]):
                         raise
                     break  # the batch holds the last messages of a drain
         except BaseException:
-            self.queue.put_back(batch.messages)
-            if self.tracks_taken and not self.closed:
-                for message in batch.messages:
-                    self.inbox.add(ReturnedToQueue(message))
+            self._return(batch.messages)
             raise
         return batch.messages
+
+    def _return(self, messages: Sequence[Message[Any]]) -> None:
+        """Return received messages to the queue."""
+        self.queue.put_back(messages)
+        if self.tracks_taken and not self.closed:
+            for message in messages:
+                self.inbox.add(ReturnedToQueue(message))
 
     def __aiter__(self) -> AsyncIterator[Message[T_co]]:
         return self
@@ -594,10 +598,15 @@ class ReceivedBatch:
         self._bytes_max = policy.max_num_bytes if policy.max_num_bytes > 0 else float("inf")
         self._size_bytes = 0
 
-    def add(self, message: Message[Any]) -> None:
+    def add(self, message: Message[Any]) -> bool:
+        """Add a message; return False for one that would exceed the limit of bytes: the batch is full."""
+        size_bytes = self._size_bytes + message.size_bytes()
+        self.full = size_bytes >= self._bytes_max or len(self.messages) + 1 >= self._count_max
+        if self.messages and size_bytes > self._bytes_max:
+            return False
         self.messages.append(message)
-        self._size_bytes += message.size_bytes()
-        self.full = len(self.messages) >= self._count_max or self._size_bytes >= self._bytes_max
+        self._size_bytes = size_bytes
+        return True
 
     def with_last(self, message: Message[Any] | None) -> list[Message[Any]]:
         """Return all messages and ``message``, whether it was added or not."""

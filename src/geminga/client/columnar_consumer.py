@@ -309,7 +309,7 @@ def _acknowledge_entry(consumer: AsyncConsumer[Any], entry: ReceivedEntry, now: 
         return
     core = handle.consumer
     if core.origin is not entry.origin:
-        core.acknowledge_strange(entry, _indexes_of(entry), now)
+        core.acknowledge_foreign(entry, _indexes_of(entry), now)
         return
     if entry.ack_set and entry.acks is not None:
         for index in _indexes_of(entry):

@@ -214,7 +214,9 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
                     if not batch.messages or self._consumer.closed:
                         raise
                     break  # the batch holds the last messages of a drain
-                batch.add(message)
+                if not batch.add(message):
+                    self._give_back([message])
+                    message = None
             return batch.messages
         except BaseException:
             self._give_back(batch.with_last(message))

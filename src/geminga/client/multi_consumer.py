@@ -250,12 +250,6 @@ class HandleGroup:
     def connected(self) -> bool:
         return bool(self.handles) and all(handle.connected for handle in self.handles.values())
 
-    def want_one(self) -> None:
-        """Request one message from every part for a waiting receiver, with queue size 0."""
-        for handle in self.handles.values():
-            handle.consumer.want_one()
-            handle.flush_soon()
-
     @property
     def starved(self) -> bool:
         """Whether a part has no permits at the broker. May be read on any thread."""
@@ -263,13 +257,11 @@ class HandleGroup:
 
     def feed(self) -> None:
         """Request messages from `starved` parts for a waiting receiver."""
-        if self._settings.receiver_queue_size == 0:
-            self.want_one()
-        elif not self._queue:
-            for handle in self.handles.values():
-                if handle.consumer.starved:
-                    handle.consumer.recover_permits()
-                    handle.flush_soon()
+        is_unqueued = self._settings.receiver_queue_size == 0
+        for handle in self.handles.values() if is_unqueued or not self._queue else ():
+            if handle.consumer.starved:
+                (handle.consumer.want_one if is_unqueued else handle.consumer.recover_permits)()
+                handle.flush_soon()
 
     def by_handle(self, messages: list[Message[Any]]) -> Iterable[tuple[ConsumerHandle, list[Message[Any]]]]:
         """Return messages in runs of one origin each, with the handle that reads their topic, in order. Skip

@@ -39,10 +39,6 @@ class AckTimeout:
     def __len__(self) -> int:
         return len(self._deadlines)
 
-    @property
-    def enabled(self) -> bool:
-        return self._timeout_seconds > 0
-
     def taken(self, key: EntryKey, now: float, messages: Iterable[Message[Any]] = ()) -> None:
         """Start, or restart, the time-out of an entry, or of ``messages`` of a batch, that was taken."""
         if self._timeout_seconds:

@@ -248,7 +248,7 @@ class AckTracker:
         self._pending[key] = None
         return [key]
 
-    def acknowledge_strange(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> list[EntryKey]:
+    def acknowledge_foreign(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> list[EntryKey]:
         """`acknowledge_messages` for some messages of an entry that another consumer received, perhaps of
         another subscription: the acknowledgement states of the two are independent."""
         key = (entry.ledger_id, entry.entry_id)
@@ -393,7 +393,8 @@ class AckTracker:
         return settled
 
     def disconnected(self, now: float) -> None:
-        """Make all acknowledgements without a receipt pending again, to be sent after the reconnect."""
+        """Make all acknowledgements without a receipt pending again, to be sent after the reconnect. Call
+        `reopen_batches` once no more queued messages of this connection are delivered."""
         requests, self._requests = self._requests, {}
         for request in requests.values():
             for key, acks in request.individual.items():
@@ -405,7 +406,6 @@ class AckTracker:
             # requested since by moving the subscription back, and must not be acknowledged unseen.
             self._cumulative = None
         self._tokens = _tokens_of(requests.values()) + self._tokens
-        self.reopen_batches()
         if self._pending or self._cumulative_pending:
             self._arm(now)
 

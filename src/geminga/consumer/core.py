@@ -104,7 +104,7 @@ class ConsumerCore(Settlement):
         self.counted = ConsumerCounters()
         timeout, tick = settings.ack_timeout_seconds, settings.unacked_messages_tick_ms / 1000
         self.unsettled = UnackedEntries(timeout if keeps else 0.0, tick, self.counted)
-        self._knows_hands = keeps and settings.durable
+        self._tracks_in_hand = keeps and settings.durable
         self.opener = EntryOpener(settings, self.origin)
         self.new_request_id: Callable[[], int] | None = None
         """Set by the caller while it is attached to a connection."""
@@ -112,7 +112,7 @@ class ConsumerCore(Settlement):
         """Frames to send, in order; see `take_output`."""
         self.events: list[ConsumerEvent] = []
         self._first_subscribe = True
-        self._place = ConsumerPosition(
+        self._position = ConsumerPosition(
             settings.start_message_id,
             inclusive=settings.start_message_id_inclusive,
             is_durable=settings.durable,
@@ -130,7 +130,7 @@ class ConsumerCore(Settlement):
         first_time, self._first_subscribe = self._first_subscribe, False
         return commands.subscribe(
             self.settings, topic=self.topic, subscription=self.subscription, consumer_id=self.consumer_id,
-            consumer_name=self.consumer_name, request_id=request_id, start_message_id=self._place.attach(),
+            consumer_name=self.consumer_name, request_id=request_id, start_message_id=self._position.attach(),
             first_time=first_time, epoch=None if self.settings.individual_only else self.epoch,
         )  # fmt: skip
 
@@ -140,9 +140,9 @@ class ConsumerCore(Settlement):
         if self.state is not ConsumerState.READY:
             return
         self.flow.reset()
-        self.flow.note_start(self._place.start)
+        self.flow.note_start(self._position.start)
         self.reached_end = False
-        self._flush_acks()
+        self.flush_acks()
         self._grant()
 
     def refused(self) -> None:
@@ -165,7 +165,7 @@ class ConsumerCore(Settlement):
 
     def _end_connection(self) -> None:
         """Remove what is left of the last connection: it will be redelivered."""
-        self._place.detach(self._take_back())
+        self._position.detach(self._take_back())
         self.unsettled.clear()
         self.acks.reopen_batches()
 
@@ -183,7 +183,7 @@ class ConsumerCore(Settlement):
         self.origin = ConsumerOrigin(self.topic, self.origin.partition, self.settings.schema, cluster)
         self.opener = EntryOpener(self.settings, self.origin)
         self.opener.whole = whole
-        self._place.begin_anew()
+        self._position.begin_anew()
         self._seek_target = None
         self._first_subscribe = True
         self.epoch = 0
@@ -200,8 +200,7 @@ class ConsumerCore(Settlement):
         lots, entries = self.queue.take_back(self.origin)
         self.flow.taken_back(self.counted.withdraw(lots, entries))
         if lots:
-            entry, indexes = lots[0]
-            return entry, indexes[0]
+            return lots[0][0], lots[0][1][0]
         return (entries[0], -1) if entries else None
 
     def pin_start(self, marked: MessageId) -> None:
@@ -210,7 +209,7 @@ class ConsumerCore(Settlement):
 
         Without it, a connection lost before the first message would move the start to a later end. Has no
         effect once a message was queued, or for any other start."""
-        self._place.pin(marked)
+        self._position.pin(marked)
 
     # --- what the broker sends -------------------------------------------------------------------
 
@@ -234,18 +233,18 @@ class ConsumerCore(Settlement):
             or self.unsettled.rewind.awaited
             or 0 <= first.consumer_epoch < self.epoch
             or (self.origin.keeps and self.acks.may_be_duplicate(keys))
-            or (self._place.filter is not NO_FILTER and min(keys) <= self._place.filter.key)
+            or (self._position.filter is not NO_FILTER and min(keys) <= self._position.filter.key)
             or is_dead(first.redelivery_count, self.settings.dead_letter_policy)
             or (payload_bytes := run.payload_bytes()) < 0
         ):
             return False
         queued = ReceivedRun(self.origin, run)
         last = queued.entry_at(-1)
-        self._place.last_queued = (last, -1)
+        self._position.last_queued = (last, -1)
         self.flow.note_place(last)
         self.flow.arrived_last = max(self.flow.arrived_last, max(keys))
         queued.releases = dict(self.flow.arrived(len(keys), payload_bytes, len(keys)))
-        if self._knows_hands:
+        if self._tracks_in_hand:
             self.unsettled.delivered(keys)
         self.queue.add(queued, range(len(keys)))
         return True
@@ -283,7 +282,7 @@ class ConsumerCore(Settlement):
             if entry.acks is None or not entry.acks.remaining:
                 self.acks.acknowledge_keys(entry.chunk_ids or [key], now)
             return
-        if self._knows_hands:
+        if self._tracks_in_hand:
             self.unsettled.delivered((key,))
         if self.opener.whole:
             self._queue_entry(entry, wanted, opened.permits)
@@ -297,10 +296,10 @@ class ConsumerCore(Settlement):
     def stop_at(self, last: MessageId) -> None:
         """Set the last entry wanted from now on, ``last``, and request the ones before it."""
         self.flow.stop = (last.ledger_id, last.entry_id)
-        if self._place.last_queued is not None:
-            self.flow.note_place(self._place.last_queued[0])
+        if self._position.last_queued is not None:
+            self.flow.note_place(self._position.last_queued[0])
         else:
-            self.flow.note_start(self._place.start)
+            self.flow.note_start(self._position.start)
         self._grant()
 
     def _refuse(self, frame: MessageFrame, opened: OpenedFrame) -> None:
@@ -318,7 +317,7 @@ class ConsumerCore(Settlement):
 
     def _wanted(self, entry: ReceivedEntry, key: EntryKey, compacted_out: Sequence[int]) -> list[int] | None:
         """Return the indexes to deliver (None: all): unacknowledged, not compacted out, after the start."""
-        first, dropped = 0, self._place.filter
+        first, dropped = 0, self._position.filter
         if dropped is not NO_FILTER:
             first = dropped.first_wanted(key)
         count = entry.count
@@ -351,7 +350,7 @@ class ConsumerCore(Settlement):
         if permits > count:
             self.flow.overcharged(permits - count)
             self._grant()
-        self._place.last_queued = (entry, indexes[-1])
+        self._position.last_queued = (entry, indexes[-1])
         if self._key_watch.looks_left and count > 1:
             producer_name = self._key_watch.look(entry, indexes)
             if producer_name is not None:
@@ -374,7 +373,7 @@ class ConsumerCore(Settlement):
         if permits > delivered:
             self.flow.overcharged(permits - delivered)
             self._grant()
-        self._place.last_queued = (entry, -1)
+        self._position.last_queued = (entry, -1)
         self.queue.add_entry(entry)
         if self.flow.is_bounded:
             self._grant()
@@ -487,7 +486,8 @@ class ConsumerCore(Settlement):
         """Return ``token`` in `AcksSettled` when earlier acknowledgements are receipted, or else sent."""
         self.acks.add_token(token, now)
 
-    def _flush_acks(self) -> None:
+    def flush_acks(self) -> None:
+        """Send pending acknowledgements without waiting for the grouping time."""
         if self.state not in (ConsumerState.READY, ConsumerState.SEEKING, ConsumerState.CLOSING):
             return
         frames, settled = self.acks.flush(self.new_request_id)
@@ -495,26 +495,24 @@ class ConsumerCore(Settlement):
         if settled:
             self.events.append(AcksSettled(settled))
 
-    def flush_acks(self) -> None:
-        """Send pending acknowledgements without waiting for the grouping time."""
-        self._flush_acks()
-
     # --- redelivery ------------------------------------------------------------------------------
 
     def redeliver_unacknowledged(self, due: Sequence[EntryKey] = (), *, is_wish: bool = True) -> None:
-        """Have everything unacknowledged redelivered, including unread messages; ``due`` are examples.
-        ``is_wish``: see `UnackedEntries.asked_again`.
+        """Have everything unacknowledged redelivered, including unread messages. ``due`` and ``is_wish``: see
+        `UnackedEntries.asked_again`.
 
-        No effect without a connection, since a new one starts with a redelivery anyway; nor on non-persistent
-        topics, where queued messages would be lost."""
+        Without a connection, only remove the unread messages: the next one begins with a redelivery. No
+        effect on non-persistent topics, where queued messages would be lost."""
+        if self.state is ConsumerState.IDLE and self.origin.keeps:
+            self._end_connection()
         if self.state is not ConsumerState.READY or not self.origin.keeps:
             return
         if not self.settings.individual_only:
             # MESSAGEs of earlier epochs are dropped when they arrive late (framing.md section 7).
             self.epoch += 1
-        self._flush_acks()
+        self.flush_acks()
         if self._take_back() is not None:
-            self._place.last_queued = None
+            self._position.last_queued = None
         self.opener.chunks.clear()
         self.unsettled.asked_again(due, in_order=not self.settings.individual_only, is_wish=is_wish)
         epoch = None if self.settings.individual_only else self.epoch
@@ -557,7 +555,7 @@ class ConsumerCore(Settlement):
         # A target that does not fit into the command is rejected before anything has changed.
         command = commands.seek(self.consumer_id, request_id, target, ack_set)
         self.state = next_state(self.state, ConsumerInput.SEEK)
-        self._flush_acks()
+        self.flush_acks()
         self._seek_target = target
         return command
 
@@ -565,14 +563,13 @@ class ConsumerCore(Settlement):
         """Handle a successful seek: forget all acknowledgements."""
         target, self._seek_target = self._seek_target, None
         self.state = next_state(self.state, ConsumerInput.SEEK_DONE)
-        self._take_back()
+        self._end_connection()
         self._aside.clear()
         self.opener.chunks.clear()
-        self.unsettled.clear()
         tokens = self.acks.forget()
         if tokens:
             self.events.append(AcksSettled(tokens))
-        self._place.moved(target)
+        self._position.moved(target)
         self._grant()
 
     def seek_failed(self, now: float, now_ms: int) -> None:
@@ -595,7 +592,7 @@ class ConsumerCore(Settlement):
         """Start to close or unsubscribe; first send acknowledgements. Return whether connected."""
         attached = self.state in (ConsumerState.READY, ConsumerState.SEEKING)
         if attached:
-            self._flush_acks()
+            self.flush_acks()
         self.state = next_state(self.state, ConsumerInput.CLOSE)
         return attached
 
@@ -634,7 +631,7 @@ class ConsumerCore(Settlement):
         if self.state is not ConsumerState.READY:
             return
         if self.acks.due(now):
-            self._flush_acks()
+            self.flush_acks()
         if self._asks_again:
             self._redeliver(self.unsettled.take_due(now))
         self._ask_once_more(now)

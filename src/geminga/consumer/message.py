@@ -144,8 +144,8 @@ class ReceivedEntry:
         """Return this entry with the indexes of its messages that were taken together."""
         return [(self, indexes)]
 
-    def keys(self) -> Iterable[tuple[int, int]]:
-        """Return ledger and entry id."""
+    def keys(self, count: int) -> Iterable[tuple[int, int]]:
+        """Return ledger and entry id. ``count``: number of its messages that are not taken."""
         return ((self.ledger_id, self.entry_id),)
 
     def held_bytes(self, count: int) -> int:
@@ -191,6 +191,11 @@ class UnbatchedEntry(ReceivedEntry):
         if self._parsed is None:
             self._parsed = pb.MessageMetadata.FromString(self._encoded)
         return self._parsed
+
+    def __getstate__(self) -> object:
+        """Return the attributes that ``copy.deepcopy`` sets: those of the class are constants."""
+        names = "origin", "ledger_id", "entry_id", "redelivery_count", "releases", *self.__slots__, "body"
+        return None, {name: getattr(self, name) for name in names}
 
 
 _new_entry = UnbatchedEntry.__new__
@@ -240,9 +245,9 @@ class ReceivedRun:
         """Return the entries at ``indexes``, with the index of their message."""
         return [(self.entry_at(index), [-1]) for index in indexes]
 
-    def keys(self) -> Iterable[tuple[int, int]]:
-        """Return ledger and entry id of each entry."""
-        return zip(repeat(self.ledger_id), self._entry_ids)
+    def keys(self, count: int) -> Iterable[tuple[int, int]]:
+        """Return ledger and entry id of the last ``count`` entries: those that are not taken."""
+        return zip(repeat(self.ledger_id), self._entry_ids[len(self._entry_ids) - count :])
 
     def held_bytes(self, count: int) -> int:
         """Return the size of the last ``count`` payloads: those that are not taken."""

@@ -73,7 +73,7 @@ class ConsumerBatchReceivePolicy:
 
     @property
     def max_num_bytes(self) -> int:
-        """Maximum number of payload bytes."""
+        """Maximum number of payload bytes, except of a single larger message."""
         return self._policy.getMaxNumBytes()
 
     @property

@@ -193,7 +193,7 @@ class ReceiveQueue:
         taken: list[Taken] = []
         for lot in _copy(self.lots):
             entry, indexes = lot
-            if entry.origin is origin and not keys.isdisjoint(entry.keys()):
+            if entry.origin is origin and not keys.isdisjoint(entry.keys(length_hint(indexes))):
                 found = entry.taken(rest(indexes))
                 taken += [each for each in found if (each[0].ledger_id, each[0].entry_id) in keys]
                 kept = [each for each in found if (each[0].ledger_id, each[0].entry_id) not in keys]
@@ -208,7 +208,9 @@ class ReceiveQueue:
 
     def _replace(self, lot: Lot, kept: list[Taken]) -> None:
         """Put ``kept`` where ``lot`` is, which is used up: a receiver may have removed it from the front."""
-        place = self.lots.index(lot) if lot in self.lots else 0
+        place = 0
+        with suppress(ValueError):
+            place = self.lots.index(lot)
         for entry, indexes in reversed(kept):
             self.lots.insert(place, (entry, _for_each(indexes)))
         self.drop(lot)

@@ -25,24 +25,24 @@ class Settlement:
     settings: ConsumerSettings
     unsettled: UnackedEntries
 
-    def _here(self, messages: Sequence[Message[Any]]) -> Sequence[Message[Any]]:
+    def _of_this_cluster(self, messages: Sequence[Message[Any]]) -> Sequence[Message[Any]]:
         """Return the messages of the cluster in use."""
         origin = self.origin
         return messages if not origin.cluster else [m for m in messages if m._entry.origin is origin]
 
     def taken(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Start the acknowledgement time-out of messages handed to the application."""
-        self.unsettled.ack_timeout.messages_taken(self._here(messages), now)
+        self.unsettled.ack_timeout.messages_taken(self._of_this_cluster(messages), now)
 
     def put_back(self, messages: Sequence[Message[Any]]) -> None:
         """Stop the acknowledgement time-out of `taken` messages that were returned to the queue."""
-        self.unsettled.ack_timeout.put_back(self._here(messages))
+        self.unsettled.ack_timeout.put_back(self._of_this_cluster(messages))
 
     def acknowledge_messages(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Acknowledge messages of one origin individually; send them when their group is complete."""
         if messages and messages[0]._entry.origin is not self.origin:
             for message in messages:
-                self.acknowledge_strange(message._entry, (message._index,), now)
+                self.acknowledge_foreign(message._entry, (message._index,), now)
             return
         self.counted.acknowledged += len(messages)
         self.unsettled.settled(self.acks.acknowledge_messages(messages, now))
@@ -54,11 +54,11 @@ class Settlement:
         self.counted.acknowledged += sum(entry.count for entry in entries)
         self.unsettled.settled(self.acks.acknowledge_entries(entries, now))
 
-    def acknowledge_strange(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> None:
+    def acknowledge_foreign(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> None:
         """Acknowledge messages individually that another consumer of the topic received."""
         if entry.origin.cluster == self.origin.cluster:
             self.counted.acknowledged += len(indexes)
-            self.unsettled.settled(self.acks.acknowledge_strange(entry, indexes, now))
+            self.unsettled.settled(self.acks.acknowledge_foreign(entry, indexes, now))
 
     def acknowledge_id(self, message_id: MessageId, now: float) -> None:
         """Acknowledge a message individually by id."""

@@ -28,6 +28,8 @@ _BODY_START: Final = 12
 _ENTRY_HEAD: Final = Struct(">HII")
 """Magic number, checksum, and size of the metadata."""
 HEAD_SIZE: Final = _ENTRY_HEAD.size
+RUN_MESSAGES_MAX: Final = 256
+"""Maximum messages of a run, which limits the frames read twice because of a malformed entry id."""
 _CRC_START: Final = 6
 
 
@@ -110,8 +112,8 @@ _UNUSUAL_FIELDS: Final = ("num_messages_in_batch", "marker_type", "compression",
 
 
 def _pattern_of(first: bytes) -> re.Pattern[bytes] | None:
-    """Return the pattern of repeated metadata of a producer's messages without optional fields but the
-    uncompressed size and a schema version, if ``first`` is one. Comparing is several times as fast as
+    """Return the pattern of metadata with fields of the same sizes as in ``first``, if ``first`` has no
+    optional field but the uncompressed size and a schema version. Comparing is several times as fast as
     parsing."""
     try:
         name_end = first[1] + 2
@@ -121,24 +123,23 @@ def _pattern_of(first: bytes) -> re.Pattern[bytes] | None:
             _, end = read_varint(first, end + 1)
     except (IndexError, ValueError):
         return None
-    return _compiled(first[:name_end], sequence_end - name_end - 1, end - time_end - 1, len(first) - end)
+    return _compiled(first[1], sequence_end - name_end - 1, end - time_end - 1, len(first) - end)
 
 
 @lru_cache(maxsize=256)
 def _compiled(
-    name: bytes, sequence_size: int, bytes_size: int, version_size: int
+    name_size: int, sequence_size: int, bytes_size: int, version_size: int
 ) -> re.Pattern[bytes] | None:
-    """Return a pattern of metadata that hold ``name``, the encoded producer's name, a sequence id, a publish
-    time, and perhaps the uncompressed size and a schema version; all of these sizes."""
-    if name[:1] != b"\x0a" or name[1] > 127 or max(sequence_size, bytes_size) > 9:
-        return None
-    if version_size not in (0, 11):
+    """Return a pattern of metadata that hold a producer's name, a sequence id, a publish time, and perhaps
+    the uncompressed size and a schema version, of these sizes in bytes."""
+    if name_size > 127 or max(sequence_size, bytes_size) > 9 or version_size not in (0, 11):
         return None
 
     def number(size: int) -> bytes:
         return rb"[\x80-\xff]{%d}[\x00-\x7f]" % (size - 1)
 
-    parts = [re.escape(name), rb"\x10", number(sequence_size), rb"\x18", number(_TIME_SIZE)]
+    parts = [rb"\x0a\x%02x.{%d}" % (name_size, name_size)]
+    parts += [rb"\x10", number(sequence_size), rb"\x18", number(_TIME_SIZE)]
     parts += [rb"\x48", number(bytes_size)] if bytes_size > 0 else []
     parts += [rb"\x82\x01\x08.{8}"] if version_size else []
     return re.compile(b"(?:" + b"".join(parts) + b")+", re.DOTALL)
@@ -152,43 +153,42 @@ _TIME_SIZE: Final = 6
 
 
 @lru_cache(maxsize=256)
-def _shape(head: int, number: int, tail: int) -> Struct:
-    """Total size; what is alike in all frames of a run, around the entry id."""
-    return Struct(f">I{head}s{number}s{tail}s")
+def _layout(head: int, entry_id: int, tail: int) -> Struct:
+    """Return the layout of a frame up to its entry: total size, head, entry id and tail, of these sizes."""
+    return Struct(f">I{head}s{entry_id}s{tail}s")
 
 
 def read_message_run(
     first: MessageFrame, data: bytes, start: int, frame_end: int, frame_size_max: int, count_max: int
 ) -> tuple[MessageRun | None, int]:
-    """Return the run of the MESSAGE at ``start`` and at most ``count_max`` more, and its end."""
+    """Return the run of the MESSAGE at ``start``, a plain `MessageFrame`, and at most ``count_max`` more, and
+    its end."""
     command_end = frame_end - len(first.entry)
     if data[frame_end + 4 : frame_end + _BODY_START] != data[start + 4 : start + _BODY_START]:
         return None, frame_end
-    if type(first) is not MessageFrame:
-        return None, frame_end
     consumer, ledger, number = varint(first.consumer_id), varint(first.ledger_id), varint(first.entry_id)
     body = start + _BODY_START
-    place_size = data[body + len(consumer) + 2 : body + len(consumer) + 3]
-    known = b"".join((b"\x08", consumer, b"\x12", place_size, b"\x08", ledger, b"\x10", number))
+    id_size = data[body + len(consumer) + 2 : body + len(consumer) + 3]
+    known = b"".join((b"\x08", consumer, b"\x12", id_size, b"\x08", ledger, b"\x10", number))
     if data[body : body + len(known)] != known:
         return None, frame_end
     number_start = body + len(known) - len(number)
     head, tail = data[start + 4 : number_start], data[body + len(known) : command_end]
-    shape = _shape(len(head), len(number), len(tail))
-    unpack, size = shape.unpack_from, shape.size
+    layout = _layout(len(head), len(number), len(tail))
+    unpack, size = layout.unpack_from, layout.size
     least, copied_max = size - 4, size - 4 + ENTRY_COPY_BYTES_MAX
     entries: list[Buffer] = [first.entry]
     view = memoryview(data)
     numbers: list[bytes] = []
     add_entry, add_number = entries.append, numbers.append
     at, end = frame_end, len(data)
-    stop = end - size
+    stop, count_max = end - size, min(count_max, RUN_MESSAGES_MAX - 1)
     while at <= stop:
-        total, found, number, behind = unpack(data, at)
+        total, found_head, number, found_tail = unpack(data, at)
         next_at = at + 4 + total
         if (
-            found != head or behind != tail or next_at > end or not least <= total <= frame_size_max - 4
-            or count_max <= 0
+            found_head != head or found_tail != tail or next_at > end
+            or not least <= total <= frame_size_max - 4 or count_max <= 0
         ):  # fmt: skip
             break
         add_entry((data if total <= copied_max else view)[at + size : next_at])
@@ -203,7 +203,7 @@ def read_message_run(
 
 
 def _entry_ids(first: int, numbers: list[bytes]) -> list[int]:
-    """Return the entry ids up to the first bytes that are no number; most often they are consecutive."""
+    """Return ``first`` and the entry ids in ``numbers``, up to the first invalid one."""
     if first + len(numbers) < 1 << 63 and numbers == varints(first + 1, len(numbers)):
         return list(range(first, first + len(numbers) + 1))
     ids = [first]
