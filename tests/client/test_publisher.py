@@ -412,6 +412,24 @@ def test_a_synchronous_send_does_not_wait_for_the_delay(broker, client):
     assert time.monotonic() - started < 30
 
 
+def test_a_synchronous_send_that_waited_for_bytes_does_not_wait_for_the_delay(broker):
+    held = Held(broker)
+    with geminga.Client(broker.url, memory_limit_bytes=1000) as client:
+        other = client.create_producer("other")
+        producer = client.create_producer(
+            "t", block_if_queue_full=True, batching_enabled=True, batching_max_publish_delay_ms=60_000
+        )
+        other.send_async(b"x" * 900, None)
+        until(lambda: held.count() == 1)
+        arguments = {"content": b"x" * 200, "properties": {"a": "b"}}
+        thread = threading.Thread(target=producer.send, kwargs=arguments)
+        thread.start()
+        until(lambda: len(producer._publisher._wait_queue) == 1)
+        held.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
 def test_the_delay_closes_batches_without_a_waiting_sender(broker, client):
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=30)
     done = threading.Event()

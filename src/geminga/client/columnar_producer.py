@@ -340,8 +340,8 @@ class ColumnarProducer:
             )
 
         def fits(operation: SendOperation) -> bool:
-            assert operation.body is not None
-            return len(operation.body) + operation.metadata_size() <= room
+            size = operation.size
+            return size + operation.metadata_size() <= room and size <= self._state.memory.limit
 
         rows = max(1, min(table.num_rows, table.num_rows * PIECE_BYTES // max(1, table_bytes(table))))
         for first_row in range(0, table.num_rows, rows):

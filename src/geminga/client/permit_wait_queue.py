@@ -89,6 +89,8 @@ class PermitWaitQueue:
         if not is_behind and not _may_wait(queued, refusal):
             self._settle(queued, refusal)
             return
+        if behind is None and isinstance(refusal, MemoryBufferIsFull):
+            self._wants_bytes = queued
         self._came += 1
         self._queues.setdefault(target, deque()).append((self._came, queued))
 
@@ -130,9 +132,11 @@ class PermitWaitQueue:
             queue = self._queues[target]
             if not self._skip_gone(target, queue):
                 continue
-            if self._try(queue[0][1]) is not None:
-                if self._wants_bytes is not None:
-                    return
+            refusal = self._try(queue[0][1])
+            if isinstance(refusal, MemoryBufferIsFull):
+                self._wants_bytes = queue[0][1]
+                return
+            if refusal is not None:
                 continue
             queue.popleft()
             if queue:
@@ -145,8 +149,6 @@ class PermitWaitQueue:
         try:
             self._add(queued)
         except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
-            if isinstance(error, MemoryBufferIsFull) and _may_wait(queued, error):
-                self._wants_bytes = queued
             return error
         except Exception as error:
             self._settle(queued, error)

@@ -217,10 +217,6 @@ class Publisher:
         """Close open batches soon, as a caller waits for the receipts; from any thread."""
         self.submit_queue.put_and_tell(QueuedWork(_nothing, _nothing), urgent=True)
 
-    def soon(self, run: Callable[[], None]) -> None:
-        """Run a function together with the next messages; on the loop's thread."""
-        self.submit_queue.put_and_tell(QueuedWork(run, run))
-
     def check_process(self) -> None:
         """Raise `ForkedProcessError` in a child process."""
         if self.forked:
@@ -302,6 +298,7 @@ class Publisher:
         state.tick(now + TIMER_SLACK_SECONDS)
         if self._wait_queue:
             self._serve_wait_queue()
+            state.tick(now)  # closes batches with accepted messages whose senders wait
         if self._encodes:
             self._encode_ahead()
         writes = self._take_output(now)

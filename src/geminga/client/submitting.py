@@ -52,12 +52,21 @@ class SubmitWorker:
             self._take_simple(items, tokens)
             return
         start = 0
+        works: list[QueuedWork] = []
         for index, item in enumerate(items):
             if type(item) not in _SIMPLE:
                 self._take_simple(items[start:index], tokens[start:index])
-                self._take_item(item, tokens[index])
+                if isinstance(item, QueuedWork):
+                    works.append(item)
+                else:
+                    self._take_item(item, tokens[index])
                 start = index + 1
         self._take_simple(items[start:], tokens[start:])
+        for work in works:  # last: the application's code in it may send messages, which come after these
+            try:
+                work.run()
+            except Exception:
+                logger.exception("%s: unexpected error", self._state.topic)
 
     def take_now(self, send: QueuedSend) -> None:
         """Accept a message of the loop's own thread, which does not wait. Raises the refusal and keeps
@@ -151,8 +160,6 @@ class SubmitWorker:
             self.line.answer(item)
         elif isinstance(item, QueuedSend):
             self._take(item)
-        elif isinstance(item, QueuedWork):
-            self._do(item)
         else:
             self._take(QueuedSend(item.payload, token, item))
 
@@ -170,12 +177,6 @@ class SubmitWorker:
 
     def _fail_later(self, token: Any, error: Exception) -> None:
         self._failures.append((token, error))
-
-    def _do(self, work: QueuedWork) -> None:
-        try:
-            work.run()
-        except Exception:
-            logger.exception("%s: unexpected error", self._state.topic)
 
     def _add(self, queued: Queued) -> None:
         """Add a message to its partition. Raises the refusal and keeps nothing then."""
@@ -201,6 +202,8 @@ class SubmitWorker:
         if isinstance(queued, QueuedOperation):
             return TABLES
         state, message = self._state, queued.message
+        if len(state.partitions) == 1:
+            return state.partitions[0]
         if queued.partition is None and not state.router.steps_over and not state.router.custom:
             queued.partition = state.choose(message, time.monotonic())
         if queued.partition is None and message is not None and message.partition_key is not None:
