@@ -104,6 +104,8 @@ def _optional(branches: list[Any], named: dict[str, Encoder]) -> Encoder:
     def encode(value: Any, out: bytearray) -> None:
         if value is None:
             out.append(2 * null)
+        elif type(value) is dict and "-type" in value:  # for fastavro: the name of the branch
+            raise NotCompiled
         else:
             out.append(2 - 2 * null)
             encode_other(value, out)
