@@ -1,4 +1,4 @@
-"""Distribution of submitted messages to the partitions: order, whatever waits and whoever sends meanwhile."""
+"""Order of submitted messages, also while some wait for permits, and of those that callbacks send."""
 
 from __future__ import annotations
 

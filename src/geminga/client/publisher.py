@@ -34,11 +34,7 @@ from geminga.client.submit_queue import (
     WaitingSend,
 )
 from geminga.client.submitting import SubmitWorker
-from geminga.errors import (
-    AlreadyClosed,
-    ForkedProcessError,
-    PulsarException,
-)
+from geminga.errors import AlreadyClosed, ForkedProcessError, PulsarException
 from geminga.producer.message import OutgoingMessage, build_simple_message
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer

@@ -138,16 +138,7 @@ class KeyedBatches:
     caller gave the ids of all messages.
     """
 
-    __slots__ = (
-        "_batches",
-        "_count",
-        "deadline",
-        "explicit",
-        "opened_at",
-        "size",
-        "tuned",
-        "urgent",
-    )
+    __slots__ = ("_batches", "_count", "deadline", "explicit", "opened_at", "size", "tuned", "urgent")
 
     def __init__(self, opened_at: float, deadline: float) -> None:
         self._batches: dict[bytes | str | None, Batch] = {}

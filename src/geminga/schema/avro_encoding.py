@@ -104,8 +104,6 @@ def _optional(branches: list[Any], named: dict[str, Encoder]) -> Encoder:
     def encode(value: Any, out: bytearray) -> None:
         if value is None:
             out.append(2 * null)
-        elif type(value) is dict and "-type" in value:  # for fastavro: the name of the branch
-            raise NotCompiled
         else:
             out.append(2 - 2 * null)
             encode_other(value, out)
@@ -145,7 +143,7 @@ def _record(definition: dict[str, Any], named: dict[str, Encoder]) -> Encoder:
     def encode(value: Any, out: bytearray) -> None:
         if isinstance(value, Record):
             value = value.__dict__
-        elif type(value) is not dict:
+        elif type(value) is not dict or "-type" in value:  # fastavro compares it with the record's name
             raise NotCompiled
         for name, encode_field in fields:
             encode_field(value[name], out)
