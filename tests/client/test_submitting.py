@@ -48,7 +48,7 @@ def test_a_message_with_a_key_does_not_overtake_a_waiting_one_without_a_key() ->
     bench.partition.take_output(0.0, 0)
     bench.partition.receipt(0, 0, 1, 0, 0.0)  # releases the permit, for "second"
     bench.take(simple_message(b"x", "key"), "third")
-    bench.worker.line.serve()
+    bench.worker.wait_queue.serve()
     assert bench.pending == ["second"]
 
 

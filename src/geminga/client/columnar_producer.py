@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING
 from geminga.client.publisher import Publisher
 from geminga.client.submit_queue import QueuedOperation
 from geminga.client.waiter import Waiter
-from geminga.errors import (
-    AlreadyClosed,
-    InvalidMessage,
-    MemoryBufferIsFull,
-    OperationNotSupported,
-)
+from geminga.errors import AlreadyClosed, InvalidMessage, MemoryBufferIsFull, OperationNotSupported
 from geminga.extras import need
 from geminga.ids import MessageId
 from geminga.producer.message import OutgoingMessage

@@ -77,7 +77,10 @@ class PermitWaitQueue:
         return self._wants_bytes is not None and not self._wants_bytes.gone
 
     def answer(self, queued: Queued) -> None:
-        """Accept the message, refuse it, or queue it."""
+        """Accept the message, refuse it, or queue it; once queued, it waits for what it needs.
+
+        An operation of a table that must wait for earlier messages does so even if it may not wait for bytes.
+        """
         if queued.gone:
             return
         target = self._target_of(queued)

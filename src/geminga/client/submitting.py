@@ -29,11 +29,11 @@ _SIMPLE = frozenset((bytes, SimpleMessage))
 
 
 class SubmitWorker:
-    """Worker of one producer. ``line`` is the queue of waiting messages; ``largest`` the size of the largest
+    """Worker of one producer. ``wait_queue`` holds messages that wait; ``largest`` the size of the largest
     payload so far."""
 
     def __init__(self, state: PartitionedProducer, submit_queue: SubmitQueue) -> None:
-        self.line = PermitWaitQueue(self._add, self._target_of, self._fail_later)
+        self.wait_queue = PermitWaitQueue(self._add, self._target_of, self._fail_later)
         self.largest = 0
         self._state = state
         self._submit_queue = submit_queue
@@ -71,12 +71,12 @@ class SubmitWorker:
     def take_now(self, send: QueuedSend) -> None:
         """Accept a message of the loop's own thread, which does not wait. Raises the refusal and keeps
         nothing then."""
-        self.line.check(send)
+        self.wait_queue.check(send)
         self._add(send)
 
     def holds(self, token: Any) -> bool:
         """Return whether the message with this token waits here, or for its notification."""
-        return any(each is token for each, _ in self._failures) or self.line.holds(token)
+        return any(each is token for each, _ in self._failures) or self.wait_queue.holds(token)
 
     def run_failures(self) -> None:
         """Complete the refused messages. Their callbacks are application code, so this runs outside of other
@@ -140,11 +140,11 @@ class SubmitWorker:
         partition: PartitionProducer | None,
     ) -> None:
         """Add simple messages of ``partition``; None: of any, or of the only one."""
-        state, line = self._state, self.line
+        state, wait_queue = self._state, self.wait_queue
         now = time.monotonic()
         index, count = 0, len(payloads)
         while index < count:
-            if not line:  # none may overtake a waiting one
+            if not wait_queue:  # none may overtake a waiting one
                 index += state.add_many(payloads, tokens, messages, index, now, partition)
             if index < count:
                 message = None if messages is None else messages[index]
@@ -157,7 +157,7 @@ class SubmitWorker:
 
     def _take_item(self, item: Any, token: Any) -> None:
         if isinstance(item, (WaitingSend, QueuedOperation)):
-            self.line.answer(item)
+            self.wait_queue.answer(item)
         elif isinstance(item, QueuedSend):
             self._take(item)
         else:
@@ -165,13 +165,13 @@ class SubmitWorker:
 
     def _take(self, send: QueuedSend) -> None:
         """Accept a message whose send call has returned."""
-        if self.line:
-            self.line.answer(send)
+        if self.wait_queue:
+            self.wait_queue.answer(send)
             return
         try:
             self._add(send)
         except (ProducerQueueIsFull, MemoryBufferIsFull):
-            self.line.answer(send)
+            self.wait_queue.answer(send)
         except Exception as error:
             self._fail_later(send.token, error)
 
@@ -181,7 +181,7 @@ class SubmitWorker:
     def _add(self, queued: Queued) -> None:
         """Add a message to its partition. Raises the refusal and keeps nothing then."""
         if isinstance(queued, QueuedOperation):
-            if self.line.accepted():
+            if self.wait_queue.accepted():
                 raise ProducerQueueIsFull("earlier messages wait for permits")
             queued.add()
             return
