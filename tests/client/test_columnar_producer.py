@@ -309,9 +309,19 @@ def test_memory_is_waited_for_and_given_back(broker):
         producer = client.create_producer("t", batching_max_allowed_size_in_bytes=50_000)
         result = producer.send_table(pa.table({"value": [b"x" * 1000] * 2000}))
         assert result.rows == 2000
-        with pytest.raises(errors.MemoryBufferIsFull):
-            producer.send_table(pa.table({"value": [b"x" * 400_000]}))
         producer.send_table(pa.table({"value": [b"x" * 200_000]}))
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_table_larger_than_the_memory_limit_is_sent_in_smaller_batches_and_a_larger_row_is_refused(
+    broker, blocks
+):
+    with geminga.Client(broker.url, memory_limit_bytes=10_000) as client:
+        producer = client.create_producer("t", block_if_queue_full=blocks)
+        assert producer.send_table(pa.table({"value": [b"x" * 1000] * 20})).batches > 2
+        with pytest.raises(errors.MessageTooBig, match="memory_limit=10000"):
+            producer.send_table(pa.table({"value": [b"x" * 10_001]}))
+        producer.send(b"x")
 
 
 def test_closing_fails_what_is_in_flight(broker):

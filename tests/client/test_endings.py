@@ -318,7 +318,7 @@ def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker: An
     producer.close()
     publisher = producer._publisher
     told: list[Any] = []
-    publisher._tell = publisher.submit_queue._wake = lambda: None  # the loop is never woken
+    publisher._wake_loop = publisher.submit_queue._wake = lambda: None  # the loop is never woken
     sender = threading.Thread(target=lambda: producer.send_async(b"x", lambda result, _: told.append(result)))
     sender.start()
     eventually(lambda: publisher.submit_queue.pairs)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from geminga.client.permit_wait_queue import PermitWaitQueue
-from geminga.client.submit_queue import QueuedSend, WaitingSend
+from geminga.client.submit_queue import QueuedOperation, QueuedSend, WaitingSend
 from geminga.errors import AlreadyClosed, MemoryBufferIsFull, ProducerQueueIsFull
 
 
@@ -107,6 +107,25 @@ def test_want_of_bytes_holds_up_everybody_behind() -> None:
     line.line.serve()
     assert line.taken == ["large", "small"]
     assert not line.line.wants_bytes
+
+
+def test_an_operation_that_waits_for_bytes_does_so_until_it_has_them() -> None:
+    refusal: list[Exception] = [MemoryBufferIsFull("bytes")]
+    may_wait, outcome = [True], []
+
+    def add() -> None:
+        if refusal:
+            raise refusal[0]
+
+    line = PermitWaitQueue(lambda queued: queued.add(), lambda _: None, lambda *_: None)  # type: ignore[union-attr]
+    line.answer(QueuedOperation(add, lambda _: may_wait[0], outcome.append))
+    may_wait[0] = False  # the table's other operations have their receipts meanwhile
+    line.serve()
+    assert line.wants_bytes
+    refusal.clear()
+    line.serve()
+    assert outcome == [None]
+    assert not line
 
 
 def test_an_accepted_message_without_a_permit_waits_and_fails_at_the_end() -> None:

@@ -131,9 +131,10 @@ def test_sends_to_a_stuck_partition_do_not_block_those_to_another(broker, client
         return thread
 
     behind = [send(stuck) for _ in range(3)]
-    until(lambda: len(producer._publisher._wait_queue) == 3)
+    wait_queue = producer._publisher._wait_queue
+    until(lambda: len(wait_queue) == 3)
     free = [send(moving) for _ in range(2)]
-    until(lambda: len(producer._publisher._wait_queue) == 5)
+    until(lambda: len(wait_queue) == 5)
     for left in (1, 0):
         held.release_of(moving_id)
         until(lambda left=left: sum(thread.is_alive() for thread in free) == left)
@@ -330,7 +331,7 @@ def test_messages_that_found_no_bytes_after_all_keep_their_order(broker, batchin
         assert held.count() == 1
         rows = threading.Thread(target=producer.send_table, args=(pa.table({"value": [b"x" * 800]}),))
         rows.start()  # what comes behind them waits too
-        until(lambda: producer._publisher._wait_queue.standing == 4)
+        until(lambda: publisher._wait_queue.standing == 4)
         held.release()
         sent = [7900, 800] if batching else [7000, 500, 400, 800]
         until(lambda: len(held._held) == len(sent))
@@ -410,6 +411,24 @@ def test_a_synchronous_send_does_not_wait_for_the_delay(broker, client):
     for _ in range(10):
         producer.send(b"x")
     assert time.monotonic() - started < 30
+
+
+def test_a_synchronous_send_that_waited_for_bytes_does_not_wait_for_the_delay(broker):
+    held = Held(broker)
+    with geminga.Client(broker.url, memory_limit_bytes=1000) as client:
+        other = client.create_producer("other")
+        producer = client.create_producer(
+            "t", block_if_queue_full=True, batching_enabled=True, batching_max_publish_delay_ms=60_000
+        )
+        other.send_async(b"x" * 900, None)
+        until(lambda: held.count() == 1)
+        arguments = {"content": b"x" * 200, "properties": {"a": "b"}}
+        thread = threading.Thread(target=producer.send, kwargs=arguments)
+        thread.start()
+        until(lambda: len(producer._publisher._wait_queue) == 1)
+        held.stop()
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_the_delay_closes_batches_without_a_waiting_sender(broker, client):

@@ -40,7 +40,7 @@ def test_the_loop_is_woken_when_enough_is_queued() -> None:
     loop.submit_queue.offer(b"", None)
     loop.submit_queue.offer(b"", None)
     assert loop.told == 0
-    loop.submit_queue.put(handed(), None, wake_at=loop.submit_queue.tell_rich_at)
+    loop.submit_queue.put(handed(), None, wake_at=loop.submit_queue.wake_rich_at)
     assert loop.told == 1
 
 
@@ -48,7 +48,7 @@ def test_a_waiting_sender_always_wakes_the_loop() -> None:
     """A send that was interrupted between saying that it tells, and telling, cannot while this one waits."""
     loop = Loop(wake_at=100)
     loop.submit_queue.offer_urgent(b"", None)
-    loop.submit_queue.put_and_tell(handed())
+    loop.submit_queue.put_and_wake(handed())
     assert loop.told == 2
     assert loop.submit_queue.begin()
     assert not loop.submit_queue.begin()

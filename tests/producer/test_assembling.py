@@ -5,7 +5,7 @@ import random
 import pytest
 
 from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.message import OutgoingMessage, build_message
 from geminga.producer.settings import BatchingType, CompressionType
 from geminga.wire.batch import decode_batch
 
@@ -145,6 +145,19 @@ def test_key_based_batches_are_sent_as_java_does(bench):
     ]
     assert [s.sequence_id for s in decode_batch(second.body, 3)] == [0, 2, 4]
     assert (first.metadata.partition_key, second.metadata.partition_key) == ("key-1", "key-0")
+
+
+def test_explicit_ids_of_key_based_batches_are_not_moved_when_the_broker_sends_its_last_id(bench):
+    b = bench(batching_type=BatchingType.KeyBased, producer_name="p")
+    b.partition.start()
+    for sequence_id in range(4):
+        b.add(b"x", build_message(b"x", partition_key="ab"[sequence_id % 2], sequence_id=sequence_id))
+        if sequence_id == 1:
+            b.partition.close_batch()
+    b.add(b"y", build_message(b"y", partition_key="a"))  # an automatic id needs another batch
+    b.connect(last_sequence_id=100)
+    b.partition.close_batch()
+    assert [operation.sequence_id for operation in b.partition.pending] == [0, 1, 2, 3, 101]
 
 
 def test_key_based_limits_count_over_all_keys(bench):

@@ -234,6 +234,19 @@ def test_a_run_is_bounded(topic, connect):
     assert all_of(producer, large[2:]) == 1
 
 
+def test_runs_to_several_partitions_are_bounded(topic, connect):
+    producer = topic(2, batching_enabled=False, max_pending_messages=0)
+    for partition in producer.partitions:
+        connect(partition)
+    payloads = [b"%5d" % n + b"y" * (RUN_PAYLOAD_BYTES_MAX - 5) for n in range(80)]
+    assert all_of(producer, payloads) == len(payloads)
+    for partition in producer.partitions:
+        assert all(run.size <= RUN_BYTES_MAX for run in partition.pending)
+        sent = [payload for run in partition.pending for payload in run.payloads]
+        assert sent == sorted(sent)
+        assert len(sent) == 40
+
+
 def test_as_many_as_have_permits(topic, connect):
     producer = topic(3, batching_enabled=False, max_pending_messages=4)
     for partition in producer.partitions:

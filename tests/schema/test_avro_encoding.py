@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geminga import schema
-from geminga.schema.avro_encoding import encoder_of
+from geminga.schema.avro_encoding import NotCompiled, encoder_of
 
 fastavro = pytest.importorskip("fastavro")
 
@@ -91,6 +91,13 @@ def test_a_value_that_does_not_fit_is_refused_as_by_fastavro() -> None:
     for wrong in ({"n": "text"}, {}, {"n": None}):
         with pytest.raises((TypeError, ValueError)):
             made.encode(wrong)
+
+
+def test_a_dict_that_names_its_type_is_left_to_fastavro() -> None:
+    encoder = encoder_of(fastavro.parse_schema(["null", {"type": "record", "name": "R", "fields": []}]))
+    assert encoder is not None
+    with pytest.raises(NotCompiled):
+        encoder({"-type": "Another"}, bytearray())
 
 
 @pytest.mark.parametrize("kind", [{"type": "long", "logicalType": "timestamp-micros"}, ["int", "string"]])

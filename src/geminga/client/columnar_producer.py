@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING
 from geminga.client.publisher import Publisher
 from geminga.client.submit_queue import QueuedOperation
 from geminga.client.waiter import Waiter
-from geminga.errors import (
-    AlreadyClosed,
-    InvalidMessage,
-    MemoryBufferIsFull,
-    OperationNotSupported,
-)
+from geminga.errors import AlreadyClosed, InvalidMessage, MemoryBufferIsFull, OperationNotSupported
 from geminga.extras import need
 from geminga.ids import MessageId
 from geminga.producer.message import OutgoingMessage
@@ -340,8 +335,8 @@ class ColumnarProducer:
             )
 
         def fits(operation: SendOperation) -> bool:
-            assert operation.body is not None
-            return len(operation.body) + operation.metadata_size() <= room
+            size = operation.size
+            return size + operation.metadata_size() <= room and size <= self._state.memory.limit
 
         rows = max(1, min(table.num_rows, table.num_rows * PIECE_BYTES // max(1, table_bytes(table))))
         for first_row in range(0, table.num_rows, rows):

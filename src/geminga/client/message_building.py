@@ -84,6 +84,7 @@ class MessageBuilder:
         self._whole = bool(self._interceptors) or (
             settings.message_routing_mode is PartitionsRoutingMode.CustomPartition
         )
+        """Whether every message is built as an `OutgoingMessage`, for interceptors or the router."""
         self._notices = _KeyNotices(settings, partitioned)
 
     @property

@@ -77,7 +77,10 @@ class PermitWaitQueue:
         return self._wants_bytes is not None and not self._wants_bytes.gone
 
     def answer(self, queued: Queued) -> None:
-        """Accept the message, refuse it, or queue it."""
+        """Accept the message, refuse it, or queue it; once queued, it waits for what it needs.
+
+        An operation of a table that must wait for earlier messages does so even if it may not wait for bytes.
+        """
         if queued.gone:
             return
         target = self._target_of(queued)
@@ -89,6 +92,8 @@ class PermitWaitQueue:
         if not is_behind and not _may_wait(queued, refusal):
             self._settle(queued, refusal)
             return
+        if behind is None and isinstance(refusal, MemoryBufferIsFull):
+            self._wants_bytes = queued
         self._came += 1
         self._queues.setdefault(target, deque()).append((self._came, queued))
 
@@ -130,9 +135,11 @@ class PermitWaitQueue:
             queue = self._queues[target]
             if not self._skip_gone(target, queue):
                 continue
-            if self._try(queue[0][1]) is not None:
-                if self._wants_bytes is not None:
-                    return
+            refusal = self._try(queue[0][1])
+            if isinstance(refusal, MemoryBufferIsFull):
+                self._wants_bytes = queue[0][1]
+                return
+            if refusal is not None:
                 continue
             queue.popleft()
             if queue:
@@ -145,8 +152,6 @@ class PermitWaitQueue:
         try:
             self._add(queued)
         except (ProducerQueueIsFull, MemoryBufferIsFull) as error:
-            if isinstance(error, MemoryBufferIsFull) and _may_wait(queued, error):
-                self._wants_bytes = queued
             return error
         except Exception as error:
             self._settle(queued, error)

@@ -34,11 +34,7 @@ from geminga.client.submit_queue import (
     WaitingSend,
 )
 from geminga.client.submitting import SubmitWorker
-from geminga.errors import (
-    AlreadyClosed,
-    ForkedProcessError,
-    PulsarException,
-)
+from geminga.errors import AlreadyClosed, ForkedProcessError, PulsarException
 from geminga.producer.message import OutgoingMessage, build_simple_message
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer
@@ -80,7 +76,7 @@ class Publisher:
             random=context.random.random,
         )
         self.handles: dict[PartitionProducer, ProducerHandle] = {}
-        self.submit_queue = SubmitQueue(self._tell)
+        self.submit_queue = SubmitQueue(self._wake_loop)
         self.at_end: list[Callable[[], None]] = []
         """Functions called when all pending messages have their outcome."""
         self.closed = False
@@ -94,7 +90,7 @@ class Publisher:
         self._timer: asyncio.TimerHandle | None = None
         self._credits = SendCredits(self.state, settings)
         self._worker = SubmitWorker(self.state, self.submit_queue)
-        self._wait_queue = self._worker.line
+        self._wait_queue = self._worker.wait_queue
         self._listens_for_bytes = False
         self._encodes = (
             settings.compression_type is not CompressionType.NONE or settings.encryptor is not None
@@ -109,7 +105,7 @@ class Publisher:
 
     # --- submitting: any thread -------------------------------------------------------------------
 
-    def _tell(self) -> None:
+    def _wake_loop(self) -> None:
         """Schedule `_run` on the loop; from any thread."""
         if threading.get_ident() == self._loop_thread:
             self._loop.call_soon(self._run)
@@ -164,7 +160,7 @@ class Publisher:
             self.schedule()
             return
         queued = ThreadWaitingSend(payload, token, message, partition, urgent=urgent, waits=waits)
-        self.submit_queue.put_and_tell(queued)
+        self.submit_queue.put_and_wake(queued)
         queued.wait()
 
     @property
@@ -181,7 +177,7 @@ class Publisher:
         message = build_simple_message(payload, properties, key)
         if len(partitions) > 1:
             return self._put(message, token, urgent=False)
-        submit_queue.put(message, token, 1 if partitions[0].batch is None else submit_queue.tell_rich_at)
+        submit_queue.put(message, token, 1 if partitions[0].batch is None else submit_queue.wake_rich_at)
         return True
 
     async def publish_waiting(
@@ -192,14 +188,14 @@ class Publisher:
         partition = self._router_choice(message)
         if not self._submit(payload, token, message, partition, urgent):
             queued = TaskWaitingSend(payload, token, message, partition, urgent=urgent, waits=True)
-            self.submit_queue.put_and_tell(queued)
+            self.submit_queue.put_and_wake(queued)
             await queued.wait()
 
     def work(self, run: Callable[[], None], ended: Callable[[], None]) -> None:
         """Run a function on the loop, in order with the messages, or ``ended`` if the loop ended before; from
         any thread."""
         self._check_open()
-        self.submit_queue.put_and_tell(QueuedWork(run, ended))
+        self.submit_queue.put_and_wake(QueuedWork(run, ended))
 
     def holds(self, token: Any) -> bool:
         """Return whether the message with this token was accepted and has no outcome yet; on the loop's
@@ -211,15 +207,11 @@ class Publisher:
     def submit(self, operation: QueuedOperation) -> None:
         """Submit an encoded operation, in order with the messages; from any thread."""
         self._check_open()
-        self.submit_queue.put_and_tell(operation)
+        self.submit_queue.put_and_wake(operation)
 
     def close_batches_soon(self) -> None:
         """Close open batches soon, as a caller waits for the receipts; from any thread."""
-        self.submit_queue.put_and_tell(QueuedWork(_nothing, _nothing), urgent=True)
-
-    def soon(self, run: Callable[[], None]) -> None:
-        """Run a function together with the next messages; on the loop's thread."""
-        self.submit_queue.put_and_tell(QueuedWork(run, run))
+        self.submit_queue.put_and_wake(QueuedWork(_nothing, _nothing), urgent=True)
 
     def check_process(self) -> None:
         """Raise `ForkedProcessError` in a child process."""
@@ -280,11 +272,11 @@ class Publisher:
             elif submit_queue.depth() >= partition.backlog.own.free or not partition.accepting:
                 return False
         if urgent:
-            submit_queue.put_and_tell(item, token, urgent=True)
+            submit_queue.put_and_wake(item, token, urgent=True)
         else:
             # If a batch is open, its timer sends messages that do not fill it.
             is_open = partition is not None and partition.batch is not None
-            submit_queue.put(item, token, submit_queue.tell_rich_at if is_open else 1)
+            submit_queue.put(item, token, submit_queue.wake_rich_at if is_open else 1)
         return True
 
     # --- on the loop ------------------------------------------------------------------------------
@@ -302,6 +294,7 @@ class Publisher:
         state.tick(now + TIMER_SLACK_SECONDS)
         if self._wait_queue:
             self._serve_wait_queue()
+            state.tick(now)  # closes batches with accepted messages whose senders wait
         if self._encodes:
             self._encode_ahead()
         writes = self._take_output(now)

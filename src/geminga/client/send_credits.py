@@ -31,7 +31,7 @@ class SendCredits:
         messages already wait for permits, ahead of new ones; ``largest`` is the size of the largest payload
         so far: if bytes are limited, similar ones are expected."""
         size_max = self._size_max(largest)
-        return max(0, self._messages(size_max, producers) - standing), size_max, *self._tell_at()
+        return max(0, self._messages(size_max, producers) - standing), size_max, *self._wake_at()
 
     def _size_max(self, largest: int) -> int:
         """Return the largest payload that may be submitted without asking."""
@@ -65,7 +65,7 @@ class SendCredits:
             free = min(free, self._memory.free // max(1, producers) // max(1, size_max))
         return free
 
-    def _tell_at(self) -> tuple[int, int]:
+    def _wake_at(self) -> tuple[int, int]:
         """Return how many plain messages, and how many others, fill a batch; the timer sends fewer."""
         if not self._settings.batching_enabled:
             return 1, 1

@@ -187,17 +187,17 @@ class SubmitQueue:
     nothing. Items other than plain messages take the payload's slot. All numbers here count both halves.
 
     The loop sets the numbers: ``room`` limits how much may be queued without asking, ``size_max`` the payload
-    size of those messages. The loop is woken when ``wake_at`` plain messages are queued, or ``tell_rich_at``
+    size of those messages. The loop is woken when ``wake_at`` plain messages are queued, or ``wake_rich_at``
     others.
     """
 
-    __slots__ = ("_usual", "_wake", "pairs", "room", "size_max", "tell_rich_at", "urgent", "wake_at")
+    __slots__ = ("_usual", "_wake", "pairs", "room", "size_max", "urgent", "wake_at", "wake_rich_at")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.pairs: list[Any] = []
         self.room = 0
         self.size_max = 0
-        self.wake_at = self.tell_rich_at = 1
+        self.wake_at = self.wake_rich_at = 1
         self._usual = 1
         self.urgent = False
         """Whether a sender waits for the receipt of a queued message."""
@@ -242,7 +242,7 @@ class SubmitQueue:
                 rows.done = end
                 wake_at = self.wake_at
                 if wake_at != WAKING and items is not payloads:
-                    wake_at = min(wake_at, self.tell_rich_at)
+                    wake_at = min(wake_at, self.wake_rich_at)
                 if len(pairs) >= wake_at:
                     self._wake_now()
             except BaseException:
@@ -253,7 +253,7 @@ class SubmitQueue:
         """Do `offer` for a sender that waits for the receipt."""
         if len(self.pairs) >= self.room or len(payload) > self.size_max:
             return False
-        self.put_and_tell(payload, token, urgent=True)
+        self.put_and_wake(payload, token, urgent=True)
         return True
 
     def put(self, item: OutgoingMessage | QueuedSend, token: Any, wake_at: int) -> None:
@@ -268,7 +268,7 @@ class SubmitQueue:
             self._wake_anyway()
             raise
 
-    def put_and_tell(self, item: Any, token: Any = None, *, urgent: bool = False) -> None:
+    def put_and_wake(self, item: Any, token: Any = None, *, urgent: bool = False) -> None:
         """Submit an item, and wake the loop. ``urgent``: open batches are to be closed too."""
         try:
             self.pairs += (item, token)
@@ -321,12 +321,12 @@ class SubmitQueue:
         del pairs[:count]
         return payloads, tokens
 
-    def open(self, room: int, size_max: int, wake_at: int, tell_rich_at: int) -> bool:
+    def open(self, room: int, size_max: int, wake_at: int, wake_rich_at: int) -> bool:
         """Set new numbers, in items. Return whether the loop should run at once: messages were submitted
         under the old numbers."""
         self.size_max = size_max
         self.room = room << 1
-        self._usual, self.tell_rich_at = wake_at << 1, tell_rich_at << 1
+        self._usual, self.wake_rich_at = wake_at << 1, wake_rich_at << 1
         if self.wake_at != WAKING:
             self.wake_at = self._usual
-        return len(self.pairs) >= min(self._usual, self.tell_rich_at)
+        return len(self.pairs) >= min(self._usual, self.wake_rich_at)

@@ -29,11 +29,11 @@ _SIMPLE = frozenset((bytes, SimpleMessage))
 
 
 class SubmitWorker:
-    """Worker of one producer. ``line`` is the queue of waiting messages; ``largest`` the size of the largest
+    """Worker of one producer. ``wait_queue`` holds messages that wait; ``largest`` the size of the largest
     payload so far."""
 
     def __init__(self, state: PartitionedProducer, submit_queue: SubmitQueue) -> None:
-        self.line = PermitWaitQueue(self._add, self._target_of, self._fail_later)
+        self.wait_queue = PermitWaitQueue(self._add, self._target_of, self._fail_later)
         self.largest = 0
         self._state = state
         self._submit_queue = submit_queue
@@ -52,22 +52,31 @@ class SubmitWorker:
             self._take_simple(items, tokens)
             return
         start = 0
+        works: list[QueuedWork] = []
         for index, item in enumerate(items):
             if type(item) not in _SIMPLE:
                 self._take_simple(items[start:index], tokens[start:index])
-                self._take_item(item, tokens[index])
+                if isinstance(item, QueuedWork):
+                    works.append(item)
+                else:
+                    self._take_item(item, tokens[index])
                 start = index + 1
         self._take_simple(items[start:], tokens[start:])
+        for work in works:  # last: the application's code in it may send messages, which come after these
+            try:
+                work.run()
+            except Exception:
+                logger.exception("%s: unexpected error", self._state.topic)
 
     def take_now(self, send: QueuedSend) -> None:
         """Accept a message of the loop's own thread, which does not wait. Raises the refusal and keeps
         nothing then."""
-        self.line.check(send)
+        self.wait_queue.check(send)
         self._add(send)
 
     def holds(self, token: Any) -> bool:
         """Return whether the message with this token waits here, or for its notification."""
-        return any(each is token for each, _ in self._failures) or self.line.holds(token)
+        return any(each is token for each, _ in self._failures) or self.wait_queue.holds(token)
 
     def run_failures(self) -> None:
         """Complete the refused messages. Their callbacks are application code, so this runs outside of other
@@ -131,11 +140,11 @@ class SubmitWorker:
         partition: PartitionProducer | None,
     ) -> None:
         """Add simple messages of ``partition``; None: of any, or of the only one."""
-        state, line = self._state, self.line
+        state, wait_queue = self._state, self.wait_queue
         now = time.monotonic()
         index, count = 0, len(payloads)
         while index < count:
-            if not line:  # none may overtake a waiting one
+            if not wait_queue:  # none may overtake a waiting one
                 index += state.add_many(payloads, tokens, messages, index, now, partition)
             if index < count:
                 message = None if messages is None else messages[index]
@@ -148,39 +157,31 @@ class SubmitWorker:
 
     def _take_item(self, item: Any, token: Any) -> None:
         if isinstance(item, (WaitingSend, QueuedOperation)):
-            self.line.answer(item)
+            self.wait_queue.answer(item)
         elif isinstance(item, QueuedSend):
             self._take(item)
-        elif isinstance(item, QueuedWork):
-            self._do(item)
         else:
             self._take(QueuedSend(item.payload, token, item))
 
     def _take(self, send: QueuedSend) -> None:
         """Accept a message whose send call has returned."""
-        if self.line:
-            self.line.answer(send)
+        if self.wait_queue:
+            self.wait_queue.answer(send)
             return
         try:
             self._add(send)
         except (ProducerQueueIsFull, MemoryBufferIsFull):
-            self.line.answer(send)
+            self.wait_queue.answer(send)
         except Exception as error:
             self._fail_later(send.token, error)
 
     def _fail_later(self, token: Any, error: Exception) -> None:
         self._failures.append((token, error))
 
-    def _do(self, work: QueuedWork) -> None:
-        try:
-            work.run()
-        except Exception:
-            logger.exception("%s: unexpected error", self._state.topic)
-
     def _add(self, queued: Queued) -> None:
         """Add a message to its partition. Raises the refusal and keeps nothing then."""
         if isinstance(queued, QueuedOperation):
-            if self.line.accepted():
+            if self.wait_queue.accepted():
                 raise ProducerQueueIsFull("earlier messages wait for permits")
             queued.add()
             return
@@ -201,6 +202,8 @@ class SubmitWorker:
         if isinstance(queued, QueuedOperation):
             return TABLES
         state, message = self._state, queued.message
+        if len(state.partitions) == 1:
+            return state.partitions[0]
         if queued.partition is None and not state.router.steps_over and not state.router.custom:
             queued.partition = state.choose(message, time.monotonic())
         if queued.partition is None and message is not None and message.partition_key is not None:

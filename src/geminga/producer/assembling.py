@@ -171,6 +171,7 @@ class BatchBuilder:
         explicit = message is not None and message.sequence_id >= 0
         if isinstance(batch, KeyedBatches):
             sequence_id = message.sequence_id if message is not None and explicit else self.reserve(1)
+            batch.explicit = explicit
             batch.append(payload, token, message, sequence_id)
             return
         if explicit:
@@ -396,7 +397,7 @@ class BatchBuilder:
             operations = [
                 self._operation(
                     part.payloads, part.tokens, part.messages, part.sequence_ids, keyed=True,
-                    opened_at=batch.opened_at, automatic=True,
+                    opened_at=batch.opened_at, automatic=not batch.explicit,
                 )
                 for part in batch.in_order()
             ]  # fmt: skip

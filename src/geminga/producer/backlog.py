@@ -52,15 +52,13 @@ class ByteBudget:
     in bytes; 0 is without limit.
     """
 
-    __slots__ = ("_listeners", "_lock", "limit", "limited", "returns", "used")
+    __slots__ = ("_listeners", "_lock", "limit", "limited", "used")
 
     def __init__(self, limit: int = 0, lock: AbstractContextManager[object] | None = None) -> None:
         check_int("memory_limit", limit, 0)
         self.limited = limit > 0
         self.limit = limit or UNLIMITED
         self.used = 0
-        self.returns = 0
-        """Number of times that bytes were returned."""
         self._lock: AbstractContextManager[object] = nullcontext() if lock is None else lock
         self._listeners: deque[Callable[[], None]] = deque()
 
@@ -86,7 +84,6 @@ class ByteBudget:
             if size > self.used:
                 raise RuntimeError(f"{size} bytes are returned and only {self.used} are taken")
             self.used -= size
-            self.returns += 1
             waiting, self._listeners = self._listeners, deque()
         for wake in waiting:
             wake()

@@ -134,18 +134,11 @@ class KeyedBatches:
 
     The key is the ordering key, else the partition key; messages without one share a sub-batch. Limits apply
     to all of them together, and all are closed together, in the order of their highest sequence ids: each is
-    sent with that id, so that deduplication sees increasing numbers (algorithms.md 5).
+    sent with that id, so that deduplication sees increasing numbers (algorithms.md 5). ``explicit`` when the
+    caller gave the ids of all messages.
     """
 
-    __slots__ = (
-        "_batches",
-        "_count",
-        "deadline",
-        "opened_at",
-        "size",
-        "tuned",
-        "urgent",
-    )
+    __slots__ = ("_batches", "_count", "deadline", "explicit", "opened_at", "size", "tuned", "urgent")
 
     def __init__(self, opened_at: float, deadline: float) -> None:
         self._batches: dict[bytes | str | None, Batch] = {}
@@ -153,6 +146,7 @@ class KeyedBatches:
         self.size = 0
         self.opened_at = opened_at
         self.deadline = deadline
+        self.explicit = False
         self.urgent = False
         self.tuned: BatchTiming | None = None
 
@@ -169,6 +163,8 @@ class KeyedBatches:
         return message.partition_key if message.ordering_key is None else message.ordering_key
 
     def accepts(self, message: OutgoingMessage | None) -> bool:
+        if self._count and self.explicit is not (message is not None and message.sequence_id >= 0):
+            return False
         batch = self._batches.get(self.key_of(message))
         if batch is None:
             return True

@@ -230,7 +230,7 @@ class PartitionProducer:
         for operation in self.pending:
             if operation.automatic:
                 operation.shift(offset)
-        if isinstance(self.batch, KeyedBatches):
+        if isinstance(self.batch, KeyedBatches) and not self.batch.explicit:
             self.batch.shift(offset)
         self._builder.next_sequence_id += offset
 
@@ -341,8 +341,9 @@ class PartitionProducer:
         """Add an encoded operation; it takes bytes but no permits. Without sequence ids (-1) it gets the next
         ones; otherwise the automatic ids continue after its own.
 
-        An open batch is sent first, which keeps the order. Raises `MemoryBufferIsFull`."""
+        An open batch is sent first, which keeps the order. Raises `MemoryBufferIsFull`, `MessageTooBig`."""
         self.check_accepting()
+        self.backlog.check_possible(0, operation.size, self.topic)
         self.backlog.require(0, operation.size, self.topic)
         self.close_batch()
         builder = self._builder

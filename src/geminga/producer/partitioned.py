@@ -14,7 +14,7 @@ from geminga.ids import TopicName
 from geminga.producer.assembling import sends_runs
 from geminga.producer.backlog import Backlog, ByteBudget, Permits, partition_share
 from geminga.producer.message import OutgoingMessage, SimpleMessage
-from geminga.producer.operation import RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX
+from geminga.producer.operation import RUN_BYTES_MAX, RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.ready_set import ReadySet
 from geminga.producer.routing import Router
@@ -237,8 +237,9 @@ class PartitionedProducer:
             run[1].append(tokens[index])
             run[2].append(message)
         for partition, (chosen, theirs, rich) in runs.items():
-            for at in range(0, len(chosen), RUN_MESSAGES_MAX):
-                part = slice(at, at + RUN_MESSAGES_MAX)
+            step = min(RUN_MESSAGES_MAX, RUN_BYTES_MAX // max(1, *map(len, chosen)))
+            for at in range(0, len(chosen), step):
+                part = slice(at, at + step)
                 size = sum(map(len, chosen[part]))
                 partition.add_run(
                     chosen[part], theirs[part], None if messages is None else rich[part], size, now

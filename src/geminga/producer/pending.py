@@ -141,7 +141,7 @@ class PendingQueue:
             )
         if head.is_run:
             return self._receipted(head, 1, ledger_id, entry_id)
-        self._take_head()
+        self.messages -= self._queue.popleft().count
         head.ledger_id = ledger_id
         head.entry_id = entry_id
         return head
@@ -183,6 +183,3 @@ class PendingQueue:
         self._unsent.clear()
         self.messages = 0
         return operations
-
-    def _take_head(self) -> None:
-        self.messages -= self._queue.popleft().count

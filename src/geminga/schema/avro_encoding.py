@@ -143,7 +143,7 @@ def _record(definition: dict[str, Any], named: dict[str, Encoder]) -> Encoder:
     def encode(value: Any, out: bytearray) -> None:
         if isinstance(value, Record):
             value = value.__dict__
-        elif type(value) is not dict:
+        elif type(value) is not dict or "-type" in value:  # fastavro compares it with the record's name
             raise NotCompiled
         for name, encode_field in fields:
             encode_field(value[name], out)
