@@ -50,6 +50,7 @@ class EncodedBatch:
     first_sequence_id: int
     keyed: bool
     partition_key: str | None
+    partition_key_b64: bool
     ordering_key: bytes | None
 
     @property
@@ -118,7 +119,8 @@ def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
 def _keys(table: pa.Table) -> tuple[pa.Array | None, NDArray[np.bool_]]:
     """Return the keys as text, and the mask of those that are base64 of bytes that are no UTF-8; empty for
     none."""
-    is_text = "key" not in table.column_names or not pa.types.is_binary(table.column("key").type)
+    # Also large_binary, binary_view, fixed_size_binary, and dictionaries of these.
+    is_text = "key" not in table.column_names or "binary" not in str(table.column("key").type)
     array = _column(table, "key", pa.string() if is_text else pa.binary())
     if array is None or is_text:
         return array, _NO_NULLS
@@ -276,6 +278,7 @@ class _Encoder:
             first_sequence_id=fields[field.BATCH_SEQUENCE_ID],
             keyed=bool(fields[field.BATCH_IS_KEYED]),
             partition_key=None if self.key is None else self.key[row].as_py(),
+            partition_key_b64=len(self.key_flags) > 0 and bool(self.key_flags[row]),
             ordering_key=None if self.ordering_key is None else self.ordering_key[row].as_py(),
         )
 

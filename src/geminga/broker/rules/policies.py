@@ -33,7 +33,6 @@ from geminga.policies import (
 from geminga.records import plan
 
 AUTH_ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
-_DEFAULT_STRATEGY: Final = "FULL"
 
 
 class InvalidRequest(Enum):
