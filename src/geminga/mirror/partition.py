@@ -427,9 +427,10 @@ class PartitionMirror:
                 await self._schemas.copy()  # all queued entries, in order
                 await self._schemas.learn(unknown.version)
         missed = self._missed(self._read, place)
-        if not isinstance(forwarded, TargetEntry):
-            is_from_target = forwarded is not None and await self._is_from_target(forwarded.pair)
-            origin = forwarded.position if forwarded is not None and is_from_target else None
+        stamps = forwarded.stamps if isinstance(forwarded, TargetEntry) else forwarded
+        origins = [stamp.position for stamp in stamps if await self._is_from_target(stamp.pair)]
+        if origins or not isinstance(forwarded, TargetEntry):
+            origin = origins[-1] if origins else None
             self._pending.append(_PendingEntry(-1, place, missed, 0, entry.count, origin))
             self._settle()
             return
