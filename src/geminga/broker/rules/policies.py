@@ -58,7 +58,7 @@ class RuleViolation(PulsarException):
         return self.reason
 
 
-# --- checks: each returns the value to keep, or raises RuleBroken ---
+# --- checks: each returns the value to keep, or raises RuleViolation ---
 
 Check = Callable[[str, Any], Any]
 
