@@ -51,7 +51,7 @@ def setting(
     env: str | None = None,
     multiple: bool = False,
 ) -> Any:
-    """Return a field of `BrokerSettings` that is more than an argument.
+    """Return a field of `BrokerSettings` with limits, choices, an option, or another name while running.
 
     ``minimum`` and ``maximum`` limit a number; a text names an earlier setting with the limit. ``choices``:
     allowed texts; empty: all. ``dynamic``: Apache Pulsar's name, by which the setting may be changed while
