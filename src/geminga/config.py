@@ -68,9 +68,8 @@ def check_milliseconds(
 
 
 def check_number(field: str, value: Any, minimum: float, maximum: float, what: str = "a number") -> float:
-    """Return a number within the closed range; ``what`` names it in the error."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not minimum <= value <= maximum:  # NaN is within no range
+    """Return a number within the closed range, where NaN never is; ``what`` names it in the error."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not minimum <= value <= maximum:
         refuse(field, value, f"{what} >= {minimum} and <= {maximum}")
     return float(value)
 

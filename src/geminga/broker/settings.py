@@ -183,11 +183,9 @@ class BrokerSettings(ByFields):
     disk_retention_gives_way: bool = True
     """Whether acknowledged messages are deleted before the end of their retention when disk space is low."""
     sync: SyncMode = setting(
-        "always",
-        choices=SYNC_MODES,
-        option="--sync",
+        "always", choices=SYNC_MODES, option="--sync",
         help="Send receipts after fdatasync (always), or earlier.",
-    )
+    )  # fmt: skip
     """When a write counts as durable: after its fdatasync, at the next interval, or never synced."""
 
     # --- connections ---

@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 DATA_DIR = "geminga-data"
 _BY_NAME: Mapping[str, Any] = {"data_dir": click.Path(file_okay=False, path_type=Path)}
 _BY_UNIT: Mapping[str, Any] = {"port": PORT, "bytes": SIZE, "seconds": click.FloatRange(0)}
-_BY_TYPE: Mapping[str, Any] = {
-    "int": click.INT,
-    "float": click.FLOAT,
-    "Path | str | None": click.Path(dir_okay=False, exists=True, path_type=Path),
-}
+_FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
+_BY_TYPE: Mapping[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path | str | None": _FILE}
 
 
 def _option(field: dataclasses.Field[Any]) -> Callable[[Any], Any]:
@@ -35,7 +32,7 @@ def _option(field: dataclasses.Field[Any]) -> Callable[[Any], Any]:
     if kind == "bool":
         if field.default:
             name = f"{name}/--no-{name[2:]}"
-        form = click.BOOL
+        form: Any = click.BOOL
     elif choices := declared["choices"]:
         form = click.Choice(choices)
     else:

@@ -41,14 +41,13 @@ class SchemaUnknownError(Exception):
 
 
 class TargetEntry(NamedTuple):
-    """An entry for the target: ``head``, followed by ``payload``."""
+    """An entry for the target: ``head``, followed by ``payload``. ``stamps``: those of the source's entry."""
 
     head: bytes
     payload: Buffer
     messages: int
     """Number of messages, for the SEND command."""
     stamps: list[ReplicationStamp]
-    """Stamps of the source's entry; empty for one that was published there."""
 
     @property
     def size(self) -> int:
@@ -106,8 +105,8 @@ class EntryRewriter:
         kept += added + ReplicationStamp(self._pair, position).field()
         sized = len(kept).to_bytes(4, "big") + kept
         checksum = crc32c(payload, crc32c(sized))
-        messages = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
-        return TargetEntry(_MAGIC + checksum.to_bytes(4, "big") + sized, payload, max(1, messages), stamps)
+        head, messages = _MAGIC + checksum.to_bytes(4, "big") + sized, max(1, metadata.num_messages_in_batch)
+        return TargetEntry(head, payload, messages, stamps)
 
     def _map_version(self, metadata: MessageMetadata) -> bool:
         version = bytes(metadata.schema_version)

@@ -235,17 +235,10 @@ class FailingStreamReader(DataSourceStreamReader):
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def _fail(self, *_: Any, **__: Any) -> Any:
         raise self.error
 
-    def latestOffset(self, *_: object) -> dict[str, Any]:  # noqa: N802
-        raise self.error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        raise self.error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self.error
+    initialOffset = latestOffset = partitions = read = _fail  # noqa: N815
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

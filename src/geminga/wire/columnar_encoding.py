@@ -117,9 +117,8 @@ def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
 
 
 def _keys(table: pa.Table) -> tuple[pa.Array | None, NDArray[np.bool_]]:
-    """Return the keys as text, and the mask of those that are base64 of bytes that are no UTF-8; empty for
-    none."""
-    # Also large_binary, binary_view, fixed_size_binary, and dictionaries of these.
+    """Return the keys, of any text or binary type, as text, and the mask of those that are base64 of bytes
+    that are no UTF-8; empty for none."""
     is_text = "key" not in table.column_names or "binary" not in str(table.column("key").type)
     array = _column(table, "key", pa.string() if is_text else pa.binary())
     if array is None or is_text:
@@ -127,13 +126,12 @@ def _keys(table: pa.Table) -> tuple[pa.Array | None, NDArray[np.bool_]]:
     try:
         return array.cast(pa.string()), _NO_NULLS
     except pa.ArrowInvalid:
-        keys: list[bytes | None] = array.to_pylist()
+        keys: list[Any] = array.to_pylist()
     flags = np.zeros(len(keys), np.bool_)
     for row, key in enumerate(keys):
         try:
             _ = key and key.decode()
         except UnicodeDecodeError:
-            assert key is not None
             keys[row], flags[row] = b64encode(key), True
     return pa.array(keys, pa.binary()).cast(pa.string()), _frozen(flags)
 

@@ -375,9 +375,8 @@ def answer_or_empty(document: Any) -> web.Response:
 
 
 def bare_text(text: str) -> web.Response:
-    """Return unquoted text that Pulsar labels as JSON."""
-    body = text.encode(errors="replace")  # a JSON text may have half a surrogate pair
-    return web.Response(status=200, body=body, content_type="application/json")
+    """Return unquoted text that Pulsar labels as JSON. Half a surrogate pair, which JSON may have, is ?."""
+    return web.Response(status=200, body=text.encode(errors="replace"), content_type="application/json")
 
 
 def done_answer(status: int = 204) -> web.Response:
