@@ -57,20 +57,20 @@ def check_int(field: str, value: Any, minimum: int | None = None, maximum: int |
 
 def check_seconds(field: str, value: Any, minimum: float = 0.0, maximum: float = SECONDS_MAX) -> float:
     """Return a number of seconds within the closed range."""
-    return _check_time(field, value, "seconds", minimum, maximum)
+    return check_number(field, value, minimum, maximum, "a number of seconds")
 
 
 def check_milliseconds(
     field: str, value: Any, minimum: float = 0.0, maximum: float = MILLISECONDS_MAX
 ) -> float:
     """Return, in seconds, a number of milliseconds within the closed range."""
-    return _check_time(field, value, "milliseconds", minimum, maximum) / 1000
+    return check_number(field, value, minimum, maximum, "a number of milliseconds") / 1000
 
 
-def _check_time(field: str, value: Any, unit: str, minimum: float, maximum: float) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not minimum <= value <= maximum:  # NaN is within no range
-        refuse(field, value, f"a number of {unit} >= {minimum} and <= {maximum}")
+def check_number(field: str, value: Any, minimum: float, maximum: float, what: str = "a number") -> float:
+    """Return a number within the closed range, where NaN never is; ``what`` names it in the error."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not minimum <= value <= maximum:
+        refuse(field, value, f"{what} >= {minimum} and <= {maximum}")
     return float(value)
 
 

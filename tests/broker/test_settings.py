@@ -6,9 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from geminga.broker.settings import BrokerSettings
+from geminga.broker.settings import BrokerSettings, setting
+from geminga.cli.standalone import _option
 from geminga.errors import InvalidConfiguration
 
 
@@ -60,6 +62,27 @@ def test_a_folder_is_a_path(tmp_path: Path) -> None:
 def test_refusals_name_what_is_wrong(wrong: dict[str, Any], names: str) -> None:
     with pytest.raises(InvalidConfiguration, match=names):
         BrokerSettings(**{"memory": True, **wrong})
+
+
+def test_fractions_are_refused_as_numbers_without_unit() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"allowed: a number >= 0\.0 and <= 0\.9"):
+        BrokerSettings(memory=True, disk_low_water_fraction=2.0)
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(BrokerSettings), ids=lambda one: one.name)
+def test_values_of_another_type_are_refused_without_quoting_secrets(field: dataclasses.Field[Any]) -> None:
+    with pytest.raises(InvalidConfiguration, match=field.name) as refused:
+        BrokerSettings(**{"memory": True, field.name: {"hunter2"}})
+    assert ("hunter2" in str(refused.value)) == field.repr
+
+
+def test_an_option_parses_numbers_with_a_fraction() -> None:
+    made = [("ratio", float, setting(0.5, option="--ratio", help="Part."))]
+    (field,) = dataclasses.fields(dataclasses.make_dataclass("Settings", made))
+    field.type = "float"  # as in a module with postponed annotations
+    command = click.Command("run", params=[])
+    _option(field)(command)
+    assert command.make_context("run", ["--ratio", "0.25"]).params == {"ratio": 0.25}
 
 
 def test_settings_are_frozen_and_keyword_only() -> None:

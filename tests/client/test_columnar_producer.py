@@ -11,6 +11,9 @@ import geminga.asyncio
 from geminga import errors
 from geminga.client import columnar_producer
 from geminga.client.columnar_producer import ReadyBatch
+from geminga.client.entry_reader import EntryReader
+from geminga.schema import BytesSchema, KeyValue, KeyValueEncodingType, KeyValueSchema
+from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 pa = pytest.importorskip("pyarrow")
@@ -53,6 +56,17 @@ def test_every_row_arrives_with_its_columns(pulsar_client, pulsar_topic, compres
     for number in range(rows):
         key = "" if number % 3 else f"k{number % 7}"
         assert got[number] == (key, {"n": str(number)}, 1_700_000_000_000 + number)
+
+
+def test_a_key_of_bytes_has_the_same_outer_metadata_in_a_table_as_in_a_message(pulsar_client, pulsar_topic):
+    """Key_Shared subscriptions choose the consumer by it."""
+    pair = KeyValueSchema(BytesSchema(), BytesSchema(), KeyValueEncodingType.SEPARATED)
+    pulsar_client.create_producer(pulsar_topic, schema=pair).send(KeyValue(b"\xff\x00", b"v"))
+    producer = pulsar_client.create_producer(pulsar_topic)
+    producer.send_table(table(1, key=pa.array([b"\xff\x00"], pa.binary())))
+    with EntryReader.open(pulsar_client, pulsar_topic, geminga.MessageId.earliest) as reader:
+        outer = [parse_entry(raw.entry).metadata for raw in reader.read(2, 30)]
+    assert [(m.partition_key, m.partition_key_b64_encoded) for m in outer] == [("/wA=", True)] * 2
 
 
 def test_tables_and_rows_keep_their_order(pulsar_client, pulsar_topic):

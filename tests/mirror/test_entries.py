@@ -9,7 +9,7 @@ import pytest
 from geminga.errors import CorruptPayload
 from geminga.mirror.entries import EntryRewriter, SchemaUnknownError, TargetEntry, stamp_of
 from geminga.mirror.positions import Position
-from geminga.mirror.replication_stamp import ReplicationStamp, stamp_in
+from geminga.mirror.replication_stamp import ReplicationStamp, stamps_in
 from geminga.wire.metadata import build_entry, checksum_matches, metadata_size, parse_entry, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -72,7 +72,7 @@ def test_an_entry_without_a_checksum_gets_one() -> None:
 
 def test_markers_stay() -> None:
     entry = build_entry(metadata(marker_type=pb.TXN_COMMIT).SerializeToString(), b"")
-    assert rewriter().rewrite(entry, PLACE) is None
+    assert rewriter().rewrite(entry, PLACE) == []
 
 
 def test_a_committed_transaction_is_none_in_the_target() -> None:
@@ -96,10 +96,10 @@ def test_schema_versions_are_those_of_the_target() -> None:
 @pytest.mark.parametrize("name", ["here", "there", "elsewhere"])
 def test_a_replicated_entry_is_not_copied_again_and_its_stamp_is_returned(name: str) -> None:
     entry = whole(build_entry(metadata().SerializeToString(), b"p"), source_name=name)
-    assert rewriter(pair=OTHER).rewrite(entry, Position(1, 2)) == ReplicationStamp(PAIR, PLACE)
+    assert rewriter(pair=OTHER).rewrite(entry, Position(1, 2)) == [ReplicationStamp(PAIR, PLACE)]
     # By Apache Pulsar's geo-replication.
     entry = build_entry(metadata(replicated_from=name).SerializeToString(), b"p")
-    assert rewriter().rewrite(entry, PLACE) is None
+    assert rewriter().rewrite(entry, PLACE) == []
 
 
 def test_forward_copies_all_but_entries_of_the_target_and_keeps_the_first_name() -> None:
@@ -108,12 +108,12 @@ def test_forward_copies_all_but_entries_of_the_target_and_keeps_the_first_name()
     assert stamp_of(after) == ReplicationStamp(OTHER, Position(1, 2))
     assert parse_entry(after).metadata.replicated_from == "a"
     home = rewriter(source_name="c", target_name="a")
-    assert home.rewrite(after, Position(9, 9)) == ReplicationStamp(OTHER, Position(1, 2))
+    assert home.rewrite(after, Position(9, 9)) == [ReplicationStamp(OTHER, Position(1, 2))]
 
 
 def test_a_signed_stamp_of_an_earlier_version_is_read() -> None:
     field = bytes.fromhex("aacf031f") + PAIR + b"\x07\x81\x01\x05\x80\x01" + b"\xee" * 17
-    assert stamp_in(metadata().SerializeToString() + field) == ReplicationStamp(PAIR, Position(7, 129))
+    assert stamps_in(metadata().SerializeToString() + field) == [ReplicationStamp(PAIR, Position(7, 129))]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_a_signed_stamp_of_an_earlier_version_is_read() -> None:
     ],
 )  # fmt: skip
 def test_an_unrelated_field_of_the_number_is_no_stamp(junk: bytes) -> None:
-    assert stamp_in(junk) is None
-    assert stamp_in(metadata().SerializeToString()) is None
+    assert stamps_in(junk) == []
+    assert stamps_in(metadata().SerializeToString()) == []
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,29 @@ def test_with_forward_messages_pass_a_ring_once_and_stop_where_they_came_from(na
     assert [numbers(broker) for broker in named] == [[0, 1, 2]] * 3
 
 
+def test_with_forward_messages_that_came_from_outside_do_not_circle_between_two_clusters(
+    named: list[Any],
+) -> None:
+    """As after a second move, with a mirror in each direction."""
+    a, b, c = named
+    publish(a, 1, 2)
+    publish(b, 3)
+    for _ in range(3):
+        for source, target, name in ((a, b, "a-b"), (b, c, "b-c"), (c, b, "c-b")):
+            mirrored(source, target, forward=True, name=name)
+    assert [numbers(broker) for broker in named] == [[1, 2], [1, 2, 3], [1, 2, 3]]
+
+
+def test_with_forward_messages_that_came_from_outside_pass_a_ring_once() -> None:
+    with ExitStack() as stack:
+        brokers = {name: stack.enter_context(geminga.embedded(cluster=name)) for name in "abcd"}
+        publish(brokers["a"], 1, 2)
+        for _ in range(2):
+            for source, target in ("ab", "bc", "cd", "db"):
+                mirrored(brokers[source], brokers[target], forward=True, name=source + target)
+        assert [numbers(broker) for broker in brokers.values()] == [[1, 2]] * 4
+
+
 def test_a_chain_copies_nothing_further_without_forward(named: list[Any]) -> None:
     a, b, c = named
     publish(a, 1, 2)

@@ -465,6 +465,19 @@ def test_keys_of_bytes_are_read_back_and_others_stay_text() -> None:
     assert texts == {b"\xff\x00": "/wA=", b"text": "text", None: None, "grüß".encode(): "grüß", b"": ""}
 
 
+@pytest.mark.parametrize("kind", ["large_binary", "binary_view", "fixed", "dictionary"])
+def test_keys_of_bytes_may_have_any_binary_type(kind: str) -> None:
+    keys = pa.array([b"\xff\x00", b"ab"], pa.binary())
+    if kind == "dictionary":
+        keys = keys.dictionary_encode()
+    else:
+        keys = keys.cast(pa.binary(2) if kind == "fixed" else getattr(pa, kind)())
+    (batch,) = encode_table(pa.table({"value": [b"v"] * 2, "key": keys}))
+    assert (batch.partition_key, batch.partition_key_b64) == ("/wA=", True)
+    found = decode_entries([entry_of(bytes(batch.body), 2)], ["key_bytes"])
+    assert found.column("key_bytes").to_pylist() == [b"\xff\x00", b"ab"]
+
+
 def test_keys_flagged_as_base64() -> None:
     keys = [b"\x00\xff\xfe", b"k", b"", bytes(range(256))]
     body = b"".join(

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from geminga.broker.listeners import ListenerAddresses, parse_listeners
 from geminga.by_fields import ByFields
-from geminga.config import SECONDS_MAX, check_choice, check_int, check_seconds, check_type, refuse
+from geminga.config import SECONDS_MAX, check_choice, check_int, check_number, check_type, refuse
 from geminga.errors import InvalidConfiguration
 from geminga.policies import QUOTA_ACTIONS, TOPIC_KINDS
 
@@ -31,6 +31,7 @@ DISK_PARTS: Final = 32
 """Number of parts of the disk: files are at most one part large, because deletions free whole files."""
 LEDGER_SECONDS_LIMIT: Final = 86_400
 """Longest time for which a ledger takes entries, so that its age bounds the time of its last entry."""
+_TYPES: Final = {"bool": (bool,), "str": (str,), "Path | str": (str, os.PathLike)}
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _HOST = re.compile(r"[-.:%\w]+\Z", re.ASCII)
@@ -41,6 +42,7 @@ def setting(
     *,
     minimum: float | str = 0,
     maximum: float | str | None = None,
+    choices: tuple[str, ...] = (),
     dynamic: str = "",
     secret: bool = False,
     option: str = "",
@@ -49,34 +51,39 @@ def setting(
     env: str | None = None,
     multiple: bool = False,
 ) -> Any:
-    """Return a field of `BrokerSettings` that is more than an argument.
+    """Return a field of `BrokerSettings` with limits, choices, an option, or another name while running.
 
-    ``minimum`` and ``maximum`` limit a number; a text names an earlier setting with the limit. ``dynamic``:
-    Apache Pulsar's name, by which the setting may be changed while the broker runs. ``secret``: reprs and
-    admin REST leave the value out. ``option``: option of ``geminga standalone``, with its ``help``,
-    ``metavar`` and environment variable ``env``; ``multiple``: the option may be repeated. Its click type
-    follows from the field's type and the unit at the end of its name (`geminga.cli.standalone`).
+    ``minimum`` and ``maximum`` limit a number; a text names an earlier setting with the limit. ``choices``:
+    allowed texts; empty: all. ``dynamic``: Apache Pulsar's name, by which the setting may be changed while
+    the broker runs. ``secret``: reprs and admin REST leave the value out. ``option``: option of ``geminga
+    standalone``, with its ``help``, ``metavar`` and environment variable ``env``; ``multiple``: the option
+    may be repeated. Its click type follows from the field (`geminga.cli.standalone`).
     """
     options = {"option": option, "help": help, "metavar": metavar, "env": env, "multiple": multiple}
-    limits = {"minimum": minimum, "maximum": maximum, "dynamic": dynamic}
+    limits = {"minimum": minimum, "maximum": maximum, "choices": choices, "dynamic": dynamic}
     return dataclasses.field(default=default, repr=not secret, metadata=limits | options)
 
 
 def _check(settings: BrokerSettings, field: dataclasses.Field[Any]) -> None:
-    """Check a number or a flag by the type and the limits of its field."""
-    value = getattr(settings, field.name)
+    """Check a value by the type, the limits and the choices of its field; not the items of a tuple."""
+    value, kind = getattr(settings, field.name), str(field.type).removesuffix(" | None")
+    if value is None and kind != field.type:
+        return
     minimum: Any = field.metadata.get("minimum", 0)
     maximum: Any = field.metadata.get("maximum")
-    if isinstance(minimum, str):
-        minimum = getattr(settings, minimum)
-    if isinstance(maximum, str):
-        maximum = getattr(settings, maximum)
-    if field.type == "bool":
-        check_type(field.name, value, bool)
-    elif field.type == "int" or (field.type == "int | None" and value is not None):
+    minimum = getattr(settings, minimum) if isinstance(minimum, str) else minimum
+    maximum = getattr(settings, maximum) if isinstance(maximum, str) else maximum
+    if kind == "int":
         check_int(field.name, value, minimum, maximum)
-    elif field.type == "float":
-        check_seconds(field.name, value, float(minimum), SECONDS_MAX if maximum is None else maximum)
+    elif kind == "float":
+        what = "a number of seconds" if "seconds" in field.name else "a number"
+        check_number(field.name, value, float(minimum), SECONDS_MAX if maximum is None else maximum, what)
+    elif not field.repr and not isinstance(value, str):
+        raise InvalidConfiguration(f"{field.name} must be a text")  # its value is not for messages
+    elif choices := field.metadata.get("choices"):
+        check_choice(field.name, value, choices)
+    elif kind in _TYPES:
+        check_type(field.name, value, *_TYPES[kind], optional=kind != field.type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -171,13 +178,14 @@ class BrokerSettings(ByFields):
     messages are deleted early."""
     disk_low_water_fraction: float = setting(0.05, maximum=0.9)
     """The low-water mark as a fraction of the disk, or of ``disk_limit_bytes``; the smaller mark counts."""
-    disk_full_action: str = "producer_request_hold"
+    disk_full_action: str = setting("producer_request_hold", choices=DISK_FULL_ACTIONS)
     """Treatment of producers below that mark: ``producer_request_hold`` or ``producer_exception``."""
     disk_retention_gives_way: bool = True
     """Whether acknowledged messages are deleted before the end of their retention when disk space is low."""
     sync: SyncMode = setting(
-        "always", option="--sync", help="Send receipts after fdatasync (always), or earlier."
-    )
+        "always", choices=SYNC_MODES, option="--sync",
+        help="Send receipts after fdatasync (always), or earlier.",
+    )  # fmt: skip
     """When a write counts as durable: after its fdatasync, at the next interval, or never synced."""
 
     # --- connections ---
@@ -296,7 +304,9 @@ class BrokerSettings(ByFields):
         help="Create unknown topics for their first producer or consumer.",
     )
     """Whether the first producer or consumer creates an unknown topic. Namespace policies override it."""
-    auto_create_topic_kind: TopicKind = setting("non-partitioned", dynamic="allowAutoTopicCreationType")
+    auto_create_topic_kind: TopicKind = setting(
+        "non-partitioned", choices=TOPIC_KINDS, dynamic="allowAutoTopicCreationType"
+    )
     """Kind of topic that is created automatically: ``non-partitioned`` or ``partitioned``."""
     auto_create_partitions: int = setting(
         1, minimum=1, maximum="partitions_max", dynamic="defaultNumPartitions"
@@ -398,7 +408,9 @@ class BrokerSettings(ByFields):
     """Size of the backlog at which ``backlog_quota_action`` is applied; -1 never."""
     backlog_quota_seconds: int = setting(-1, minimum=-1, dynamic="backlogQuotaDefaultLimitSecond")
     """Age of the oldest unacknowledged message at which ``backlog_quota_action`` is applied; -1 never."""
-    backlog_quota_action: str = setting("producer_request_hold", dynamic="backlogQuotaDefaultRetentionPolicy")
+    backlog_quota_action: str = setting(
+        "producer_request_hold", choices=QUOTA_ACTIONS, dynamic="backlogQuotaDefaultRetentionPolicy"
+    )
     """``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``."""
 
     publish_rate_messages_max: int = setting(
@@ -442,13 +454,11 @@ class BrokerSettings(ByFields):
             _check(self, field)
         self._check_where()
         self._check_security()
-        self._check_topics()
         if self.data_dir is not None:
             object.__setattr__(self, "data_dir", Path(self.data_dir))
 
     def _check_where(self) -> None:
         for field, value in (("host", self.host), ("advertised_address", self.advertised_address)):
-            check_type(field, value, str, optional=field != "host")
             if value and value != "*" and not _HOST.match(value):
                 refuse(field, value, "a host name or an IP address, without scheme and port")
         if self.web_port and self.web_port == self.port:
@@ -459,7 +469,6 @@ class BrokerSettings(ByFields):
             check_type("advertised_listeners", listener, str)
         object.__setattr__(self, "advertised_listeners", tuple(self.advertised_listeners))
         names = parse_listeners(self.advertised_listeners)
-        check_type("internal_listener", self.internal_listener, str, optional=True)
         if self.internal_listener is not None and self.internal_listener not in names:
             refuse("internal_listener", self.internal_listener, ", ".join(names) or "none without listeners")
         check_type("web_hosts", self.web_hosts, tuple, list)
@@ -467,19 +476,14 @@ class BrokerSettings(ByFields):
             if not isinstance(name, str) or (name != "*" and not _HOST.match(name)):
                 refuse("web_hosts", name, "host names without scheme and port, or '*'")
         object.__setattr__(self, "web_hosts", tuple(self.web_hosts))
-        check_type("cluster", self.cluster, str)
         if not _NAME.match(self.cluster):
             refuse("cluster", self.cluster, "letters, digits and -=:._")
-        check_type("data_dir", self.data_dir, str, os.PathLike, optional=True)
         if self.data_dir is not None and (not str(self.data_dir) or "\0" in str(self.data_dir)):
             refuse("data_dir", self.data_dir, "the path of a folder")
         if self.memory == (self.data_dir is not None):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
-        check_choice("sync", self.sync, SYNC_MODES)
         if self.disk_limit_bytes is not None and self.memory:
             refuse("disk_limit_bytes", self.disk_limit_bytes, "None where everything is kept in memory")
-        check_choice("disk_full_action", self.disk_full_action, DISK_FULL_ACTIONS)
-        check_type("offload_location", self.offload_location, str, optional=True)
         if self.offload_location is not None and (self.memory or not self.offload_location):
             refuse("offload_location", self.offload_location, "a folder or URL, with a data_dir")
 
@@ -498,31 +502,18 @@ class BrokerSettings(ByFields):
             refuse("web_tls_port", self.web_tls_port, "None without web_port")
 
     def _check_security(self) -> None:
-        for name in ("token_public_key", "token_audience", "anonymous_role"):
-            check_type(name, getattr(self, name), str, optional=True)
-        if not isinstance(self.token_secret_key, str | None):
-            raise InvalidConfiguration("token_secret_key must be a text")  # its value is not for messages
         if self.token_secret_key is not None and self.token_public_key is not None:
             raise InvalidConfiguration("give token_secret_key or token_public_key, not both")
-        if not isinstance(self.basic_auth, str | None):
-            raise InvalidConfiguration("basic_auth must be a text")
         for name in ("tls_certificate", "tls_key", "tls_trust_certificates"):
-            check_type(name, getattr(self, name), str, os.PathLike, optional=True)
             if getattr(self, name) is not None and self.tls_certificate is None:
                 refuse(name, getattr(self, name), "None without tls_certificate")
         if self.tls_require_client_certificate and self.tls_trust_certificates is None:
             refuse("tls_require_client_certificate", True, "False without tls_trust_certificates")
-        for name in ("token_role_claim", "token_audience_claim"):
-            check_type(name, getattr(self, name), str)
         check_type("super_user_roles", self.super_user_roles, tuple, list)
         for role in self.super_user_roles:
             if not isinstance(role, str) or not role.strip():
                 refuse("super_user_roles", role, "names of roles")
         object.__setattr__(self, "super_user_roles", tuple(self.super_user_roles))
-
-    def _check_topics(self) -> None:
-        check_choice("auto_create_topic_kind", self.auto_create_topic_kind, TOPIC_KINDS)
-        check_choice("backlog_quota_action", self.backlog_quota_action, QUOTA_ACTIONS)
 
     @property
     def authenticates(self) -> bool:

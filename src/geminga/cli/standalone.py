@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from geminga.broker.settings import SYNC_MODES, BrokerSettings
+from geminga.broker.settings import BrokerSettings
 from geminga.cli.common import PORT
 from geminga.cli.units import SIZE
 
@@ -21,21 +21,20 @@ if TYPE_CHECKING:
 DATA_DIR = "geminga-data"
 _BY_NAME: Mapping[str, Any] = {"data_dir": click.Path(file_okay=False, path_type=Path)}
 _BY_UNIT: Mapping[str, Any] = {"port": PORT, "bytes": SIZE, "seconds": click.FloatRange(0)}
-_BY_TYPE: Mapping[str, Any] = {
-    "int": click.INT,
-    "Path | str | None": click.Path(dir_okay=False, exists=True, path_type=Path),
-    "SyncMode": click.Choice(SYNC_MODES),
-}
+_FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
+_BY_TYPE: Mapping[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path | str | None": _FILE}
 
 
 def _option(field: dataclasses.Field[Any]) -> Callable[[Any], Any]:
-    """Return the option of a setting: by its name, its unit (the end of the name) or its type."""
+    """Return the option of a setting: by its choices, name, unit (the end of the name) or type."""
     declared, kind = field.metadata, str(field.type)
     name, text = declared["option"], declared["help"]
     if kind == "bool":
         if field.default:
             name = f"{name}/--no-{name[2:]}"
-        form = click.BOOL
+        form: Any = click.BOOL
+    elif choices := declared["choices"]:
+        form = click.Choice(choices)
     else:
         unit = field.name.rpartition("_")[2]
         form = _BY_NAME.get(field.name) or _BY_UNIT.get(unit) or _BY_TYPE.get(kind, click.STRING)

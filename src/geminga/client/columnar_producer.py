@@ -59,6 +59,7 @@ class ReadyBatch:
     deliver_at_ms: int = 0
     schema_version: bytes | None = None
     """Version of the topic's schema; None: the producer's."""
+    partition_key_b64: bool = False
     sealed: bytes | None = None
     """Metadata fields of an encrypted ``body``; None: the producer encrypts it, if it has keys."""
 
@@ -80,7 +81,7 @@ class ReadyBatch:
             highest_sequence_id=self.highest_sequence_id,
             compression=self.compression,
             uncompressed_size=self.uncompressed_size,
-            message=_outer(self.partition_key, self.ordering_key, self.deliver_at_ms, self.schema_version),
+            message=_outer(self, self.deliver_at_ms, self.schema_version),
             seal=seal if self.sealed is None else None,
             sealed=self.sealed or b"",
         )
@@ -99,6 +100,7 @@ class ReadyBatch:
             uncompressed_size=encoded.uncompressed_size,
             compression=compression,
             partition_key=encoded.partition_key,
+            partition_key_b64=encoded.partition_key_b64,
             ordering_key=encoded.ordering_key,
         )
 
@@ -330,7 +332,7 @@ class ColumnarProducer:
                 highest_sequence_id=-1,
                 compression=compression,
                 uncompressed_size=batch.uncompressed_size,
-                message=_outer(batch.partition_key, batch.ordering_key, deliver_at_ms),
+                message=_outer(batch, deliver_at_ms),
                 seal=self._seal,
             )
 
@@ -457,18 +459,16 @@ class ColumnarProducer:
 
 
 def _outer(
-    partition_key: str | None,
-    ordering_key: bytes | None,
-    deliver_at_ms: int = 0,
-    schema_version: bytes | None = None,
+    batch: EncodedBatch | ReadyBatch, deliver_at_ms: int, schema_version: bytes | None = None
 ) -> OutgoingMessage | None:
-    """Return the outer metadata of a batch: fields of its first message, and those that all messages
-    share."""
-    if partition_key is None and ordering_key is None and not deliver_at_ms and schema_version is None:
+    """Return the outer metadata of a batch: keys of its first message, and what all messages share."""
+    key, ordering_key = batch.partition_key, batch.ordering_key
+    if key is None and ordering_key is None and not deliver_at_ms and schema_version is None:
         return None
     return OutgoingMessage(
         b"",
-        partition_key=partition_key,
+        partition_key=key,
+        partition_key_b64=batch.partition_key_b64,
         ordering_key=ordering_key,
         deliver_at_time=deliver_at_ms,
         schema_version=schema_version,

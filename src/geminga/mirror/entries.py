@@ -26,7 +26,7 @@ from geminga.entries import (
 )
 from geminga.errors import CorruptPayload
 from geminga.mirror.positions import Position
-from geminga.mirror.replication_stamp import PAIR_BYTES, ReplicationStamp, stamp_in
+from geminga.mirror.replication_stamp import PAIR_BYTES, ReplicationStamp, stamps_in
 
 _REPLICATED_FROM_TAG = b"\x2a"
 _MAGIC = b"\x0e\x01"
@@ -41,12 +41,13 @@ class SchemaUnknownError(Exception):
 
 
 class TargetEntry(NamedTuple):
-    """An entry for the target: ``head``, followed by ``payload``."""
+    """An entry for the target: ``head``, followed by ``payload``. ``stamps``: those of the source's entry."""
 
     head: bytes
     payload: Buffer
     messages: int
     """Number of messages, for the SEND command."""
+    stamps: list[ReplicationStamp]
 
     @property
     def size(self) -> int:
@@ -74,9 +75,9 @@ class EntryRewriter:
         name = source_name.encode()
         self._replicated_from = _REPLICATED_FROM_TAG + varint(len(name)) + name
 
-    def rewrite(self, entry: Buffer, position: Position) -> TargetEntry | ReplicationStamp | None:
+    def rewrite(self, entry: Buffer, position: Position) -> TargetEntry | list[ReplicationStamp]:
         """Return the target's entry. For an entry that is not copied because it came from another cluster,
-        return its stamp instead, or None without one; also None for a broker's marker.
+        return its last stamp instead, if it has one; an empty list also for a broker's marker.
 
         Raises `CorruptPayload` for a damaged entry (its checksum must not be recomputed), and
         `SchemaUnknownError` if the version must be looked up first.
@@ -86,11 +87,12 @@ class EntryRewriter:
         parsed = parse_entry(entry, verify=False)
         metadata, payload = parsed.metadata, parsed.payload
         if metadata.HasField("marker_type"):
-            return None
-        added = self._replicated_from
+            return []
+        added, stamps = self._replicated_from, list[ReplicationStamp]()
         if metadata.HasField("replicated_from"):
+            stamps = stamps_in(_metadata_of(entry, payload))
             if self._target_name in (None, text(metadata.replicated_from)):
-                return stamp_in(_metadata_of(entry, payload))
+                return stamps[-1:]
             added = b""  # the first cluster's name stays
         changed = False
         if metadata.HasField("txnid_least_bits") or metadata.HasField("txnid_most_bits"):
@@ -103,8 +105,8 @@ class EntryRewriter:
         kept += added + ReplicationStamp(self._pair, position).field()
         sized = len(kept).to_bytes(4, "big") + kept
         checksum = crc32c(payload, crc32c(sized))
-        messages = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
-        return TargetEntry(_MAGIC + checksum.to_bytes(4, "big") + sized, payload, max(1, messages))
+        head, messages = _MAGIC + checksum.to_bytes(4, "big") + sized, max(1, metadata.num_messages_in_batch)
+        return TargetEntry(head, payload, messages, stamps)
 
     def _map_version(self, metadata: MessageMetadata) -> bool:
         version = bytes(metadata.schema_version)
@@ -122,9 +124,9 @@ class EntryRewriter:
 
 
 def stamp_of(entry: Buffer) -> ReplicationStamp | None:
-    """Return the stamp of an entry; None without one, and for an entry that ends before its metadata."""
+    """Return the last stamp of an entry; None without one, and for an entry that ends before its metadata."""
     try:
-        return stamp_in(_metadata_of(entry, parse_entry(entry, verify=False).payload))
+        return next(reversed(stamps_in(_metadata_of(entry, parse_entry(entry, verify=False).payload))), None)
     except CorruptPayload:
         return None
 

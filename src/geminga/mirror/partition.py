@@ -427,10 +427,10 @@ class PartitionMirror:
                 await self._schemas.copy()  # all queued entries, in order
                 await self._schemas.learn(unknown.version)
         missed = self._missed(self._read, place)
-        if not isinstance(forwarded, TargetEntry):
-            is_from_target = forwarded is not None and await self._is_from_target(forwarded.pair)
-            origin = forwarded.position if forwarded is not None and is_from_target else None
-            self._pending.append(_PendingEntry(-1, place, missed, 0, entry.count, origin))
+        stamps = forwarded.stamps if isinstance(forwarded, TargetEntry) else forwarded
+        origins = [stamp.position for stamp in stamps if await self._is_from_target(stamp.pair)]
+        if origins or not isinstance(forwarded, TargetEntry):
+            self._pending.append(_PendingEntry(-1, place, missed, 0, entry.count, *origins[-1:]))
             self._settle()
             return
         sequence_id = sequence_id_of(place)
@@ -447,8 +447,7 @@ class PartitionMirror:
             if len(self._reads_target) >= _PAIRS_MAX:
                 self._reads_target.clear()
             stats = await self._ends.target_admin.topics.stats(self.topic)
-            self._reads_target[pair] = False
-            self._reads_target.update(dict.fromkeys(readers_of(stats), True))
+            self._reads_target.update({pair: False} | dict.fromkeys(readers_of(stats), True))
         return self._reads_target[pair]
 
     async def _wait_for_room(self, publisher: EntryPublisher) -> None:

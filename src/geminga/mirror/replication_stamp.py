@@ -31,10 +31,10 @@ class ReplicationStamp(NamedTuple):
         return _TAG + varint(len(body)) + body
 
 
-def stamp_in(metadata: bytes) -> ReplicationStamp | None:
-    """Return the last stamp in an encoded MessageMetadata, written by the mirror that sent the entry here;
-    None without one."""
-    found = None
+def stamps_in(metadata: bytes) -> list[ReplicationStamp]:
+    """Return the stamps in an encoded MessageMetadata, one of each mirror on the entry's way: the last is of
+    the mirror that sent the entry here."""
+    found: list[ReplicationStamp] = []
     position, end = 0, len(metadata)
     try:
         while position < end:
@@ -46,15 +46,14 @@ def stamp_in(metadata: bytes) -> ReplicationStamp | None:
                 size, start = read_varint(metadata, position)
                 position = start + size
                 if tag >> 3 == ORIGIN_FIELD and size > PAIR_BYTES and position <= end:
-                    found = metadata[start:position]
+                    field = metadata[start:position]
+                    ledger, start = read_varint(field, PAIR_BYTES)
+                    entry, _ = read_varint(field, start)
+                    found.append(ReplicationStamp(field[:PAIR_BYTES], Position(ledger, entry)))
             elif kind in _FIXED:
                 position += _FIXED[kind]
             else:
                 break
-        if found is None:
-            return None
-        ledger, start = read_varint(found, PAIR_BYTES)
-        entry, _ = read_varint(found, start)
     except (IndexError, ValueError):
-        return None  # an unrelated field of that number
-    return ReplicationStamp(found[:PAIR_BYTES], Position(ledger, entry))
+        return []  # an unrelated field of that number
+    return found

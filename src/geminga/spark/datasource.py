@@ -235,17 +235,10 @@ class FailingStreamReader(DataSourceStreamReader):
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def _fail(self, *_: Any, **__: Any) -> Any:
         raise self.error
 
-    def latestOffset(self, *_: object) -> dict[str, Any]:  # noqa: N802
-        raise self.error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        raise self.error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self.error
+    initialOffset = latestOffset = partitions = read = _fail  # noqa: N815
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -315,12 +308,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Return the end of the next micro-batch. ``start`` is always what Spark has committed; below PySpark
         4.2 it is missing, and the last planned end is used."""
-        if not PLANS_BY_START:
-            start = self._planned
-            self._planned = self._newest() if start is None else self._end_after(start, limit)
-            return self._planned
-        assert start is not None
-        return self._end_after(start, limit)
+        if PLANS_BY_START:
+            assert start is not None
+            return self._end_after(start, limit)
+        self._planned = self._end_after(self._planned, limit) if self._planned else self._newest()
+        return self._planned
 
     def _newest(self) -> dict[str, Any]:
         """Return the end of the first micro-batch since this process started, where its start is unknown:
@@ -388,11 +380,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return remembered or self._own_name if self.options.durable_subscription else None
 
     def _follow(
-        self, begin: Checkpoint, partitions: list[Partition], *, is_known: bool = False
+        self, begin: Checkpoint, partitions: list[Partition], *, is_known: bool = False, is_new: bool = False
     ) -> Offsets | None:
         """Move the query's subscription to ``begin``; return the newest offsets, if the move reported them.
 
-        ``is_known``: an earlier run planned up to ``begin`` with the subscription named there.
+        ``is_known``: an earlier run planned up to ``begin`` with its subscription. ``is_new``: none did.
         """
         name = self._subscription(begin.subscription)
         if begin.subscription not in (None, name):
@@ -403,7 +395,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if name is None:
             return None
         self.planner.subscribe(name)
-        is_new = begin.offsets == self._initial
+        is_new = is_new or begin.offsets == self._initial
         return self.planner.follow(
             begin.offsets,
             partitions,
@@ -444,10 +436,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned, begin = Checkpoint.from_json(end), Checkpoint.from_json(start)
-        if not PLANS_BY_START and begin.offsets == self._initial:
+        is_new = not PLANS_BY_START and begin.offsets == self._initial
+        if is_new:
             # The end was planned before Spark asked for the start, which may be the newest message.
             place = planned.offsets
             begin = replace(begin, offsets={p: min(at, place.get(p, at)) for p, at in begin.offsets.items()})
+        elif not PLANS_BY_START:  # `_newest` does not know what the checkpoint has
+            self._check_gone(begin.offsets, planned.offsets)
+            self._made_anew(begin.offsets, planned.offsets)
         if planned.start is not None:
             # The start of the first micro-batch is not in Spark's log: Spark calls `initialOffset` again for
             # it.
@@ -459,7 +455,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._follow(
                 replace(begin, subscription=planned.subscription or begin.subscription, first=planned.first),
                 list(begin.offsets),
-                is_known=True,
+                is_known=not is_new,
+                is_new=is_new,
             )
         ranges = self.planner.ranges(begin.offsets, planned.offsets, planned.first)
         report = self._report_to(ranges, (start, end))

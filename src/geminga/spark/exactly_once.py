@@ -335,7 +335,7 @@ class _Encoder:
             body = bytes(operation.body)
             staged.append((
                 topic, batch.partition, batch.count, batch.uncompressed_size, self.compression,
-                batch.partition_key, batch.ordering_key, deliver_at_ms, version,
+                batch.partition_key, batch.partition_key_b64, batch.ordering_key, deliver_at_ms, version,
                 operation.sealed if self.seal is not None else None, crc32c(body), body,
             ))  # fmt: skip
         columns = zip(zip(*staged, strict=True), STAGED_SCHEMA, strict=True)
@@ -427,6 +427,7 @@ class _Target:
                 partition_key=batch["partition_key"],
                 ordering_key=batch["ordering_key"],
                 # Batches staged by an older release lack these.
+                partition_key_b64=batch.get("partition_key_b64", False),
                 deliver_at_ms=batch.get("deliver_at_ms", 0),
                 schema_version=batch.get("schema_version"),
                 sealed=batch.get("sealed"),

@@ -39,6 +39,7 @@ STAGED_SCHEMA = pa.schema(
         pa.field("uncompressed_size", pa.int64(), nullable=False),
         pa.field("compression", pa.int32(), nullable=False),
         pa.field("partition_key", pa.string()),
+        pa.field("partition_key_b64", pa.bool_(), nullable=False),
         pa.field("ordering_key", pa.binary()),
         pa.field("deliver_at_ms", pa.int64(), nullable=False),
         pa.field("schema_version", pa.binary()),

@@ -50,6 +50,7 @@ class EncodedBatch:
     first_sequence_id: int
     keyed: bool
     partition_key: str | None
+    partition_key_b64: bool
     ordering_key: bytes | None
 
     @property
@@ -116,22 +117,21 @@ def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
 
 
 def _keys(table: pa.Table) -> tuple[pa.Array | None, NDArray[np.bool_]]:
-    """Return the keys as text, and the mask of those that are base64 of bytes that are no UTF-8; empty for
-    none."""
-    is_text = "key" not in table.column_names or not pa.types.is_binary(table.column("key").type)
+    """Return the keys, of any text or binary type, as text, and the mask of those that are base64 of bytes
+    that are no UTF-8; empty for none."""
+    is_text = "key" not in table.column_names or "binary" not in str(table.column("key").type)
     array = _column(table, "key", pa.string() if is_text else pa.binary())
     if array is None or is_text:
         return array, _NO_NULLS
     try:
         return array.cast(pa.string()), _NO_NULLS
     except pa.ArrowInvalid:
-        keys: list[bytes | None] = array.to_pylist()
+        keys: list[Any] = array.to_pylist()
     flags = np.zeros(len(keys), np.bool_)
     for row, key in enumerate(keys):
         try:
             _ = key and key.decode()
         except UnicodeDecodeError:
-            assert key is not None
             keys[row], flags[row] = b64encode(key), True
     return pa.array(keys, pa.binary()).cast(pa.string()), _frozen(flags)
 
@@ -276,6 +276,7 @@ class _Encoder:
             first_sequence_id=fields[field.BATCH_SEQUENCE_ID],
             keyed=bool(fields[field.BATCH_IS_KEYED]),
             partition_key=None if self.key is None else self.key[row].as_py(),
+            partition_key_b64=len(self.key_flags) > 0 and bool(self.key_flags[row]),
             ordering_key=None if self.ordering_key is None else self.ordering_key[row].as_py(),
         )
 

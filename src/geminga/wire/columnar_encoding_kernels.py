@@ -229,8 +229,7 @@ def encode_rows(
     """Serialise every row in one pass, closing batches by count and by payload bytes.
 
     Absent columns are empty arrays; ``*_nulls`` are empty where a column has no null, ``key_flags`` where
-    no key is base64. Returns the
-    number of batches and the number of bytes written.
+    no key is base64. Returns the number of batches and the number of bytes written.
     """
     partitions = len(bounds) - 2
     position = 0

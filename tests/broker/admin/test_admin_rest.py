@@ -92,6 +92,23 @@ def namespace(rest: Rest) -> str:
 # --- tenants, clusters, namespaces ---
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400"])
+def test_numbers_that_no_json_answer_could_contain_are_refused(
+    rest: Rest, namespace: str, number: str
+) -> None:
+    body = f'{{"retentionTimeInMinutes": 1, "retentionSizeInMB": 1, "more": {number}}}'.encode()
+    status, answer, _ = rest.raw("POST", f"/admin/v2/namespaces/{namespace}/retention", body)
+    assert (status, f"{number} is not a finite number" in answer.decode()) == (400, True)
+    assert rest.get(f"namespaces/{namespace}/retention") is None
+
+
+def test_names_of_anti_affinity_groups_may_be_any_text(rest: Rest, namespace: str) -> None:
+    path = f"/admin/v2/namespaces/{namespace}/antiAffinity"
+    for sent, shown in ((b"[" * 20_000, b"[" * 20_000), (rb'"\ud800"', b"?")):
+        assert rest.raw("POST", path, sent)[0] == 204
+        assert rest.raw("GET", path)[:2] == (200, shown)
+
+
 def test_tenants_are_created_shown_changed_and_deleted(rest: Rest, name: str) -> None:
     assert {"public", "pulsar"} <= set(rest.get("tenants"))
     info = {"adminRoles": ["role1"], "allowedClusters": ["standalone"]}

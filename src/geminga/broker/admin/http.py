@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
@@ -42,10 +43,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 DONE_SECONDS_MAX = 60.0
+"""Longest wait of a request for the store before it answers 504 (the change may still be made)."""
 LOOKING_SECONDS_MAX = 25.0
 """Longest time that a call is retried while the entries it needs are being read, in seconds."""
 _LOOK_AGAIN_SECONDS = 0.05
-"""Longest wait of a request for the store before it answers 504 (the change may still be made)."""
 _BEHIND_SECONDS = 0.05
 """Interval of checks whether the store is still behind."""
 _PIECE_BYTES = 64 * 1024
@@ -257,9 +258,17 @@ async def body(request: web.Request, default: Any = _NO_BODY, *, bytes_max: int 
             raise AdminRefusal(400, f"{request.method} {request.path} needs a JSON body")
         return default
     try:
-        return json.loads(raw)
+        return json.loads(raw, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise AdminRefusal(400, f"the body is not JSON: {error}") from None
+
+
+def _finite(text: str) -> float:
+    """Parse a number. Python's decoder also takes NaN and Infinity, which no answer could contain."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a finite number")
+    return number
 
 
 async def object_body(
@@ -366,8 +375,8 @@ def answer_or_empty(document: Any) -> web.Response:
 
 
 def bare_text(text: str) -> web.Response:
-    """Return unquoted text that Pulsar labels as JSON."""
-    return web.Response(status=200, body=text.encode(), content_type="application/json")
+    """Return unquoted text that Pulsar labels as JSON. Half a surrogate pair, which JSON may have, is ?."""
+    return web.Response(status=200, body=text.encode(errors="replace"), content_type="application/json")
 
 
 def done_answer(status: int = 204) -> web.Response:

@@ -193,7 +193,7 @@ class NamespacePoliciesResource(_PolicyResource):
         text = (await sent(request)).decode("utf-8", "replace").strip()
         try:
             group = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             group = text
         await self.write(request, "antiAffinityGroup", group if isinstance(group, str) else text)
         return done_answer()

@@ -228,18 +228,18 @@ def resolve(settings: BrokerSettings, *layers: Mapping[str, Any]) -> Policies:
     if topics is not None:
         kind, partitions = topics["topicType"], topics.get("defaultNumPartitions", 0)
     strategy = look.value("schema_compatibility_strategy", default="UNDEFINED")
-    again = look.value("redeliver_unacked_policies", default={})
+    redelivery = look.value("redeliver_unacked_policies", default={})
     return Policies(
         **found,
         auto_create_partitions=partitions if kind == "partitioned" else 0,
         max_message_size=look.value("max_message_size", default=0) or settings.max_message_size,
         subscription_types_enabled=frozenset(look.value("subscription_types_enabled", default=())),
         redeliver_unacked=UnackedRedelivery(
-            after_seconds=again.get("afterSeconds", settings.redeliver_unacked_after_seconds),
-            messages_per_second_max=again.get(
+            after_seconds=redelivery.get("afterSeconds", settings.redeliver_unacked_after_seconds),
+            messages_per_second_max=redelivery.get(
                 "messagesPerSecondMax", settings.redeliver_unacked_per_second_max
             ),
-            age_seconds_max=again.get("ageSecondsMax", settings.redeliver_unacked_age_seconds_max),
+            age_seconds_max=redelivery.get("ageSecondsMax", settings.redeliver_unacked_age_seconds_max),
         ),
         schema_compatibility_strategy=_DEFAULT_STRATEGY if strategy == "UNDEFINED" else strategy,
         offload_threshold_bytes=look.offload(

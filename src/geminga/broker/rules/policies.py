@@ -33,7 +33,6 @@ from geminga.policies import (
 from geminga.records import plan
 
 AUTH_ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
-_DEFAULT_STRATEGY: Final = "FULL"
 
 
 class InvalidRequest(Enum):
@@ -59,7 +58,7 @@ class RuleViolation(PulsarException):
         return self.reason
 
 
-# --- checks: each returns the value to keep, or raises RuleBroken ---
+# --- checks: each returns the value to keep, or raises RuleViolation ---
 
 Check = Callable[[str, Any], Any]
 
