@@ -93,6 +93,14 @@ def make_provider(p: Any, first: str) -> Any:
     return Provider()
 
 
+def is_served(admin: Any) -> bool:
+    """Whether topic ``t`` has a producer and a consumer."""
+    if "persistent://public/default/t" not in admin.topics.list("public/default"):
+        return False
+    stats = admin.topics.stats("t")
+    return bool(stats.publishers) and any(found.consumers for found in stats.subscriptions.values())
+
+
 def test_a_provider_moves_the_client(p: Any, clusters: list[Any]) -> None:
     urls = [broker.service_url for broker in clusters]
     provider = make_provider(p, urls[0])
@@ -105,7 +113,9 @@ def test_a_provider_moves_the_client(p: Any, clusters: list[Any]) -> None:
     mover = threading.Thread(target=provider.update, args=(p.ServiceInfo(urls[1]),))
     mover.start()
     mover.join()
-    until(lambda: client.get_service_info().service_url == urls[1])
+    assert client.get_service_info().service_url == urls[1]
+    with clusters[1].admin() as there:
+        until(lambda: is_served(there))
     until(lambda: producer.is_connected() and consumer.is_connected())
     producer.send(b"after")
     assert consumer.receive(TIMEOUT_MILLIS).data() == b"after"

@@ -124,8 +124,8 @@ def test_memory_is_released_after_much_was_freed(collector: Any, monkeypatch: py
     for _ in range(3):
         loop.later[0]()
     settling._giving_back.join()
-    assert len(given_back) == 1, "once"
-    assert given_back != [threading.get_ident()], "and nobody else waits for it"
+    assert given_back, "also more than once, where other tests' threads free much meanwhile"
+    assert threading.get_ident() not in given_back, "nobody else waits for it"
 
 
 def test_memory_is_released_while_it_is_freed(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
