@@ -264,8 +264,10 @@ class ColumnarProducer:
         sent before; tables that several threads send at once alternate batch by batch. With
         ``BatchingType.KeyBased`` a batch holds rows of one key, which keep their order. The rows of a batch
         share the sequence ids of its outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in
-        flight. Raises `InvalidMessage` for columns that cannot be sent and `CryptoError` if encryption fails;
-        rows before the bad piece may be sent. Raises `TypeError` for an object that is not a table.
+        flight, and for bytes of the client's ``memory_limit``, in one queue with the producer's messages.
+        Raises `InvalidMessage` for columns that cannot be sent, `CryptoError` if encryption fails, and
+        `MemoryBufferIsFull` without ``block_if_queue_full`` if no rows of tables are in flight; rows before
+        the bad piece may be sent. Raises `TypeError` for an object that is not a table.
         """
         import pyarrow
 
