@@ -114,7 +114,7 @@ def test_a_provider_moves_the_client(p: Any, clusters: list[Any]) -> None:
     mover.start()
     mover.join()
     assert client.get_service_info().service_url == urls[1]
-    with clusters[1].admin() as there:
+    with geminga.Admin(clusters[1].admin_url) as there:
         until(lambda: is_served(there))
     until(lambda: producer.is_connected() and consumer.is_connected())
     producer.send(b"after")
