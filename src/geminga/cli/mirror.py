@@ -34,7 +34,7 @@ _REASONS_AT_ONCE = 10
 @click.option(
     "--forward",
     is_flag=True,
-    help="Copy also messages that a mirror or geo-replication brought to the source, except the target's.",
+    help="Copy also messages of other clusters in the source, except those mirrored from the target.",
 )
 @click.option(
     "--no-subscriptions", "subscriptions", flag_value=False, default=True, help="Do not mirror subscriptions."

@@ -256,7 +256,7 @@ class ColumnarProducer:
     def submit_table(self, table: pa.Table | pa.RecordBatch) -> concurrent.futures.Future[TableResult]:
         """Publish every row; the future gets the result when all have their receipts, or the first error.
 
-        Columns: ``value`` (binary or text, required), ``key`` (text), ``ordering_key`` (binary),
+        Columns: ``value`` (binary or text, required), ``key`` (text or binary), ``ordering_key`` (binary),
         ``properties`` (map of text to text), ``event_time`` and ``deliver_at`` (timestamps or milliseconds
         since 1970); others are ignored. Rows with the same delivery time are sent together, after those
         without one. Rows with a key go to the partition of its hash, the others skip blocked partitions,

@@ -33,8 +33,8 @@ class MirrorSettings:
     target_name: str | None = None
     """The target cluster's name, which only ``forward`` needs. None: the name that the cluster reports."""
     forward: bool = False
-    """Copy also messages that a mirror or geo-replication brought to the source from another cluster, except
-    the target's own. By default each cluster's messages are copied from that cluster only."""
+    """Copy also messages that a mirror or geo-replication brought to the source, except those that a mirror
+    copied from the target. By default each cluster's messages are copied from that cluster only."""
     subscriptions: bool = True
     """Mirror durable subscriptions."""
     policies: bool = True
