@@ -148,7 +148,7 @@ def test_what_was_taken_while_no_mirror_ran(sides: tuple[Any, Any]) -> None:
     take(other, count=40, but=(7, 20, 105))
     mirrored(other, one)
     assert waiting(one) == waiting(other) == [7, 20, 105]
-    # What was a hole is none any more: it is older than each of these mirrors.
+    # The unacknowledged messages 7 and 20 are older than the mirrors; their acknowledgement is mirrored, too.
     take(other, count=3, but=(105,))
     publish(other, 110)
     mirrored(other, one)
@@ -312,7 +312,7 @@ def test_a_rewind_is_not_undone_by_what_the_other_cluster_has_learnt_before(side
             admin.subscriptions.skip("t", "s", 5)  # as the one there would have told it
         until(lambda: notes(back) == [MOVED_BACK_THERE])
         assert backlog(one) == 21
-        # What is taken from now on is told, and leaves the rest as it is.
+        # Later acknowledgements are mirrored, and leave the other messages as they are.
         take(other, count=2)
         until(lambda: backlog(one) == 19)
     assert waiting(one) == [*(number for number in range(20) if number not in (15, 16)), 100]

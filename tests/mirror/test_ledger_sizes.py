@@ -45,7 +45,7 @@ def test_what_was_seen_counts_when_it_is_gone() -> None:
     assert not sizes.reaches(Position(5, 0))
     sizes.learn(stats("5:1", _4=8, _5=0), 3)
     sizes.learn(stats("9:1", _9=0), 3)
-    # The end of 3 and of 5, and all of what came and went in between, nobody has seen.
+    # No statistics showed the ends of ledgers 3 and 5, nor the ledgers created and deleted in between.
     assert sizes.between(Position(3, 4), Position(9, 0)) == 5 + 8 + 2
     sizes.learn(stats("9:1", _9=0), 9)
     assert len(sizes) == 1
