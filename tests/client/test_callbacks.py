@@ -166,7 +166,7 @@ def test_failed_sends_are_reported_to_all_callbacks(broker: Any, kind: type[Base
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 def test_refusals_on_the_callers_thread_are_reported_to_all(broker: Any, kind: type[BaseException]) -> None:
-    """The client has ended: there is no other thread; the program ends when all are told."""
+    """The closed client has no thread: send_many raises the exception after it has called all callbacks."""
     client = geminga.Client(broker.url)
     producer = client.create_producer("t")
     client.close()
@@ -244,7 +244,7 @@ def test_the_client_of_another_callback_can_be_closed(pulsar_broker: Any, pulsar
 
 @KINDS
 def test_an_io_thread_outlives_what_is_raised_on_it(kind: type[BaseException], caplog: Any) -> None:
-    """Where nobody caught it: a logger's handler, a metrics exporter."""
+    """Uncaught exceptions, as a logging handler or a metrics exporter may raise."""
     runtime = LoopThread("outlives")
 
     async def answer() -> str:

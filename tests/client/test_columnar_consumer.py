@@ -208,8 +208,8 @@ def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> N
 def test_part_of_a_batch_through_a_consumer_that_does_not_know_it(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
-    """The table went to another process, and the ack comes back through another consumer: what was not
-    acknowledged is not done."""
+    """Another process received the table, and another consumer acknowledges a part of it: messages outside
+    that part stay unacknowledged."""
     consumer = pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
     values = publish(pulsar_client, pulsar_topic, 10, batching_enabled=True)
     table, _ = collect(consumer, 10)

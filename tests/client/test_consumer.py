@@ -793,7 +793,7 @@ def test_statistics_of_a_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar
 def test_the_brokers_statistics_are_kept_for_a_while(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
-    """``broker_consumer_stats_cache_time_ms``: nobody's loop asks the broker in each of its rounds."""
+    """``broker_consumer_stats_cache_time_ms`` spares the broker a request per call."""
     consumer = pulsar_client.subscribe(
         pulsar_topic, "s", initial_position=EARLIEST, broker_consumer_stats_cache_time_ms=3_600_000
     )

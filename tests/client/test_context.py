@@ -61,7 +61,7 @@ def test_lookup(scripted):
     async def body(broker, context):
         assert await context.lookup(TOPIC) == BrokerLocation(Address("127.0.0.1", broker.port))
         assert len(broker.peers) == 1
-        # The owner is where the lookup was: the connection is the same.
+        # The broker that answered the lookup owns the topic: its connection is reused.
         await context.connection_to(TOPIC)
         assert len(broker.peers) == 1
 
@@ -242,7 +242,7 @@ def test_an_error_that_waiting_cannot_fix_is_raised_at_once(scripted, monkeypatc
 
 
 def test_a_broker_that_comes_up_late(scripted, caplog):
-    """All that waits goes on as soon as it is there, and the log said once what was waited for."""
+    """Pending lookups continue as soon as the broker listens; the log names it once."""
 
     async def body(broker, context):
         await broker.stop()
@@ -356,7 +356,7 @@ def test_a_time_out_while_connecting_names_the_host_that_failed(scripted):
 
 
 class Ended:
-    """A producer that ended with its client, before whoever gave it up could close it."""
+    """Producer that its client closed before the cancelled creation could close it."""
 
     async def close(self):
         raise AlreadyClosed("the producer is closed")

@@ -213,12 +213,12 @@ def test_brokers_that_name_each_other_for_ever_are_not_asked_without_a_rest(scri
 
         broker.answers[Type.PRODUCER] = send_on
         await driver.start()
-        # The delays are of a minute and more: who goes on without them gets here within milliseconds.
+        # Delays are a minute or more: only a driver without delay gets here within milliseconds.
         await handle.until(lambda: handle.attached == HOPS_MAX + 1)
         await asyncio.sleep(0.3)
         assert handle.attached == HOPS_MAX + 1
         assert driver.state is DriverState.WAITING
-        # Where it ends, the row does: what comes later is followed at once again.
+        # A minute with one broker resets the count of hops: the next redirect is followed at once.
         broker.answers[Type.PRODUCER] = broker.on_producer
         driver.reconnect_now()
         await handle.until(lambda: driver.attached)

@@ -641,7 +641,7 @@ def test_queue_full(pulsar, client, topic):
             producer.send_async(b"x", lambda r, m: refused.append(r))
         except pulsar.ProducerQueueIsFull:
             refused.append(pulsar.Result.ProducerQueueIsFull)
-    # Receipts may come in between: pulsar-client sends a full batch, Geminga what nothing can join any more.
+    # Receipts may arrive in between: pulsar-client sends full batches, Geminga those no message can join.
     assert 1 <= refused.count(pulsar.Result.ProducerQueueIsFull) <= 40
 
 

@@ -214,7 +214,7 @@ def test_what_is_no_message_is_a_type_error(p: Any, client: Any, pulsar_topic: s
 
 
 def test_closed_handles(p: Any, client: Any, pulsar_topic: str) -> None:
-    """A refused message comes again without a word; the rest is refused."""
+    """Requests of redelivery to a closed consumer do nothing; all other calls raise AlreadyClosed."""
     producer = client.create_producer(pulsar_topic)
     consumer = client.subscribe(pulsar_topic, "s")
     message_id = producer.send(b"m")

@@ -95,7 +95,7 @@ def test_consumers_without_the_key(client, topic):
     discarding = client.subscribe(topic, "discard", crypto_failure_action=Action.DISCARD)
     encrypting(client, topic).send(CANARY)
     client.create_producer(topic).send(b"plain")
-    # FAIL leaves it where it is and goes on; with the key it is there.
+    # FAIL leaves the message unacknowledged and continues; a consumer with the key receives it.
     assert received(failing, 1)[0].data() == b"plain"
     assert received(wrong, 1)[0].data() == b"plain"
     assert received(discarding, 1)[0].data() == b"plain"
@@ -325,7 +325,7 @@ def test_a_namespace_that_requires_encryption(client, pulsar_broker):
         impatient.create_producer(topic)
     encrypting(client, topic).send(CANARY)
     assert received(consumer, 1)[0].data() == CANARY
-    # A producer that only says that it encrypts is found out with its first message.
+    # The broker rejects the first plain message of a producer that announced encryption.
     liar = encrypting(client, topic, send_timeout_millis=500)
     liar._publisher.settings.encryptor._current = None
     liar._publisher.settings.encryptor.plain_on_failure = True

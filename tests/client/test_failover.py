@@ -216,7 +216,7 @@ def test_a_reader_starts_again_in_the_new_cluster(clusters: list[Any]) -> None:
 
 
 def test_schema_versions_are_fetched_again_after_a_move(clusters: list[Any]) -> None:
-    """Both clusters have a version 0 of the topic's schema, and they are not the same."""
+    """Both clusters have a version 0 of the topic's schema, with different fields."""
     pytest.importorskip("fastavro")
     schema = geminga.schema
 

@@ -1,4 +1,4 @@
-"""Batches of which somebody has taken a part, and topics that keep nothing: each message comes once."""
+"""Partly acknowledged batches, and topics without storage: each message is delivered once."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_moving_the_subscription_back_redelivers_the_acknowledged_half_too(
     pulsar_admin.subscriptions.reset_to_time(pulsar_topic, "s", dt.timedelta(minutes=1))
     again: list[Any] = []
     while [message.data() for message in again[-10:]] != values(0):
-        # What waited here may be taken before the broker's word of the reset comes.
+        # Queued messages may be received before the broker's notice of the reset arrives.
         assert len(again) < 14, [message.data() for message in again]
         again.append(consumer.receive(30_000))
     again = again[-10:]

@@ -57,7 +57,7 @@ def test_a_handler_that_raises_loses_no_callback_and_no_permit(producer: Any, ki
     producer.flush()
     assert number > 20
     assert all(results == [Result.Ok] for results in outcomes.calls.values())
-    # Whoever got an exception does not know; whoever did not has been called back.
+    # A send that raised has an unknown outcome; every send that returned has called its callback.
     assert set(returned) <= set(outcomes.calls)
     producer.send(b"and it goes on")
     assert used_permits(producer) == 0
@@ -112,7 +112,7 @@ def test_a_handler_may_send_and_wait(producer: Any, outer: str, nested: str) -> 
 
 @pytest.mark.parametrize("closing", ["producer", "client"])
 def test_a_handler_may_close(broker: Any, closing: str) -> None:
-    """What a service does at SIGTERM: everything that was handed over has its outcome when close returns."""
+    """A SIGTERM handler closes: every accepted send has its outcome when close returns."""
     outcomes, steps, happened = Outcomes(), 0, True
     while happened:
         happened = _close_on_top_of_a_send(broker, closing, outcomes, steps)
@@ -124,7 +124,7 @@ def test_a_handler_may_close(broker: Any, closing: str) -> None:
 
 
 def _close_on_top_of_a_send(broker: Any, closing: str, outcomes: Outcomes, steps: int) -> bool:
-    """Three sends, and a fourth with a close after so many of its steps; whether it came to that."""
+    """Send four times, close after ``steps`` steps of the fourth; return whether the close happened."""
     first = steps // 5 * 4
     with geminga.Client(broker.url) as client:
         producer = client.create_producer("t", batching_enabled=True)

@@ -154,7 +154,7 @@ def test_the_end_of_the_threads_waits_for_what_is_under_way(threads: ListenerThr
 
     threading.Thread(target=let_go).start()
     threads.close(60)
-    assert seen == [1, 2]  # the turn is gone through, for nobody has stopped it
+    assert seen == [1, 2]  # the whole slice ran: its source was not stopped
 
 
 def test_closing_does_not_wait_long_for_a_call_that_does_not_end() -> None:
@@ -219,7 +219,7 @@ def test_listeners_share_the_threads_in_turn() -> None:
 
 
 def closed_by_a_handler() -> Iterator[tuple[Callable[[Any], Any], ListenerThreads]]:
-    """A signal's handler closes the client at any place of what it interrupts."""
+    """Close the threads in a signal handler after every instruction of a call."""
     started: list[ListenerThreads] = []
     for interruption in interruptions(lambda: started[-1].close(60)):
         started.append(ListenerThreads(2))

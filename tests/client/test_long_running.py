@@ -27,7 +27,7 @@ class Work:
 
 
 class Worker(LongRunning[str]):
-    """Works until it is told to stop, or fails; ``within`` is called when it is ready."""
+    """Runs until it is stopped, or fails; calls ``within`` when it is ready."""
 
     def __init__(
         self, *, early: Exception | None = None, late: Exception | None = None,
@@ -101,7 +101,7 @@ def test_an_error_at_the_start_is_raised_once() -> None:
 @pytest.mark.parametrize("asked", ["close", "wait"])
 def test_an_early_failure_is_raised_once_and_keeps_no_frames(asked: str) -> None:
     worker = Worker(late=ValueError("later"))
-    # Whether it is told by `start` or afterwards is the threads' affair.
+    # `start` or the later call raises the error, depending on the threads' order.
     with pytest.raises(ValueError, match="later"):
         getattr(worker.start(), asked)()
     worker.late = None

@@ -131,7 +131,7 @@ def test_keys_and_properties(
 def test_keys_over_partitions_keep_their_order(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, batched: bool
 ) -> None:
-    """Whichever way a message with a key goes; fewer permits than messages."""
+    """The order holds with and without batches, and with fewer permits than messages."""
     from geminga.client.admin import admin
 
     admin(pulsar_broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/partitions", 3)
@@ -297,7 +297,7 @@ def test_schemas_routers_and_interceptors(pulsar_broker: Any, pulsar_client: Any
 def test_an_interrupted_call_still_completes_every_message(
     pulsar_client: Any, pulsar_topic: str, keyed: bool
 ) -> None:
-    """What was handed over is stored, the rest is told as failed; the callback comes once."""
+    """Accepted messages are stored, all others reported as failed; the callback is called once."""
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, max_pending_messages=0)
     stored = 0
     values = VALUES[:6]
@@ -310,7 +310,7 @@ def test_an_interrupted_call_still_completes_every_message(
         with contextlib.suppress(Raised):
             interruption(lambda o=once: producer.send_many(values, o, keys=["k"] * 6 if keyed else None))
         producer.flush()
-        pulsar_client.runtime.call(nothing())  # the loop has done what comes with the last receipt
+        pulsar_client.runtime.call(nothing())  # the loop has handled the last receipt
         for number in list(many._open):
             pytest.fail(f"call {number} has no outcome")
         if once.came.wait(0.0 if interruption.happened else 10):
@@ -383,7 +383,7 @@ def test_a_call_that_was_never_completed_leaves_nothing() -> None:
 
 
 class Growing(list[Any]):
-    """A list that another thread adds to, as it looks to one call: its length is not what comes out of it."""
+    """List that another thread appends to during a call: iteration yields more than its length promised."""
 
     def __init__(self, values: list[Any], told: int) -> None:
         super().__init__(values)

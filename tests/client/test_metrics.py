@@ -401,7 +401,7 @@ def test_measuring_does_not_prolong_lifetimes(pulsar_broker, pulsar_topic, seen)
             self.client.subscribe(pulsar_topic, "s", message_listener=self.heard)
 
         def heard(self, consumer, message):
-            """Whatever."""
+            """Ignore the message."""
 
     service = Service()
     service.client.create_producer(pulsar_topic).send(b"a")

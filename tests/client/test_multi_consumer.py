@@ -257,7 +257,7 @@ def test_what_a_new_topic_brings_is_acknowledged_while_another_one_is_waited_for
         pulsar_client.create_producer(f"{prefix}-x") as fast,
     ):
         both.set()
-        for number in range(2500):  # more than a queue: permits come back, too
+        for number in range(2500):  # more than the receiver queue: the consumer must send permits, too
             fast.send_async(b"%d" % number, None) if number % 100 else fast.send(b"%d" % number)
         fast.flush()
         for message in receive(consumer, 2500):
@@ -279,8 +279,8 @@ def test_topics_that_come_and_go_are_not_remembered(pulsar_client: Any) -> None:
 def test_messages_that_another_subscription_received_say_what_they_are_and_no_more(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, how: str
 ) -> None:
-    """What is done of a batch is known for each subscription on its own: the rest of the batch, done in the
-    other one, was acknowledged here without having been processed."""
+    """Acknowledgements within a batch are tracked per subscription: once, those of the other subscription
+    acknowledged messages here that this one had not processed."""
     ours = pulsar_client.subscribe(pulsar_topic, "ours")
     theirs = pulsar_client.subscribe(pulsar_topic, "theirs")
     with pulsar_client.create_producer(

@@ -330,7 +330,7 @@ def test_messages_that_found_no_bytes_after_all_keep_their_order(broker, batchin
         time.sleep(0.05)
         assert held.count() == 1
         rows = threading.Thread(target=producer.send_table, args=(pa.table({"value": [b"x" * 800]}),))
-        rows.start()  # what comes behind them waits too
+        rows.start()  # later messages queue behind them
         until(lambda: publisher._wait_queue.standing == 4)
         held.release()
         sent = [7900, 800] if batching else [7000, 500, 400, 800]

@@ -350,7 +350,7 @@ def test_a_broken_loop_ends_and_fails_all_calls(monkeypatch, caplog):
 
 
 async def calls_of(runtime):
-    """Whether somebody else waits."""
+    """Return whether another thread waits for a call."""
     return len(runtime._inner.calls) > 1
 
 

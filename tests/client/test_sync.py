@@ -312,7 +312,7 @@ def test_loggers(broker, tmp_path):
 
 
 def test_closing_that_is_interrupted_while_it_waits_leaves_nothing(broker, tmp_path, monkeypatch):
-    """A listener is waited for: the program is interrupted there, and nobody closes the client again."""
+    """The program is interrupted while close waits for a listener, and never calls close again."""
     path = tmp_path / "client.log"
     client = geminga.Client(broker.url, logger=geminga.FileLogger(geminga.LoggerLevel.Debug, str(path)))
 

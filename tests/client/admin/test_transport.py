@@ -117,7 +117,7 @@ Call = Callable[..., Any]
 
 @pytest.fixture(params=["threads", "asyncio"])
 def call(request: pytest.FixtureRequest) -> Call:
-    """``call(url, method, path, ..., **settings)`` through either face; several paths go over one admin."""
+    """Return ``call(url, method, path, ..., **settings)`` of either API; several paths share one client."""
 
     def with_threads(url: str, method: str, *paths: str, **settings: Any) -> Any:
         with geminga.Admin(url, **settings) as admin:
