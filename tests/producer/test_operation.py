@@ -242,7 +242,7 @@ def test_a_ready_made_batch_keeps_its_body():
     assert entry.metadata.partition_key == "k"
 
 
-def test_outcomes():
+def test_an_operation_is_settled_by_a_receipt_or_an_error():
     operation = simple()
     assert not operation.settled
     operation.ledger_id = operation.entry_id = -1

@@ -113,7 +113,7 @@ def test_lazy_partitions_are_started_by_their_first_message(topic):
     assert len(producer.unstarted) == 1
 
 
-def test_an_urgent_message_asks_for_attention(topic, connect):
+def test_an_urgent_message_sets_attention_and_its_batch_is_sent(topic, connect):
     producer = topic(0)
     connect(producer.partitions[0])
     producer.ready_set.timer_at = 0.0
