@@ -111,7 +111,7 @@ def test_the_broker_starts_over() -> None:
 
 
 @pytest.mark.parametrize("acknowledge", [False, True])
-def test_the_oldest_makes_room(acknowledge: bool) -> None:
+def test_the_oldest_incomplete_message_is_dropped_at_the_limit(acknowledge: bool) -> None:
     chunks = assembler(pending_max=2, acknowledge_oldest=acknowledge)
     add(chunks, chunk("a", 0), 0)
     add(chunks, chunk("b", 0), 1)

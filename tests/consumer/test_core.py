@@ -271,14 +271,14 @@ def test_a_reader_of_the_end_skips_nothing_over_a_lost_connection(
     assert data(consumer.take()) == [], "it was read before"
 
 
-def test_the_end_of_an_empty_topic_is_its_beginning(subscribed: Make) -> None:
+def test_on_an_empty_topic_pin_start_moves_latest_to_earliest(subscribed: Make) -> None:
     consumer = subscribed(durable=False, start_message_id=MessageId.latest)
     consumer.core.pin_start(MessageId.earliest)
     consumer.core.disconnected(consumer.now)
     assert start_of(consumer) == ((1 << 64) - 1, (1 << 64) - 1)
 
 
-def test_only_latest_is_pinned(subscribed: Make) -> None:
+def test_pin_start_changes_no_start_other_than_latest(subscribed: Make) -> None:
     consumer = reader(subscribed)
     consumer.core.pin_start(MessageId(-1, 7, 4))
     consumer.core.disconnected(consumer.now)
@@ -918,7 +918,7 @@ def test_a_damaged_entry_costs_what_was_left_of_it(subscribed: Make, make: Simpl
 @pytest.mark.parametrize(
     "settings", [{}, {"consumer_type": ConsumerType.Shared}], ids=["exclusive", "shared"]
 )
-def test_a_half_acknowledged_batch_comes_whole_after_a_reconnect(
+def test_a_partly_acknowledged_batch_is_redelivered_whole_after_a_reconnect(
     subscribed: Make, make: SimpleNamespace, settings: Any
 ) -> None:
     # Whether an administrator has moved the subscription back meanwhile cannot be seen from here.

@@ -26,7 +26,7 @@ def test_a_burst_leaves_together() -> None:
     assert len(acks.take_due(first + 0.11)) == 100
 
 
-def test_the_earlier_time_counts() -> None:
+def test_of_several_negative_acks_the_earliest_deadline_counts() -> None:
     acks = NegativeAcks()
     acks.add([(1, 1)], 10.0, now=0.0)
     acks.add([(1, 1)], 1.0, now=0.0)
