@@ -76,7 +76,7 @@ def test_any_difference_ends_a_run() -> None:
         assert singly(frames) == singly(FrameDecoder().feed(data))
 
 
-def test_numbers_that_do_not_follow_each_other_and_such_that_are_none() -> None:
+def test_sends_with_any_or_malformed_sequence_ids_decode_as_without_runs() -> None:
     ids = [100, 90, 90, 101, 3]
     (frame,) = BrokerFrameDecoder().feed(b"".join(map(send, ids)))
     assert isinstance(frame, SendRun)
