@@ -253,7 +253,7 @@ def notes(running: Mirror) -> list[str]:
     return [one.note for one in followed(running)]
 
 
-def test_a_rewind_undoes_nobodys_work_in_the_target(sides: tuple[Any, Any]) -> None:
+def test_a_rewind_keeps_acknowledgements_of_the_target(sides: tuple[Any, Any]) -> None:
     one, other = sides
     subscribe(one)
     publish(one, *range(20))
@@ -377,5 +377,5 @@ def position(entry: int) -> Position:
         ),
     ],
 )
-def test_what_went_back(known: CursorState, state: CursorState, back: bool) -> None:
+def test_went_back_finds_undone_acknowledgements(known: CursorState, state: CursorState, back: bool) -> None:
     assert went_back(known, state) is back

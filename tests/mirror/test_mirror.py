@@ -348,7 +348,7 @@ def test_what_others_publish_in_the_target_is_left_to_its_subscriptions(two: Two
     assert two.source_admin.topics.stats("t").subscriptions["s"].messages_in_backlog == 1
 
 
-def test_subscriptions_both_ways_give_everything_to_somebody() -> None:
+def test_subscriptions_mirrored_both_ways_lose_no_message() -> None:
     """Both sides publish, and consume on their own side: unconsumed messages stay in both backlogs."""
     with geminga.embedded(cluster="left") as one, geminga.embedded(cluster="right") as other:
         here = one.client().subscribe("t", "s", initial_position=Earliest)
@@ -364,7 +364,7 @@ def test_subscriptions_both_ways_give_everything_to_somebody() -> None:
         assert left(one, "t", "s") == left(other, "t", "s") == [b"%d" % n for n in range(100, 105)]
 
 
-def test_going_on_where_it_was(two: Two) -> None:
+def test_the_next_mirror_continues_at_the_last_position(two: Two) -> None:
     for part in range(4):
         fill(two.source, "t", 25, start=25 * part, batch=part)
         status = mirrored(*two.brokers)
@@ -412,7 +412,7 @@ def test_a_recreated_target_is_recognised(two: Two) -> None:
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-def test_going_on_on_demand(two: Two) -> None:
+def test_on_mismatch_continue_keeps_copying(two: Two) -> None:
     fill(two.source, "t", 10)
     mirrored(*two.brokers)
     two.source_admin.subscriptions.delete("t", "geminga-mirror.standalone", force=True)
@@ -551,7 +551,7 @@ def test_a_second_mirror_of_the_same_name_waits(two: Two) -> None:
 # --- what is in the way -----------------------------------------------------------------------------------
 
 
-def test_a_topic_of_another_kind_is_in_the_way(two: Two) -> None:
+def test_a_partitioned_topic_is_not_copied_to_one_without_partitions(two: Two) -> None:
     two.source_admin.topics.create("t", partitions=2)
     two.target_admin.topics.create("t")
     fill(two.source, "other", 1)
@@ -560,7 +560,7 @@ def test_a_topic_of_another_kind_is_in_the_way(two: Two) -> None:
     assert stored(two.target, "other") == stored(two.source, "other")
 
 
-def test_a_damaged_entry_is_not_blessed(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_entry_is_not_copied(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     from geminga.mirror import entries
 
     fill(two.source, "t", 3)
@@ -756,7 +756,9 @@ def test_a_skip_that_ends_where_a_ledger_ends_is_counted(
 
 
 @pytest.mark.parametrize("more", [0, 3])
-def test_a_skip_while_it_copies(small_ledgers: Two, monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+def test_skips_while_copying_are_counted(
+    small_ledgers: Two, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
     """The source takes the backlog from under a mirror that is slow."""
     two = small_ledgers
     two.source.subscribe("t", "keeps", initial_position=Earliest)
@@ -787,7 +789,7 @@ def test_a_skip_while_it_copies(small_ledgers: Two, monkeypatch: pytest.MonkeyPa
         assert len(stored(two.target, "t")) == running.status().messages < 100
 
 
-def test_many_new_topics_put_nothing_off(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creating_many_topics_does_not_delay_discovery(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking for topics rests longer than it takes; what it takes to make them does not count."""
     rounds: list[tuple[float, float]] = []
     made, discover = TopicMaker.make, _Run._discover
@@ -811,7 +813,7 @@ def test_many_new_topics_put_nothing_off(two: Two, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("messages", [0, 3])
-def test_quiet_topics_are_left_in_peace(two: Two, monkeypatch: pytest.MonkeyPatch, messages: int) -> None:
+def test_an_idle_mirror_sends_no_requests(two: Two, monkeypatch: pytest.MonkeyPatch, messages: int) -> None:
     """An idle mirror sends no periodic requests for partitions, an empty topic included."""
     looks = 0
     follow = CursorMirror.follow
