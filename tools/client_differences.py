@@ -176,7 +176,7 @@ BEHAVIOUR = (
         "log lines", "on standard output by default",
         "to the logger `geminga`; nothing is printed",
         "libraries do not print; the `logger` argument works as in pulsar-client",
-        f"{_DETAILS}::test_a_library_is_quiet",
+        f"{_DETAILS}::test_geminga_prints_nothing_and_pulsar_client_does",
     ),
     Behaviour(
         "a handler or filter of `logger` that raises", "the line is printed on standard output",

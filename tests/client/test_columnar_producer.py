@@ -84,7 +84,7 @@ def test_a_producer_that_tunes_itself_makes_large_batches_of_a_table(pulsar_clie
     assert [m.data() for m in read(pulsar_client, pulsar_topic, 5000)] == [b"%d" % i for i in range(5000)]
 
 
-def test_an_empty_table_is_nothing(pulsar_client, pulsar_topic):
+def test_an_empty_table_sends_no_batch(pulsar_client, pulsar_topic):
     result = pulsar_client.create_producer(pulsar_topic).send_table(table(0))
     assert (result.rows, result.batches, result.ranges) == (0, 0, {})
 
@@ -114,7 +114,7 @@ def test_columns_that_cannot_be_sent_are_named(pulsar_client, pulsar_topic, bad,
 
 
 @pytest.mark.parametrize("thing", [None, 5, b"x", [{"value": b"x"}], {"value": [b"x"]}])
-def test_what_is_no_table_is_named(pulsar_client, pulsar_topic, thing):
+def test_a_value_that_is_not_a_table_raises_type_error(pulsar_client, pulsar_topic, thing):
     producer = pulsar_client.create_producer(pulsar_topic)
     with pytest.raises(TypeError, match=f"table must be a pyarrow.Table .* not {type(thing).__name__}"):
         producer.send_table(thing)

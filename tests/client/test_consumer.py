@@ -741,7 +741,7 @@ def test_an_event_listener_of_asyncio(pulsar_broker: Any, pulsar_topic: str) -> 
 
 
 @pytest.mark.parametrize("listener", [7, object()])
-def test_what_is_no_event_listener(pulsar_client: Any, pulsar_topic: str, listener: Any) -> None:
+def test_a_wrong_event_listener_is_refused(pulsar_client: Any, pulsar_topic: str, listener: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="became_active"):
         pulsar_client.subscribe(pulsar_topic, "s", event_listener=listener)
 

@@ -150,7 +150,7 @@ def test_the_last_messages_of_a_drain_are_a_batch(pulsar_client: Any, pulsar_top
 
 
 @pytest.mark.parametrize("millis", [-1, True, "soon"])
-def test_a_time_that_is_none(pulsar_client: Any, pulsar_topic: str, millis: Any) -> None:
+def test_drain_refuses_an_invalid_timeout(pulsar_client: Any, pulsar_topic: str, millis: Any) -> None:
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     with pytest.raises(InvalidConfiguration, match="timeout_millis"):
         consumer.drain(millis)

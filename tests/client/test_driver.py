@@ -106,7 +106,7 @@ def close_producer(broker, handle, **fields):
     broker.peers[-1].send(command)
 
 
-def test_start_attaches(scripted):
+def test_start_attaches_the_handle_to_its_broker(scripted):
     async def body(broker, context, handle, driver):
         await driver.start()
         assert driver.attached

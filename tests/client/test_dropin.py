@@ -565,7 +565,7 @@ def test_message_router(client, partitioned):
     assert [producer.send(b"%d" % i).partition() for i in range(6)] == [0, 1, 2, 0, 1, 2]
 
 
-def test_single_partition_routing(pulsar, client, partitioned):
+def test_use_single_partition_sends_all_messages_to_one_partition(pulsar, client, partitioned):
     producer = client.create_producer(
         partitioned, message_routing_mode=pulsar.PartitionsRoutingMode.UseSinglePartition
     )

@@ -318,7 +318,7 @@ def test_a_batch_takes_only_ids(p: Any) -> None:
         p.MessageBatch().with_message_id("1:2")
 
 
-def test_wrapped_places(p: Any) -> None:
+def test_wrap_keeps_service_urls_and_message_ids(p: Any) -> None:
     inner = getattr(p.ServiceInfo("pulsar://a:1"), "_service_info", p.ServiceInfo("pulsar://a:1"))
     assert p.ServiceInfo.wrap(inner).service_url == "pulsar://a:1"
     earliest = p.MessageId.wrap(p.MessageId.earliest)
@@ -417,7 +417,7 @@ def test_a_callback_that_raises(
     assert "a bad callback" in caplog.text
 
 
-def test_a_library_is_quiet(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_geminga_prints_nothing_and_pulsar_client_does(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
     program = (
         f"import sys, {p.__name__} as p; client = p.Client(sys.argv[1]); "
         "client.create_producer(sys.argv[2]).send(b'x'); client.close()"

@@ -465,7 +465,7 @@ def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["producer", "consumer", "reader", "table view"])
-def test_an_end_that_is_cancelled_is_an_end(pulsar_broker: Any, pulsar_topic: str, kind: str) -> None:
+def test_a_cancelled_close_still_detaches_all(pulsar_broker: Any, pulsar_topic: str, kind: str) -> None:
     """Cancelled in its first steps, a close had marked itself as done and told the broker nothing: what it
     closed stayed attached, and to close it again did nothing."""
 

@@ -251,7 +251,7 @@ def test_credentials_belong_to_the_clusters(p: Any) -> None:
         p.Client(5)
 
 
-def test_a_provider_must_give_a_place(p: Any) -> None:
+def test_a_provider_must_return_service_info(p: Any) -> None:
     class Wrong(p.ServiceInfoProvider):  # type: ignore[misc, name-defined]
         def initial_service_info(self) -> Any:
             return "pulsar://localhost:1"

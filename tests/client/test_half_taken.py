@@ -61,7 +61,7 @@ def values(first: int, end: int = 10) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-def test_what_waits_of_a_refused_batch_comes_once(open_with_batch: Any) -> None:
+def test_queued_messages_of_a_refused_batch_are_received_once(open_with_batch: Any) -> None:
     consumer = open_with_batch(negative_ack_redelivery_delay_ms=100)
     consumer.negative_acknowledge(consumer.receive(30_000))
     time.sleep(0.4)

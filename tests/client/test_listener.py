@@ -247,7 +247,7 @@ def test_threads_that_a_handler_which_raises_left_are_ended_by_the_next_close():
             assert not each.is_alive()
 
 
-def test_a_thread_is_had_though_all_are_ended_meanwhile():
+def test_next_returns_a_thread_though_a_handler_ends_all():
     for interruption, threads in closed_by_a_handler():
         threads.next()
         threads.next()

@@ -56,13 +56,13 @@ class Worker(LongRunning[str]):
         self.ended.set()
 
 
-def test_it_runs_here_until_another_thread_stops_it() -> None:
+def test_run_blocks_until_another_thread_stops_the_worker() -> None:
     worker = Worker(within=lambda worker: threading.Thread(target=worker.stop).start())
     assert worker.run(signals=False) == "done"
     assert worker.ended.is_set()
 
 
-def test_it_runs_on_a_thread_of_its_own() -> None:
+def test_a_worker_in_a_with_block_runs_on_its_own_thread() -> None:
     with Worker() as worker:
         assert not worker.ended.is_set()
         assert not worker.wait(0.01)
@@ -73,7 +73,7 @@ def test_it_runs_on_a_thread_of_its_own() -> None:
 
 @pytest.mark.parametrize("first", ["run", "start"])
 @pytest.mark.parametrize("second", ["run", "start"])
-def test_it_runs_once(first: str, second: str) -> None:
+def test_a_second_run_or_start_is_refused(first: str, second: str) -> None:
     worker = Worker()
     worker.stop()
     getattr(worker, first)()

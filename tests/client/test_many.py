@@ -231,7 +231,7 @@ def test_what_is_wrong_shows_before_anything_is_sent(pulsar_client: Any, pulsar_
     assert {type(error) for error in caught.value.failures.values()} == {AlreadyClosed}
 
 
-def test_inside_a_callback_it_needs_one(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_send_many_inside_a_callback_needs_a_callback(pulsar_client: Any, pulsar_topic: str) -> None:
     producer = pulsar_client.create_producer(pulsar_topic)
     outcomes: list[Any] = []
     once = Once()

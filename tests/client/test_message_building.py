@@ -18,7 +18,7 @@ def builder(**settings):
     return MessageBuilder(Core, Core, ProducerSettings(**settings), False)
 
 
-def test_bare_payloads_stay_bare():
+def test_payloads_without_options_are_passed_on_unchanged():
     assert builder().prepare(b"x", "token", NO_EXTRAS) == (b"x", "token", None)
     assert builder(encode=str.encode).prepare("x", None, NO_EXTRAS) == (b"x", None, None)
     with pytest.raises(TypeError):

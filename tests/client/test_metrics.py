@@ -324,7 +324,7 @@ def test_what_has_ended_is_let_go_of_without_a_reader(pulsar_broker, pulsar_topi
 
 
 @pytest.mark.parametrize("wrong", ["yes", 1, object()])
-def test_what_is_no_provider_is_refused(wrong):
+def test_an_argument_that_is_not_a_meter_provider_is_refused(wrong):
     with pytest.raises(InvalidConfiguration, match=r"metrics=.*MeterProvider"):
         geminga.Client("pulsar://localhost", metrics=wrong)
 

@@ -342,7 +342,7 @@ def test_messages_that_found_no_bytes_after_all_keep_their_order(broker, batchin
         assert got == [Result.Ok] * 3
 
 
-def test_a_line_of_very_many_is_served_in_time(broker):
+def test_twenty_thousand_waiting_sends_are_served_in_order(broker):
     async def scene():
         async with geminga.asyncio.Client(broker.url) as client:
             producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=100)
@@ -501,7 +501,7 @@ def test_receipts_that_do_not_fit_close_the_connection_and_nothing_is_lost(broke
     assert producer.statistics().reconnects == 1
 
 
-def test_a_terminated_topic_ends_the_producer(broker, client):
+def test_a_send_to_a_terminated_topic_ends_the_producer(broker, client):
     def terminated(peer, frame):
         error = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
         error.send_error.producer_id = frame.send.producer_id

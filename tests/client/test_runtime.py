@@ -171,7 +171,7 @@ def test_a_result_without_a_waiter_is_discarded(runtime):
     assert discarded == ["late"]
 
 
-def test_a_dropped_runtime_says_so_takes_its_leave_and_ends():
+def test_a_dropped_runtime_warns_runs_its_farewell_and_ends():
     runtime = LoopThread("test-io")
     thread, left = runtime.thread, []
 
@@ -198,7 +198,7 @@ def test_a_closed_runtime_is_dropped_without_a_word(recwarn):
     assert [w for w in recwarn if w.category is ResourceWarning] == []
 
 
-def test_a_farewell_is_said_at_the_end_of_the_interpreter():
+def test_the_farewell_runs_when_the_interpreter_exits():
     program = (
         "from geminga.client.runtime import LoopThread\n"
         "import asyncio\n"
@@ -402,7 +402,7 @@ def test_a_call_that_outlives_its_cancellation_fails_at_the_end(runtime):
     assert len(told) == 1
 
 
-def test_what_was_dropped_last_says_its_farewell_before_the_interpreter_ends():
+def test_the_farewell_of_a_dropped_runtime_runs_before_the_interpreter_exits():
     """It is no user's any more, and still sends what is pending."""
     program = (
         "from geminga.client.runtime import LoopThread\n"

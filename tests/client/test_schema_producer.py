@@ -133,7 +133,7 @@ def test_every_kind(client, topic, codec, value, batching):
     assert dict(info.properties) == dict(codec.schema_info().properties)
 
 
-def test_a_key_apart_routes_and_compacts_like_any_key(pulsar_broker, client, topic):
+def test_a_separated_key_routes_and_compacts_like_a_partition_key(pulsar_broker, client, topic):
     partitioned(pulsar_broker, topic, 4)
     codec = KeyValueSchema(schema.StringSchema(), schema.Int32Schema(), KeyValueEncodingType.SEPARATED)
     consumer = client.subscribe(topic, "s", schema=codec)
