@@ -7,7 +7,7 @@ from typing import Any
 from geminga.consumer.ack_timeout import AckTimeout
 
 
-def test_off_tracks_nothing() -> None:
+def test_a_timeout_of_zero_tracks_no_entry() -> None:
     timeout = AckTimeout(0.0, 1.0)
     timeout.taken((1, 1), 0.0)
     assert timeout.next_deadline() == float("inf")

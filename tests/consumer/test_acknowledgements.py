@@ -86,7 +86,7 @@ def test_batch_index_acknowledgement_sends_the_remaining_messages() -> None:
     assert flushed(tracker) == [("individual", [(1, 5, [])])]
 
 
-def test_by_id() -> None:
+def test_acknowledging_by_id_completes_batches() -> None:
     tracker = AckTracker(1)
     assert tracker.acknowledge_id(MessageId(-1, 1, 3), 0.0) == [(1, 3)]
     entry_of(tracker, 4, 2)

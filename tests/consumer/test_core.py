@@ -150,7 +150,7 @@ def test_queued_messages_that_another_consumer_may_have_are_not_received_without
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_nothing_crosses_over_to_another_cluster(
+def test_ids_of_the_old_cluster_are_not_sent_to_the_new_one(
     subscribed: Make, make: SimpleNamespace, durable: bool
 ) -> None:
     """Ids of the old cluster name other messages in the new one: none of them may leave."""
@@ -795,7 +795,7 @@ def test_a_consumer_continues_after_a_rejected_unsubscribe(subscribed: Make, mak
     assert data(consumer.take()) == [b"a"]
 
 
-def test_failure_is_kept(subscribed: Make) -> None:
+def test_a_failed_consumer_keeps_its_error(subscribed: Make) -> None:
     consumer = subscribed()
     error = BrokerMetadataError("x")
     consumer.core.failed(error)

@@ -167,7 +167,7 @@ def test_all_fields_of_a_message_that_goes_alone():
     assert (command.txnid_most_bits, command.txnid_least_bits) == (1, 2)
 
 
-def test_of_a_batch_only_what_all_share_is_outside():
+def test_batch_metadata_has_the_key_but_no_properties_of_the_messages():
     first = OutgoingMessage(
         b"hello", partition_key="k", properties=(("a", "b"),), event_time=7, null_value=False
     )

@@ -78,7 +78,7 @@ def test_messages_without_keys_are_routed_after_one_with_a_key(topic, connect):
     assert not joins(producer, b"y")
 
 
-def test_what_the_round_robin_leaves_behind_does_not_wait_for_its_delay(topic, connect):
+def test_a_batch_that_the_round_robin_leaves_is_sent_before_its_delay(topic, connect):
     """A message that does not fit moves on after its partition's time: nothing else would join that batch."""
     producer = topic(
         3, batching_max_allowed_size_in_bytes=100, batching_max_publish_delay_seconds=0.01,

@@ -9,7 +9,7 @@ from geminga.errors import Timeout
 NEVER = float("inf")
 
 
-def test_only_what_is_due_is_looked_at(topic, connect):
+def test_take_due_returns_only_partitions_that_are_due(topic, connect):
     producer = topic(1000, batching_max_publish_delay_seconds=0.01)
     for partition in producer.partitions:
         connect(partition)

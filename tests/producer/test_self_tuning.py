@@ -332,7 +332,7 @@ def test_an_urgent_message_is_sent_without_delay() -> None:
     assert world.latencies == [pytest.approx(world.round_trip)]
 
 
-def test_off_unless_asked() -> None:
+def test_without_a_latency_budget_a_producer_does_not_tune_itself() -> None:
     producer = PartitionedProducer(
         topic="t", partitions=2, settings=ProducerSettings(batching_enabled=True), memory=ByteBudget(0),
         new_producer_id=lambda: 1, random=lambda: 0.0,

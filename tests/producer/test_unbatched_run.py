@@ -267,7 +267,7 @@ def test_messages_beyond_the_permits_are_not_accepted(topic, connect):
         {"batching_enabled": False, "compression_type": "ZSTD"},
     ],
 )
-def test_only_where_messages_go_as_they_are(topic, settings):
+def test_settings_that_change_messages_prevent_runs(topic, settings):
     from geminga.producer.settings import CompressionType
 
     if "compression_type" in settings:

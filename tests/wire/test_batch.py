@@ -283,7 +283,7 @@ def test_wrong_counts(count: int) -> None:
         ),
     ],
 )
-def test_lying_batches(data: bytes, words: str) -> None:
+def test_batches_with_wrong_sizes_or_metadata_are_corrupt(data: bytes, words: str) -> None:
     with pytest.raises(CorruptPayload, match=words):
         decode_batch(data, 3 if data.startswith(GOOD) else 1)
 
