@@ -239,7 +239,7 @@ def test_a_table_that_another_consumer_received_is_acknowledged_here(
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_what_was_redelivered_too_often_goes_to_the_dead_letters(
+def test_rows_redelivered_too_often_go_to_the_dead_letter_topic(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
     """The rows of a table without those that were acknowledged."""

@@ -246,7 +246,7 @@ def test_a_partition_that_does_not_exist_is_refused(pulsar_client, pulsar_topic)
 # --- limits and failures, against a scripted broker -------------------------------------------------
 
 
-def test_what_is_in_flight_is_bounded(broker, monkeypatch):
+def test_bytes_in_flight_are_bounded(broker, monkeypatch):
     monkeypatch.setattr(columnar_producer, "IN_FLIGHT_BYTES_MAX", 10_000)
     monkeypatch.setattr(columnar_producer, "PIECE_BYTES", 4000)
     held, most = [], []
@@ -318,7 +318,7 @@ def test_rows_whose_batch_exceeds_the_broker_s_maximum_are_sent_in_smaller_batch
     assert found == values
 
 
-def test_memory_is_waited_for_and_given_back(broker):
+def test_a_table_waits_for_memory_and_gives_it_back(broker):
     with geminga.Client(broker.url, memory_limit_bytes=300_000) as client:
         producer = client.create_producer("t", batching_max_allowed_size_in_bytes=50_000)
         result = producer.send_table(pa.table({"value": [b"x" * 1000] * 2000}))
@@ -338,7 +338,7 @@ def test_a_table_larger_than_the_memory_limit_is_sent_in_smaller_batches_and_a_l
         producer.send(b"x")
 
 
-def test_closing_fails_what_is_in_flight(broker):
+def test_closing_fails_tables_in_flight(broker):
     broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
     with geminga.Client(broker.url, operation_timeout_seconds=1) as client:
         producer = client.create_producer("t")

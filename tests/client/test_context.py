@@ -133,7 +133,7 @@ def test_final_refusals_are_raised_at_once(scripted, code, expected):
     run(scripted, body)
 
 
-def test_an_opening_asks_for_partitions_and_place_at_the_same_time(scripted):
+def test_opening_a_topic_requests_partitions_and_lookup_at_once(scripted):
     async def body(broker, context):
         seen = asyncio.Queue()
         for kind in (Type.PARTITIONED_METADATA, Type.LOOKUP):
@@ -365,7 +365,7 @@ class Ended:
         pass
 
 
-def test_what_ended_with_the_client_is_given_up_without_a_word(scripted):
+def test_discarding_a_closed_handle_logs_nothing(scripted):
     async def body(broker, context):
         said = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))

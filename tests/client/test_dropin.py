@@ -74,7 +74,7 @@ def until(condition, seconds=60.0):
 # --- the examples of the documentation -----------------------------------------------------------
 
 
-def test_hello(client, topic):
+def test_ten_messages_are_sent_and_received(client, topic):
     consumer = client.subscribe(topic, "my-subscription")
     producer = client.create_producer(topic)
     for i in range(10):
@@ -414,7 +414,7 @@ def test_acknowledge_by_message_id(pulsar, client, topic):
     nothing_more(pulsar, consumer)
 
 
-def test_unacknowledged_messages_come_again(pulsar, client, topic):
+def test_unacknowledged_messages_are_redelivered_on_request(pulsar, client, topic):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     for i in range(3):

@@ -73,7 +73,7 @@ def test_messages(client, topic, files, compression, batching):
     assert len(context.param()) == 12
 
 
-def test_the_broker_never_sees_it(client, topic):
+def test_the_broker_stores_only_encrypted_payloads(client, topic):
     consumer = client.subscribe(topic, "s", crypto_failure_action=Action.CONSUME)
     sending = encrypting(client, topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     for _ in range(10):
@@ -201,7 +201,7 @@ def test_asyncio_and_readers(pulsar_broker, topic):
 
 
 @pytest.mark.parametrize("how", ["dead letter", "retry"])
-def test_what_is_passed_on_stays_encrypted(client, topic, how):
+def test_retried_and_dead_lettered_messages_stay_encrypted(client, topic, how):
     policy = geminga.ConsumerDeadLetterPolicy(1, initial_subscription_name="kept")
     consumer = client.subscribe(
         topic, "s", geminga.ConsumerType.Shared, crypto_key_reader=reader(), dead_letter_policy=policy,
@@ -230,7 +230,7 @@ def test_what_is_passed_on_stays_encrypted(client, topic, how):
             assert (again.data(), again.properties()["a"]) == (CANARY, "b")
 
 
-def test_what_cannot_be_encrypted_again_is_not_passed_on(client, topic):
+def test_a_message_without_a_public_key_is_not_retried(client, topic):
     blind = CryptoKeyReader.of(private_key=lambda name, metadata: Path(RSA[1]).read_bytes())
     consumer = client.subscribe(
         topic, "s", geminga.ConsumerType.Shared, crypto_key_reader=blind, retry_enabled=True,
@@ -348,7 +348,7 @@ def official(pulsar_broker):
 @pytest.mark.witness
 @pytest.mark.parametrize("kind", ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"])
 @pytest.mark.parametrize("batching", [True, False])
-def test_pulsar_client_reads_what_we_encrypt(client, official, topic, kind, batching):
+def test_pulsar_client_decrypts_messages_of_geminga(client, official, topic, kind, batching):
     pulsar, theirs = official
     consumer = theirs.subscribe(topic, "s", crypto_key_reader=pulsar.CryptoKeyReader(*RSA))
     sending = encrypting(
@@ -365,7 +365,7 @@ def test_pulsar_client_reads_what_we_encrypt(client, official, topic, kind, batc
 @pytest.mark.witness
 @pytest.mark.parametrize("kind", ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"])
 @pytest.mark.parametrize("batching", [True, False])
-def test_we_read_what_pulsar_client_encrypts(client, official, topic, kind, batching):
+def test_geminga_decrypts_messages_of_pulsar_client(client, official, topic, kind, batching):
     pulsar, theirs = official
     consumer = client.subscribe(topic, "s", crypto_key_reader=reader())
     sending = theirs.create_producer(

@@ -222,7 +222,7 @@ def _drop(holders: list[Any]) -> None:
     gc.collect()
 
 
-def test_a_dropped_client_with_a_listener_lives_on(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_a_dropped_client_with_a_listener_keeps_running(pulsar_broker: Any, pulsar_topic: str) -> None:
     heard: list[bytes] = []
     client = geminga.Client(pulsar_broker.service_url)
     runtime = client.runtime
@@ -286,7 +286,7 @@ def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker: An
         gc.collect()
 
 
-def test_a_second_stop_does_not_cut_the_end_short() -> None:
+def test_a_second_close_does_not_interrupt_the_first() -> None:
     """Two threads close: what the first one ends is ended to the last step."""
     runtime = LoopThread()
     cleaned: list[str] = []
@@ -425,7 +425,7 @@ def test_one_asyncio_client_over_several_loops(pulsar_broker: Any, pulsar_topic:
         asyncio.run(send(b"3"))
 
 
-def test_what_is_pending_leaves_when_asyncio_run_ends(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_pending_sends_and_acks_leave_when_asyncio_run_ends(pulsar_broker: Any, pulsar_topic: str) -> None:
     """The program forgot to close: acknowledgements and messages leave with the end of the loop."""
 
     async def main() -> None:

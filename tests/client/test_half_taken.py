@@ -68,7 +68,7 @@ def test_queued_messages_of_a_refused_batch_are_received_once(open_with_batch: A
     assert rest(consumer, 10, acknowledge=True) == values(0)
 
 
-def test_a_table_that_failed_puts_back_what_it_had_taken_and_no_more(open_with_batch: Any) -> None:
+def test_a_failed_table_puts_back_exactly_its_messages(open_with_batch: Any) -> None:
     pytest.importorskip("pyarrow")
     consumer = open_with_batch()
     taken = [consumer.receive(30_000).data() for _ in range(3)]
@@ -129,9 +129,7 @@ def fleeting(pulsar_topic: str) -> str:
     return f"non-{pulsar_topic}"
 
 
-def test_an_acknowledgement_says_nothing_about_the_next_message_of_the_same_id(
-    pulsar_client: Any, fleeting: str
-) -> None:
+def test_an_ack_does_not_cover_a_later_message_of_the_same_id(pulsar_client: Any, fleeting: str) -> None:
     consumer = pulsar_client.subscribe(fleeting, "s", batch_index_ack_enabled=True)
     for start in range(0, 12, 4):
         send_batch(pulsar_client, fleeting, values(start, start + 4))

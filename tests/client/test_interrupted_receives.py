@@ -109,7 +109,7 @@ TAKES = {
 @pytest.mark.filterwarnings("ignore:coroutine 'collect_entries' was never awaited")  # interrupted before
 @pytest.mark.parametrize("how", TAKES)
 @pytest.mark.parametrize("tracked", [True, False])
-def test_what_an_interrupted_receive_had_taken_comes_with_the_next(
+def test_the_message_of_an_interrupted_receive_is_returned_by_the_next(
     pulsar_client: Any, pulsar_topic: str, filled: Any, tracked: bool, how: str
 ) -> None:
     """Wherever CPython runs a handler that raises: this very consumer gets the message, and without delay."""

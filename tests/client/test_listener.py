@@ -59,7 +59,7 @@ class Source:
         return listening
 
 
-def test_in_order_and_past_everything_that_is_raised(threads: ListenerThreads) -> None:
+def test_items_arrive_in_order_though_the_listener_raises(threads: ListenerThreads) -> None:
     source, seen = Source(), []
     raised = {1: ValueError("the listener's own problem"), 2: SystemExit(3), 3: KeyboardInterrupt()}
 
@@ -227,7 +227,7 @@ def closed_by_a_handler() -> Iterator[tuple[Callable[[Any], Any], ListenerThread
     assert len(started) > 10
 
 
-def test_threads_are_ended_by_two_at_once():
+def test_a_handler_closes_the_threads_during_a_close():
     """The handler closes the client during a close."""
     for interruption, threads in closed_by_a_handler():
         ending = [threads.next().thread for _ in range(2)]

@@ -125,7 +125,7 @@ def test_no_thread_waits_for_an_end_that_waits_for_it(call: str) -> None:
     assert told == [None if call == "close" else False]
 
 
-def test_an_interrupted_start_leaves_it_stopped() -> None:
+def test_an_interrupted_start_leaves_the_worker_stopped() -> None:
     begun: list[Worker] = []
     for interruption in interruptions(raise_it, strict=True):
         begun.append(Worker())

@@ -198,7 +198,7 @@ def test_a_full_queue_refuses_all_from_there_on(broker: Any) -> None:
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_one_that_is_too_big_fails_alone(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
+def test_a_message_that_is_too_big_fails_alone(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batched)
     values = [b"a", b"b" * (6 << 20), b"c"]
     with pytest.raises(SendManyFailed, match=r"1 of 3 messages failed; the first is values\[1\]") as caught:
@@ -209,7 +209,7 @@ def test_one_that_is_too_big_fails_alone(pulsar_client: Any, pulsar_topic: str, 
     assert (str(again), list(again.failures)) == (str(caught.value), [1])
 
 
-def test_what_is_wrong_shows_before_anything_is_sent(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_wrong_arguments_raise_before_any_message_is_sent(pulsar_client: Any, pulsar_topic: str) -> None:
     producer = pulsar_client.create_producer(pulsar_topic)
     for call in (
         lambda: producer.send_many([b"a", "text"]),
@@ -394,7 +394,7 @@ class Growing(list[Any]):
 
 
 @pytest.mark.parametrize("told", [3, 5])
-def test_a_list_that_changes_meanwhile_is_looked_at_once(
+def test_a_list_that_grows_during_send_many_is_read_once(
     pulsar_client: Any, pulsar_topic: str, told: int
 ) -> None:
     """It was sent in part without a word, or never had an outcome."""

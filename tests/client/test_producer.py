@@ -180,7 +180,7 @@ def test_wrong_arguments_are_raised_and_harm_nothing(client, topic):
     producer.send(b"fine")
 
 
-def test_delayed_messages_go_alone_and_keep_their_place(client, topic):
+def test_delayed_messages_are_sent_alone_and_in_order(client, topic):
     producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     got = []
     producer.send_async(b"1", lambda r, m: got.append(m))

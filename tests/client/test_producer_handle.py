@@ -52,7 +52,7 @@ def send_error(code, text="refused"):
     return answer
 
 
-def test_a_creation_without_an_answer_is_taken_back(broker):
+def test_a_creation_without_an_answer_is_closed_at_the_broker(broker):
     broker.answers[Type.PRODUCER] = lambda peer, frame: None
     with geminga.Client(broker.url, operation_timeout_seconds=1) as client:
         with pytest.raises(errors.Timeout):

@@ -308,7 +308,7 @@ def test_a_small_message_does_not_pass_a_large_one_that_waits_for_bytes(broker):
 
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("batching", [False, True])
-def test_messages_that_found_no_bytes_after_all_keep_their_order(broker, batching, keyed):
+def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, keyed):
     """Two threads saw the same number, and the large message of one of them has to wait."""
     held = Held(broker)
     with geminga.Client(broker.url, memory_limit_bytes=10_000) as client:
@@ -527,7 +527,7 @@ def test_a_send_timeout_comes_from_the_timer(broker, client):
     assert producer.statistics().timeouts == 1
 
 
-def test_close_gives_what_is_pending_its_chance(broker, client):
+def test_close_sends_pending_messages(broker, client):
     held = Held(broker)
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
     got = []
@@ -588,7 +588,7 @@ def overtaken(producer, got, names):
     producer._publisher.submit_queue.pairs += pairs
 
 
-def test_close_waits_for_messages_whose_senders_went_on_without_a_permit(broker, client):
+def test_close_waits_for_accepted_messages_without_a_permit(broker, client):
     held = Held(broker)
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     got = []
@@ -604,7 +604,7 @@ def test_close_waits_for_messages_whose_senders_went_on_without_a_permit(broker,
     assert got == [(b"%d" % number, Result.Ok) for number in range(3)]
 
 
-def test_close_does_not_wait_for_them_without_a_connection(broker):
+def test_close_without_a_connection_does_not_wait_for_messages_without_a_permit(broker):
     held = Held(broker)
     client = geminga.Client(broker.url, operation_timeout_seconds=600)
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)

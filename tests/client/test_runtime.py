@@ -84,7 +84,7 @@ def test_a_blocking_call_from_the_loop_is_refused(runtime):
         runtime.call(call())
 
 
-def test_post(runtime):
+def test_post_runs_the_function_on_the_loop(runtime):
     done = threading.Event()
     runtime.post(done.set)
     assert done.wait(60)
@@ -188,7 +188,7 @@ def test_a_dropped_runtime_warns_runs_its_farewell_and_ends():
     assert left == [True]
 
 
-def test_a_closed_runtime_is_dropped_without_a_word(recwarn):
+def test_dropping_a_closed_runtime_warns_of_nothing(recwarn):
     gc.collect()
     recwarn.clear()  # what other tests have left tells of itself
     runtime = LoopThread("test-io")
@@ -354,7 +354,7 @@ async def calls_of(runtime):
     return len(runtime._inner.calls) > 1
 
 
-def test_one_failure_of_a_loop_is_no_end(monkeypatch, caplog):
+def test_one_failure_of_a_loop_does_not_end_the_runtime(monkeypatch, caplog):
     from geminga.client import runtime as module
 
     loop = asyncio.new_event_loop()

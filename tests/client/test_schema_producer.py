@@ -121,7 +121,7 @@ KINDS = [
 
 @pytest.mark.parametrize(("codec", "value"), KINDS, ids=lambda value: str(value)[:40])
 @pytest.mark.parametrize("batching", [True, False])
-def test_every_kind(client, topic, codec, value, batching):
+def test_each_kind_of_schema_sends_and_receives_its_values(client, topic, codec, value, batching):
     consumer = client.subscribe(topic, "s", schema=codec)
     producer = client.create_producer(topic, schema=codec, batching_enabled=batching)
     for _ in range(3):

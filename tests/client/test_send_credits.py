@@ -47,14 +47,14 @@ def test_free_permits_of_skippable_partitions_are_summed() -> None:
     assert room.numbers(1, 0, 0)[0] == 18
 
 
-def test_the_common_limit_counts_too() -> None:
+def test_credits_do_not_exceed_the_limit_over_all_partitions() -> None:
     state, room = made(4, max_pending_messages=10, max_pending_messages_across_partitions=8)
     assert room.numbers(1, 0, 0)[0] == 8
     add(state, 3)
     assert room.numbers(1, 0, 0)[0] == 5
 
 
-def test_where_nothing_is_stepped_over_the_fullest_partition_counts() -> None:
+def test_without_step_over_the_fullest_partition_limits_the_credits() -> None:
     state, room = made(3, max_pending_messages=10, step_over_blocked_partitions=False)
     add(state, 4)
     assert room.numbers(1, 0, 0)[0] == 6

@@ -65,7 +65,7 @@ def test_a_full_queue_and_large_payloads_are_refused_by_offer() -> None:
     assert not loop.submit_queue.offer_urgent(b"", None)
 
 
-def test_what_was_taken_counts_until_the_loop_has_counted_it() -> None:
+def test_taken_messages_use_room_until_the_loop_reopens_the_queue() -> None:
     loop = Loop(room=3)
     loop.submit_queue.offer(b"", None)
     loop.submit_queue.offer(b"", None)
@@ -133,7 +133,7 @@ def test_a_thread_waits_for_its_answer() -> None:
     taken.wait()
 
 
-def test_a_task_that_is_cancelled_has_left() -> None:
+def test_a_cancelled_task_marks_its_waiting_send_as_gone() -> None:
     async def main() -> None:
         asked = TaskWaitingSend(b"", None, None, None, urgent=False, waits=True)
         task = asyncio.create_task(asked.wait())

@@ -249,7 +249,7 @@ def test_partitions_that_are_added_are_followed(
         eventually(lambda: sorted(listener.heard) == [(f"k{each}", b"value") for each in range(3)])
 
 
-def test_of_a_key_in_several_partitions_what_was_published_last_counts(
+def test_the_last_published_value_of_a_key_in_several_partitions_counts(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
     """A key moves to another partition when some are added; what it was before stays where it was."""

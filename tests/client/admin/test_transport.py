@@ -261,7 +261,7 @@ def test_credentials_do_not_go_to_a_login_page(scripted: Callable[..., Scripted]
     assert login.connections == 0
 
 
-def test_redirects_that_are_not_followed(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_redirects_to_ftp_or_in_a_loop_are_refused(scripted: Callable[..., Scripted], call: Call) -> None:
     server = scripted(answer(307, b"", "Location: ftp://127.0.0.1/"))
     with pytest.raises(LookupError, match="refused"):
         call(server.url, "GET", "clusters")
@@ -353,7 +353,7 @@ def test_the_port_of_the_binary_protocol(call: Call) -> None:
 @pytest.mark.parametrize(
     "url", ["", "foo", "localhost:8080", "pulsar://localhost:6650", "http://", "http://a:port", "http://[::1"]
 )
-def test_a_url_of_another_form(url: str) -> None:
+def test_a_service_url_that_is_not_http_is_refused(url: str) -> None:
     with pytest.raises(InvalidUrl, match="http://host:port"):
         geminga.Admin(url)
 
