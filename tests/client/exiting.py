@@ -244,7 +244,7 @@ def serve() -> bool:
 
 
 def ended(child: int, seconds_max: float) -> int | None:
-    """Its status; None when it had to be killed."""
+    """Return the exit status; None when the process had to be killed."""
     deadline = time.monotonic() + seconds_max
     pause = 0.001
     while time.monotonic() < deadline:

@@ -182,7 +182,7 @@ def test_refusals_on_the_callers_thread_are_reported_to_all(broker: Any, kind: t
 
 
 def test_a_callback_cannot_close_its_client(pulsar_broker: Any, pulsar_topic: str) -> None:
-    """It would wait for itself; nothing is half closed by the attempt."""
+    """The close would wait for its own callback: it is refused, and the client stays open."""
     raised: list[BaseException] = []
 
     def third() -> None:

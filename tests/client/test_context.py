@@ -379,7 +379,7 @@ def test_discarding_a_closed_handle_logs_nothing(scripted):
 
 
 def test_cancelling_the_opening_of_several_raises_only_that(scripted):
-    """And not of what had ended with the client already."""
+    """Handles that the client closed already raise no second error."""
 
     async def body(broker, context):
         never = asyncio.Event()

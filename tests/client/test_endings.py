@@ -381,7 +381,7 @@ def test_the_interpreter_ends_with_blocked_threads_and_listeners(
 def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(
     pulsar_broker: Any, pulsar_topic: str
 ) -> None:
-    """Nothing can be loaded any more by then."""
+    """The finalizer runs when modules can no longer be imported."""
     run_python(
         "import geminga as pulsar\n"
         "class Service:\n"

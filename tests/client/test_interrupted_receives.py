@@ -112,7 +112,7 @@ TAKES = {
 def test_the_message_of_an_interrupted_receive_is_returned_by_the_next(
     pulsar_client: Any, pulsar_topic: str, filled: Any, tracked: bool, how: str
 ) -> None:
-    """Wherever CPython runs a handler that raises: this very consumer gets the message, and without delay."""
+    """Wherever CPython runs a handler that raises, the same consumer gets the message without delay."""
     options = {"unacked_messages_timeout_ms": 600_000} if tracked else {}
     consumer = subscribe(
         pulsar_client,

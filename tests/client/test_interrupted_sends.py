@@ -65,7 +65,7 @@ def test_a_handler_that_raises_loses_no_callback_and_no_permit(producer: Any, ki
 
 
 def test_a_send_queued_before_a_handler_raised_needs_no_later_send(producer: Any) -> None:
-    """Nothing is sent afterwards that could wake the loop by chance."""
+    """No later send could wake the loop by chance."""
     outcomes = Outcomes()
     for number, interruption in enumerate(interruptions(raise_it)):
         try:

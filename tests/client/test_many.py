@@ -397,7 +397,7 @@ class Growing(list[Any]):
 def test_a_list_that_grows_during_send_many_is_read_once(
     pulsar_client: Any, pulsar_topic: str, told: int
 ) -> None:
-    """It was sent in part without a word, or never had an outcome."""
+    """Once, such a list was sent in part without an error, or its callback was never called."""
     values = Growing([b"a", b"b", b"c", b"d"], told)
     done = Once()
     with pulsar_client.create_producer(pulsar_topic) as producer:

@@ -129,7 +129,7 @@ def test_the_interpreter_ends_with_an_open_runtime():
 
 
 def test_a_signal_handler_may_call_in_the_middle_of_a_call(runtime):
-    """Nothing is held while a thread waits, so that the handler's own call gets through."""
+    """A waiting thread holds no lock, so that a call in the signal handler completes."""
     results = []
 
     def handler(number, frame):
@@ -403,7 +403,7 @@ def test_a_call_that_outlives_its_cancellation_fails_at_the_end(runtime):
 
 
 def test_the_farewell_of_a_dropped_runtime_runs_before_the_interpreter_exits():
-    """It is no user's any more, and still sends what is pending."""
+    """A runtime without references still runs its farewell, which sends pending messages."""
     program = (
         "from geminga.client.runtime import LoopThread\n"
         "import asyncio\n"

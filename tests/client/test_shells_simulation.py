@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 240.0
 
 
 class World:
-    """One seed's program and what is known of it."""
+    """Program of one seed, with the auditor's records."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -306,7 +306,7 @@ class World:
     # --- the auditor ------------------------------------------------------------------------------
 
     def nobody_sleeps(self) -> None:
-        """Nothing can run now: who waits for messages has none before it."""
+        """Check, while no task can run, that no receiver waits with a message in its queue."""
         for consumer in self.consumers:
             waiting = [waiter for waiter in consumer.receive_waiters._waiting if not waiter.done()]
             assert not (waiting and consumer.queue), (

@@ -25,7 +25,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 class Listener:
-    """Notes what it hears, and that it is never called twice at a time. ``hold`` stops the first call."""
+    """Listener that records its calls and whether two of them overlap. ``hold`` stops the first call."""
 
     def __init__(self, hold: Callable[[], None] = lambda: None) -> None:
         self.heard: list[tuple[str, Any]] = []

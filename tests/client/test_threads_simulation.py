@@ -50,7 +50,7 @@ class Interrupt(Exception):
 
 
 class World:
-    """One seed's program and what is known of it."""
+    """Program of one seed, with the auditor's records."""
 
     def __init__(self, seed: int, unlocked: bool = False) -> None:
         self.seed = seed
@@ -433,7 +433,7 @@ class World:
     # --- the auditor ------------------------------------------------------------------------------
 
     def nobody_sleeps(self) -> None:
-        """Nothing can run now: who waits for messages has none before it."""
+        """Check, while no thread can run, that no receiver waits with a message in its queue."""
         if self.under_handler:
             return  # it may wait on top of a call that was woken and has not checked the queue yet
         for consumer in self.consumers:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Stuck(AssertionError):
-    """Nothing can run, and nothing is due, ever."""
+    """No callback can run and no timer is set: the program is stuck."""
 
 
 class Remembered(Generic[T]):

@@ -537,7 +537,7 @@ class ThreadLoop(VirtualLoop):
         return super().call_at(*arguments, **options)
 
     def close(self) -> None:
-        """Its sockets end with it."""
+        """Close the loop and its sockets."""
         super().close()
         self.network.left(self)
 

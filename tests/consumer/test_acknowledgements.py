@@ -342,7 +342,7 @@ def test_a_token_waits_for_what_left_before_it() -> None:
 
 
 def test_a_token_fails_if_one_of_its_requests_fails() -> None:
-    """Not of the last one only: then an acknowledgement that was refused would look like a stored one."""
+    """If only the last request counted, a refused acknowledgement would look like a stored one."""
     for failing in (1, 2):
         tracker, new_request_id = AckTracker(1, receipts=True), iter((1, 2)).__next__
         tracker.acknowledge_id(MessageId(-1, 1, 5), 0.0)

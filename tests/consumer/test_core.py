@@ -533,7 +533,7 @@ def test_ack_timeout(subscribed: Make, make: SimpleNamespace) -> None:
 
 
 def test_queued_messages_of_a_batch_do_not_time_out(subscribed: Make, make: SimpleNamespace) -> None:
-    """They wait in the queue: redelivering their entry would bring them twice."""
+    """Messages put back are in the queue: redelivering their entry would deliver them twice."""
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
     )

@@ -207,7 +207,7 @@ def test_queued_messages_add_few_objects_to_the_garbage_collector() -> None:
 
 
 def test_a_copy_is_retried_if_a_receiver_takes_during_it() -> None:
-    """That happens in free-threaded builds, also while their lock is on."""
+    """In free-threaded builds a deque may change during its copy, even with the interpreter lock enabled."""
 
     class Restless(deque[Any]):
         copies = 0

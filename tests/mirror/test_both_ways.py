@@ -137,7 +137,7 @@ def test_single_messages_of_batches(sides: tuple[Any, Any]) -> None:
 
 
 def test_what_was_taken_while_no_mirror_ran(sides: tuple[Any, Any]) -> None:
-    """The map of echoes begins with the process: what is older the source itself says."""
+    """The map of copied positions starts empty with the process: older positions are read from the source."""
     one, other = sides
     subscribe(one)
     publish(one, *range(30))

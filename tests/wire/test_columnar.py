@@ -441,7 +441,7 @@ def test_ack_sets_beyond_one_word(words: tuple[int, ...]) -> None:
 
 
 def test_schema_versions() -> None:
-    """That of the producer, for each of its messages."""
+    """Each row has the schema version of its entry."""
     versions = [b"\0\0\0\0\0\0\0\1", b"", b"\0\0\0\0\0\0\0\1", b"\xff"]
     entries = [
         entry_of(single(b"a") + single(b"b"), 2, number=number, **({"schema_version": v} if v else {}))

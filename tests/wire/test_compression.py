@@ -170,7 +170,7 @@ def counted(steps: Generator[None, None, bytes]) -> tuple[int, bytes]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [0, 1, compression.STEP_BYTES, 5 * compression.STEP_BYTES + 7])
 def test_steps_give_the_same_bytes_as_one_call(kind: int, size: int) -> None:
-    """And none of ZLIB's, which takes longest, is of more than `STEP_BYTES`."""
+    """Steps of ZLIB, the slowest codec, have at most `STEP_BYTES`."""
     data = Random(size).randbytes(size // 2) + bytes(size - size // 2)
     steps, packed = counted(compression.compress_in_steps(kind, data))
     assert packed == compression.compress(kind, data)

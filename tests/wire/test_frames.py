@@ -31,7 +31,7 @@ FIELDS = {frames.SEND: SEND_FIELDS, frames.SEND_RECEIPT: RECEIPT_FIELDS, frames.
 
 
 def content(frame: Frame) -> dict[str, Any]:
-    """All that a frame says, for comparison."""
+    """Return all fields of a frame, for comparison."""
     if isinstance(frame, CommandFrame):
         return {"type": frame.type, "command": frame.command, "entry": frame.entry}
     values = {name: getattr(frame, name) for name in FIELDS[frame.type]}

@@ -244,7 +244,7 @@ def test_frames_of_a_run_with_keys_are_those_of_its_messages(
 
 @pytest.mark.parametrize("left_out", [1, 4, 11, None])
 def test_a_send_that_ends_inside_its_command_is_no_part_of_a_run(left_out: int | None) -> None:
-    """It was taken for one without an entry, and an empty entry was stored."""
+    """Once, such a send was decoded as one without an entry, and an empty entry was stored."""
     head = encode_send(1, 3, 1, None, 0)
     total = 0 if left_out is None else len(head) - 4 - left_out
     data = send(1) + send(2) + total.to_bytes(4, "big") + head[4:] + send(4)
