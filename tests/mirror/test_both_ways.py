@@ -101,7 +101,7 @@ def arrived(running: Mirror, messages: int) -> None:
 # --- echoes -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_taken_in_the_other_cluster_is_taken_here(sides: tuple[Any, Any]) -> None:
+def test_acknowledgements_in_one_cluster_are_mirrored_to_the_other(sides: tuple[Any, Any]) -> None:
     one, other = sides
     subscribe(one)
     publish(one, *range(50))
@@ -121,7 +121,7 @@ def test_what_is_taken_in_the_other_cluster_is_taken_here(sides: tuple[Any, Any]
     assert waiting(one) == waiting(other) == [55, 75, 85]
 
 
-def test_single_messages_of_batches(sides: tuple[Any, Any]) -> None:
+def test_acknowledgements_within_batches_are_mirrored(sides: tuple[Any, Any]) -> None:
     one, other = sides
     subscribe(one)
     client = one.client()
@@ -136,7 +136,7 @@ def test_single_messages_of_batches(sides: tuple[Any, Any]) -> None:
     assert waiting(one) == waiting(other) == [3, 4, 17, 39]
 
 
-def test_what_was_taken_while_no_mirror_ran(sides: tuple[Any, Any]) -> None:
+def test_acknowledgements_made_while_no_mirror_ran_are_mirrored_later(sides: tuple[Any, Any]) -> None:
     """The map of copied positions starts empty with the process: older positions are read from the source."""
     one, other = sides
     subscribe(one)
@@ -155,7 +155,7 @@ def test_what_was_taken_while_no_mirror_ran(sides: tuple[Any, Any]) -> None:
     assert waiting(one) == waiting(other) == [105, 110]
 
 
-def test_holes_that_close_while_mirrors_run(sides: tuple[Any, Any]) -> None:
+def test_ack_holes_that_close_while_mirrors_run_are_mirrored(sides: tuple[Any, Any]) -> None:
     one, other = sides
     subscribe(one)
     publish(one, *range(30))
@@ -205,7 +205,7 @@ def test_a_rewind_that_only_opens_holes_is_copied(sides: tuple[Any, Any]) -> Non
     assert waiting(other) == list(range(20))
 
 
-def test_a_rewind_that_only_opens_holes_skips_nothing_of_others(sides: tuple[Any, Any]) -> None:
+def test_a_rewind_that_only_opens_holes_skips_no_message_of_the_target(sides: tuple[Any, Any]) -> None:
     """Messages published in the target lie before the entries that the reset reopens."""
     one, other = sides
     subscribe(one)
@@ -223,7 +223,7 @@ def test_a_rewind_that_only_opens_holes_skips_nothing_of_others(sides: tuple[Any
     assert waiting(other) == [1, 2, 3, 4, 5, 100]
 
 
-def test_a_rewind_of_what_is_older_than_the_mirror(sides: tuple[Any, Any]) -> None:
+def test_a_rewind_to_before_the_start_of_the_mirror_is_copied(sides: tuple[Any, Any]) -> None:
     one, other = sides
     subscribe(one)
     publish(one, *range(20))
@@ -318,7 +318,7 @@ def test_a_rewind_is_not_undone_by_what_the_other_cluster_has_learnt_before(side
     assert waiting(one) == [*(number for number in range(20) if number not in (15, 16)), 100]
 
 
-def test_more_of_the_other_side_than_a_map_can_be(
+def test_acknowledgements_beyond_the_map_of_positions_are_mirrored(
     sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries of both sides in turn: each is a stretch of its own."""
