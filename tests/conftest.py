@@ -7,14 +7,14 @@ of each, ``--seed 17`` only that one, to replay a failure. Hypothesis has its ow
 A timing never decides a test, so examples of properties have no deadline, and may be slow to make.
 
 pytest's time-out raises an exception in the main thread. Where that is caught, as asyncio does around a
-callback, the test would go on for ever: a minute later its process prints what all threads do and ends, which
-fails the test.
+callback, the test would never end: a minute later its process prints the stacks of all threads and exits,
+which fails the test.
 
 pulsar-client's compiled part crashes now and then when a client closes (apache/pulsar-client-cpp#453, #550)
-and takes its worker along: where it ran, the test is done once more, and that decides.
+and its test worker with it: a test that used it is then run once more, and the second run decides.
 
-Where the tests are started in the background, Ctrl-C is ignored from the start, by them and by what they
-start: it is taken as usual, since some of them interrupt themselves.
+Tests started in the background inherit an ignored SIGINT: the default handler is restored, since some tests
+interrupt themselves.
 """
 
 from __future__ import annotations

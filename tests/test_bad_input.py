@@ -1,7 +1,7 @@
-"""Bad input, walked through as a user would: each mistake has an error that names what to do, nothing is
-lost, nobody else is harmed, and nothing is left behind.
+"""Mistakes that users make: each raises an error that names the remedy, loses no message, harms no other
+client and leaves nothing behind.
 
-Each part of the package tests its own refusals in depth. Here the list stands as a whole.
+The tests of each package check its errors in depth; this file covers all packages.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def test_a_wrong_url(url: str, message: str, run: Any) -> None:
     assert "secret" not in said
 
 
-def test_an_unreachable_broker_is_told(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_to_an_unreachable_broker_name_the_cause(run: Any, caplog: pytest.LogCaptureFixture) -> None:
     message = "refused the connection: nothing listens there; is the broker running"
     with geminga.Client(UNREACHABLE, operation_timeout_seconds=0.5) as client:
         for call in (
@@ -260,7 +260,7 @@ def test_stores_that_cannot_be_opened(stored: Path, tmp_path: Path) -> None:
     assert os.listdir(foreign) == ["thesis.txt"]
 
 
-def test_a_damaged_superblock_is_named_and_made_anew(stored: Path, tmp_path: Path, caplog: Any) -> None:
+def test_a_damaged_superblock_is_reported_and_recreated(stored: Path, tmp_path: Path, caplog: Any) -> None:
     folder = tmp_path / "store"
     shutil.copytree(stored, folder)
     superblock = bytearray((folder / "superblock").read_bytes())

@@ -17,7 +17,7 @@ CHOICES = [
 
 
 def seen(kind: type) -> list[tuple[object, ...]]:
-    """What programs can see of the members of an enumeration, of ours or of pulsar-client's."""
+    """Return the public attributes of each member of an enumeration, Geminga's or pulsar-client's."""
     members = kind.__members__  # type: ignore[attr-defined]
     return [
         (

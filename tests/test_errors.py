@@ -94,7 +94,7 @@ def test_a_lookup_error_is_not_python_s() -> None:
     assert not issubclass(errors.LookupError, builtins.LookupError)
 
 
-def test_a_topic_name_is_invalid_whoever_says_so() -> None:
+def test_an_invalid_topic_name_of_the_broker_raises_the_error_of_the_client() -> None:
     with pytest.raises(errors.InvalidTopicName):
         raise errors.from_server(17, "bad name")
 

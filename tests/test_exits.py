@@ -1,4 +1,4 @@
-"""How a program ends whose work is done."""
+"""Exit of a program that has finished its work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not installed is named, with the command that brings it, wherever it is needed first."""
+"""Errors of missing optional packages name the package and the command that installs it."""
 
 from __future__ import annotations
 

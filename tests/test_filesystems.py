@@ -43,7 +43,7 @@ def test_object_stores(scheme: str) -> None:
     assert puts_whole_files(files)
 
 
-def test_who_tries_again_anyway_is_told_soon() -> None:
+def test_resolve_soon_failing_sets_short_timeouts_and_few_retries() -> None:
     location = "s3://key:secret@bucket/a/b?region=eu-west-1&scheme=http&endpoint_override=localhost:9000"
     usual, soon = resolve(location), resolve_soon_failing(location)
     assert soon[1] == usual[1]
@@ -67,7 +67,7 @@ def test_who_tries_again_anyway_is_told_soon() -> None:
 
 
 def _arguments(files: Any) -> dict[str, Any]:
-    """What a file system is pickled as."""
+    """Return the arguments with which a file system is pickled."""
     found: dict[str, Any] = files.__reduce__()[1][0]
     return found
 
@@ -93,7 +93,7 @@ def test_hadoop_at_the_cluster_that_is_configured(monkeypatch: pytest.MonkeyPatc
     assert asked == ["hdfs:///x/y", "hdfs:///x/y", "hdfs://host:9000/x/y"]
 
 
-def test_what_nobody_knows_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_scheme_is_refused_with_the_location(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     for location in ("nosuch://x/y", "maprfs:/x"):
         with pytest.raises(InvalidConfiguration, match=rf"'{location}' can't be used: .* pip install fsspec"):

@@ -198,7 +198,7 @@ def test_local_names_are_encoded_for_paths() -> None:
     assert TopicName.parse("plain").encoded_local == "plain"
 
 
-def test_an_id_may_be_told_its_topic() -> None:
+def test_topic_name_with_an_argument_sets_the_topic_of_an_id() -> None:
     message_id = MessageId.deserialize(MessageId(1, 2, 3, 4).serialize())
     assert message_id.topic_name() == ""
     assert message_id.topic_name("persistent://public/default/t") == "persistent://public/default/t"

@@ -1,4 +1,4 @@
-"""What a schema says about itself, beside pulsar-client's."""
+"""SchemaInfo of Geminga's schemas, compared with pulsar-client's."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ BEHAVIOUR = (
         "log lines", "on standard output by default",
         "to the logger `geminga`; nothing is printed",
         "libraries do not print; the `logger` argument works as in pulsar-client",
-        f"{_DETAILS}::test_a_library_is_quiet",
+        f"{_DETAILS}::test_geminga_prints_nothing_and_pulsar_client_does",
     ),
     Behaviour(
         "a handler or filter of `logger` that raises", "the line is printed on standard output",
@@ -226,7 +226,7 @@ BEHAVIOUR = (
     ),
     Behaviour(
         "a message id compared with something else", "`TypeError`", "not equal",
-        "as for Python's own objects", f"{_DETAILS}::test_ids_compared_with_other_things",
+        "as for Python's own objects", f"{_DETAILS}::test_geminga_ids_are_unequal_to_other_types",
     ),
     Behaviour(
         "an enumeration made from an unknown number", "a member without a name", "`ValueError`",
@@ -241,7 +241,7 @@ BEHAVIOUR = (
         "an enumeration field given text", "only names are accepted",
         "names and values are accepted",
         "`JsonSchema` writes values, which must be readable again",
-        f"{_DETAILS}::test_enumerations_with_texts_come_back",
+        f"{_DETAILS}::test_geminga_decodes_enumerations_of_texts",
     ),
     Behaviour(
         "a bool in an `Integer` or `Long` field", "`true` in JSON", "the number 0 or 1",

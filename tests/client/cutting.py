@@ -1,4 +1,4 @@
-"""A proxy that cuts: connections to a broker end after so many bytes, in the midst of whatever they carry."""
+"""Proxy to a broker that ends each connection after a number of bytes, also within a frame."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def act() -> None:
     if style == "exit":
         raise SystemExit("said by a callback")
     if style == "fork":
-        # The child comes back to the library, and ends there.
+        # The child returns from the callback to the library, which ends it.
         child = os.fork()
         if child and (status := os.waitpid(child, 0)[1]):
             raise RuntimeError(f"the child of a callback ended with {status}")
@@ -168,7 +168,7 @@ async def async_program() -> None:
     producer = await client.create_producer(TOPIC, batching_enabled=R.random() < 0.5)
     background: set[asyncio.Task[None]] = set()
 
-    # What the end of the client raises in them nobody asks for where the program itself is interrupted.
+    # These tasks swallow errors of the closed client: an interrupted program does not await them.
     async def send(number: int) -> None:
         with contextlib.suppress(geminga.PulsarException):
             await producer.send(b"%d" % number)
@@ -196,7 +196,7 @@ async def async_program() -> None:
         task.cancel()
     await asyncio.gather(*sends, *background, return_exceptions=True)
     if R.random() < 0.4:
-        # While `asyncio.run` ends what it still has: the client among it, if nobody has closed it.
+        # While `asyncio.run` cancels the remaining tasks, and closes the client if it is still open.
         threading.Thread(target=interrupt, args=(R.uniform(0, 0.004),), daemon=True).start()
 
 
@@ -244,7 +244,7 @@ def serve() -> bool:
 
 
 def ended(child: int, seconds_max: float) -> int | None:
-    """Its status; None when it had to be killed."""
+    """Return the exit status; None when the process had to be killed."""
     deadline = time.monotonic() + seconds_max
     pause = 0.001
     while time.monotonic() < deadline:

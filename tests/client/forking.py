@@ -1,7 +1,7 @@
-"""A program whose callbacks fork and come back: ``python forking.py URL``; writes what happened as JSON.
+"""Program whose callbacks fork and return: ``python forking.py URL``; writes the results as JSON.
 
-Every scenario says what the children ended with (None: they had to be killed) and what parent and children
-noted.
+The result of a scenario holds the exit statuses of its children (None: the child had to be killed) and the
+notes of parent and children.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Scenario:
         self.children: list[int] = []
         self.client = geminga.Client(url)
         self.early: list[int | None] | None = None
-        """What the children ended with, where that was to be known before the end."""
+        """Exit statuses of the children, where the scenario itself waits for them."""
         self._notes = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
 
     def fork(self) -> bool:
@@ -142,7 +142,7 @@ def callback_that_exits(s: Scenario) -> None:
 def fork_in(
     s: Scenario, call: Callable[[Callable[[], None]], Any], in_child: Callable[[], Any] = lambda: None
 ) -> None:
-    """``call`` has its argument called, which forks; the child goes on with ``in_child``."""
+    """Pass to ``call`` a function that forks; the child then runs ``in_child``."""
     called = threading.Event()
 
     def tell() -> None:
@@ -174,7 +174,7 @@ def interceptor(s: Scenario) -> None:
 
 
 def anything_else_on_the_loop(s: Scenario) -> None:
-    """The net below: whatever else of the application's runs there (a logging handler, say)."""
+    """Fork in other code of the application on the event loop, such as a logging handler."""
     producer = s.client.create_producer(s.topic)
     for _ in range(50):
         fork_in(s, lambda tell: s.client.runtime.post(tell))
@@ -266,7 +266,7 @@ def inherited(s: Scenario) -> None:
                 s.note(f"{name}: {error!r}")
             else:
                 s.note(f"{name}: nothing raised")
-        # With a callback the refusal is told to it, as ever; it returns to the application, not to us.
+        # A refused send calls its callback, in the child too; the child returns to this function.
         producer.send_async(b"x", lambda result, message_id: s.note("refused"))
         s.note(f"{connections(s.url)} connections")
         s.client.close()
@@ -291,7 +291,7 @@ def connections(url: str) -> int:
 
 
 def signal_handler(s: Scenario) -> None:
-    """The main thread forks in the midst of a wait that nobody in the child could end."""
+    """Fork on the main thread during a wait that no thread of the child could end."""
     consumer = s.client.subscribe(s.topic, "s")
     producer = s.client.create_producer(s.topic)
 

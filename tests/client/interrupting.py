@@ -1,7 +1,7 @@
-"""Signals at every instruction: what a handler does, done on top of a call after each of its steps.
+"""Signals at every instruction: run a handler's action on top of a call after each of its steps.
 
-CPython runs a signal's handler between two instructions of the main thread. A trace function runs at the same
-places and on top of the same frames, so that every one of them can be tried in turn.
+CPython runs a signal's handler between two instructions of the main thread. A trace function runs
+between the same instructions and on top of the same frames, so that tests can try each of them in turn.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Interruption:
             return call()
         finally:
             sys.settrace(previous)
-            # Frames that hold us are not to hold, until the garbage collector comes, what they made: it may
-            # come in the midst of another call that is interrupted.
+            # Frames that refer to this object must not keep their objects until the garbage collector runs:
+            # it may run during another interrupted call.
             self._before.clear()
 
     def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:

@@ -1,5 +1,5 @@
-"""A producer that is cut off at any byte, unloaded, timed out, closed in the midst; and what an independent
-reader finds then."""
+"""Runs of a producer that is disconnected at any byte, unloaded, timed out or closed while it sends;
+an independent reader then reads the topic."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_the_error_of_a_handle_of_an_ended_loop_names_the_reason(pulsar_broker):
     client.shutdown()
 
 
-def test_an_unused_client_needs_no_loop():
+def test_an_unused_client_is_shut_down_without_a_loop():
     client = geminga.asyncio.Client("pulsar://localhost")
     client.shutdown()
 

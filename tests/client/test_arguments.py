@@ -113,7 +113,7 @@ def test_every_wrong_value_is_refused_by_the_argument_s_name(client, method, bas
         {"send_timeout_millis": 10**30},
     ],
 )
-def test_what_looks_usable_and_is_not_for_a_producer(client, argument):
+def test_wrong_producer_arguments_are_refused_by_name(client, argument):
     with pytest.raises(InvalidConfiguration, match=next(iter(argument))):
         client.create_producer("arguments", **argument)
 
@@ -131,6 +131,6 @@ def test_what_looks_usable_and_is_not_for_a_producer(client, argument):
         {"subscription_properties": {"a": 1}},
     ],
 )
-def test_what_looks_usable_and_is_not_for_a_consumer(client, argument):
+def test_wrong_consumer_arguments_are_refused_by_name(client, argument):
     with pytest.raises(InvalidConfiguration, match=next(iter(argument))):
         client.subscribe("arguments", "s", **argument)

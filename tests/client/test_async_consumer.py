@@ -173,7 +173,7 @@ def test_the_timeout_of_a_receive_does_not_restart_when_another_takes_its_messag
 
 
 def test_a_cancelled_subscribe_to_several_topics_leaves_no_consumer(scripted: Any) -> None:
-    """Two topics answer and the third does not; all three are told that there is no consumer any more."""
+    """Two topics answer and the third does not; the client sends all three a close of the consumer."""
 
     async def main() -> None:
         broker = scripted()

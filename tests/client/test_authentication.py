@@ -27,7 +27,7 @@ def test_tls_names_its_files():
     assert authentication.provider.credentials().method == "tls"
 
 
-def test_a_provider_of_ones_own():
+def test_a_custom_provider_supplies_credentials():
     class Mine:
         method = "mine"
         blocking = False
@@ -114,7 +114,7 @@ def test_wrong_parameters_are_runtime_errors_too(kind, parameters):
             geminga.Authentication(kind, parameters)
 
 
-def test_what_is_no_authentication():
+def test_wrong_authentication_arguments_are_refused_by_name():
     with pytest.raises(ValueError, match="dynamicLibPath"):
         geminga.Authentication(5, "x")
     with pytest.raises(ValueError, match="authParamsString"):

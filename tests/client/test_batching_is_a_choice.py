@@ -32,7 +32,7 @@ def no_warning_was_logged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drained(*consumers: Any, count: int) -> Iterator[tuple[int, Any]]:
-    """So many messages that consumers get together, each with its consumer's number; then no more come."""
+    """Receive ``count`` messages over all consumers, each with its consumer's number; then expect no more."""
     left, quiet = count, 0
     while left or quiet < len(consumers):
         for number, consumer in enumerate(consumers):
@@ -105,7 +105,7 @@ def test_keys_that_share_batches_on_key_shared_are_logged_once(pulsar_client, pu
 
 
 def test_a_batch_whose_messages_cannot_be_read_is_no_reason_to_stop(pulsar_client, pulsar_topic, caplog):
-    """Comparing keys reads metadata that nobody has asked for yet."""
+    """Comparing keys parses metadata that the client has not parsed before."""
     consumer = pulsar_client.subscribe(pulsar_topic, "s", consumer_type=geminga.ConsumerType.KeyShared)
     with pulsar_client.create_producer(pulsar_topic) as producer:
         # payload_size 1, and then a field that is no protobuf.

@@ -51,7 +51,7 @@ def raising(kind: type[BaseException]) -> Callable[[], None]:
 
 @KINDS
 @pytest.mark.parametrize("how", ["batches", "singles", "many"])
-def test_what_a_callback_raises_keeps_nothing_from_the_others(
+def test_all_callbacks_run_though_one_raises(
     pulsar_client: Any, pulsar_topic: str, how: str, kind: type[BaseException], caplog: Any
 ) -> None:
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=how != "singles")
@@ -67,7 +67,7 @@ def test_what_a_callback_raises_keeps_nothing_from_the_others(
     producer.send(b"and on")
 
 
-def test_a_logging_handler_that_raises_keeps_nothing_from_the_others(
+def test_all_callbacks_run_though_a_logging_handler_raises(
     pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loggers, "report", lambda: None)
@@ -90,7 +90,7 @@ def test_a_logging_handler_that_raises_keeps_nothing_from_the_others(
 
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("callback", [5, 1 << 70, -1, "text"])
-def test_what_cannot_be_called_is_refused_and_keeps_nothing_from_the_others(
+def test_all_callbacks_run_though_one_is_refused_as_not_callable(
     pulsar_client: Any, pulsar_topic: str, batching: bool, callback: Any
 ) -> None:
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batching)
@@ -105,7 +105,7 @@ def test_what_cannot_be_called_is_refused_and_keeps_nothing_from_the_others(
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_what_takes_other_arguments_keeps_nothing_from_the_others(
+def test_all_callbacks_run_though_one_takes_other_arguments(
     pulsar_client: Any, pulsar_topic: str, batching: bool, caplog: Any
 ) -> None:
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batching)
@@ -166,7 +166,7 @@ def test_failed_sends_are_reported_to_all_callbacks(broker: Any, kind: type[Base
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 def test_refusals_on_the_callers_thread_are_reported_to_all(broker: Any, kind: type[BaseException]) -> None:
-    """The client has ended: there is no other thread; the program ends when all are told."""
+    """The closed client has no thread: send_many raises the exception after it has called all callbacks."""
     client = geminga.Client(broker.url)
     producer = client.create_producer("t")
     client.close()
@@ -182,7 +182,7 @@ def test_refusals_on_the_callers_thread_are_reported_to_all(broker: Any, kind: t
 
 
 def test_a_callback_cannot_close_its_client(pulsar_broker: Any, pulsar_topic: str) -> None:
-    """It would wait for itself; nothing is half closed by the attempt."""
+    """The close would wait for its own callback: it is refused, and the client stays open."""
     raised: list[BaseException] = []
 
     def third() -> None:
@@ -243,8 +243,8 @@ def test_the_client_of_another_callback_can_be_closed(pulsar_broker: Any, pulsar
 
 
 @KINDS
-def test_an_io_thread_outlives_what_is_raised_on_it(kind: type[BaseException], caplog: Any) -> None:
-    """Where nobody caught it: a logger's handler, a metrics exporter."""
+def test_an_io_thread_survives_exceptions_of_its_callbacks(kind: type[BaseException], caplog: Any) -> None:
+    """Uncaught exceptions, as a logging handler or a metrics exporter may raise."""
     runtime = LoopThread("outlives")
 
     async def answer() -> str:
@@ -258,9 +258,7 @@ def test_an_io_thread_outlives_what_is_raised_on_it(kind: type[BaseException], c
     assert not runtime.thread.is_alive()
 
 
-def test_what_is_open_is_dropped_when_the_thread_ends_in_any_way(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+def test_waiting_calls_fail_when_the_io_thread_ends(pulsar_broker: Any, pulsar_topic: str) -> None:
     client = geminga.Client(pulsar_broker.service_url)
     consumer = client.subscribe(pulsar_topic, "s")
     receiving, ended = receiver(consumer)

@@ -208,8 +208,8 @@ def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> N
 def test_part_of_a_batch_through_a_consumer_that_does_not_know_it(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
-    """The table went to another process, and the ack comes back through another consumer: what was not
-    acknowledged is not done."""
+    """Another process received the table, and another consumer acknowledges a part of it: messages outside
+    that part stay unacknowledged."""
     consumer = pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
     values = publish(pulsar_client, pulsar_topic, 10, batching_enabled=True)
     table, _ = collect(consumer, 10)
@@ -239,7 +239,7 @@ def test_a_table_that_another_consumer_received_is_acknowledged_here(
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_what_was_redelivered_too_often_goes_to_the_dead_letters(
+def test_rows_redelivered_too_often_go_to_the_dead_letter_topic(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
     """The rows of a table without those that were acknowledged."""

@@ -84,7 +84,7 @@ def test_a_producer_that_tunes_itself_makes_large_batches_of_a_table(pulsar_clie
     assert [m.data() for m in read(pulsar_client, pulsar_topic, 5000)] == [b"%d" % i for i in range(5000)]
 
 
-def test_an_empty_table_is_nothing(pulsar_client, pulsar_topic):
+def test_an_empty_table_sends_no_batch(pulsar_client, pulsar_topic):
     result = pulsar_client.create_producer(pulsar_topic).send_table(table(0))
     assert (result.rows, result.batches, result.ranges) == (0, 0, {})
 
@@ -114,7 +114,7 @@ def test_columns_that_cannot_be_sent_are_named(pulsar_client, pulsar_topic, bad,
 
 
 @pytest.mark.parametrize("thing", [None, 5, b"x", [{"value": b"x"}], {"value": [b"x"]}])
-def test_what_is_no_table_is_named(pulsar_client, pulsar_topic, thing):
+def test_a_value_that_is_not_a_table_raises_type_error(pulsar_client, pulsar_topic, thing):
     producer = pulsar_client.create_producer(pulsar_topic)
     with pytest.raises(TypeError, match=f"table must be a pyarrow.Table .* not {type(thing).__name__}"):
         producer.send_table(thing)
@@ -246,7 +246,7 @@ def test_a_partition_that_does_not_exist_is_refused(pulsar_client, pulsar_topic)
 # --- limits and failures, against a scripted broker -------------------------------------------------
 
 
-def test_what_is_in_flight_is_bounded(broker, monkeypatch):
+def test_bytes_in_flight_are_bounded(broker, monkeypatch):
     monkeypatch.setattr(columnar_producer, "IN_FLIGHT_BYTES_MAX", 10_000)
     monkeypatch.setattr(columnar_producer, "PIECE_BYTES", 4000)
     held, most = [], []
@@ -318,7 +318,7 @@ def test_rows_whose_batch_exceeds_the_broker_s_maximum_are_sent_in_smaller_batch
     assert found == values
 
 
-def test_memory_is_waited_for_and_given_back(broker):
+def test_a_table_waits_for_memory_and_gives_it_back(broker):
     with geminga.Client(broker.url, memory_limit_bytes=300_000) as client:
         producer = client.create_producer("t", batching_max_allowed_size_in_bytes=50_000)
         result = producer.send_table(pa.table({"value": [b"x" * 1000] * 2000}))
@@ -338,7 +338,7 @@ def test_a_table_larger_than_the_memory_limit_is_sent_in_smaller_batches_and_a_l
         producer.send(b"x")
 
 
-def test_closing_fails_what_is_in_flight(broker):
+def test_closing_fails_tables_in_flight(broker):
     broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
     with geminga.Client(broker.url, operation_timeout_seconds=1) as client:
         producer = client.create_producer("t")

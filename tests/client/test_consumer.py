@@ -176,7 +176,7 @@ def test_receipts(
     assert backlog(pulsar_broker, pulsar_topic) == 0
 
 
-def test_what_cannot_be_acknowledged(subscribe: Any) -> None:
+def test_acknowledging_a_text_is_refused(subscribe: Any) -> None:
     consumer = subscribe()
     for call in (consumer.acknowledge, consumer.acknowledge_cumulative, consumer.negative_acknowledge):
         with pytest.raises(OperationNotSupported, match="str"):
@@ -231,7 +231,7 @@ def test_many_receivers_share_a_consumer(pulsar_client: Any, pulsar_topic: str, 
 
 @pytest.mark.parametrize("queue_size", [0, 1, 3])
 @pytest.mark.parametrize("batched", [True, False])
-def test_small_queues(
+def test_small_receiver_queues_deliver_all_messages_in_order(
     pulsar_client: Any, pulsar_topic: str, subscribe: Any, queue_size: int, batched: bool
 ) -> None:
     values = publish(pulsar_client, pulsar_topic, 25, batched=batched)
@@ -474,7 +474,7 @@ def test_unsubscribe_is_refused_while_others_are_there(
     first.unsubscribe()
 
 
-def test_closed_consumers_say_so(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+def test_calls_of_a_closed_consumer_raise(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
     consumer = subscribe()
     publish(pulsar_client, pulsar_topic, 1)
     message = consumer.receive(30_000)
@@ -530,7 +530,7 @@ def test_closing_the_client_wakes_a_waiting_receiver(pulsar_broker: Any, pulsar_
         consumer.receive()
 
 
-def test_names(pulsar_topic: str, subscribe: Any) -> None:
+def test_a_consumer_returns_its_topic_subscription_and_name(pulsar_topic: str, subscribe: Any) -> None:
     with subscribe(consumer_name="me") as consumer:
         assert consumer.topic() == pulsar_topic
         assert consumer.subscription_name() == "s"
@@ -741,7 +741,7 @@ def test_an_event_listener_of_asyncio(pulsar_broker: Any, pulsar_topic: str) -> 
 
 
 @pytest.mark.parametrize("listener", [7, object()])
-def test_what_is_no_event_listener(pulsar_client: Any, pulsar_topic: str, listener: Any) -> None:
+def test_a_wrong_event_listener_is_refused(pulsar_client: Any, pulsar_topic: str, listener: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="became_active"):
         pulsar_client.subscribe(pulsar_topic, "s", event_listener=listener)
 
@@ -793,7 +793,7 @@ def test_statistics_of_a_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar
 def test_the_brokers_statistics_are_kept_for_a_while(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
-    """``broker_consumer_stats_cache_time_ms``: nobody's loop asks the broker in each of its rounds."""
+    """``broker_consumer_stats_cache_time_ms`` spares the broker a request per call."""
     consumer = pulsar_client.subscribe(
         pulsar_topic, "s", initial_position=EARLIEST, broker_consumer_stats_cache_time_ms=3_600_000
     )

@@ -165,7 +165,7 @@ def test_a_final_refusal_is_raised(code: Any, error: type[Exception]) -> None:
     run(main())
 
 
-def test_an_unanswered_subscribe_is_taken_back() -> None:
+def test_a_subscribe_without_an_answer_is_closed_at_the_broker() -> None:
     async def main() -> None:
         async with scripted(operation_timeout_seconds=1) as (broker, client):
             del broker.answers[Type.SUBSCRIBE]
@@ -176,7 +176,7 @@ def test_an_unanswered_subscribe_is_taken_back() -> None:
     run(main())
 
 
-def test_a_broker_that_goes_away_and_comes_back() -> None:
+def test_unacknowledged_messages_are_redelivered_after_a_lost_connection() -> None:
     async def main() -> None:
         async with scripted() as (broker, client):
             consumer = await client.subscribe(TOPIC, "s")

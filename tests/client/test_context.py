@@ -61,7 +61,7 @@ def test_lookup(scripted):
     async def body(broker, context):
         assert await context.lookup(TOPIC) == BrokerLocation(Address("127.0.0.1", broker.port))
         assert len(broker.peers) == 1
-        # The owner is where the lookup was: the connection is the same.
+        # The broker that answered the lookup owns the topic: its connection is reused.
         await context.connection_to(TOPIC)
         assert len(broker.peers) == 1
 
@@ -133,7 +133,7 @@ def test_final_refusals_are_raised_at_once(scripted, code, expected):
     run(scripted, body)
 
 
-def test_an_opening_asks_for_partitions_and_place_at_the_same_time(scripted):
+def test_opening_a_topic_requests_partitions_and_lookup_at_once(scripted):
     async def body(broker, context):
         seen = asyncio.Queue()
         for kind in (Type.PARTITIONED_METADATA, Type.LOOKUP):
@@ -242,7 +242,7 @@ def test_an_error_that_waiting_cannot_fix_is_raised_at_once(scripted, monkeypatc
 
 
 def test_a_broker_that_comes_up_late(scripted, caplog):
-    """All that waits goes on as soon as it is there, and the log said once what was waited for."""
+    """Pending lookups continue as soon as the broker listens; the log names it once."""
 
     async def body(broker, context):
         await broker.stop()
@@ -356,7 +356,7 @@ def test_a_time_out_while_connecting_names_the_host_that_failed(scripted):
 
 
 class Ended:
-    """A producer that ended with its client, before whoever gave it up could close it."""
+    """Producer that its client closed before the cancelled creation could close it."""
 
     async def close(self):
         raise AlreadyClosed("the producer is closed")
@@ -365,7 +365,7 @@ class Ended:
         pass
 
 
-def test_what_ended_with_the_client_is_given_up_without_a_word(scripted):
+def test_discarding_a_closed_handle_logs_nothing(scripted):
     async def body(broker, context):
         said = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
@@ -379,7 +379,7 @@ def test_what_ended_with_the_client_is_given_up_without_a_word(scripted):
 
 
 def test_cancelling_the_opening_of_several_raises_only_that(scripted):
-    """And not of what had ended with the client already."""
+    """Handles that the client closed already raise no second error."""
 
     async def body(broker, context):
         never = asyncio.Event()

@@ -36,12 +36,12 @@ def test_names_of_keys():
         (("k", (), READER, "FAIL"), "crypto_failure_action"),
     ],
 )
-def test_what_would_publish_plain_text_by_mistake_is_refused(arguments, field):
+def test_encryption_settings_that_would_publish_plain_text_are_refused(arguments, field):
     with pytest.raises(InvalidConfiguration, match=field):
         crypto.encryptor(*arguments)
 
 
-def test_readers_of_ones_own():
+def test_custom_key_readers_are_accepted():
     class Server:
         def get_public_key(self, key_name, metadata):
             return b""

@@ -34,7 +34,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 @pytest.mark.parametrize("batching", [False, True], ids=["one by one", "batches"])
-def test_what_was_delivered_is_worked_off_and_the_rest_waits(
+def test_delivered_messages_are_processed_and_the_rest_stay_at_the_broker(
     pulsar_client: Any, pulsar_topic: str, kind: ConsumerType, batching: bool
 ) -> None:
     consumer = pulsar_client.subscribe(pulsar_topic, "s", kind, receiver_queue_size=10)
@@ -68,7 +68,7 @@ def test_what_was_delivered_is_worked_off_and_the_rest_waits(
     assert sorted(done + others) == sorted(values)
 
 
-def test_what_is_not_settled_in_time_goes_to_others(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_messages_held_at_the_timeout_go_to_other_consumers(pulsar_client: Any, pulsar_topic: str) -> None:
     consumer = pulsar_client.subscribe(pulsar_topic, "s", **SHARED)
     publish(pulsar_client, pulsar_topic, 6, batching_enabled=True)
     publish(pulsar_client, pulsar_topic, 2, first=6)
@@ -97,7 +97,7 @@ def test_refused_and_covered_messages_are_settled(pulsar_client: Any, pulsar_top
         assert following.receive(60_000).data() == b"4"
 
 
-def test_a_listener_works_off_what_came(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_listener_processes_the_delivered_messages(pulsar_client: Any, pulsar_topic: str) -> None:
     heard: list[bytes] = []
 
     def listener(consumer: Any, message: Any) -> None:
@@ -150,7 +150,7 @@ def test_the_last_messages_of_a_drain_are_a_batch(pulsar_client: Any, pulsar_top
 
 
 @pytest.mark.parametrize("millis", [-1, True, "soon"])
-def test_a_time_that_is_none(pulsar_client: Any, pulsar_topic: str, millis: Any) -> None:
+def test_drain_refuses_an_invalid_timeout(pulsar_client: Any, pulsar_topic: str, millis: Any) -> None:
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     with pytest.raises(InvalidConfiguration, match="timeout_millis"):
         consumer.drain(millis)
@@ -158,7 +158,7 @@ def test_a_time_that_is_none(pulsar_client: Any, pulsar_topic: str, millis: Any)
     assert consumer.receive(60_000).data() == b"0"
 
 
-def test_tasks_work_off_what_came(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_tasks_process_the_delivered_messages(pulsar_broker: Any, pulsar_topic: str) -> None:
     async def run() -> None:
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
             consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
@@ -185,7 +185,7 @@ def test_tasks_work_off_what_came(pulsar_broker: Any, pulsar_topic: str) -> None
     asyncio.run(run())
 
 
-def test_a_drain_that_is_cancelled_takes_nothing_more(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_a_consumer_receives_nothing_after_a_cancelled_drain(pulsar_broker: Any, pulsar_topic: str) -> None:
     async def run() -> None:
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
             consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
@@ -205,7 +205,7 @@ def test_a_drain_that_is_cancelled_takes_nothing_more(pulsar_broker: Any, pulsar
     asyncio.run(run())
 
 
-def test_a_broker_that_goes_meanwhile_ends_the_drain(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_the_end_of_the_broker_ends_the_drain(pulsar_broker: Any, pulsar_topic: str) -> None:
     with geminga.Client(pulsar_broker.service_url, operation_timeout_seconds=2) as client:
         consumer = client.subscribe(pulsar_topic, "s", **SHARED)
         publish(client, pulsar_topic, 3)

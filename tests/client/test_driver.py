@@ -106,7 +106,7 @@ def close_producer(broker, handle, **fields):
     broker.peers[-1].send(command)
 
 
-def test_start_attaches(scripted):
+def test_start_attaches_the_handle_to_its_broker(scripted):
     async def body(broker, context, handle, driver):
         await driver.start()
         assert driver.attached
@@ -205,7 +205,7 @@ def test_closed_with_an_assigned_broker(scripted):
     run(scripted, body, backoff_initial_seconds=30.0)  # no delay is waited out
 
 
-def test_brokers_that_name_each_other_for_ever_are_not_asked_without_a_rest(scripted):
+def test_a_loop_of_assigned_brokers_is_followed_with_delays(scripted):
     async def body(broker, context, handle, driver):
         def send_on(peer, frame):
             broker.on_producer(peer, frame)
@@ -213,12 +213,12 @@ def test_brokers_that_name_each_other_for_ever_are_not_asked_without_a_rest(scri
 
         broker.answers[Type.PRODUCER] = send_on
         await driver.start()
-        # The delays are of a minute and more: who goes on without them gets here within milliseconds.
+        # Delays are a minute or more: only a driver without delay gets here within milliseconds.
         await handle.until(lambda: handle.attached == HOPS_MAX + 1)
         await asyncio.sleep(0.3)
         assert handle.attached == HOPS_MAX + 1
         assert driver.state is DriverState.WAITING
-        # Where it ends, the row does: what comes later is followed at once again.
+        # A minute with one broker resets the count of hops: the next redirect is followed at once.
         broker.answers[Type.PRODUCER] = broker.on_producer
         driver.reconnect_now()
         await handle.until(lambda: driver.attached)
@@ -229,7 +229,7 @@ def test_brokers_that_name_each_other_for_ever_are_not_asked_without_a_rest(scri
     run(scripted, body, backoff_initial_seconds=90.0, backoff_max_seconds=90.0)
 
 
-def test_a_dead_assigned_broker_is_only_a_hint(scripted):
+def test_an_unreachable_assigned_broker_leads_to_a_lookup(scripted):
     async def body(broker, context, handle, driver):
         await driver.start()
         close_producer(broker, handle, assignedBrokerServiceUrl="pulsar://127.0.0.1:1")
@@ -279,7 +279,7 @@ def test_reconnect_now_skips_the_delay(scripted):
     run(scripted, body, backoff_initial_seconds=30.0)
 
 
-def test_lost_between_answer_and_attach(scripted):
+def test_a_close_between_answer_and_attach_leads_to_a_reconnect(scripted):
     async def body(broker, context, handle, driver):
         def answer_and_close(peer, frame):
             broker.answers[Type.PRODUCER] = broker.on_producer
@@ -319,7 +319,7 @@ def test_cancelling_start_leaves_nothing_behind(scripted):
     run(scripted, body)
 
 
-def test_cancelled_at_every_step(scripted):
+def test_cancelling_start_at_any_step_leaves_no_handle(scripted):
     """However far the start got, cancelling it leaves no handle on a connection and the client usable."""
 
     async def body(broker, context, handle, driver):

@@ -74,7 +74,7 @@ def until(condition, seconds=60.0):
 # --- the examples of the documentation -----------------------------------------------------------
 
 
-def test_hello(client, topic):
+def test_ten_messages_are_sent_and_received(client, topic):
     consumer = client.subscribe(topic, "my-subscription")
     producer = client.create_producer(topic)
     for i in range(10):
@@ -414,7 +414,7 @@ def test_acknowledge_by_message_id(pulsar, client, topic):
     nothing_more(pulsar, consumer)
 
 
-def test_unacknowledged_messages_come_again(pulsar, client, topic):
+def test_unacknowledged_messages_are_redelivered_on_request(pulsar, client, topic):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     for i in range(3):
@@ -565,7 +565,7 @@ def test_message_router(client, partitioned):
     assert [producer.send(b"%d" % i).partition() for i in range(6)] == [0, 1, 2, 0, 1, 2]
 
 
-def test_single_partition_routing(pulsar, client, partitioned):
+def test_use_single_partition_sends_all_messages_to_one_partition(pulsar, client, partitioned):
     producer = client.create_producer(
         partitioned, message_routing_mode=pulsar.PartitionsRoutingMode.UseSinglePartition
     )
@@ -641,7 +641,7 @@ def test_queue_full(pulsar, client, topic):
             producer.send_async(b"x", lambda r, m: refused.append(r))
         except pulsar.ProducerQueueIsFull:
             refused.append(pulsar.Result.ProducerQueueIsFull)
-    # Receipts may come in between: pulsar-client sends a full batch, Geminga what nothing can join any more.
+    # Receipts may arrive in between: pulsar-client sends full batches, Geminga those no message can join.
     assert 1 <= refused.count(pulsar.Result.ProducerQueueIsFull) <= 40
 
 

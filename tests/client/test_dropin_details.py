@@ -139,7 +139,7 @@ def test_an_asyncio_error_is_made_from_a_result(p: Any) -> None:
     assert str(p.asyncio.PulsarException(p.Result.Ok)) == "0 Ok"
 
 
-def test_a_plug_in_that_cannot_be_loaded_never_connects(p: Any, pulsar_broker: Any) -> None:
+def test_an_authentication_plug_in_that_cannot_be_loaded_raises(p: Any, pulsar_broker: Any) -> None:
     client = p.Client(
         pulsar_broker.service_url,
         authentication=p.Authentication("someoldjunk.so", "blah"),
@@ -154,7 +154,7 @@ def test_a_plug_in_that_cannot_be_loaded_never_connects(p: Any, pulsar_broker: A
     client.close()
 
 
-def test_a_time_out_in_the_past_takes_what_is_there(p: Any, client: Any, pulsar_topic: str) -> None:
+def test_a_negative_timeout_receives_only_queued_messages(p: Any, client: Any, pulsar_topic: str) -> None:
     consumer = client.subscribe(pulsar_topic, "s")
     with pytest.raises(p.Timeout):
         consumer.receive(-1)
@@ -202,7 +202,7 @@ def test_a_consumer_of_no_topics(p: Any, client: Any) -> None:
 
 
 @pytest.mark.parametrize("what", [None, 1, "id", [1]])
-def test_what_is_no_message_is_a_type_error(p: Any, client: Any, pulsar_topic: str, what: Any) -> None:
+def test_acknowledging_no_message_is_a_type_error(p: Any, client: Any, pulsar_topic: str, what: Any) -> None:
     consumer = client.subscribe(pulsar_topic, "s")
     for acknowledge in (
         consumer.acknowledge,
@@ -214,7 +214,7 @@ def test_what_is_no_message_is_a_type_error(p: Any, client: Any, pulsar_topic: s
 
 
 def test_closed_handles(p: Any, client: Any, pulsar_topic: str) -> None:
-    """A refused message comes again without a word; the rest is refused."""
+    """Requests of redelivery to a closed consumer do nothing; all other calls raise AlreadyClosed."""
     producer = client.create_producer(pulsar_topic)
     consumer = client.subscribe(pulsar_topic, "s")
     message_id = producer.send(b"m")
@@ -318,7 +318,7 @@ def test_a_batch_takes_only_ids(p: Any) -> None:
         p.MessageBatch().with_message_id("1:2")
 
 
-def test_wrapped_places(p: Any) -> None:
+def test_wrap_keeps_service_urls_and_message_ids(p: Any) -> None:
     inner = getattr(p.ServiceInfo("pulsar://a:1"), "_service_info", p.ServiceInfo("pulsar://a:1"))
     assert p.ServiceInfo.wrap(inner).service_url == "pulsar://a:1"
     earliest = p.MessageId.wrap(p.MessageId.earliest)
@@ -417,7 +417,7 @@ def test_a_callback_that_raises(
     assert "a bad callback" in caplog.text
 
 
-def test_a_library_is_quiet(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_geminga_prints_nothing_and_pulsar_client_does(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
     program = (
         f"import sys, {p.__name__} as p; client = p.Client(sys.argv[1]); "
         "client.create_producer(sys.argv[2]).send(b'x'); client.close()"
@@ -429,7 +429,7 @@ def test_a_library_is_quiet(p: Any, pulsar_broker: Any, pulsar_topic: str) -> No
     assert (done.stdout + done.stderr == "") is ours(p)
 
 
-def test_ids_compared_with_other_things(p: Any) -> None:
+def test_geminga_ids_are_unequal_to_other_types(p: Any) -> None:
     if ours(p):
         assert p.MessageId.earliest != "earliest"
     else:
@@ -456,7 +456,7 @@ def test_bytes_fields_are_checked(p: Any) -> None:
         assert Raw(raw=5).raw == 5
 
 
-def test_enumerations_with_texts_come_back(p: Any) -> None:
+def test_geminga_decodes_enumerations_of_texts(p: Any) -> None:
     class Colour(enum.Enum):
         RED = "rouge"
 

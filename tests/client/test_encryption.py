@@ -73,7 +73,7 @@ def test_messages(client, topic, files, compression, batching):
     assert len(context.param()) == 12
 
 
-def test_the_broker_never_sees_it(client, topic):
+def test_the_broker_stores_only_encrypted_payloads(client, topic):
     consumer = client.subscribe(topic, "s", crypto_failure_action=Action.CONSUME)
     sending = encrypting(client, topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     for _ in range(10):
@@ -95,7 +95,7 @@ def test_consumers_without_the_key(client, topic):
     discarding = client.subscribe(topic, "discard", crypto_failure_action=Action.DISCARD)
     encrypting(client, topic).send(CANARY)
     client.create_producer(topic).send(b"plain")
-    # FAIL leaves it where it is and goes on; with the key it is there.
+    # FAIL leaves the message unacknowledged and continues; a consumer with the key receives it.
     assert received(failing, 1)[0].data() == b"plain"
     assert received(wrong, 1)[0].data() == b"plain"
     assert received(discarding, 1)[0].data() == b"plain"
@@ -201,7 +201,7 @@ def test_asyncio_and_readers(pulsar_broker, topic):
 
 
 @pytest.mark.parametrize("how", ["dead letter", "retry"])
-def test_what_is_passed_on_stays_encrypted(client, topic, how):
+def test_retried_and_dead_lettered_messages_stay_encrypted(client, topic, how):
     policy = geminga.ConsumerDeadLetterPolicy(1, initial_subscription_name="kept")
     consumer = client.subscribe(
         topic, "s", geminga.ConsumerType.Shared, crypto_key_reader=reader(), dead_letter_policy=policy,
@@ -230,7 +230,7 @@ def test_what_is_passed_on_stays_encrypted(client, topic, how):
             assert (again.data(), again.properties()["a"]) == (CANARY, "b")
 
 
-def test_what_cannot_be_encrypted_again_is_not_passed_on(client, topic):
+def test_a_message_without_a_public_key_is_not_retried(client, topic):
     blind = CryptoKeyReader.of(private_key=lambda name, metadata: Path(RSA[1]).read_bytes())
     consumer = client.subscribe(
         topic, "s", geminga.ConsumerType.Shared, crypto_key_reader=blind, retry_enabled=True,
@@ -325,7 +325,7 @@ def test_a_namespace_that_requires_encryption(client, pulsar_broker):
         impatient.create_producer(topic)
     encrypting(client, topic).send(CANARY)
     assert received(consumer, 1)[0].data() == CANARY
-    # A producer that only says that it encrypts is found out with its first message.
+    # The broker rejects the first plain message of a producer that announced encryption.
     liar = encrypting(client, topic, send_timeout_millis=500)
     liar._publisher.settings.encryptor._current = None
     liar._publisher.settings.encryptor.plain_on_failure = True
@@ -348,7 +348,7 @@ def official(pulsar_broker):
 @pytest.mark.witness
 @pytest.mark.parametrize("kind", ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"])
 @pytest.mark.parametrize("batching", [True, False])
-def test_pulsar_client_reads_what_we_encrypt(client, official, topic, kind, batching):
+def test_pulsar_client_decrypts_messages_of_geminga(client, official, topic, kind, batching):
     pulsar, theirs = official
     consumer = theirs.subscribe(topic, "s", crypto_key_reader=pulsar.CryptoKeyReader(*RSA))
     sending = encrypting(
@@ -365,7 +365,7 @@ def test_pulsar_client_reads_what_we_encrypt(client, official, topic, kind, batc
 @pytest.mark.witness
 @pytest.mark.parametrize("kind", ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"])
 @pytest.mark.parametrize("batching", [True, False])
-def test_we_read_what_pulsar_client_encrypts(client, official, topic, kind, batching):
+def test_geminga_decrypts_messages_of_pulsar_client(client, official, topic, kind, batching):
     pulsar, theirs = official
     consumer = client.subscribe(topic, "s", crypto_key_reader=reader())
     sending = theirs.create_producer(

@@ -1,6 +1,6 @@
-"""How clients end: closed, shut down, dropped, with the interpreter.
+"""Ends of clients: close, shutdown, garbage collection, exit of the interpreter.
 
-Nobody waits for ever, nothing leaks, and what was acknowledged or handed over leaves first.
+No call waits for ever, nothing leaks, and pending sends and acknowledgements leave first.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_waiting_tasks_get_an_error_at_shutdown(pulsar_broker: Any, pulsar_topic
 def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(
     pulsar_broker: Any, pulsar_topic: str
 ) -> None:
-    """What a SIGTERM handler does while the program is closing already: nothing pending is cut off."""
+    """A SIGTERM handler closes while the program is closing already: pending sends still complete."""
     client = pulsar_broker.client()
     producer = client.create_producer(pulsar_topic, max_pending_messages=0, batching_enabled=True)
     outcomes: list[Any] = []
@@ -160,7 +160,7 @@ def test_a_client_that_is_dropped_says_so_and_leaves_nothing_behind(
     gone = weakref.ref(client)
     del client
     gc.collect()
-    assert producer.send(b"x") is not None  # whoever holds a producer can go on
+    assert producer.send(b"x") is not None  # a program that holds a producer can still send
     for _ in range(1000):
         producer.send_async(b"y", lambda result, _id: receipts.append(result))
     consumer.acknowledge(consumer.receive(30_000))
@@ -222,7 +222,7 @@ def _drop(holders: list[Any]) -> None:
     gc.collect()
 
 
-def test_a_dropped_client_with_a_listener_lives_on(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_a_dropped_client_with_a_listener_keeps_running(pulsar_broker: Any, pulsar_topic: str) -> None:
     heard: list[bytes] = []
     client = geminga.Client(pulsar_broker.service_url)
     runtime = client.runtime
@@ -271,7 +271,7 @@ def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker: An
             self.client.subscribe(pulsar_topic, "s", message_listener=self.heard)
 
         def heard(self, consumer: Any, message: Any) -> None:
-            """Whatever."""
+            """Ignore the message."""
 
     service = Service()
     service.client.close()
@@ -286,7 +286,7 @@ def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker: An
         gc.collect()
 
 
-def test_a_second_stop_does_not_cut_the_end_short() -> None:
+def test_a_second_close_does_not_interrupt_the_first() -> None:
     """Two threads close: what the first one ends is ended to the last step."""
     runtime = LoopThread()
     cleaned: list[str] = []
@@ -312,7 +312,7 @@ def test_a_second_stop_does_not_cut_the_end_short() -> None:
 
 
 def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker: Any, pulsar_topic: str) -> None:
-    """The producer was closed before: the loop still answers, until it ends in the midst of an answer."""
+    """The producer is closed: the loop still answers calls, until it ends during an answer."""
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic)
     producer.close()
@@ -381,7 +381,7 @@ def test_the_interpreter_ends_with_blocked_threads_and_listeners(
 def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(
     pulsar_broker: Any, pulsar_topic: str
 ) -> None:
-    """Nothing can be loaded any more by then."""
+    """The finalizer runs when modules can no longer be imported."""
     run_python(
         "import geminga as pulsar\n"
         "class Service:\n"
@@ -425,7 +425,7 @@ def test_one_asyncio_client_over_several_loops(pulsar_broker: Any, pulsar_topic:
         asyncio.run(send(b"3"))
 
 
-def test_what_is_pending_leaves_when_asyncio_run_ends(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_pending_sends_and_acks_leave_when_asyncio_run_ends(pulsar_broker: Any, pulsar_topic: str) -> None:
     """The program forgot to close: acknowledgements and messages leave with the end of the loop."""
 
     async def main() -> None:
@@ -465,7 +465,7 @@ def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["producer", "consumer", "reader", "table view"])
-def test_an_end_that_is_cancelled_is_an_end(pulsar_broker: Any, pulsar_topic: str, kind: str) -> None:
+def test_a_cancelled_close_still_detaches_all(pulsar_broker: Any, pulsar_topic: str, kind: str) -> None:
     """Cancelled in its first steps, a close had marked itself as done and told the broker nothing: what it
     closed stayed attached, and to close it again did nothing."""
 
@@ -496,7 +496,7 @@ def test_an_end_that_is_cancelled_is_an_end(pulsar_broker: Any, pulsar_topic: st
             while await asyncio.to_thread(attached):
                 assert time.monotonic() < end, "somebody is still attached"
                 await asyncio.sleep(0.01)
-            for handle in handles:  # again, as whoever was interrupted may do
+            for handle in handles:  # again, as an interrupted program may do
                 with contextlib.suppress(AlreadyClosed):
                     await asyncio.wait_for(handle.close(), 60)
             assert not client.context._handles

@@ -1,6 +1,6 @@
 """Real processes that open, use and exit, with and without `close`, and with signals at random moments.
 
-None hangs, none leaves a connection or a word on stderr, and what it was told is receipted is there.
+None hangs, none leaves a connection or output on stderr, and every message with a receipt is stored.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import geminga
 PROGRAM = Path(__file__).parent / "exiting.py"
 SECONDS_MAX = 60
 ENDS = {0, 130, -signal.SIGTERM}
-"""By itself, by Ctrl-C, by a SIGTERM that nobody handles."""
+"""Exit statuses: normal end, Ctrl-C, SIGTERM without a handler."""
 
 
 STOPPED = "Event loop stopped before Future completed."
-"""What `asyncio.run` itself raises when it is interrupted while it ends, instead of the KeyboardInterrupt."""
+"""Error that `asyncio.run` raises instead of the KeyboardInterrupt when it is interrupted while it ends."""
 
 
 class Programs:
@@ -38,7 +38,7 @@ class Programs:
         )  # fmt: skip
 
     def run(self, *arguments: str, said: Path) -> int | None:
-        """How it ended; None: it hung. What it wrote is in ``said``."""
+        """Return the exit status, None if the program hung; its output is in the file ``said``."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         given = {"arguments": arguments, "said": str(said), "seconds_max": SECONDS_MAX}
@@ -77,9 +77,9 @@ def run_and_look(programs: Programs, broker: Any, client: Any, topic: str, seed:
 
 
 def of_python_itself(said: str) -> bool:
-    """An interpreter that is interrupted in the midst of its own end (`threading`, `asyncio`) says so.
+    """Return whether the output is the report of an interpreter interrupted during its own shutdown.
 
-    The task that a KeyboardInterrupt hits keeps it, and `asyncio` reports what nobody asks a task for.
+    A task keeps the KeyboardInterrupt that it raised, and `asyncio` reports exceptions not retrieved.
     """
     if said.count("Task exception was never retrieved") == 1 and "exception=KeyboardInterrupt()" in said:
         return said.count("Traceback (most recent call last)") == 1
@@ -130,7 +130,7 @@ def test_ten_thousand_programs_end_in_every_scenario(
 def test_a_program_with_an_interpreter_of_its_own_ends_as_well(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, tmp_path: Path, seeds: range
 ) -> None:
-    """What a fork inherits could hide something."""
+    """Start the program without a fork, whose inherited state could hide a fault."""
     for seed in seeds:
         topic, receipts = f"{pulsar_topic}-{seed}", tmp_path / "receipts"
         pulsar_client.subscribe(topic, "keeps").close()

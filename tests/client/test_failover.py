@@ -216,7 +216,7 @@ def test_a_reader_starts_again_in_the_new_cluster(clusters: list[Any]) -> None:
 
 
 def test_schema_versions_are_fetched_again_after_a_move(clusters: list[Any]) -> None:
-    """Both clusters have a version 0 of the topic's schema, and they are not the same."""
+    """Both clusters have a version 0 of the topic's schema, with different fields."""
     pytest.importorskip("fastavro")
     schema = geminga.schema
 
@@ -251,7 +251,7 @@ def test_credentials_belong_to_the_clusters(p: Any) -> None:
         p.Client(5)
 
 
-def test_a_provider_must_give_a_place(p: Any) -> None:
+def test_a_provider_must_return_service_info(p: Any) -> None:
     class Wrong(p.ServiceInfoProvider):  # type: ignore[misc, name-defined]
         def initial_service_info(self) -> Any:
             return "pulsar://localhost:1"

@@ -1,4 +1,4 @@
-"""Programs whose callbacks fork: the child ends where it comes back to us, and its parent does not notice."""
+"""Programs whose callbacks fork: the child ends when it returns to the client; its parent is unaffected."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def with_duckdb(table: pa.Table) -> Any:
 
 @pytest.mark.parametrize("batched", [True, False], ids=["batched", "alone"])
 @pytest.mark.parametrize("odd_of", [with_pandas, with_polars, with_duckdb])
-def test_the_rows_that_are_left_are_acknowledged(
+def test_filtered_rows_of_a_frame_are_acknowledged(
     pulsar_client: Any, pulsar_topic: str, odd_of: Callable[[pa.Table], Any], batched: bool
 ) -> None:
     options: Any = {"initial_position": InitialPosition.Earliest, "batch_index_ack_enabled": True}

@@ -1,4 +1,4 @@
-"""Batches of which somebody has taken a part, and topics that keep nothing: each message comes once."""
+"""Partly acknowledged batches, and topics without storage: each message is delivered once."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def values(first: int, end: int = 10) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-def test_what_waits_of_a_refused_batch_comes_once(open_with_batch: Any) -> None:
+def test_queued_messages_of_a_refused_batch_are_received_once(open_with_batch: Any) -> None:
     consumer = open_with_batch(negative_ack_redelivery_delay_ms=100)
     consumer.negative_acknowledge(consumer.receive(30_000))
     time.sleep(0.4)
     assert rest(consumer, 10, acknowledge=True) == values(0)
 
 
-def test_a_table_that_failed_puts_back_what_it_had_taken_and_no_more(open_with_batch: Any) -> None:
+def test_a_failed_table_puts_back_exactly_its_messages(open_with_batch: Any) -> None:
     pytest.importorskip("pyarrow")
     consumer = open_with_batch()
     taken = [consumer.receive(30_000).data() for _ in range(3)]
@@ -129,9 +129,7 @@ def fleeting(pulsar_topic: str) -> str:
     return f"non-{pulsar_topic}"
 
 
-def test_an_acknowledgement_says_nothing_about_the_next_message_of_the_same_id(
-    pulsar_client: Any, fleeting: str
-) -> None:
+def test_an_ack_does_not_cover_a_later_message_of_the_same_id(pulsar_client: Any, fleeting: str) -> None:
     consumer = pulsar_client.subscribe(fleeting, "s", batch_index_ack_enabled=True)
     for start in range(0, 12, 4):
         send_batch(pulsar_client, fleeting, values(start, start + 4))
@@ -212,7 +210,7 @@ def test_moving_the_subscription_back_redelivers_the_acknowledged_half_too(
     pulsar_admin.subscriptions.reset_to_time(pulsar_topic, "s", dt.timedelta(minutes=1))
     again: list[Any] = []
     while [message.data() for message in again[-10:]] != values(0):
-        # What waited here may be taken before the broker's word of the reset comes.
+        # Queued messages may be received before the broker's notice of the reset arrives.
         assert len(again) < 14, [message.data() for message in again]
         again.append(consumer.receive(30_000))
     again = again[-10:]

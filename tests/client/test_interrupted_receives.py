@@ -43,7 +43,7 @@ def test_a_handler_that_raises_out_of_acknowledge_leaves_the_others_to_be_sent(
         with contextlib.suppress(Raised):
             interruption(lambda m=message: consumer.acknowledge(m))
         if interruption.happened:
-            consumer.acknowledge(message)  # whoever got an exception does not know, and says it again
+            consumer.acknowledge(message)  # an exception leaves the outcome unknown: acknowledge again
     consumer.close()
     assert backlog(pulsar_broker, pulsar_topic) == 0
 
@@ -74,7 +74,7 @@ def test_an_acknowledgement_is_sent_without_a_push_after_any_error_of_a_handler(
 def test_a_handler_that_raises_out_of_receive_costs_no_message_of_others(
     pulsar_client: Any, pulsar_topic: str, filled: Any, tracked: bool
 ) -> None:
-    """What the interrupted call had taken comes again with the next consumer; all else comes now."""
+    """The next consumer receives the message of the interrupted call; this one receives all others."""
     options = {"unacked_messages_timeout_ms": 60_000} if tracked else {}
     consumer = subscribe(pulsar_client, pulsar_topic, receiver_queue_size=3, **options)
     sent, received = 0, []
@@ -109,10 +109,10 @@ TAKES = {
 @pytest.mark.filterwarnings("ignore:coroutine 'collect_entries' was never awaited")  # interrupted before
 @pytest.mark.parametrize("how", TAKES)
 @pytest.mark.parametrize("tracked", [True, False])
-def test_what_an_interrupted_receive_had_taken_comes_with_the_next(
+def test_the_message_of_an_interrupted_receive_is_returned_by_the_next(
     pulsar_client: Any, pulsar_topic: str, filled: Any, tracked: bool, how: str
 ) -> None:
-    """Wherever CPython runs a handler that raises: this very consumer gets the message, and without delay."""
+    """Wherever CPython runs a handler that raises, the same consumer gets the message without delay."""
     options = {"unacked_messages_timeout_ms": 600_000} if tracked else {}
     consumer = subscribe(
         pulsar_client,

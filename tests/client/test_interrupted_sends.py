@@ -57,15 +57,15 @@ def test_a_handler_that_raises_loses_no_callback_and_no_permit(producer: Any, ki
     producer.flush()
     assert number > 20
     assert all(results == [Result.Ok] for results in outcomes.calls.values())
-    # Whoever got an exception does not know; whoever did not has been called back.
+    # A send that raised has an unknown outcome; every send that returned has called its callback.
     assert set(returned) <= set(outcomes.calls)
     producer.send(b"and it goes on")
     assert used_permits(producer) == 0
     assert producer.statistics().pending_messages == 0
 
 
-def test_what_was_handed_over_before_a_handler_raised_is_sent_without_a_push(producer: Any) -> None:
-    """Nothing is sent afterwards that could wake the loop by chance."""
+def test_a_send_queued_before_a_handler_raised_needs_no_later_send(producer: Any) -> None:
+    """No later send could wake the loop by chance."""
     outcomes = Outcomes()
     for number, interruption in enumerate(interruptions(raise_it)):
         try:
@@ -112,7 +112,7 @@ def test_a_handler_may_send_and_wait(producer: Any, outer: str, nested: str) -> 
 
 @pytest.mark.parametrize("closing", ["producer", "client"])
 def test_a_handler_may_close(broker: Any, closing: str) -> None:
-    """What a service does at SIGTERM: everything that was handed over has its outcome when close returns."""
+    """A SIGTERM handler closes: every accepted send has its outcome when close returns."""
     outcomes, steps, happened = Outcomes(), 0, True
     while happened:
         happened = _close_on_top_of_a_send(broker, closing, outcomes, steps)
@@ -124,7 +124,7 @@ def test_a_handler_may_close(broker: Any, closing: str) -> None:
 
 
 def _close_on_top_of_a_send(broker: Any, closing: str, outcomes: Outcomes, steps: int) -> bool:
-    """Three sends, and a fourth with a close after so many of its steps; whether it came to that."""
+    """Send four times, close after ``steps`` steps of the fourth; return whether the close happened."""
     first = steps // 5 * 4
     with geminga.Client(broker.url) as client:
         producer = client.create_producer("t", batching_enabled=True)

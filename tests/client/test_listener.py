@@ -59,7 +59,7 @@ class Source:
         return listening
 
 
-def test_in_order_and_past_everything_that_is_raised(threads: ListenerThreads) -> None:
+def test_items_arrive_in_order_though_the_listener_raises(threads: ListenerThreads) -> None:
     source, seen = Source(), []
     raised = {1: ValueError("the listener's own problem"), 2: SystemExit(3), 3: KeyboardInterrupt()}
 
@@ -154,7 +154,7 @@ def test_the_end_of_the_threads_waits_for_what_is_under_way(threads: ListenerThr
 
     threading.Thread(target=let_go).start()
     threads.close(60)
-    assert seen == [1, 2]  # the turn is gone through, for nobody has stopped it
+    assert seen == [1, 2]  # the whole slice ran: its source was not stopped
 
 
 def test_closing_does_not_wait_long_for_a_call_that_does_not_end() -> None:
@@ -219,7 +219,7 @@ def test_listeners_share_the_threads_in_turn() -> None:
 
 
 def closed_by_a_handler() -> Iterator[tuple[Callable[[Any], Any], ListenerThreads]]:
-    """A signal's handler closes the client at any place of what it interrupts."""
+    """Close the threads in a signal handler after every instruction of a call."""
     started: list[ListenerThreads] = []
     for interruption in interruptions(lambda: started[-1].close(60)):
         started.append(ListenerThreads(2))
@@ -227,7 +227,7 @@ def closed_by_a_handler() -> Iterator[tuple[Callable[[Any], Any], ListenerThread
     assert len(started) > 10
 
 
-def test_threads_are_ended_by_two_at_once():
+def test_a_handler_closes_the_threads_during_a_close():
     """The handler closes the client during a close."""
     for interruption, threads in closed_by_a_handler():
         ending = [threads.next().thread for _ in range(2)]
@@ -247,7 +247,7 @@ def test_threads_that_a_handler_which_raises_left_are_ended_by_the_next_close():
             assert not each.is_alive()
 
 
-def test_a_thread_is_had_though_all_are_ended_meanwhile():
+def test_next_returns_a_thread_though_a_handler_ends_all():
     for interruption, threads in closed_by_a_handler():
         threads.next()
         threads.next()

@@ -44,7 +44,7 @@ def test_an_error_only_logger_leaves_warnings_to_the_application(caplog):
     assert "for the application" in caplog.text
 
 
-def test_forwarding():
+def test_attached_loggers_get_records_of_their_level():
     records = []
     target = logging.getLogger("somebody.else")
     target.setLevel(logging.INFO)

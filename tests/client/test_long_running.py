@@ -27,7 +27,7 @@ class Work:
 
 
 class Worker(LongRunning[str]):
-    """Works until it is told to stop, or fails; ``within`` is called when it is ready."""
+    """Runs until it is stopped, or fails; calls ``within`` when it is ready."""
 
     def __init__(
         self, *, early: Exception | None = None, late: Exception | None = None,
@@ -56,13 +56,13 @@ class Worker(LongRunning[str]):
         self.ended.set()
 
 
-def test_it_runs_here_until_another_thread_stops_it() -> None:
+def test_run_blocks_until_another_thread_stops_the_worker() -> None:
     worker = Worker(within=lambda worker: threading.Thread(target=worker.stop).start())
     assert worker.run(signals=False) == "done"
     assert worker.ended.is_set()
 
 
-def test_it_runs_on_a_thread_of_its_own() -> None:
+def test_a_worker_in_a_with_block_runs_on_its_own_thread() -> None:
     with Worker() as worker:
         assert not worker.ended.is_set()
         assert not worker.wait(0.01)
@@ -73,7 +73,7 @@ def test_it_runs_on_a_thread_of_its_own() -> None:
 
 @pytest.mark.parametrize("first", ["run", "start"])
 @pytest.mark.parametrize("second", ["run", "start"])
-def test_it_runs_once(first: str, second: str) -> None:
+def test_a_second_run_or_start_is_refused(first: str, second: str) -> None:
     worker = Worker()
     worker.stop()
     getattr(worker, first)()
@@ -101,7 +101,7 @@ def test_an_error_at_the_start_is_raised_once() -> None:
 @pytest.mark.parametrize("asked", ["close", "wait"])
 def test_an_early_failure_is_raised_once_and_keeps_no_frames(asked: str) -> None:
     worker = Worker(late=ValueError("later"))
-    # Whether it is told by `start` or afterwards is the threads' affair.
+    # `start` or the later call raises the error, depending on the threads' order.
     with pytest.raises(ValueError, match="later"):
         getattr(worker.start(), asked)()
     worker.late = None
@@ -125,7 +125,7 @@ def test_no_thread_waits_for_an_end_that_waits_for_it(call: str) -> None:
     assert told == [None if call == "close" else False]
 
 
-def test_an_interrupted_start_leaves_it_stopped() -> None:
+def test_an_interrupted_start_leaves_the_worker_stopped() -> None:
     begun: list[Worker] = []
     for interruption in interruptions(raise_it, strict=True):
         begun.append(Worker())

@@ -131,7 +131,7 @@ def test_keys_and_properties(
 def test_keys_over_partitions_keep_their_order(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, batched: bool
 ) -> None:
-    """Whichever way a message with a key goes; fewer permits than messages."""
+    """The order holds with and without batches, and with fewer permits than messages."""
     from geminga.client.admin import admin
 
     admin(pulsar_broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/partitions", 3)
@@ -198,7 +198,7 @@ def test_a_full_queue_refuses_all_from_there_on(broker: Any) -> None:
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_one_that_is_too_big_fails_alone(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
+def test_a_message_that_is_too_big_fails_alone(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batched)
     values = [b"a", b"b" * (6 << 20), b"c"]
     with pytest.raises(SendManyFailed, match=r"1 of 3 messages failed; the first is values\[1\]") as caught:
@@ -209,7 +209,7 @@ def test_one_that_is_too_big_fails_alone(pulsar_client: Any, pulsar_topic: str, 
     assert (str(again), list(again.failures)) == (str(caught.value), [1])
 
 
-def test_what_is_wrong_shows_before_anything_is_sent(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_wrong_arguments_raise_before_any_message_is_sent(pulsar_client: Any, pulsar_topic: str) -> None:
     producer = pulsar_client.create_producer(pulsar_topic)
     for call in (
         lambda: producer.send_many([b"a", "text"]),
@@ -231,7 +231,7 @@ def test_what_is_wrong_shows_before_anything_is_sent(pulsar_client: Any, pulsar_
     assert {type(error) for error in caught.value.failures.values()} == {AlreadyClosed}
 
 
-def test_inside_a_callback_it_needs_one(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_send_many_inside_a_callback_needs_a_callback(pulsar_client: Any, pulsar_topic: str) -> None:
     producer = pulsar_client.create_producer(pulsar_topic)
     outcomes: list[Any] = []
     once = Once()
@@ -297,7 +297,7 @@ def test_schemas_routers_and_interceptors(pulsar_broker: Any, pulsar_client: Any
 def test_an_interrupted_call_still_completes_every_message(
     pulsar_client: Any, pulsar_topic: str, keyed: bool
 ) -> None:
-    """What was handed over is stored, the rest is told as failed; the callback comes once."""
+    """Accepted messages are stored, all others reported as failed; the callback is called once."""
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, max_pending_messages=0)
     stored = 0
     values = VALUES[:6]
@@ -310,7 +310,7 @@ def test_an_interrupted_call_still_completes_every_message(
         with contextlib.suppress(Raised):
             interruption(lambda o=once: producer.send_many(values, o, keys=["k"] * 6 if keyed else None))
         producer.flush()
-        pulsar_client.runtime.call(nothing())  # the loop has done what comes with the last receipt
+        pulsar_client.runtime.call(nothing())  # the loop has handled the last receipt
         for number in list(many._open):
             pytest.fail(f"call {number} has no outcome")
         if once.came.wait(0.0 if interruption.happened else 10):
@@ -383,7 +383,7 @@ def test_a_call_that_was_never_completed_leaves_nothing() -> None:
 
 
 class Growing(list[Any]):
-    """A list that another thread adds to, as it looks to one call: its length is not what comes out of it."""
+    """List that another thread appends to during a call: iteration yields more than its length promised."""
 
     def __init__(self, values: list[Any], told: int) -> None:
         super().__init__(values)
@@ -394,10 +394,10 @@ class Growing(list[Any]):
 
 
 @pytest.mark.parametrize("told", [3, 5])
-def test_a_list_that_changes_meanwhile_is_looked_at_once(
+def test_a_list_that_grows_during_send_many_is_read_once(
     pulsar_client: Any, pulsar_topic: str, told: int
 ) -> None:
-    """It was sent in part without a word, or never had an outcome."""
+    """Once, such a list was sent in part without an error, or its callback was never called."""
     values = Growing([b"a", b"b", b"c", b"d"], told)
     done = Once()
     with pulsar_client.create_producer(pulsar_topic) as producer:

@@ -17,7 +17,7 @@ def test_a_batch_payload_at_hand() -> None:
     assert second.sequence_id() == 6
 
 
-def test_removed_messages_are_left_out() -> None:
+def test_messages_compacted_out_are_skipped() -> None:
     pieces: list[bytes] = []
     for removed in (False, True):
         append_full_message(pieces, b"x", encode_single_metadata(1, compacted_out=removed))

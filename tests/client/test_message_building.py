@@ -18,21 +18,21 @@ def builder(**settings):
     return MessageBuilder(Core, Core, ProducerSettings(**settings), False)
 
 
-def test_bare_payloads_stay_bare():
+def test_payloads_without_options_are_passed_on_unchanged():
     assert builder().prepare(b"x", "token", NO_EXTRAS) == (b"x", "token", None)
     assert builder(encode=str.encode).prepare("x", None, NO_EXTRAS) == (b"x", None, None)
     with pytest.raises(TypeError):
         builder().prepare("x", None, NO_EXTRAS)
 
 
-def test_a_view_names_its_version_in_every_message():
+def test_with_schema_sets_the_schema_version_of_each_message():
     view = builder(encode=str.encode).with_schema(str.encode, b"\x00" * 8)
     payload, token, message = view.prepare("x", "token", NO_EXTRAS)
     assert (payload, token, message.schema_version) == (b"x", "token", b"\x00" * 8)
     assert view.prepare(None, None, NO_EXTRAS)[2].null_value
 
 
-def test_values_with_their_key():
+def test_keyed_content_sets_the_partition_key():
     keyed = builder(encode=lambda value: KeyedContent(value[1], value[0]))
     payload, _, message = keyed.prepare((b"key", b"value"), None, NO_EXTRAS)
     assert (payload, message.partition_key, message.partition_key_b64) == (b"value", "a2V5", True)

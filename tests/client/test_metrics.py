@@ -109,7 +109,7 @@ def test_names_and_units_are_those_of_the_java_client(client, seen, pulsar_topic
         assert metric.description
 
 
-def test_what_a_producer_does(client, seen, pulsar_topic):
+def test_a_producer_counts_messages_bytes_entries_and_durations(client, seen, pulsar_topic):
     producer = client.create_producer(pulsar_topic, batching_enabled=True)
     producer.send_many([b"12345"] * 100)
     producer.send(b"123")
@@ -154,7 +154,7 @@ def test_sends_that_fail(client, seen, pulsar_broker, pulsar_topic):
     assert point.attributes["pulsar.response.status"] == "failed"
 
 
-def test_what_a_consumer_does(client, seen, pulsar_topic):
+def test_a_consumer_counts_messages_bytes_and_its_queue(client, seen, pulsar_topic):
     consumer = client.subscribe(
         pulsar_topic, "work", geminga.ConsumerType.Shared, negative_ack_redelivery_delay_ms=1,
         dead_letter_policy=geminga.ConsumerDeadLetterPolicy(1, f"{pulsar_topic}-dead"),
@@ -246,7 +246,7 @@ def test_by_topic(seen, pulsar_broker, pulsar_topic, pulsar_admin):
     ]
 
 
-def test_two_clients_and_two_readers_are_one_sum(pulsar_broker, pulsar_topic):
+def test_clients_of_one_provider_are_summed_for_each_reader(pulsar_broker, pulsar_topic):
     other = InMemoryMetricReader()
     seen = Seen(other)
     for _ in range(2):
@@ -314,7 +314,7 @@ def test_ten_thousand_partitions(seen, pulsar_broker):
     assert len(opened) == sum(opened.values()) == 10_000
 
 
-def test_what_has_ended_is_let_go_of_without_a_reader(pulsar_broker, pulsar_topic, monkeypatch):
+def test_closed_producers_are_released_without_a_metric_reader(pulsar_broker, pulsar_topic, monkeypatch):
     monkeypatch.setattr(metrics, "PARTS_BEFORE_SWEEP", 10)
     provider = MeterProvider()
     with geminga.Client(pulsar_broker.service_url, metrics=provider) as client:
@@ -324,7 +324,7 @@ def test_what_has_ended_is_let_go_of_without_a_reader(pulsar_broker, pulsar_topi
 
 
 @pytest.mark.parametrize("wrong", ["yes", 1, object()])
-def test_what_is_no_provider_is_refused(wrong):
+def test_an_argument_that_is_not_a_meter_provider_is_refused(wrong):
     with pytest.raises(InvalidConfiguration, match=r"metrics=.*MeterProvider"):
         geminga.Client("pulsar://localhost", metrics=wrong)
 
@@ -382,7 +382,7 @@ def test_without_the_extra_the_error_names_it():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_process_does_not_tell_what_its_parent_did(seen, client, pulsar_topic):
+def test_a_forked_child_reports_no_metrics_of_its_parent(seen, client, pulsar_topic):
     client.create_producer(pulsar_topic).send(b"a")
     assert seen.value("geminga.client.producer.message.send.count") == 1
     child = os.fork()
@@ -394,14 +394,14 @@ def test_a_child_process_does_not_tell_what_its_parent_did(seen, client, pulsar_
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_measuring_does_not_prolong_lifetimes(pulsar_broker, pulsar_topic, seen):
+def test_metrics_keep_no_closed_client_alive(pulsar_broker, pulsar_topic, seen):
     class Service:
         def __init__(self):
             self.client = geminga.Client(pulsar_broker.service_url, metrics=seen.provider)
             self.client.subscribe(pulsar_topic, "s", message_listener=self.heard)
 
         def heard(self, consumer, message):
-            """Whatever."""
+            """Ignore the message."""
 
     service = Service()
     service.client.create_producer(pulsar_topic).send(b"a")

@@ -33,7 +33,7 @@ class Order(pydantic.BaseModel):
     "value", [Reading("Oslo", -3.5), Order(number=5, items=["pen"])], ids=["dataclass", "model"]
 )
 @pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema, lambda cls: cls])
-def test_values_travel(pulsar_client: Any, pulsar_topic: str, kind: Any, value: Any) -> None:
+def test_models_are_received_as_sent(pulsar_client: Any, pulsar_topic: str, kind: Any, value: Any) -> None:
     consumer = pulsar_client.subscribe(pulsar_topic, "s", schema=kind(type(value)))
     with pulsar_client.create_producer(pulsar_topic, schema=kind(type(value))) as producer:
         producer.send(value)
@@ -90,7 +90,7 @@ def test_a_field_without_a_default_may_not(pulsar_client: Any, pulsar_topic: str
         pulsar_client.create_producer(pulsar_topic, schema=schema.AvroSchema(Reading))
 
 
-def test_what_is_no_schema(pulsar_client: Any) -> None:
+def test_an_argument_that_is_not_a_schema_is_refused(pulsar_client: Any) -> None:
     for wrong in (int, "Reading", schema.JsonSchema, Reading("x")):
         with pytest.raises(ValueError, match="schema"):
             pulsar_client.create_producer("t", schema=wrong)

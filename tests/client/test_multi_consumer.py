@@ -177,7 +177,7 @@ def test_a_pattern_that_matches_nothing_yet(pulsar_client: Any) -> None:
     assert [m.data() for m in receive(consumer, 2)] == values
 
 
-def test_messages_of_a_topic_that_is_gone_say_nothing_about_the_one_that_is_left(
+def test_ids_of_a_deleted_topic_acknowledge_nothing_of_another(
     pulsar_broker: Any, pulsar_client: Any
 ) -> None:
     """Positions of different topics may be compared, without a meaning."""
@@ -230,7 +230,7 @@ def test_a_new_topic_that_refuses_does_not_block_other_new_topics(
     assert not any(backlog(pulsar_broker, topic) for topic in topics)
 
 
-def test_what_a_new_topic_brings_is_acknowledged_while_another_one_is_waited_for(
+def test_a_new_topic_is_acknowledged_while_another_one_attaches(
     pulsar_broker: Any, pulsar_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix = f"persistent://public/default/w{uuid.uuid4().hex[:8]}"
@@ -257,7 +257,7 @@ def test_what_a_new_topic_brings_is_acknowledged_while_another_one_is_waited_for
         pulsar_client.create_producer(f"{prefix}-x") as fast,
     ):
         both.set()
-        for number in range(2500):  # more than a queue: permits come back, too
+        for number in range(2500):  # more than the receiver queue: the consumer must send permits, too
             fast.send_async(b"%d" % number, None) if number % 100 else fast.send(b"%d" % number)
         fast.flush()
         for message in receive(consumer, 2500):
@@ -279,8 +279,8 @@ def test_topics_that_come_and_go_are_not_remembered(pulsar_client: Any) -> None:
 def test_messages_that_another_subscription_received_say_what_they_are_and_no_more(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, how: str
 ) -> None:
-    """What is done of a batch is known for each subscription on its own: the rest of the batch, done in the
-    other one, was acknowledged here without having been processed."""
+    """Acknowledgements within a batch are tracked per subscription: once, those of the other subscription
+    acknowledged messages here that this one had not processed."""
     ours = pulsar_client.subscribe(pulsar_topic, "ours")
     theirs = pulsar_client.subscribe(pulsar_topic, "theirs")
     with pulsar_client.create_producer(
@@ -333,7 +333,7 @@ def test_a_message_alone_may_be_acknowledged_by_another_consumer(
         eventually(lambda: not backlog(pulsar_broker, pulsar_topic))
 
 
-def test_work_of_a_consumer_is_in_proportion_to_its_topics(
+def test_flushes_grow_in_proportion_to_the_topics(
     pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush, flushed = ConsumerHandle.flush, [0]

@@ -53,7 +53,7 @@ class Issuer:
         )
 
 
-def test_the_request() -> None:
+def test_a_token_request_has_the_fields_of_the_client_credentials_grant() -> None:
     issuer = Issuer()
     given = issuer.client(audience="urn:pulsar", scope="produce consume").credentials()
     assert (given.method, given.data) == ("token", b"t1")
@@ -85,7 +85,7 @@ def test_a_token_is_kept_until_it_nearly_expires(lifetime: int | None, kept: flo
         assert len(issuer.asked) == 3  # the endpoint is fetched once
 
 
-def test_a_broker_that_finds_it_expired_gets_a_new_one() -> None:
+def test_a_challenge_of_the_broker_fetches_a_new_token() -> None:
     client = Issuer().client()
     assert client.credentials().data == b"t1"
     assert client.credentials(b"PulsarAuthRefresh").data == b"t2"
@@ -158,7 +158,7 @@ def test_wrong_parameters(parameters: Any) -> None:
     assert "issuer.example" not in str(caught.value)
 
 
-def test_where_the_key_may_be(tmp_path: Any) -> None:
+def test_the_private_key_may_be_a_path_a_file_url_data_or_json(tmp_path: Any) -> None:
     path = tmp_path / "a key.json"
     path.write_text(KEY)
     encoded = base64.b64encode(KEY.encode()).decode()

@@ -96,7 +96,7 @@ def test_a_sender_that_left_is_skipped() -> None:
     assert line.taken == ["there"]
 
 
-def test_want_of_bytes_holds_up_everybody_behind() -> None:
+def test_a_send_that_lacks_bytes_blocks_all_later_sends() -> None:
     line = Line(a=5, b=5)
     line.bytes = 10
     line.ask(Question("large", "a", size=20), Question("small", "a", size=5))
@@ -140,7 +140,7 @@ def test_an_accepted_message_without_a_permit_waits_and_fails_at_the_end() -> No
     assert not line.line.accepted()
 
 
-def test_the_end_refuses_everybody() -> None:
+def test_the_end_of_the_producer_fails_all_waiting_sends() -> None:
     line = Line(a=0, b=0)
     questions = [Question("1", "a"), Question("2", "a"), Question("3", "b")]
     line.ask(*questions)

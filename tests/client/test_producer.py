@@ -180,7 +180,7 @@ def test_wrong_arguments_are_raised_and_harm_nothing(client, topic):
     producer.send(b"fine")
 
 
-def test_delayed_messages_go_alone_and_keep_their_place(client, topic):
+def test_delayed_messages_are_sent_alone_and_in_order(client, topic):
     producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     got = []
     producer.send_async(b"1", lambda r, m: got.append(m))
@@ -431,7 +431,7 @@ def test_a_full_queue_makes_tasks_wait_without_blocking_the_loop(pulsar_broker, 
     asyncio.run(scene())
 
 
-def test_a_cancelled_waiter_does_not_stop_the_line(pulsar_broker, topic):
+def test_cancelled_sends_do_not_block_later_waiting_sends(pulsar_broker, topic):
     async def scene():
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
             producer = await client.create_producer(topic, max_pending_messages=1, block_if_queue_full=True)

@@ -52,7 +52,7 @@ def send_error(code, text="refused"):
     return answer
 
 
-def test_a_creation_without_an_answer_is_taken_back(broker):
+def test_a_creation_without_an_answer_is_closed_at_the_broker(broker):
     broker.answers[Type.PRODUCER] = lambda peer, frame: None
     with geminga.Client(broker.url, operation_timeout_seconds=1) as client:
         with pytest.raises(errors.Timeout):
@@ -63,7 +63,7 @@ def test_a_creation_without_an_answer_is_taken_back(broker):
 @pytest.mark.parametrize("cancels", [1, 3])
 @pytest.mark.parametrize("partitions", [0, 3])
 def test_a_creation_that_is_cancelled_leaves_nothing_at_the_broker(scripted, partitions, cancels):
-    """Some have their answer by then, others are still to get it, and the impatient cancel again."""
+    """Cancel while some partitions have their answer and others wait for it; ``cancels`` times."""
 
     async def run():
         broker = scripted()

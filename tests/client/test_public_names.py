@@ -42,7 +42,7 @@ def test_every_difference_has_its_reason(tools):
     assert all(row.why for row in table)
 
 
-def test_the_walk_sees_what_it_should(tools):
+def test_compare_clients_finds_each_kind_of_difference(tools):
     """Each kind of difference, on two small libraries that are made to differ."""
     compare_clients = importlib.import_module("compare_clients")
 

@@ -308,7 +308,7 @@ def test_a_small_message_does_not_pass_a_large_one_that_waits_for_bytes(broker):
 
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("batching", [False, True])
-def test_messages_that_found_no_bytes_after_all_keep_their_order(broker, batching, keyed):
+def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, keyed):
     """Two threads saw the same number, and the large message of one of them has to wait."""
     held = Held(broker)
     with geminga.Client(broker.url, memory_limit_bytes=10_000) as client:
@@ -330,7 +330,7 @@ def test_messages_that_found_no_bytes_after_all_keep_their_order(broker, batchin
         time.sleep(0.05)
         assert held.count() == 1
         rows = threading.Thread(target=producer.send_table, args=(pa.table({"value": [b"x" * 800]}),))
-        rows.start()  # what comes behind them waits too
+        rows.start()  # later messages queue behind them
         until(lambda: publisher._wait_queue.standing == 4)
         held.release()
         sent = [7900, 800] if batching else [7000, 500, 400, 800]
@@ -342,7 +342,7 @@ def test_messages_that_found_no_bytes_after_all_keep_their_order(broker, batchin
         assert got == [Result.Ok] * 3
 
 
-def test_a_line_of_very_many_is_served_in_time(broker):
+def test_twenty_thousand_waiting_sends_are_served_in_order(broker):
     async def scene():
         async with geminga.asyncio.Client(broker.url) as client:
             producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=100)
@@ -501,7 +501,7 @@ def test_receipts_that_do_not_fit_close_the_connection_and_nothing_is_lost(broke
     assert producer.statistics().reconnects == 1
 
 
-def test_a_terminated_topic_ends_the_producer(broker, client):
+def test_a_send_to_a_terminated_topic_ends_the_producer(broker, client):
     def terminated(peer, frame):
         error = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
         error.send_error.producer_id = frame.send.producer_id
@@ -527,7 +527,7 @@ def test_a_send_timeout_comes_from_the_timer(broker, client):
     assert producer.statistics().timeouts == 1
 
 
-def test_close_gives_what_is_pending_its_chance(broker, client):
+def test_close_sends_pending_messages(broker, client):
     held = Held(broker)
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
     got = []
@@ -588,7 +588,7 @@ def overtaken(producer, got, names):
     producer._publisher.submit_queue.pairs += pairs
 
 
-def test_close_waits_for_messages_whose_senders_went_on_without_a_permit(broker, client):
+def test_close_waits_for_accepted_messages_without_a_permit(broker, client):
     held = Held(broker)
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     got = []
@@ -604,7 +604,7 @@ def test_close_waits_for_messages_whose_senders_went_on_without_a_permit(broker,
     assert got == [(b"%d" % number, Result.Ok) for number in range(3)]
 
 
-def test_close_does_not_wait_for_them_without_a_connection(broker):
+def test_close_without_a_connection_does_not_wait_for_messages_without_a_permit(broker):
     held = Held(broker)
     client = geminga.Client(broker.url, operation_timeout_seconds=600)
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)

@@ -208,7 +208,7 @@ def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> N
 
 
 def moments(client: Any, topic: str, count: int = 6) -> list[int]:
-    """Publish so many messages a few milliseconds apart; their publish times."""
+    """Publish ``count`` messages a few milliseconds apart; return their publish times."""
     with client.create_producer(topic) as producer:
         for number in range(count):
             producer.send(b"%d" % number)

@@ -69,7 +69,7 @@ def test_a_receiver_whose_time_ends_as_it_is_woken_passes_the_wake_on() -> None:
     run(test)
 
 
-def test_the_time_is_over() -> None:
+def test_a_wait_returns_false_at_its_timeout() -> None:
     async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
         assert not await receive_waiters.wait(0.001)
         assert len(receive_waiters) == 0

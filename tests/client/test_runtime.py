@@ -84,7 +84,7 @@ def test_a_blocking_call_from_the_loop_is_refused(runtime):
         runtime.call(call())
 
 
-def test_post(runtime):
+def test_post_runs_the_function_on_the_loop(runtime):
     done = threading.Event()
     runtime.post(done.set)
     assert done.wait(60)
@@ -129,7 +129,7 @@ def test_the_interpreter_ends_with_an_open_runtime():
 
 
 def test_a_signal_handler_may_call_in_the_middle_of_a_call(runtime):
-    """Nothing is held while a thread waits, so that the handler's own call gets through."""
+    """A waiting thread holds no lock, so that a call in the signal handler completes."""
     results = []
 
     def handler(number, frame):
@@ -171,7 +171,7 @@ def test_a_result_without_a_waiter_is_discarded(runtime):
     assert discarded == ["late"]
 
 
-def test_a_dropped_runtime_says_so_takes_its_leave_and_ends():
+def test_a_dropped_runtime_warns_runs_its_farewell_and_ends():
     runtime = LoopThread("test-io")
     thread, left = runtime.thread, []
 
@@ -188,7 +188,7 @@ def test_a_dropped_runtime_says_so_takes_its_leave_and_ends():
     assert left == [True]
 
 
-def test_a_closed_runtime_is_dropped_without_a_word(recwarn):
+def test_dropping_a_closed_runtime_warns_of_nothing(recwarn):
     gc.collect()
     recwarn.clear()  # what other tests have left tells of itself
     runtime = LoopThread("test-io")
@@ -198,7 +198,7 @@ def test_a_closed_runtime_is_dropped_without_a_word(recwarn):
     assert [w for w in recwarn if w.category is ResourceWarning] == []
 
 
-def test_a_farewell_is_said_at_the_end_of_the_interpreter():
+def test_the_farewell_runs_when_the_interpreter_exits():
     program = (
         "from geminga.client.runtime import LoopThread\n"
         "import asyncio\n"
@@ -350,11 +350,11 @@ def test_a_broken_loop_ends_and_fails_all_calls(monkeypatch, caplog):
 
 
 async def calls_of(runtime):
-    """Whether somebody else waits."""
+    """Return whether another thread waits for a call."""
     return len(runtime._inner.calls) > 1
 
 
-def test_one_failure_of_a_loop_is_no_end(monkeypatch, caplog):
+def test_one_failure_of_a_loop_does_not_end_the_runtime(monkeypatch, caplog):
     from geminga.client import runtime as module
 
     loop = asyncio.new_event_loop()
@@ -402,8 +402,8 @@ def test_a_call_that_outlives_its_cancellation_fails_at_the_end(runtime):
     assert len(told) == 1
 
 
-def test_what_was_dropped_last_says_its_farewell_before_the_interpreter_ends():
-    """It is no user's any more, and still sends what is pending."""
+def test_the_farewell_of_a_dropped_runtime_runs_before_the_interpreter_exits():
+    """A runtime without references still runs its farewell, which sends pending messages."""
     program = (
         "from geminga.client.runtime import LoopThread\n"
         "import asyncio\n"

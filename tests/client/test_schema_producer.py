@@ -121,7 +121,7 @@ KINDS = [
 
 @pytest.mark.parametrize(("codec", "value"), KINDS, ids=lambda value: str(value)[:40])
 @pytest.mark.parametrize("batching", [True, False])
-def test_every_kind(client, topic, codec, value, batching):
+def test_each_kind_of_schema_sends_and_receives_its_values(client, topic, codec, value, batching):
     consumer = client.subscribe(topic, "s", schema=codec)
     producer = client.create_producer(topic, schema=codec, batching_enabled=batching)
     for _ in range(3):
@@ -133,7 +133,7 @@ def test_every_kind(client, topic, codec, value, batching):
     assert dict(info.properties) == dict(codec.schema_info().properties)
 
 
-def test_a_key_apart_routes_and_compacts_like_any_key(pulsar_broker, client, topic):
+def test_a_separated_key_routes_and_compacts_like_a_partition_key(pulsar_broker, client, topic):
     partitioned(pulsar_broker, topic, 4)
     codec = KeyValueSchema(schema.StringSchema(), schema.Int32Schema(), KeyValueEncodingType.SEPARATED)
     consumer = client.subscribe(topic, "s", schema=codec)

@@ -40,27 +40,27 @@ def test_a_single_partition_has_its_free_permits() -> None:
     assert room.numbers(1, 0, 0)[0] == 0
 
 
-def test_partitions_that_are_stepped_over_count_together() -> None:
+def test_free_permits_of_skippable_partitions_are_summed() -> None:
     state, room = made(3, max_pending_messages=10, max_pending_messages_across_partitions=100)
     assert room.numbers(1, 0, 0)[0] == 30
     add(state, 12)
     assert room.numbers(1, 0, 0)[0] == 18
 
 
-def test_the_common_limit_counts_too() -> None:
+def test_credits_do_not_exceed_the_limit_over_all_partitions() -> None:
     state, room = made(4, max_pending_messages=10, max_pending_messages_across_partitions=8)
     assert room.numbers(1, 0, 0)[0] == 8
     add(state, 3)
     assert room.numbers(1, 0, 0)[0] == 5
 
 
-def test_where_nothing_is_stepped_over_the_fullest_partition_counts() -> None:
+def test_without_step_over_the_fullest_partition_limits_the_credits() -> None:
     state, room = made(3, max_pending_messages=10, step_over_blocked_partitions=False)
     add(state, 4)
     assert room.numbers(1, 0, 0)[0] == 6
 
 
-def test_a_producer_that_has_ended_has_none() -> None:
+def test_a_closed_producer_has_no_send_credits() -> None:
     state, room = made()
     state.partitions[0].close(0.0)
     state.partitions[0].closed(0.0)
@@ -83,7 +83,7 @@ def test_bytes_are_shared_by_the_producers_of_a_client() -> None:
         ({"batching_enabled": False, "chunking_enabled": True, "chunk_max_message_size": 1000}, 500),
     ],
 )
-def test_larger_payloads_need_a_closer_look(options: dict[str, Any], size_max: int) -> None:
+def test_the_size_limit_of_credits_follows_the_settings(options: dict[str, Any], size_max: int) -> None:
     assert made(**options)[1].numbers(1, 0, 0)[1] == size_max
 
 

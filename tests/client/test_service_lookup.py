@@ -74,7 +74,7 @@ def run(
     return asyncio.run(main())
 
 
-def test_places_partitions_and_topics() -> None:
+def test_lookup_partitions_and_topics_are_requested_over_http() -> None:
     async def body(rest: Rest, context: ClientContext) -> None:
         rest.answers = {
             "/lookup/": lambda: (200, {"brokerUrl": "pulsar://b:6650"}, ""),

@@ -1,8 +1,8 @@
-"""Whole programs in virtual time: the asyncio face and our broker, in whatever order a seed decides.
+"""Whole programs in virtual time: the asyncio API and Geminga's broker, in an order that a seed decides.
 
-Programs send, receive, acknowledge, give up, read, follow a table and close, all at once; connections break
-in the midst. The auditor knows what was receipted and what came, and looks that nobody sleeps while there is
-something for them, that nothing hangs at the end, and that what was given up left nothing attached.
+Programs send, receive, acknowledge, cancel, read, follow a table view and close, all at once; connections
+break meanwhile. The auditor records receipts and deliveries. It checks that no task sleeps while a message
+is there for it, that nothing hangs at the end, and that cancelled calls left nothing attached.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 240.0
 
 
 class World:
-    """One seed's program and what is known of it."""
+    """Program of one seed, with the auditor's records."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -67,7 +67,7 @@ class World:
     # --- the play ---------------------------------------------------------------------------------
 
     def play(self) -> None:
-        # Names of consumers, jitter of reconnects: all of a run is told by its seed.
+        # The seed decides the whole run, with the names of consumers and the jitter of reconnects.
         numbers = SimpleNamespace(Random=lambda: random.Random(self.seed))
         with self.clock.everywhere(), patch("geminga.client.context.random_module", numbers):
             try:
@@ -285,7 +285,7 @@ class World:
                 continue
             await handle.close()
         if not self.faulty:
-            # Exclusive: whatever was left attached would refuse it.
+            # Exclusive: a consumer that was left attached would make the broker refuse it.
             consumer = await self.until_it_works(
                 lambda: self.client.subscribe(several, "given-up", ConsumerType.Exclusive)
             )
@@ -306,7 +306,7 @@ class World:
     # --- the auditor ------------------------------------------------------------------------------
 
     def nobody_sleeps(self) -> None:
-        """Nothing can run now: who waits for messages has none before it."""
+        """Check, while no task can run, that no receiver waits with a message in its queue."""
         for consumer in self.consumers:
             waiting = [waiter for waiter in consumer.receive_waiters._waiting if not waiter.done()]
             assert not (waiting and consumer.queue), (
@@ -314,7 +314,7 @@ class World:
             )
 
     async def everything_comes(self) -> None:
-        """What was receipted comes to consumers, readers and views: nobody sleeps with something there."""
+        """Check that each message with a receipt reaches consumers, readers and table views."""
 
         def missing() -> list[Any]:
             lists = [sorted(self.receipted - set(self.came))]
@@ -337,7 +337,7 @@ class World:
         await self.order_is_kept()
 
     async def order_is_kept(self) -> None:
-        """Readers and listeners heard what is there, in its order, and nothing twice."""
+        """Check that readers and listeners received all stored messages in order, and none twice."""
         stored: dict[int, list[bytes]] = {}
         of_key: dict[str, list[bytes]] = {}
         reader = await self.until_it_works(lambda: self.client.create_reader(TOPIC, MessageId.earliest))
@@ -356,7 +356,7 @@ class World:
         assert dict(fresh.values) == dict(self.view.values) == newest, "the view is behind"
         assert set(self.heard) == set(newest)
         for key, values in self.heard.items():
-            # What was there when it came, and every change from then on.
+            # The value at the time that the listener was added, and every later change.
             assert values == of_key[key][-len(values) :], f"the listener heard {key} otherwise"
         await fresh.close()
 
@@ -382,7 +382,7 @@ class World:
 
 
 class Told(NamedTuple):
-    """What is kept of a run."""
+    """Record of a run."""
 
     came: tuple[tuple[bytes, int], ...]
     came_at: float
@@ -408,7 +408,7 @@ told = Remembered(run_seed)
 
 
 @pytest.mark.simulation(100, 20)
-def test_nothing_is_lost_and_nobody_is_left_waiting(seeds: range) -> None:
+def test_no_message_is_lost_and_no_call_hangs(seeds: range) -> None:
     for seed in seeds:
         told.play(seed)
     gc.collect()
@@ -425,7 +425,7 @@ def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
     assert any(run.heard for run in runs)
 
 
-def test_a_seed_tells_the_whole_run() -> None:
+def test_the_same_seed_repeats_the_same_run() -> None:
     for seed in range(5):
         first, second = told.of(seed), told.play(seed)
         assert first.came == second.came

@@ -26,7 +26,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name == "geminga.statistics"]
 
 
-def test_what_was_done_since_the_last_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_line_counts_since_the_line_before(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         busy, silent = Handle(), object()
         log = StatisticsLog(asyncio.get_running_loop(), 0.01, lambda: [busy, silent])

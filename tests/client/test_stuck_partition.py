@@ -1,6 +1,6 @@
-"""One of eight partitions lives on a broker process that is stopped: publishing goes on at the others.
+"""A broker process with one of eight partitions is stopped: publishing to the others continues.
 
-The brokers are processes of their own and the stopped one keeps its connections, as a machine does that
+The brokers are separate processes and the stopped one keeps its connections, as a machine does that
 hangs; a scripted broker answers the look-ups. The figures: ``python -m benchmarks --only stuck-partition``.
 """
 

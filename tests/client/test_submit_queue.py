@@ -54,7 +54,7 @@ def test_a_waiting_sender_always_wakes_the_loop() -> None:
     assert not loop.submit_queue.begin()
 
 
-def test_without_room_and_for_large_payloads_the_loop_is_to_be_asked() -> None:
+def test_a_full_queue_and_large_payloads_are_refused_by_offer() -> None:
     loop = Loop(room=2, size_max=5)
     assert not loop.submit_queue.offer(b"123456", None)
     assert not loop.submit_queue.has_room(6)
@@ -65,7 +65,7 @@ def test_without_room_and_for_large_payloads_the_loop_is_to_be_asked() -> None:
     assert not loop.submit_queue.offer_urgent(b"", None)
 
 
-def test_what_was_taken_counts_until_the_loop_has_counted_it() -> None:
+def test_taken_messages_use_room_until_the_loop_reopens_the_queue() -> None:
     loop = Loop(room=3)
     loop.submit_queue.offer(b"", None)
     loop.submit_queue.offer(b"", None)
@@ -89,7 +89,7 @@ def test_submissions_during_an_iteration_are_seen_at_its_end() -> None:
     assert not Loop(wake_at=5).submit_queue.open(10, 100, 5, 5)
 
 
-def test_an_exception_while_telling_does_not_leave_the_loop_untold() -> None:
+def test_offer_wakes_the_loop_again_if_the_first_wake_raised() -> None:
     calls: list[int] = []
 
     def tell() -> None:
@@ -133,7 +133,7 @@ def test_a_thread_waits_for_its_answer() -> None:
     taken.wait()
 
 
-def test_a_task_that_is_cancelled_has_left() -> None:
+def test_a_cancelled_task_marks_its_waiting_send_as_gone() -> None:
     async def main() -> None:
         asked = TaskWaitingSend(b"", None, None, None, urgent=False, waits=True)
         task = asyncio.create_task(asked.wait())
@@ -147,7 +147,7 @@ def test_a_task_that_is_cancelled_has_left() -> None:
     asyncio.run(main())
 
 
-def test_a_mark_that_comes_while_the_loop_looks_is_not_wiped() -> None:
+def test_a_mark_set_while_the_loop_checks_is_kept() -> None:
     """Without the interpreter lock a thread may set it between any two of the loop's instructions."""
 
     class Marked(SubmitQueue):

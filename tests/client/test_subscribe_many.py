@@ -42,7 +42,7 @@ def test_all_or_none(pulsar_client: Any, pulsar_topic: str) -> None:
         with pytest.raises(ConsumerBusy):
             pulsar_client.subscribe_many(asked)
         for name in ("a", "b"):
-            pulsar_client.subscribe(pulsar_topic, name).close()  # nobody is there
+            pulsar_client.subscribe(pulsar_topic, name).close()  # no consumer is attached
 
 
 def test_a_hundred_at_once(pulsar_client: Any, pulsar_topic: str) -> None:

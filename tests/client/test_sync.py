@@ -113,7 +113,7 @@ def test_a_silent_broker_does_not_hang_the_caller(broker):
         assert time.monotonic() - started < 20
 
 
-def test_what_the_broker_reports(client, broker):
+def test_errors_of_the_broker_are_raised_with_its_message(client, broker):
     def refuse(peer, frame):
         broker.refuse(peer, frame.command.producer.request_id, pb.ProducerBusy, "name in use")
 
@@ -268,7 +268,7 @@ def test_calls_in_a_forked_child_raise(client):
     producer.send(b"still here")
 
 
-def test_a_token_never_shows(broker, caplog):
+def test_a_token_is_in_no_log_line_or_repr(broker, caplog):
     canary = "canary-5f3e"
     broker.answers[Type.PRODUCER] = lambda peer, frame: peer.drop()
     with (
@@ -312,7 +312,7 @@ def test_loggers(broker, tmp_path):
 
 
 def test_closing_that_is_interrupted_while_it_waits_leaves_nothing(broker, tmp_path, monkeypatch):
-    """A listener is waited for: the program is interrupted there, and nobody closes the client again."""
+    """The program is interrupted while close waits for a listener, and never calls close again."""
     path = tmp_path / "client.log"
     client = geminga.Client(broker.url, logger=geminga.FileLogger(geminga.LoggerLevel.Debug, str(path)))
 
@@ -346,7 +346,7 @@ def test_arguments_without_effect_say_so(kind, arguments, said):
         client.close()
 
 
-def test_arguments_that_have_what_they_ask_for_say_nothing():
+def test_arguments_with_effect_do_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         geminga.Client("pulsar+ssl://localhost", use_tls=True, io_threads=1).close()

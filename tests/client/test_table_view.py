@@ -25,7 +25,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 class Listener:
-    """Notes what it hears, and that it is never called twice at a time. ``hold`` stops the first call."""
+    """Listener that records its calls and whether two of them overlap. ``hold`` stops the first call."""
 
     def __init__(self, hold: Callable[[], None] = lambda: None) -> None:
         self.heard: list[tuple[str, Any]] = []
@@ -249,7 +249,7 @@ def test_partitions_that_are_added_are_followed(
         eventually(lambda: sorted(listener.heard) == [(f"k{each}", b"value") for each in range(3)])
 
 
-def test_of_a_key_in_several_partitions_what_was_published_last_counts(
+def test_the_last_published_value_of_a_key_in_several_partitions_counts(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
     """A key moves to another partition when some are added; what it was before stays where it was."""

@@ -216,7 +216,7 @@ def test_a_later_interceptor_may_replace_the_message(
     assert consumer.receive(30_000).properties() == {}
 
 
-def test_what_is_not_sampled_still_carries_its_context(pulsar_client, pulsar_topic, consumer):
+def test_unsampled_messages_carry_their_trace_context(pulsar_client, pulsar_topic, consumer):
     tracing = ProducerTracing(tracer_provider=TracerProvider(sampler=ALWAYS_OFF))
     with pulsar_client.create_producer(pulsar_topic, interceptors=[tracing]) as producer:
         producer.send(b"")

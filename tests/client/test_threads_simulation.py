@@ -1,9 +1,9 @@
-"""Programs of threads in virtual time: `geminga.Client` and our broker, stopped wherever CPython may do it.
+"""Programs of threads in virtual time: `geminga.Client` and Geminga's broker, with CPython's thread switches.
 
-Threads send, receive, listen, read, follow tables, give up at signals and close, all at once; connections
-break in the midst. The auditor knows what was receipted, called back, delivered and heard, and looks that
-nobody sleeps while there is something for them, that no wait outlives its time-out, and that the end of a
-client is told to everybody who waits in it.
+Threads send, receive, listen, read, follow table views, stop at signals and close, all at once; connections
+break meanwhile. The auditor records receipts, callbacks, deliveries and calls of listeners. It checks that
+no thread sleeps while a message is there for it, that no wait outlives its time-out, and that the end of a
+client ends every wait in it.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ LATE_SECONDS = 0.05
 
 
 class Interrupt(Exception):
-    """What a signal's handler raises, as KeyboardInterrupt is."""
+    """Exception of a signal handler, in the role of KeyboardInterrupt."""
 
 
 class World:
-    """One seed's program and what is known of it."""
+    """Program of one seed, with the auditor's records."""
 
     def __init__(self, seed: int, unlocked: bool = False) -> None:
         self.seed = seed
@@ -95,7 +95,7 @@ class World:
     # --- the play ---------------------------------------------------------------------------------
 
     def play(self) -> None:
-        # Names of consumers, jitter of reconnects: all of a run is told by its seed.
+        # The seed decides the whole run, with the names of consumers and the jitter of reconnects.
         numbers = SimpleNamespace(Random=lambda: random.Random(self.seed))
         gc.collect()
         gc.disable()
@@ -298,7 +298,7 @@ class World:
                     self.nap(0.0, 0.01, 0.05)
                 self.process(consumer, message)
             if self.tracks and self.numbers.random() < 0.05:
-                self.nap(12.0)  # longer than the acknowledgement time-out: what waits is not taken yet
+                self.nap(12.0)  # longer than the acknowledgement time-out of received messages
 
     def take(self, consumer: Any) -> list[Any]:
         r = self.numbers
@@ -373,8 +373,8 @@ class World:
     # --- signals, on the main thread --------------------------------------------------------------
 
     def use_under_signals(self) -> None:
-        """The main thread sends, receives and acknowledges; a handler runs on top of some calls, at any step
-        or in the midst of a wait: it raises, or makes calls of its own."""
+        """Send, receive and acknowledge on the main thread; a handler runs on top of some calls, at any step
+        or during a wait: it raises, or makes calls itself."""
         r = self.numbers
         if r.random() < 0.3:
             return
@@ -421,7 +421,7 @@ class World:
                 else:
                     with suppress(Timeout):
                         message = consumer.receive(r.choice([0, 5, 50]))
-                        self.scheduler.handler = None  # whoever has the message goes on with it
+                        self.scheduler.handler = None  # a message that was received is processed
                         self.process(consumer, message)
             except Interrupt:
                 self.interrupted["raised"] += 1
@@ -433,9 +433,9 @@ class World:
     # --- the auditor ------------------------------------------------------------------------------
 
     def nobody_sleeps(self) -> None:
-        """Nothing can run now: who waits for messages has none before it."""
+        """Check, while no thread can run, that no receiver waits with a message in its queue."""
         if self.under_handler:
-            return  # it may wait on top of somebody who was woken and has not looked yet
+            return  # it may wait on top of a call that was woken and has not checked the queue yet
         for consumer in self.consumers:
             heart = consumer._consumer
             if len(heart.receive_waiters) and heart.queue:
@@ -448,7 +448,7 @@ class World:
                 raise AssertionError("messages were handed over, and nobody was told")
 
     def everything_comes(self) -> None:
-        """What was receipted comes to consumers, readers and views, and every callback is called."""
+        """Check that consumers, readers and views get each message with a receipt; all callbacks ran."""
 
         def missing() -> list[Any]:
             lists = [sorted(self.receipted - set(self.came))]
@@ -462,7 +462,7 @@ class World:
             self.scheduler.sleep(0.5)
         self.scheduler.sleep(45 if self.tracks else 5)
         assert set(self.came) <= self.handed_over
-        # A producer that is closed while there is no connection says so of what it had.
+        # A producer that is closed without a connection fails its pending messages.
         assert self.promised <= self.receipted | (self.given_up if self.faulty else set()), (
             f"failed without a reason: {self.failed}"
         )
@@ -474,7 +474,7 @@ class World:
         self.order_is_kept()
 
     def order_is_kept(self) -> None:
-        """Readers and listeners heard what is there, in its order, and nothing twice."""
+        """Check that readers and listeners received all stored messages in order, and none twice."""
         stored: dict[int, list[str]] = {}
         of_key: dict[str, list[bytes]] = {}
         lanes: dict[tuple[str, str], list[int]] = {}
@@ -503,7 +503,7 @@ class World:
         for heard in self.heard:
             assert set(newest) <= set(heard)
             for key, told in heard.items():
-                # What was there when it came, and every change from then on.
+                # The value at the time that the listener was added, and every later change.
                 assert told == of_key[key][-len(told) :], f"a listener heard {key} otherwise: {told}"
 
     # --- the end ----------------------------------------------------------------------------------
@@ -554,7 +554,7 @@ class World:
                 self.promised.add(name)
 
     def close_on_top_of_a_call(self, close: Callable[[], None]) -> None:
-        """What services do at SIGTERM."""
+        """Close in a signal handler during another call, as services do at SIGTERM."""
         r = self.numbers
         producer = self.shared[0] if self.shared else None
         consumer = next((c for c in self.consumers if c._listener is None), None)
@@ -576,7 +576,7 @@ def name_of(message: Any) -> str:
 
 
 class Told(NamedTuple):
-    """What is kept of a run."""
+    """Record of a run."""
 
     came: tuple[tuple[str, int], ...]
     came_at: float
@@ -607,12 +607,12 @@ told = Remembered(run_seed)
 
 
 @pytest.mark.simulation(60, 20)
-def test_threads_lose_nothing_and_nobody_is_left_waiting(seeds: range) -> None:
+def test_threads_lose_no_message_and_no_call_hangs(seeds: range) -> None:
     run_seeds(seeds, told.play)
 
 
 @pytest.mark.simulation(30, 10)
-def test_nor_where_no_lock_makes_several_instructions_one_step(seeds: range) -> None:
+def test_threads_without_the_interpreter_lock_lose_no_message_and_no_call_hangs(seeds: range) -> None:
     run_seeds(seeds, lambda seed: run_seed(seed, unlocked=True))
 
 
@@ -638,7 +638,7 @@ def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
     assert sum(run.heard for run in runs) > 10
 
 
-def test_a_seed_tells_the_whole_run() -> None:
+def test_the_same_seed_repeats_the_same_run() -> None:
     for seed in (2, 3, 5):
         first, second = told.of(seed), told.play(seed)
         assert first.came == second.came

@@ -25,7 +25,7 @@ def test_a_thread_is_woken() -> None:
     assert results == [True]
 
 
-def test_the_time_is_over() -> None:
+def test_a_wait_returns_false_at_its_timeout() -> None:
     assert not Waiter().wait(0)
     assert not Waiter().wait(-1.0)
 

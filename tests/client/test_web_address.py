@@ -138,7 +138,7 @@ def test_default_ports_of_two_brokers_are_refused(monkeypatch: pytest.MonkeyPatc
             Cluster(service_url=one.service_url).find_admin_url()
 
 
-def test_a_broker_without_a_web_port_says_so() -> None:
+def test_find_admin_url_of_a_broker_without_a_web_port_is_refused() -> None:
     with (
         geminga.embedded(web_port=None) as broker,
         pytest.raises(InvalidConfiguration, match="has no web port"),

@@ -269,7 +269,7 @@ def test_a_message_of_another_topic_acknowledges_nothing_here(two: tuple[Any, An
     assert consumer.stats().unacknowledged_messages == 1
 
 
-def test_ids_have_a_place_in_the_wire_s_fields() -> None:
+def test_ids_beyond_the_wire_fields_are_refused() -> None:
     for arguments, name in (
         ((1 << 31, 0, 0), "partition"),
         ((-1, 1 << 63, 0), "ledger_id"),

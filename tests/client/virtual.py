@@ -1,9 +1,8 @@
 """Virtual time for whole programs: an event loop whose order a seed decides, and a network in memory.
 
-Client and broker run as they are, on loops of this kind. Time passes when nothing can run, and jumps to what
-is due next. Among what can run, the seed decides as a busy machine would: the steps of tasks come late, bytes
-arrive in pieces and late, connections break in the midst of them. Plain callbacks keep their order, which
-asyncio promises.
+Client and broker run unchanged on such loops. Time passes when no callback can run, and jumps to the next
+timer that is due. The seed imitates a busy machine: steps of tasks run late, bytes arrive late and in pieces,
+connections break between the pieces. Plain callbacks keep their order, as asyncio promises.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ T = TypeVar("T")
 
 
 class Stuck(AssertionError):
-    """Nothing can run, and nothing is due, ever."""
+    """No callback can run and no timer is set: the program is stuck."""
 
 
 class Remembered(Generic[T]):
-    """What is kept of the run of each seed: one that a test has played needs no second time for another."""
+    """Record of the first run of each seed, which tests share."""
 
     def __init__(self, run: Callable[[int], T]) -> None:
         self._run = run
@@ -40,7 +39,7 @@ class Remembered(Generic[T]):
         return found
 
     def of(self, seed: int) -> T:
-        """Of its first run."""
+        """Return the record of the seed's first run; run the seed if it has no record."""
         return self._first[seed] if seed in self._first else self.play(seed)
 
 
@@ -52,10 +51,10 @@ class Clock:
 
     @contextlib.contextmanager
     def everywhere(self, is_of_the_play: Callable[[], bool] | None = None) -> Iterator[None]:
-        """What reads the time reads this, on threads of the play: on this one, or where it is said to be one.
+        """Patch the time functions for the threads of the simulation; by default only the calling thread.
 
-        Other threads of the process (py4j's, where Spark was, and those of clients that somebody left) have
-        the time that it is: a timer of theirs that was set by another clock would never be due.
+        Other threads of the process (py4j's after Spark tests, those of clients left open) keep the real
+        time: a timer that they set by another clock would never be due.
         """
         own = threading.get_ident()
         mine = is_of_the_play or (lambda: threading.get_ident() == own)
@@ -222,7 +221,7 @@ class Network:
                 side.peer.lose(ConnectionResetError(104, "the other process has ended"))
 
     def cut(self) -> None:
-        """One connection, if there is any, is lost with what is under way."""
+        """Break one open connection, if there is any, and drop its bytes in flight."""
         links = [link for link in self.links if not link[0].gone]
         if links:
             self.cuts += 1
@@ -231,7 +230,7 @@ class Network:
 
 
 class Listener:
-    """What `asyncio.AbstractEventLoop.create_server` returns."""
+    """Server object that `create_server` of the virtual event loop returns."""
 
     def __init__(self, network: Network, port: int, sock: Any) -> None:
         self._network, self._port, self._sock = network, port, sock
@@ -293,7 +292,7 @@ class Transport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def close(self) -> None:
-        """What was written still arrives."""
+        """Close; bytes already written still arrive."""
         if not self.closing:
             self.closing = True
             self._deliver_later()
@@ -303,7 +302,7 @@ class Transport(asyncio.Transport):
         self.peer.lose(ConnectionResetError(104, "reset by the peer"))
 
     def lose(self, error: Exception | None) -> None:
-        """The end, without what is under way."""
+        """Break the connection and drop its bytes in flight."""
         if not self.gone:
             self.gone = self.closing = True
             self._under_way.clear()

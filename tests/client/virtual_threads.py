@@ -1,11 +1,11 @@
-"""Threads in virtual time: real ones, of which one runs at a time, in an order that a seed decides.
+"""Threads in virtual time: real threads, of which one runs at a time, in an order that a seed decides.
 
-A thread keeps the baton until it sleeps, until something that another one waits for happens, or until it is
-stopped in the midst of the shells' code. That happens where CPython may do it, and nowhere else: after the
-instructions that look whether another thread wants the interpreter. At the same places, on the main thread, a
-signal's handler may run.
+A thread keeps the baton until it sleeps, until it wakes another thread, or until it is stopped within the
+synchronous client's code. It is stopped only where CPython may switch threads: after instructions that check
+whether another thread wants the interpreter. After the same instructions of the main thread a signal handler
+may run.
 
-Time passes when all sleep, and jumps to what is due next.
+Time passes when all threads sleep, and jumps to the next moment that a thread waits for.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _SHELLS = (
     "client.sync_handles", "client.table_view", "client.completions", "client.waiter", "consumer.inbox",
     "consumer.queue",
 )  # fmt: skip
-"""Where threads meet: their code is stopped between instructions."""
+"""Modules whose objects threads share: a thread may be stopped between instructions of their code."""
 
-# Imported here: whoever imports holds a lock, and must not be stopped.
+# Imported here: a thread that imports holds the import lock, and must not be stopped.
 SHELLS = frozenset(str(importlib.import_module(f"geminga.{name}").__file__) for name in _SHELLS)
 
 AFTER_CALL, ELSEWHERE = 1, 2
@@ -72,7 +72,7 @@ def _looks(code: CodeType) -> bytearray:
 NEVER = float("inf")
 
 HOURS_MAX = 2
-"""No play lasts so long: whoever still waits then waits for ever."""
+"""Hours of virtual time that no run needs: a thread that still waits then is stuck."""
 
 
 class Actor:
@@ -94,11 +94,11 @@ class Actor:
 
 
 class Scheduler:
-    """``density``: at how many of the places where it could be a thread is stopped, 0 to 1. ``by_priority``:
-    threads have an order by which they run as long as they can, and one that is stopped goes to its end;
-    otherwise the next is anyone. ``coarseness_seconds``: what is due within so much time is due at once.
-    ``unlocked``: a thread may be stopped before every instruction, as if there were no interpreter lock;
-    signals' handlers still run where CPython lets them."""
+    """``density``: share of the possible stops that are made, 0 to 1. ``by_priority``: the thread with the
+    highest priority runs; a stop lowers the priority. Otherwise the next thread is drawn.
+    ``coarseness_seconds``: threads whose sleep ends within this time wake together. ``unlocked``: a thread
+    may be stopped before every instruction, as without an interpreter lock; signal handlers still run only
+    where CPython runs them."""
 
     def __init__(
         self,
@@ -121,20 +121,20 @@ class Scheduler:
         self.failure: BaseException | None = None
         self.switches = 0
         self.stops = 0
-        """Switches in the midst of the shells' code."""
+        """Number of thread switches within the client's code."""
         self.handler: Callable[[], None] | None = None
-        """What a signal does, once, as soon as the main thread has done `signal_after` steps."""
+        """Signal handler: called once, as soon as the main thread has done `signal_after` steps."""
         self.signal_after = -1
         self.signal_at = NEVER
-        """The same by time."""
+        """Virtual time at which the handler runs."""
         self.signal_on_wake = -1
-        """The same, counted from when the main thread is woken."""
+        """Value that `signal_after` gets when the main thread is woken."""
         self._names = itertools.count()
         self._steps: dict[int, Any] = {}
         self._codes: list[CodeType] = []
         self._called = False
         self._looking = False
-        """The auditor is at work: nobody may be stopped."""
+        """True while the auditor checks: no thread may be stopped."""
         self._runnable: list[Actor] = []
         self.main = self.current = self._actor("main")
         self.main.thread = threading.current_thread()
@@ -155,14 +155,14 @@ class Scheduler:
         return self._actors[threading.get_ident()]
 
     def has_me(self) -> bool:
-        """Whether this thread is one of the play; the process may have others."""
+        """Return whether this thread is part of the simulation; the process may have others."""
         return threading.get_ident() in self._actors
 
     def alive(self) -> list[Actor]:
         return [a for a in [*self._runnable, *self._sleeping] if a is not self.main]
 
     def join(self, actor: Actor, seconds: float = NEVER) -> bool:
-        """Sleep until it is done; False when the time is over."""
+        """Sleep until ``actor`` has ended; return False after ``seconds``."""
         end = self.clock.now + seconds
         while not actor.done:
             actor.mourners.append(self.me)
@@ -173,13 +173,13 @@ class Scheduler:
     # --- switching: with the baton ----------------------------------------------------------------
 
     def pause(self) -> None:
-        """Something happened: perhaps another one goes on."""
+        """Let another thread run if one can, after this thread has woken one."""
         if len(self._runnable) > 1:
             self._pass_on()
         self._check()
 
     def wake(self, actor: Actor) -> None:
-        """It need not sleep any more; it runs when its turn comes."""
+        """Make a sleeping thread runnable; it runs when the scheduler chooses it."""
         actor.woken = True
         if actor.asleep:
             actor.asleep = False
@@ -187,7 +187,7 @@ class Scheduler:
             self._runnable.append(actor)
 
     def sleep_until(self, moment: float) -> bool:
-        """Until somebody calls `wake`; False when ``moment`` came first. Both may be untrue."""
+        """Sleep until `wake` or ``moment``; return whether another thread called `wake`. May wake early."""
         me = self.me
         if self.failure is not None:
             self._check()
@@ -210,20 +210,20 @@ class Scheduler:
             self.sleep_until(end)
 
     def end(self, actor: Actor) -> None:
-        """The last thing that a thread does."""
+        """Wake the threads that wait for the end of ``actor``, and pass on the baton."""
         actor.done = True
         for mourner in actor.mourners:
             self.wake(mourner)
         self._runnable.remove(actor)
-        with suppress(Stuck):  # main is told
+        with suppress(Stuck):  # the main thread raises it
             chosen = self._choose()
             self.current = chosen
-            # Its number may be given to a thread that is none of the play.
+            # The operating system may reuse its identifier for a thread outside the simulation.
             del self._actors[threading.get_ident()]
             chosen.baton.release()
 
     def fail(self, error: BaseException) -> None:
-        """The whole play has failed; the main thread raises it."""
+        """Fail the whole simulation; the main thread raises ``error``."""
         if self.failure is None:
             self.failure = error
         self.wake(self.main)
@@ -256,7 +256,7 @@ class Scheduler:
         return self.numbers.choice(self._runnable)
 
     def _idle(self) -> None:
-        """All sleep: what is due next?"""
+        """Run the checks while all threads sleep, then advance the time to the next one that is due."""
         try:
             self._looking = True
             for look in self.at_idle:
@@ -283,7 +283,7 @@ class Scheduler:
                 self._runnable.append(actor)
 
     def where(self) -> str:
-        """Who sleeps where, for people."""
+        """Describe where each thread sleeps, for the error message."""
         frames = sys._current_frames()
         said = []
         for actor in self.alive():
@@ -298,8 +298,8 @@ class Scheduler:
     def signal(
         self, handler: Callable[[], None], *, after: int = -1, seconds: float = NEVER, on_wake: int = -1
     ) -> None:
-        """``handler`` runs on the main thread after so many places where it may; or when so much time has
-        passed while it sleeps; or so many places after it was woken."""
+        """Run ``handler`` on the main thread: after ``after`` instructions where it may run, or in a sleep
+        once ``seconds`` have passed, or ``on_wake`` such instructions after the thread was woken."""
         self.handler = handler
         self.signal_after = after
         self.signal_at = self.clock.now + seconds
@@ -314,14 +314,14 @@ class Scheduler:
             assert handler is not None
             handler()
 
-    # --- stopping in the midst --------------------------------------------------------------------
+    # --- stopping threads between instructions ----------------------------------------------------
 
     def _schedule_stop(self, actor: Actor) -> None:
         if self.density > 0:
             actor.steps_left = int(self.numbers.expovariate(self.density)) + 1
 
     def trace(self) -> None:
-        """From here on this thread may be stopped. A handler that raised ends that: call it again."""
+        """Allow stops of this thread from here on. A signal handler that raises ends them: call again."""
         if self.handler is not None or (self.density > 0 and self.me.may_stop):
             sys.settrace(self._on_call)
 
@@ -338,7 +338,7 @@ class Scheduler:
         return step
 
     def _step_of(self, code: CodeType) -> Callable[..., Any]:
-        """What is called before each of a function's instructions."""
+        """Return the trace function called before each instruction of ``code``."""
         looks = _looks(code)
 
         def step(frame: FrameType, event: str, argument: Any) -> Any:
@@ -386,7 +386,7 @@ class Scheduler:
 
 
 class _Thread(threading.Thread):
-    """What `threading.Thread` is to the shells."""
+    """Stand-in for `threading.Thread` in the client."""
 
     def __init__(self, scheduler: Scheduler, **arguments: Any) -> None:
         super().__init__(**{**arguments, "daemon": True})
@@ -425,7 +425,7 @@ class _Thread(threading.Thread):
 
 
 class Lock:
-    """What `threading.Lock` is to the shells."""
+    """Stand-in for `threading.Lock` in the client."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -458,7 +458,7 @@ class Lock:
 
 
 class SimpleQueue:
-    """What `queue.SimpleQueue` is to the shells."""
+    """Stand-in for `queue.SimpleQueue` in the client."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -537,7 +537,7 @@ class ThreadLoop(VirtualLoop):
         return super().call_at(*arguments, **options)
 
     def close(self) -> None:
-        """Its sockets end with it."""
+        """Close the loop and its sockets."""
         super().close()
         self.network.left(self)
 

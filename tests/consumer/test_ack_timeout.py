@@ -7,7 +7,7 @@ from typing import Any
 from geminga.consumer.ack_timeout import AckTimeout
 
 
-def test_off_tracks_nothing() -> None:
+def test_a_timeout_of_zero_tracks_no_entry() -> None:
     timeout = AckTimeout(0.0, 1.0)
     timeout.taken((1, 1), 0.0)
     assert timeout.next_deadline() == float("inf")
@@ -49,7 +49,7 @@ def test_clear() -> None:
     assert timeout.take_expired(100.0) == []
 
 
-def test_a_place_costs_what_it_settles_however_many_are_in_work() -> None:
+def test_settling_through_a_position_costs_only_the_settled_entries() -> None:
     class Counted(dict[Any, Any]):
         looked = 0
 
@@ -69,7 +69,7 @@ def test_a_place_costs_what_it_settles_however_many_are_in_work() -> None:
     assert Counted.looked <= 3 * count
 
 
-def test_a_place_settles_what_was_taken_out_of_order() -> None:
+def test_settling_through_a_position_includes_entries_taken_out_of_order() -> None:
     timeout = AckTimeout(10.0, 1.0)
     for number in (5, 3, 4, 9):
         timeout.taken((1, number), 0.0)

@@ -86,7 +86,7 @@ def test_batch_index_acknowledgement_sends_the_remaining_messages() -> None:
     assert flushed(tracker) == [("individual", [(1, 5, [])])]
 
 
-def test_by_id() -> None:
+def test_acknowledging_by_id_completes_batches() -> None:
     tracker = AckTracker(1)
     assert tracker.acknowledge_id(MessageId(-1, 1, 3), 0.0) == [(1, 3)]
     entry_of(tracker, 4, 2)
@@ -341,8 +341,8 @@ def test_a_token_waits_for_what_left_before_it() -> None:
     assert tracker.flush(lambda: next(numbers)) == ([], ["nothing is under way"])
 
 
-def test_a_token_hears_of_the_part_that_failed() -> None:
-    """Not of the last one only: then an acknowledgement that was refused would look like a stored one."""
+def test_a_token_fails_if_one_of_its_requests_fails() -> None:
+    """If only the last request counted, a refused acknowledgement would look like a stored one."""
     for failing in (1, 2):
         tracker, new_request_id = AckTracker(1, receipts=True), iter((1, 2)).__next__
         tracker.acknowledge_id(MessageId(-1, 1, 5), 0.0)

@@ -70,7 +70,7 @@ def test_a_gap_in_an_expired_message_is_acknowledged_away() -> None:
     assert add(chunks, chunk("a", 2, publish_time=old), 2).acknowledge == [(1, 0), (1, 2)]
 
 
-def test_without_its_first_chunk() -> None:
+def test_a_chunk_without_its_first_is_acknowledged_once_expired() -> None:
     chunks = assembler()
     assert add(chunks, chunk("a", 1), 1).acknowledge == []
     assert add(chunks, chunk("a", 1, publish_time=NOW_MS - 61_000), 1).acknowledge == [(1, 1)]
@@ -92,7 +92,7 @@ def test_a_repeated_chunk_in_another_entry_is_acknowledged() -> None:
     assert add(chunks, chunk("a", 2), 6).chunk_ids == [(1, 0), (1, 1), (1, 6)]
 
 
-def test_the_producer_starts_over() -> None:
+def test_a_first_chunk_in_a_new_entry_restarts_the_message() -> None:
     chunks = assembler()
     add(chunks, chunk("a", 0), 0)
     add(chunks, chunk("a", 1), 1)
@@ -101,7 +101,7 @@ def test_the_producer_starts_over() -> None:
     assert add(chunks, chunk("a", 2), 9).chunk_ids == [(1, 7), (1, 8), (1, 9)]
 
 
-def test_the_broker_starts_over() -> None:
+def test_a_redelivered_first_chunk_restarts_the_message() -> None:
     chunks = assembler()
     add(chunks, chunk("a", 0), 0)
     add(chunks, chunk("a", 1), 1)
@@ -111,7 +111,7 @@ def test_the_broker_starts_over() -> None:
 
 
 @pytest.mark.parametrize("acknowledge", [False, True])
-def test_the_oldest_makes_room(acknowledge: bool) -> None:
+def test_the_oldest_incomplete_message_is_dropped_at_the_limit(acknowledge: bool) -> None:
     chunks = assembler(pending_max=2, acknowledge_oldest=acknowledge)
     add(chunks, chunk("a", 0), 0)
     add(chunks, chunk("b", 0), 1)

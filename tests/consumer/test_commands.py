@@ -220,7 +220,7 @@ def test_close_unsubscribe_and_last_id_as_recorded() -> None:
 
 
 @pytest.mark.parametrize("position", [MessageId.earliest, MessageId.latest, MessageId(3, 5, 6, 7)])
-def test_positions(position: MessageId) -> None:
+def test_positions_are_written_as_unsigned_numbers(position: MessageId) -> None:
     target = pb.MessageIdData()
     commands.write_position(target, position)
     assert (target.ledgerId, target.entryId) == (

@@ -150,7 +150,7 @@ def test_queued_messages_that_another_consumer_may_have_are_not_received_without
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_nothing_crosses_over_to_another_cluster(
+def test_ids_of_the_old_cluster_are_not_sent_to_the_new_one(
     subscribed: Make, make: SimpleNamespace, durable: bool
 ) -> None:
     """Ids of the old cluster name other messages in the new one: none of them may leave."""
@@ -271,14 +271,14 @@ def test_a_reader_of_the_end_skips_nothing_over_a_lost_connection(
     assert data(consumer.take()) == [], "it was read before"
 
 
-def test_the_end_of_an_empty_topic_is_its_beginning(subscribed: Make) -> None:
+def test_on_an_empty_topic_pin_start_moves_latest_to_earliest(subscribed: Make) -> None:
     consumer = subscribed(durable=False, start_message_id=MessageId.latest)
     consumer.core.pin_start(MessageId.earliest)
     consumer.core.disconnected(consumer.now)
     assert start_of(consumer) == ((1 << 64) - 1, (1 << 64) - 1)
 
 
-def test_only_latest_is_pinned(subscribed: Make) -> None:
+def test_pin_start_changes_no_start_other_than_latest(subscribed: Make) -> None:
     consumer = reader(subscribed)
     consumer.core.pin_start(MessageId(-1, 7, 4))
     consumer.core.disconnected(consumer.now)
@@ -533,7 +533,7 @@ def test_ack_timeout(subscribed: Make, make: SimpleNamespace) -> None:
 
 
 def test_queued_messages_of_a_batch_do_not_time_out(subscribed: Make, make: SimpleNamespace) -> None:
-    """They wait in the queue: redelivering their entry would bring them twice."""
+    """Messages put back are in the queue: redelivering their entry would deliver them twice."""
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
     )
@@ -795,7 +795,7 @@ def test_a_consumer_continues_after_a_rejected_unsubscribe(subscribed: Make, mak
     assert data(consumer.take()) == [b"a"]
 
 
-def test_failure_is_kept(subscribed: Make) -> None:
+def test_a_failed_consumer_keeps_its_error(subscribed: Make) -> None:
     consumer = subscribed()
     error = BrokerMetadataError("x")
     consumer.core.failed(error)
@@ -918,7 +918,7 @@ def test_a_damaged_entry_costs_what_was_left_of_it(subscribed: Make, make: Simpl
 @pytest.mark.parametrize(
     "settings", [{}, {"consumer_type": ConsumerType.Shared}], ids=["exclusive", "shared"]
 )
-def test_a_half_acknowledged_batch_comes_whole_after_a_reconnect(
+def test_a_partly_acknowledged_batch_is_redelivered_whole_after_a_reconnect(
     subscribed: Make, make: SimpleNamespace, settings: Any
 ) -> None:
     # Whether an administrator has moved the subscription back meanwhile cannot be seen from here.

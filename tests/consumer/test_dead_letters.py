@@ -34,7 +34,7 @@ class Received:
         return TOPIC
 
 
-def test_names() -> None:
+def test_default_and_custom_names_of_retry_and_dead_letter_topics() -> None:
     assert dead_letter_topic(TOPIC, "s", None) == "persistent://public/default/orders-s-DLQ"
     assert retry_topic(TOPIC, "s", None) == "persistent://public/default/orders-s-RETRY"
     # A function's subscription is called after its tenant and namespace.

@@ -8,7 +8,7 @@ from geminga.consumer import events
 from geminga.consumer.flow import Release
 
 
-def test_events_are_facts() -> None:
+def test_events_are_frozen() -> None:
     """Frozen: a shell may keep them, and the core never changes what it told."""
     event = events.DeadLettered((), Release(None, 1))
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -69,7 +69,7 @@ def test_releases_of_an_earlier_connection_mean_nothing() -> None:
     assert control.take_grant() == 0
 
 
-def test_taken_back_earns_everything_that_was_not_released() -> None:
+def test_taking_back_messages_returns_all_their_permits() -> None:
     control = flow(10)
     control.take_grant()
     releases = [release for _, release in control.arrived(7, 7)]
@@ -133,7 +133,7 @@ def test_resize_changes_what_may_be_granted() -> None:
     assert control.take_grant() == 20
 
 
-def test_set_aside_returns_with_its_release() -> None:
+def test_permits_set_aside_return_with_their_release() -> None:
     control = flow(4)
     control.take_grant()
     release = control.set_aside(4)
@@ -247,7 +247,7 @@ def test_a_reader_that_stops_gets_every_entry_and_none_beyond(
 # --- permits that are lost ------------------------------------------------------------------------
 
 
-def test_permits_that_were_lost_with_their_taker_come_back() -> None:
+def test_recover_grants_lost_permits_again() -> None:
     flow = FlowControl(4, 1 << 20)
     flow.reset()
     assert flow.take_grant() == 4

@@ -83,7 +83,7 @@ def test_an_end_during_add_raises_the_error() -> None:
         inbox.add(message())
 
 
-def test_an_exception_while_telling_the_loop_does_not_leave_the_inbox_untold() -> None:
+def test_add_calls_arm_again_if_it_raised() -> None:
     """Raise between two steps of `add`, like a signal handler."""
     calls: list[int] = []
 

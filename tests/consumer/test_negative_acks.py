@@ -26,7 +26,7 @@ def test_a_burst_leaves_together() -> None:
     assert len(acks.take_due(first + 0.11)) == 100
 
 
-def test_the_earlier_time_counts() -> None:
+def test_of_several_negative_acks_the_earliest_deadline_counts() -> None:
     acks = NegativeAcks()
     acks.add([(1, 1)], 10.0, now=0.0)
     acks.add([(1, 1)], 1.0, now=0.0)
@@ -53,7 +53,7 @@ def test_no_delay_is_due_at_once(now: float) -> None:
     assert acks.take_due(now) == [(1, 1)]
 
 
-def test_order_of_time() -> None:
+def test_entries_are_returned_in_the_order_of_their_deadlines() -> None:
     acks = NegativeAcks()
     acks.add([(1, 9)], 3.0, now=0.0)
     acks.add([(1, 1)], 5.0, now=0.0)

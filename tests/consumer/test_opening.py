@@ -84,7 +84,7 @@ def test_a_wrong_checksum(make: SimpleNamespace) -> None:
     "raw", [b"", b"\x0e\x01", b"\x0e\x01\x00\x00\x00\x00\xff\xff\xff\xff", b"\x00\x00\x00\x02\xff\xff"]
 )
 @pytest.mark.parametrize("whole", [False, True])
-def test_garbage(make: SimpleNamespace, raw: bytes, whole: bool) -> None:
+def test_garbage_is_invalid_and_costs_one_permit(make: SimpleNamespace, raw: bytes, whole: bool) -> None:
     opener = opener_of()
     opener.whole = whole
     opened = opener.open(make.frame(raw), 0.0, 0)
@@ -92,7 +92,7 @@ def test_garbage(make: SimpleNamespace, raw: bytes, whole: bool) -> None:
     assert opened.permits == 1
 
 
-def test_lying_batches(make: SimpleNamespace) -> None:
+def test_batches_with_a_wrong_count_are_invalid(make: SimpleNamespace) -> None:
     body = make.body([b"a", b"b"])
     for count, kind in (
         (3, BATCH_DESERIALIZE_ERROR),

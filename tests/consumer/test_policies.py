@@ -34,7 +34,7 @@ def shown(p: Any) -> list[object]:
     ]  # fmt: skip
 
 
-def test_they_show_what_pulsar_clients_do() -> None:
+def test_policies_have_the_attributes_of_pulsar_client() -> None:
     assert shown(geminga) == shown(pytest.importorskip("pulsar"))
 
 
@@ -53,7 +53,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("library", ["geminga", "pulsar"])
 @pytest.mark.parametrize("make", REFUSED)
-def test_they_refuse_what_pulsar_clients_do(library: str, make: Any) -> None:
+def test_policies_refuse_the_arguments_that_pulsar_client_refuses(library: str, make: Any) -> None:
     with pytest.raises(ValueError):
         make(pytest.importorskip(library))
 

@@ -38,7 +38,7 @@ def test_a_reader_resumes_at_the_position_of_the_application() -> None:
     assert (place.start, place.inclusive) == (MessageId(-1, 5, 6), True)
 
 
-def test_a_start_at_the_end_becomes_a_place() -> None:
+def test_pin_turns_latest_into_a_position_once() -> None:
     place = ConsumerPosition(MessageId.latest, inclusive=False, is_durable=False)
     assert place.attach() == MessageId.latest
     place.pin(MessageId(-1, 4, 2))

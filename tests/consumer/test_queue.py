@@ -65,7 +65,7 @@ def test_messages_leave_in_order() -> None:
     assert not queue.lots
 
 
-def test_a_lot_that_is_used_up_is_nothing() -> None:
+def test_a_used_up_lot_counts_no_messages() -> None:
     queue = ReceiveQueue()
     queue.add(entry(1), ALONE)
     queue.take()
@@ -196,7 +196,7 @@ def test_take_back_against_concurrent_receivers_loses_and_doubles_nothing(seed: 
     assert sorted(found) == [(number, index) for number, size in enumerate(sizes) for index in range(size)]
 
 
-def test_what_waits_is_no_work_for_the_garbage_collector() -> None:
+def test_queued_messages_add_few_objects_to_the_garbage_collector() -> None:
     queue = ReceiveQueue()
     gc.collect()
     before = len(gc.get_objects())
@@ -206,8 +206,8 @@ def test_what_waits_is_no_work_for_the_garbage_collector() -> None:
     assert len(gc.get_objects()) - before < 1000
 
 
-def test_a_copy_in_whose_midst_somebody_took_is_made_again() -> None:
-    """That happens in free-threaded builds, also while their lock is on."""
+def test_a_copy_is_retried_if_a_receiver_takes_during_it() -> None:
+    """In free-threaded builds a deque may change during its copy, even with the interpreter lock enabled."""
 
     class Restless(deque[Any]):
         copies = 0

@@ -37,7 +37,7 @@ def values(consumer: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("jump", [1, 2, 4, 7])
-def test_what_is_stepped_over_is_asked_for_once_more(
+def test_redelivery_is_requested_again_for_skipped_entries(
     subscribed: Make, make: SimpleNamespace, jump: int
 ) -> None:
     consumer = subscribed()
@@ -208,7 +208,7 @@ def test_what_brokers_keep_for_themselves_is_not_waited_for_without_end(
     assert values(consumer) == [b"%d" % number for number in range(3000) if number not in gone]
 
 
-def test_a_wish_counts_its_tries_from_the_beginning(subscribed: Make, make: SimpleNamespace) -> None:
+def test_each_redelivery_request_counts_its_own_tries(subscribed: Make, make: SimpleNamespace) -> None:
     consumer = subscribed()
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number)
@@ -226,7 +226,7 @@ def test_a_wish_counts_its_tries_from_the_beginning(subscribed: Make, make: Simp
         assert asked(make.sent(consumer.core)) == []
 
 
-def test_a_broker_that_is_reading_is_asked_after_a_rest(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_second_skip_delays_the_redelivery_request(subscribed: Make, make: SimpleNamespace) -> None:
     """Apache Pulsar skips again as long as it has something to read when requested: it gets no permits."""
     consumer = subscribed(receiver_queue_size=8)
     for number in range(8):
@@ -252,7 +252,7 @@ def test_a_broker_that_is_reading_is_asked_after_a_rest(subscribed: Make, make: 
 
 
 @pytest.mark.parametrize("ending", ["wish", "seek", "reconnect", "drain"])
-def test_what_ends_a_rest(subscribed: Make, make: SimpleNamespace, ending: str) -> None:
+def test_a_new_request_or_seek_ends_the_delay(subscribed: Make, make: SimpleNamespace, ending: str) -> None:
     consumer = subscribed(receiver_queue_size=8)
     core = consumer.core
     for number in range(3):

@@ -8,7 +8,7 @@ from geminga.ids import MessageId
 EMPTY = MessageId(-1, -1, -1)
 
 
-def test_the_ends_filter_nothing() -> None:
+def test_earliest_and_latest_filter_no_message() -> None:
     for position in (None, MessageId.earliest, MessageId.latest, MessageId(4, -1, -1)):
         assert start_filter(position, inclusive=False, below=True) is NO_FILTER
     assert NO_FILTER.first_wanted((0, 0)) == 0
@@ -61,7 +61,7 @@ def test_is_after(last: MessageId, position: MessageId, inclusive: bool, expecte
     assert is_after(last, position, inclusive=inclusive) is expected
 
 
-def test_ends() -> None:
+def test_earliest_and_latest_are_ends() -> None:
     assert is_end(MessageId.earliest)
     assert is_end(MessageId.latest)
     assert not is_end(MessageId(-1, 0, 0))

@@ -37,7 +37,7 @@ def test_messages_are_in_hand_until_they_are_acknowledged_or_refused(
 
 
 @pytest.mark.parametrize("end", ["through", "disconnected", "redelivered", "late"])
-def test_ends_of_all_that_is_in_hand(subscribed: Make, make: SimpleNamespace, end: str) -> None:
+def test_each_kind_of_end_leaves_nothing_in_hand(subscribed: Make, make: SimpleNamespace, end: str) -> None:
     consumer = subscribed(unacked_messages_timeout_ms=10_000)
     for number in range(4):
         consumer.receive(make.single(b"x"), number)

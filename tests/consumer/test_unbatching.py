@@ -162,7 +162,7 @@ def test_open_payload(kind: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 4])
-def test_lying_sizes_and_garbage(kind: int) -> None:
+def test_wrong_sizes_and_garbage_are_refused_with_the_validation_error(kind: int) -> None:
     data = compress(kind, b"abc" * 1000)
     with pytest.raises(InvalidEntry) as caught:
         open_payload(metadata_of(compression=kind, uncompressed_size=5000), data, 4999)

@@ -101,7 +101,7 @@ def arrived(running: Mirror, messages: int) -> None:
 # --- echoes -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_taken_in_the_other_cluster_is_taken_here(sides: tuple[Any, Any]) -> None:
+def test_acknowledgements_in_one_cluster_are_mirrored_to_the_other(sides: tuple[Any, Any]) -> None:
     one, other = sides
     subscribe(one)
     publish(one, *range(50))
@@ -121,7 +121,7 @@ def test_what_is_taken_in_the_other_cluster_is_taken_here(sides: tuple[Any, Any]
     assert waiting(one) == waiting(other) == [55, 75, 85]
 
 
-def test_single_messages_of_batches(sides: tuple[Any, Any]) -> None:
+def test_acknowledgements_within_batches_are_mirrored(sides: tuple[Any, Any]) -> None:
     one, other = sides
     subscribe(one)
     client = one.client()
@@ -136,8 +136,8 @@ def test_single_messages_of_batches(sides: tuple[Any, Any]) -> None:
     assert waiting(one) == waiting(other) == [3, 4, 17, 39]
 
 
-def test_what_was_taken_while_no_mirror_ran(sides: tuple[Any, Any]) -> None:
-    """The map of echoes begins with the process: what is older the source itself says."""
+def test_acknowledgements_made_while_no_mirror_ran_are_mirrored_later(sides: tuple[Any, Any]) -> None:
+    """The map of copied positions starts empty with the process: older positions are read from the source."""
     one, other = sides
     subscribe(one)
     publish(one, *range(30))
@@ -148,14 +148,14 @@ def test_what_was_taken_while_no_mirror_ran(sides: tuple[Any, Any]) -> None:
     take(other, count=40, but=(7, 20, 105))
     mirrored(other, one)
     assert waiting(one) == waiting(other) == [7, 20, 105]
-    # What was a hole is none any more: it is older than each of these mirrors.
+    # The unacknowledged messages 7 and 20 are older than the mirrors; their acknowledgement is mirrored, too.
     take(other, count=3, but=(105,))
     publish(other, 110)
     mirrored(other, one)
     assert waiting(one) == waiting(other) == [105, 110]
 
 
-def test_holes_that_close_while_mirrors_run(sides: tuple[Any, Any]) -> None:
+def test_ack_holes_that_close_while_mirrors_run_are_mirrored(sides: tuple[Any, Any]) -> None:
     one, other = sides
     subscribe(one)
     publish(one, *range(30))
@@ -205,7 +205,7 @@ def test_a_rewind_that_only_opens_holes_is_copied(sides: tuple[Any, Any]) -> Non
     assert waiting(other) == list(range(20))
 
 
-def test_a_rewind_that_only_opens_holes_skips_nothing_of_others(sides: tuple[Any, Any]) -> None:
+def test_a_rewind_that_only_opens_holes_skips_no_message_of_the_target(sides: tuple[Any, Any]) -> None:
     """Messages published in the target lie before the entries that the reset reopens."""
     one, other = sides
     subscribe(one)
@@ -223,7 +223,7 @@ def test_a_rewind_that_only_opens_holes_skips_nothing_of_others(sides: tuple[Any
     assert waiting(other) == [1, 2, 3, 4, 5, 100]
 
 
-def test_a_rewind_of_what_is_older_than_the_mirror(sides: tuple[Any, Any]) -> None:
+def test_a_rewind_to_before_the_start_of_the_mirror_is_copied(sides: tuple[Any, Any]) -> None:
     one, other = sides
     subscribe(one)
     publish(one, *range(20))
@@ -253,7 +253,7 @@ def notes(running: Mirror) -> list[str]:
     return [one.note for one in followed(running)]
 
 
-def test_a_rewind_undoes_nobodys_work_in_the_target(sides: tuple[Any, Any]) -> None:
+def test_a_rewind_keeps_acknowledgements_of_the_target(sides: tuple[Any, Any]) -> None:
     one, other = sides
     subscribe(one)
     publish(one, *range(20))
@@ -312,13 +312,13 @@ def test_a_rewind_is_not_undone_by_what_the_other_cluster_has_learnt_before(side
             admin.subscriptions.skip("t", "s", 5)  # as the one there would have told it
         until(lambda: notes(back) == [MOVED_BACK_THERE])
         assert backlog(one) == 21
-        # What is taken from now on is told, and leaves the rest as it is.
+        # Later acknowledgements are mirrored, and leave the other messages as they are.
         take(other, count=2)
         until(lambda: backlog(one) == 19)
     assert waiting(one) == [*(number for number in range(20) if number not in (15, 16)), 100]
 
 
-def test_more_of_the_other_side_than_a_map_can_be(
+def test_acknowledgements_beyond_the_map_of_positions_are_mirrored(
     sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries of both sides in turn: each is a stretch of its own."""
@@ -377,5 +377,5 @@ def position(entry: int) -> Position:
         ),
     ],
 )
-def test_what_went_back(known: CursorState, state: CursorState, back: bool) -> None:
+def test_went_back_finds_undone_acknowledgements(known: CursorState, state: CursorState, back: bool) -> None:
     assert went_back(known, state) is back

@@ -56,7 +56,7 @@ def test_metadata_and_payload_stay_byte_for_byte() -> None:
     assert stamp_of(after) == ReplicationStamp(PAIR, PLACE)
 
 
-def test_a_damaged_entry_gets_no_checksum_that_fits() -> None:
+def test_rewriting_a_damaged_entry_raises_corrupt_payload() -> None:
     entry = bytearray(build_entry(metadata().SerializeToString(), b"payload"))
     entry[-1] ^= 1
     with pytest.raises(CorruptPayload, match="checksum"):
@@ -70,12 +70,12 @@ def test_an_entry_without_a_checksum_gets_one() -> None:
     assert bytes(parse_entry(after).payload) == b"payload"
 
 
-def test_markers_stay() -> None:
+def test_markers_are_not_copied() -> None:
     entry = build_entry(metadata(marker_type=pb.TXN_COMMIT).SerializeToString(), b"")
     assert rewriter().rewrite(entry, PLACE) == []
 
 
-def test_a_committed_transaction_is_none_in_the_target() -> None:
+def test_copies_of_committed_messages_have_no_transaction_id() -> None:
     entry = build_entry(metadata(txnid_least_bits=4, txnid_most_bits=5).SerializeToString(), b"p")
     parsed = parse_entry(whole(entry)).metadata
     assert not parsed.HasField("txnid_least_bits")
@@ -123,7 +123,7 @@ def test_a_signed_stamp_of_an_earlier_version_is_read() -> None:
         b"\xaa\xcf\x03\x20" + b"\xff" * 32, b"\xaa\xcf\x03\x40" + b"\1" * 32,
     ],
 )  # fmt: skip
-def test_an_unrelated_field_of_the_number_is_no_stamp(junk: bytes) -> None:
+def test_an_unrelated_field_of_the_same_number_is_not_a_stamp(junk: bytes) -> None:
     assert stamps_in(junk) == []
     assert stamps_in(metadata().SerializeToString()) == []
 

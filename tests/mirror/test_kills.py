@@ -173,14 +173,14 @@ def run(tmp_path: Path, kills: int, seed: int) -> None:
                 assert found == was
 
 
-def test_each_is_killed_once(tmp_path: Path) -> None:
+def test_one_kill_of_each_process_loses_and_repeats_nothing(tmp_path: Path) -> None:
     run(tmp_path, 3, 1)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(6))
-def test_killed_again_and_again(tmp_path: Path, seed: int) -> None:
+def test_repeated_kills_lose_and_repeat_nothing(tmp_path: Path, seed: int) -> None:
     run(tmp_path, 20, seed)
 
 

@@ -37,7 +37,7 @@ def test_between(read: tuple[int, int], place: tuple[int, int], missed: int) -> 
     assert sizes.between(Position(*read), Position(*place)) == missed
 
 
-def test_what_was_seen_counts_when_it_is_gone() -> None:
+def test_sizes_of_deleted_ledgers_still_count() -> None:
     sizes = LedgerSizes()
     assert not sizes.reaches(Position(3, 0))
     sizes.learn(stats("3:9", _3=0), -1)
@@ -45,13 +45,13 @@ def test_what_was_seen_counts_when_it_is_gone() -> None:
     assert not sizes.reaches(Position(5, 0))
     sizes.learn(stats("5:1", _4=8, _5=0), 3)
     sizes.learn(stats("9:1", _9=0), 3)
-    # The end of 3 and of 5, and all of what came and went in between, nobody has seen.
+    # No statistics showed the ends of ledgers 3 and 5, nor the ledgers created and deleted in between.
     assert sizes.between(Position(3, 4), Position(9, 0)) == 5 + 8 + 2
     sizes.learn(stats("9:1", _9=0), 9)
     assert len(sizes) == 1
 
 
-def test_nothing_is_known_of_nothing() -> None:
+def test_an_empty_topic_has_no_newest_position() -> None:
     sizes = LedgerSizes()
     sizes.learn(stats("-1:-1"), -1)
     assert sizes.newest == NOWHERE

@@ -73,7 +73,7 @@ def fill(
 # --- messages -----------------------------------------------------------------------------------------
 
 
-def test_compressed_in_every_way(two: Two) -> None:
+def test_entries_of_every_compression_are_copied(two: Two) -> None:
     ways = [(one, batch) for one in geminga.CompressionType for batch in (0, 7)]
     for compression, batch in ways:
         fill(two.source, f"{compression.name}-{batch}", 50, batch=batch, compression_type=compression)
@@ -85,7 +85,7 @@ def test_compressed_in_every_way(two: Two) -> None:
         assert got == [b"%d" % n for n in range(50)]
 
 
-def test_all_that_a_message_has(two: Two) -> None:
+def test_all_fields_of_a_message_are_copied(two: Two) -> None:
     producer = two.source.create_producer("t", producer_name="the-writer", initial_sequence_id=41)
     producer.send(
         b"v", properties={"a": "b"}, partition_key="k", ordering_key="o", event_timestamp=1_234,
@@ -194,7 +194,7 @@ def test_versions_that_have_other_numbers_in_the_target(two: Two) -> None:
     assert [consumer.receive(30_000).value().a for _ in range(2)] == [5, 5]
 
 
-def test_a_schema_that_the_target_refuses_is_no_reason_to_lose_messages(two: Two) -> None:
+def test_a_schema_that_the_target_refuses_stops_the_copying_and_is_reported(two: Two) -> None:
     two.target_admin.schemas.upload("t", geminga.schema.AvroSchema(_record("z")))
     two.target_admin.namespaces.schema_compatibility.set("public/default", "ALWAYS_INCOMPATIBLE")
     row = _record("a")
@@ -205,7 +205,7 @@ def test_a_schema_that_the_target_refuses_is_no_reason_to_lose_messages(two: Two
     assert stored(two.target, "t") == []
 
 
-def test_schemas_of_a_topic_that_came_back_as_another(two: Two) -> None:
+def test_schemas_of_a_recreated_topic_are_copied_again(two: Two) -> None:
     """The same numbers mean other schemas now."""
     first, second = _record("a"), _record("b", "c")
     for admin in (two.source_admin, two.target_admin):
@@ -262,7 +262,7 @@ def test_subscriptions_keep_their_positions(two: Two) -> None:
         assert left(two.brokers[1], "t", name) == messages, name
 
 
-def test_more_holes_than_statistics_show(two: Two) -> None:
+def test_ack_holes_beyond_those_in_the_statistics_are_mirrored(two: Two) -> None:
     consumer = two.source.subscribe(
         "t", "s", consumer_type=geminga.ConsumerType.Shared, batch_index_ack_enabled=True,
         receiver_queue_size=10_000,
@@ -317,7 +317,7 @@ def test_a_subscription_that_is_used_in_the_target_is_left_alone(two: Two) -> No
         assert left(two.brokers[1], "t", "s") == [b"%d" % n for n in range(5, 10)]
 
 
-def test_what_was_acknowledged_in_the_target_stays_so(two: Two) -> None:
+def test_acknowledgements_in_the_target_are_kept(two: Two) -> None:
     two.source.subscribe("t", "s").close()
     fill(two.source, "t", 10)
     mirrored(*two.brokers)
@@ -331,7 +331,7 @@ def test_what_was_acknowledged_in_the_target_stays_so(two: Two) -> None:
 # --- going on ----------------------------------------------------------------------------------------------
 
 
-def test_what_others_publish_in_the_target_is_left_to_its_subscriptions(two: Two) -> None:
+def test_messages_of_target_producers_stay_in_the_backlog(two: Two) -> None:
     """Source positions say nothing about entries that never existed."""
     consumer = two.source.subscribe("t", "s")
     fill(two.source, "t", 3)
@@ -348,7 +348,7 @@ def test_what_others_publish_in_the_target_is_left_to_its_subscriptions(two: Two
     assert two.source_admin.topics.stats("t").subscriptions["s"].messages_in_backlog == 1
 
 
-def test_subscriptions_both_ways_give_everything_to_somebody() -> None:
+def test_subscriptions_mirrored_both_ways_lose_no_message() -> None:
     """Both sides publish, and consume on their own side: unconsumed messages stay in both backlogs."""
     with geminga.embedded(cluster="left") as one, geminga.embedded(cluster="right") as other:
         here = one.client().subscribe("t", "s", initial_position=Earliest)
@@ -364,7 +364,7 @@ def test_subscriptions_both_ways_give_everything_to_somebody() -> None:
         assert left(one, "t", "s") == left(other, "t", "s") == [b"%d" % n for n in range(100, 105)]
 
 
-def test_going_on_where_it_was(two: Two) -> None:
+def test_the_next_mirror_continues_at_the_last_position(two: Two) -> None:
     for part in range(4):
         fill(two.source, "t", 25, start=25 * part, batch=part)
         status = mirrored(*two.brokers)
@@ -372,7 +372,7 @@ def test_going_on_where_it_was(two: Two) -> None:
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-def test_going_on_when_deduplication_has_forgotten(two: Two) -> None:
+def test_nothing_is_copied_twice_after_deduplication_lost_its_state(two: Two) -> None:
     fill(two.source, "t", 30)
     mirrored(*two.brokers)
     # What the mirror's own subscription says is older than what is in the target.
@@ -412,7 +412,7 @@ def test_a_recreated_target_is_recognised(two: Two) -> None:
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-def test_going_on_on_demand(two: Two) -> None:
+def test_on_mismatch_continue_keeps_copying(two: Two) -> None:
     fill(two.source, "t", 10)
     mirrored(*two.brokers)
     two.source_admin.subscriptions.delete("t", "geminga-mirror.standalone", force=True)
@@ -431,7 +431,7 @@ def test_a_mirror_that_was_killed_before_it_began(two: Two) -> None:
     assert properties[PAIR_PROPERTY] == "00" * 8
 
 
-def test_a_source_that_was_brought_back_from_a_backup_is_not_read_on(tmp_path: Path) -> None:
+def test_a_source_restored_from_a_backup_is_not_copied(tmp_path: Path) -> None:
     import shutil
 
     with geminga.embedded() as target:
@@ -466,7 +466,7 @@ def test_one_cluster_by_two_addresses(two: Two) -> None:
 
 
 @pytest.mark.parametrize("names", [("standalone", "standalone"), ("left", "right")])
-def test_both_ways_and_nothing_goes_round(names: tuple[str, str]) -> None:
+def test_mirrors_both_ways_copy_each_message_once(names: tuple[str, str]) -> None:
     with geminga.embedded(cluster=names[0]) as one, geminga.embedded(cluster=names[1]) as other:
         fill(one.client(), "t", 50, batch=7)
         fill(other.client(), "t", 50, start=50)
@@ -520,7 +520,7 @@ def test_a_deleted_subscription_of_the_mirror_is_reported(two: Two) -> None:
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-def test_a_target_that_takes_nothing_unencrypted(two: Two) -> None:
+def test_a_target_that_requires_encryption_reports_plain_messages(two: Two) -> None:
     pytest.importorskip("cryptography")
     reader = CryptoKeyReader(str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
     sealed = two.source.create_producer("t", encryption_key="k1", crypto_key_reader=reader)
@@ -551,7 +551,7 @@ def test_a_second_mirror_of_the_same_name_waits(two: Two) -> None:
 # --- what is in the way -----------------------------------------------------------------------------------
 
 
-def test_a_topic_of_another_kind_is_in_the_way(two: Two) -> None:
+def test_a_partitioned_topic_is_not_copied_to_one_without_partitions(two: Two) -> None:
     two.source_admin.topics.create("t", partitions=2)
     two.target_admin.topics.create("t")
     fill(two.source, "other", 1)
@@ -560,7 +560,7 @@ def test_a_topic_of_another_kind_is_in_the_way(two: Two) -> None:
     assert stored(two.target, "other") == stored(two.source, "other")
 
 
-def test_a_damaged_entry_is_not_blessed(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_entry_is_not_copied(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     from geminga.mirror import entries
 
     fill(two.source, "t", 3)
@@ -703,7 +703,7 @@ class Pause:
         self._may_begin.set()
 
 
-def test_what_the_source_gives_up_is_counted(
+def test_messages_that_the_source_skips_are_counted_as_missed(
     two: Two, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pause = Pause(two, monkeypatch)
@@ -756,7 +756,9 @@ def test_a_skip_that_ends_where_a_ledger_ends_is_counted(
 
 
 @pytest.mark.parametrize("more", [0, 3])
-def test_a_skip_while_it_copies(small_ledgers: Two, monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+def test_skips_while_copying_are_counted(
+    small_ledgers: Two, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
     """The source takes the backlog from under a mirror that is slow."""
     two = small_ledgers
     two.source.subscribe("t", "keeps", initial_position=Earliest)
@@ -787,7 +789,7 @@ def test_a_skip_while_it_copies(small_ledgers: Two, monkeypatch: pytest.MonkeyPa
         assert len(stored(two.target, "t")) == running.status().messages < 100
 
 
-def test_many_new_topics_put_nothing_off(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creating_many_topics_does_not_delay_discovery(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking for topics rests longer than it takes; what it takes to make them does not count."""
     rounds: list[tuple[float, float]] = []
     made, discover = TopicMaker.make, _Run._discover
@@ -811,7 +813,7 @@ def test_many_new_topics_put_nothing_off(two: Two, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("messages", [0, 3])
-def test_quiet_topics_are_left_in_peace(two: Two, monkeypatch: pytest.MonkeyPatch, messages: int) -> None:
+def test_an_idle_mirror_sends_no_requests(two: Two, monkeypatch: pytest.MonkeyPatch, messages: int) -> None:
     """An idle mirror sends no periodic requests for partitions, an empty topic included."""
     looks = 0
     follow = CursorMirror.follow

@@ -114,7 +114,7 @@ def test_subscriptions_that_cannot_be_mirrored_are_reported(
         (True, 3, "no answer", "1 stopped by an error"),
     ],
 )
-def test_the_last_line_says_how_partitions_ended(
+def test_the_last_line_of_the_status_counts_partitions_by_their_end(
     caught_up: bool, lag: int, error: str, expected: str
 ) -> None:
     partition = PartitionStatus("t", "stopped", lag, "", 0, 0, 0, 0, 0, error=error)

@@ -28,6 +28,6 @@ def test_matching(pattern: str, topic: str, matches: bool) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["non-persistent://a/b/c", "a/b", "(", "", "a//b", "a/b/c/d"])
-def test_what_is_none(pattern: str) -> None:
+def test_invalid_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(InvalidTopicName, match="topics="):
         MirrorPattern.parse(pattern)

@@ -24,7 +24,7 @@ def grown(chance: random.Random, entries: int) -> tuple[PositionMap, dict[Positi
     return places, known
 
 
-def test_it_says_what_was_added() -> None:
+def test_between_returns_the_added_positions() -> None:
     for seed in range(30):
         chance = random.Random(seed)
         places, known = grown(chance, 200)
@@ -41,7 +41,7 @@ def test_it_says_what_was_added() -> None:
             assert found == [known[one] for one in sources if low < one <= high]
 
 
-def test_a_stretch_is_one_run() -> None:
+def test_consecutive_positions_are_stored_as_one_run() -> None:
     places = PositionMap(NOWHERE)
     for entry in range(10_000):
         places.add(Position(1, entry), Position(9, entry + 5))

@@ -30,12 +30,12 @@ def test_sequence_ids_grow_with_positions() -> None:
 
 
 @pytest.mark.parametrize("place", [(LEDGERS_MAX, 0), (0, ENTRIES_MAX), (-1, 0), (0, -1)])
-def test_what_does_not_fit_is_refused(place: tuple[int, int]) -> None:
+def test_a_position_that_fits_no_sequence_id_is_refused(place: tuple[int, int]) -> None:
     with pytest.raises(OperationNotSupported, match="can be mirrored"):
         sequence_id_of(Position(*place))
 
 
-def test_nothing_known_is_nowhere() -> None:
+def test_sequence_id_minus_one_is_nowhere() -> None:
     assert position_of(-1) == NOWHERE < Position(0, -1) < Position(0, 0)
 
 

@@ -29,7 +29,7 @@ def payloads(broker: Any) -> list[int]:
 
 @pytest.mark.parametrize("more", [5, 30])
 def test_a_restored_source_that_has_grown_is_refused(tmp_path: Path, more: int) -> None:
-    """Its positions are those of other messages, which would count as mirrored."""
+    """Its new positions were those of other messages before, and would count as mirrored."""
     with geminga.embedded() as target:
         with geminga.embedded(tmp_path / "source") as source:
             fill(source, 0, 10)

@@ -99,7 +99,7 @@ async def compare(source: Admin, target: Admin) -> None:
     await target.close()
 
 
-def test_what_is_not_set_is_not_asked_for(two: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_policies_in_use_are_requested(two: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with Admin(two[0].admin_url) as admin:
             await prepare(admin, TOPICS)
@@ -115,7 +115,7 @@ def test_what_is_not_set_is_not_asked_for(two: tuple[Any, Any], monkeypatch: pyt
     asyncio.run(run())
 
 
-def test_a_source_that_does_not_tell_is_asked_for_each_policy(
+def test_without_a_list_of_set_policies_each_policy_is_requested(
     two: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:

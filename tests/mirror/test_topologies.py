@@ -75,7 +75,7 @@ def test_in_a_ring_messages_reach_the_next_cluster_only(clusters: list[Any]) -> 
     assert [numbers(broker) for broker in clusters] == [[0, 2], [0, 1], [1, 2]]
 
 
-def test_with_forward_messages_pass_a_ring_once_and_stop_where_they_came_from(named: list[Any]) -> None:
+def test_with_forward_messages_pass_a_ring_once_and_stop_at_their_origin(named: list[Any]) -> None:
     a, b, c = named
     for index, broker in enumerate(named):
         publish(broker, index)

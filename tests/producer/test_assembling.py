@@ -190,7 +190,7 @@ def test_a_batch_that_uses_the_last_permit_waits_for_nothing(bench):
     b.add(b"x")
 
 
-def test_bytes_are_refused_and_come_back(bench):
+def test_bytes_beyond_the_limit_are_refused_and_receipts_free_them(bench):
     b = bench(memory=100).connect()
     b.add(b"x" * 60)
     with pytest.raises(MemoryBufferIsFull, match="memory_limit=100"):

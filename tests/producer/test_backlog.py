@@ -17,7 +17,7 @@ def test_permits_are_taken_whole_or_not_at_all():
     assert permits.free == 10
 
 
-def test_more_cannot_come_back_than_was_taken():
+def test_giving_back_more_than_was_taken_raises():
     with pytest.raises(RuntimeError, match="only 0 are taken"):
         Permits(1).give(1)
     budget = ByteBudget(10)

@@ -167,7 +167,7 @@ def test_all_fields_of_a_message_that_goes_alone():
     assert (command.txnid_most_bits, command.txnid_least_bits) == (1, 2)
 
 
-def test_of_a_batch_only_what_all_share_is_outside():
+def test_batch_metadata_has_the_key_but_no_properties_of_the_messages():
     first = OutgoingMessage(
         b"hello", partition_key="k", properties=(("a", "b"),), event_time=7, null_value=False
     )
@@ -242,7 +242,7 @@ def test_a_ready_made_batch_keeps_its_body():
     assert entry.metadata.partition_key == "k"
 
 
-def test_outcomes():
+def test_an_operation_is_settled_by_a_receipt_or_an_error():
     operation = simple()
     assert not operation.settled
     operation.ledger_id = operation.entry_id = -1

@@ -205,7 +205,7 @@ def test_the_hold_policy_keeps_messages_the_exception_policy_fails_them(bench):
     assert len(b.written()) == 1
 
 
-def test_given_up_for_good(bench):
+def test_fail_ends_the_partition_and_its_pending_messages(bench):
     b = bench()
     b.partition.start()
     b.add(b"x")

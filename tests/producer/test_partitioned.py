@@ -78,7 +78,7 @@ def test_messages_without_keys_are_routed_after_one_with_a_key(topic, connect):
     assert not joins(producer, b"y")
 
 
-def test_what_the_round_robin_leaves_behind_does_not_wait_for_its_delay(topic, connect):
+def test_a_batch_that_the_round_robin_leaves_is_sent_before_its_delay(topic, connect):
     """A message that does not fit moves on after its partition's time: nothing else would join that batch."""
     producer = topic(
         3, batching_max_allowed_size_in_bytes=100, batching_max_publish_delay_seconds=0.01,
@@ -113,7 +113,7 @@ def test_lazy_partitions_are_started_by_their_first_message(topic):
     assert len(producer.unstarted) == 1
 
 
-def test_an_urgent_message_asks_for_attention(topic, connect):
+def test_an_urgent_message_sets_attention_and_its_batch_is_sent(topic, connect):
     producer = topic(0)
     connect(producer.partitions[0])
     producer.ready_set.timer_at = 0.0

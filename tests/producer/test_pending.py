@@ -105,7 +105,7 @@ def test_operations_leave_from_anywhere():
     assert pending.messages == 1
 
 
-def test_an_unsent_operation_is_replaced_in_its_place():
+def test_replace_unsent_keeps_the_order_of_the_queue():
     first, second, third = operation(0), operation(1, 4), operation(5)
     pending = queue(first, second, third, sent=1)
     left, right = operation(1, 2), operation(3, 4)
@@ -118,7 +118,7 @@ def test_an_unsent_operation_is_replaced_in_its_place():
         pending.replace_unsent(third, [])
 
 
-def test_emptying_gives_everything_back_in_order():
+def test_take_all_returns_all_operations_in_order():
     operations = [operation(0), operation(1)]
     pending = queue(*operations, sent=1)
     assert pending.tail is operations[1]

@@ -9,7 +9,7 @@ from geminga.errors import Timeout
 NEVER = float("inf")
 
 
-def test_only_what_is_due_is_looked_at(topic, connect):
+def test_take_due_returns_only_partitions_that_are_due(topic, connect):
     producer = topic(1000, batching_max_publish_delay_seconds=0.01)
     for partition in producer.partitions:
         connect(partition)
@@ -52,7 +52,7 @@ def test_send_time_outs_come_in_their_order(topic):
     assert not producer.ready_set.busy
 
 
-def test_a_receipt_leaves_nothing_to_look_at(topic, connect):
+def test_a_partition_with_all_receipts_is_not_busy(topic, connect):
     producer = topic(3, batching_enabled=False)
     partition = producer.partitions[1]
     connect(partition)

@@ -72,7 +72,7 @@ def test_when_messages_come_at_the_start_of_a_batch_all_of_them_count() -> None:
     assert burst.delay_seconds <= BUDGET - 0.0115
 
 
-def test_a_change_for_the_worse_shows_at_once_and_one_for_the_better_soon() -> None:
+def test_the_delay_falls_at_once_and_rises_again_within_1500_batches() -> None:
     tuning = SelfTuning(BUDGET, UNLIMITED)
     now = run(tuning, 0.002)
     fast = tuning.delay_seconds
@@ -82,7 +82,7 @@ def test_a_change_for_the_worse_shows_at_once_and_one_for_the_better_soon() -> N
     assert tuning.delay_seconds > 0.95 * fast
 
 
-def test_idle_time_lets_the_past_fade() -> None:
+def test_measurements_from_before_an_idle_time_lose_weight() -> None:
     tuning = SelfTuning(BUDGET, UNLIMITED)
     now = run(tuning, 0.03)
     assert tuning.delay_seconds < 0.025
@@ -90,7 +90,7 @@ def test_idle_time_lets_the_past_fade() -> None:
     assert tuning.delay_seconds > 0.9 * (BUDGET - 0.002)
 
 
-def test_what_no_delay_could_save_does_not_count() -> None:
+def test_overheads_beyond_the_budget_do_not_shorten_the_delay() -> None:
     tuning = SelfTuning(BUDGET, UNLIMITED)
     now = 0.0
     for _ in range(100):
@@ -287,7 +287,7 @@ def test_permits_and_memory_are_never_exceeded(settings: dict[str, Any]) -> None
     assert world.producer.shared.used == world.memory.used == 0
 
 
-def test_a_stream_that_permits_hold_back_keeps_some_for_the_way() -> None:
+def test_a_batch_leaves_permits_for_messages_during_its_round_trip() -> None:
     """On one partition a batch that takes all permits would stop everything until its receipt."""
     world = World(partitions=0, max_pending_messages=1000, round_trip=0.01)
     world.stream(50_000, 1.0)
@@ -297,7 +297,7 @@ def test_a_stream_that_permits_hold_back_keeps_some_for_the_way() -> None:
     assert max(world.fills[-20:]) <= 500
 
 
-def test_lone_messages_do_not_wait_and_company_is_noticed() -> None:
+def test_lone_messages_are_sent_without_delay_until_others_join() -> None:
     world = World(partitions=4)
     for _ in range(JOINS_MEMORY * 6):
         world.send()
@@ -324,7 +324,7 @@ def test_recovers_after_idle() -> None:
     assert world.percentile(0.99) <= BUDGET
 
 
-def test_senders_that_wait_are_not_kept() -> None:
+def test_an_urgent_message_is_sent_without_delay() -> None:
     world = World(partitions=4)
     world.producer.add(b"x", world.now, None, world.now, urgent=True)
     world.run()
@@ -332,7 +332,7 @@ def test_senders_that_wait_are_not_kept() -> None:
     assert world.latencies == [pytest.approx(world.round_trip)]
 
 
-def test_off_unless_asked() -> None:
+def test_without_a_latency_budget_a_producer_does_not_tune_itself() -> None:
     producer = PartitionedProducer(
         topic="t", partitions=2, settings=ProducerSettings(batching_enabled=True), memory=ByteBudget(0),
         new_producer_id=lambda: 1, random=lambda: 0.0,

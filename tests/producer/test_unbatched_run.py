@@ -135,7 +135,7 @@ def test_after_a_reconnect_only_what_has_no_receipt_goes_again(bench, done):
 
 
 @pytest.mark.parametrize("refused", range(5))
-def test_one_of_them_is_refused_and_the_others_go_on(bench, refused):
+def test_a_refused_message_of_a_run_fails_alone(bench, refused):
     b = run_of(bench, PAYLOADS)
     b.written()
     done = min(refused, 1)
@@ -152,7 +152,7 @@ def test_one_of_them_is_refused_and_the_others_go_on(bench, refused):
     assert b.permits_used == (0, 0, 0)
 
 
-def test_another_error_sends_them_again(bench):
+def test_after_a_retriable_error_the_whole_run_is_sent_again(bench):
     b = run_of(bench, PAYLOADS)
     b.written()
     assert b.partition.send_error(PERSISTENCE, 2, "disk", b.now) is SendErrorVerdict.DETACH
@@ -200,7 +200,7 @@ def test_a_time_out_fails_what_has_no_receipt(bench):
     assert b.permits_used == (0, 0, 0)
 
 
-def test_a_watcher_of_a_run_is_notified_at_the_last_receipt(bench):
+def test_the_watcher_of_a_run_is_settled_with_the_last_receipt(bench):
     b = run_of(bench, PAYLOADS)
     b.written()
     b.partition.pending.tail.watchers = ["watcher"]
@@ -247,7 +247,7 @@ def test_runs_to_several_partitions_are_bounded(topic, connect):
         assert len(sent) == 40
 
 
-def test_as_many_as_have_permits(topic, connect):
+def test_messages_beyond_the_permits_are_not_accepted(topic, connect):
     producer = topic(3, batching_enabled=False, max_pending_messages=4)
     for partition in producer.partitions:
         connect(partition)
@@ -267,7 +267,7 @@ def test_as_many_as_have_permits(topic, connect):
         {"batching_enabled": False, "compression_type": "ZSTD"},
     ],
 )
-def test_only_where_messages_go_as_they_are(topic, settings):
+def test_settings_that_change_messages_prevent_runs(topic, settings):
     from geminga.producer.settings import CompressionType
 
     if "compression_type" in settings:

@@ -30,7 +30,7 @@ def ack(consumer_id: int = 1, ledger_id: int = 2, entry_id: int = 3, **fields: A
 
 
 @given(NUMBER, NUMBER, NUMBER, st.one_of(st.none(), NUMBER), SMALL, SMALL)
-def test_plain_ones_are_read_by_hand(
+def test_plain_acks_are_decoded_without_protobuf(
     consumer_id: int, ledger_id: int, entry_id: int, request_id: int | None, partition: int | None,
     batch_index: int | None,
 ) -> None:  # fmt: skip
@@ -47,7 +47,7 @@ def test_plain_ones_are_read_by_hand(
     assert frame.command == command
 
 
-def test_all_else_is_left_to_protobuf() -> None:
+def test_other_acks_are_decoded_by_protobuf() -> None:
     others = [ack(), ack(), ack(), ack(), ack(validation_error=1), ack(txnid_least_bits=1)]
     others[0].ack.ack_type = pb.CommandAck.Cumulative
     others[1].ack.message_id.add(ledgerId=5, entryId=6)
@@ -78,7 +78,7 @@ def test_a_wrong_byte_is_read_as_protobuf_reads_it(at: int, byte: int) -> None:
         pytest.fail(f"{bytes(data).hex()}: {found}")
 
 
-def test_it_has_a_command() -> None:
+def test_an_ack_frame_returns_its_command() -> None:
     (frame,) = BrokerFrameDecoder().feed(encode_command(ack(request_id=4)))
     assert frame.type == pb.BaseCommand.ACK
     assert frame.command == ack(request_id=4)

@@ -224,7 +224,7 @@ def test_plain_batches_round_trip(payloads: list[bytes], first: int) -> None:
     assert [message.sequence_id for message in messages] == list(range(first, first + len(payloads)))
 
 
-def test_what_a_plain_message_lacks() -> None:
+def test_a_plain_message_has_defaults_for_absent_fields() -> None:
     (message,) = decode_batch(encode_plain_batch([b"payload"], 9), 1)
     assert type(message) is SingleMessage
     assert content(message) == {
@@ -283,7 +283,7 @@ def test_wrong_counts(count: int) -> None:
         ),
     ],
 )
-def test_lying_batches(data: bytes, words: str) -> None:
+def test_batches_with_wrong_sizes_or_metadata_are_corrupt(data: bytes, words: str) -> None:
     with pytest.raises(CorruptPayload, match=words):
         decode_batch(data, 3 if data.startswith(GOOD) else 1)
 

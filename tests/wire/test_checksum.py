@@ -27,7 +27,7 @@ def test_known_values(data: bytes, expected: int) -> None:
     assert crc32c(memoryview(b"x" + data)[1:]) == expected
 
 
-def test_going_on_equals_one_piece() -> None:
+def test_a_checksum_of_two_pieces_equals_that_of_the_whole() -> None:
     data = bytes(range(256)) * 300
     assert crc32c(data[1000:], crc32c(data[:1000])) == crc32c(data)
 

@@ -195,7 +195,7 @@ ROW_FIELDS = ("value", "key", "ordering_key", "properties", "event_time")
     kind=st.sampled_from([0, 1, 2, 3, 4]),
     max_messages=st.integers(1, 8),
 )
-def test_what_was_encoded_is_decoded(rows: list[dict[str, Any]], kind: int, max_messages: int) -> None:
+def test_encoded_tables_decode_unchanged(rows: list[dict[str, Any]], kind: int, max_messages: int) -> None:
     batches = encode_table(table_of(rows), max_messages=max_messages, first_sequence_ids=[5])
     entries = [
         entry_of(bytes(batch.body), batch.count, number=number, kind=kind)
@@ -226,7 +226,7 @@ def test_bytes_equal_protobuf_in_the_fields_order_of_official_clients() -> None:
     assert bytes(batch.body) == single(null_value=True)
 
 
-def test_unkeyed_batches_take_turns() -> None:
+def test_unkeyed_batches_go_round_the_partitions() -> None:
     table = pa.table({"value": [b"x"] * 10})
     batches = encode_table(table, partitions=3, first_partition=2, max_messages=4)
     assert [(batch.partition, batch.count, batch.keyed) for batch in batches] == [
@@ -441,7 +441,7 @@ def test_ack_sets_beyond_one_word(words: tuple[int, ...]) -> None:
 
 
 def test_schema_versions() -> None:
-    """That of the producer, for each of its messages."""
+    """Each row has the schema version of its entry."""
     versions = [b"\0\0\0\0\0\0\0\1", b"", b"\0\0\0\0\0\0\0\1", b"\xff"]
     entries = [
         entry_of(single(b"a") + single(b"b"), 2, number=number, **({"schema_version": v} if v else {}))

@@ -169,8 +169,8 @@ def counted(steps: Generator[None, None, bytes]) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [0, 1, compression.STEP_BYTES, 5 * compression.STEP_BYTES + 7])
-def test_in_steps_it_is_the_same(kind: int, size: int) -> None:
-    """And none of ZLIB's, which takes longest, is of more than `STEP_BYTES`."""
+def test_steps_give_the_same_bytes_as_one_call(kind: int, size: int) -> None:
+    """Steps of ZLIB, the slowest codec, have at most `STEP_BYTES`."""
     data = Random(size).randbytes(size // 2) + bytes(size - size // 2)
     steps, packed = counted(compression.compress_in_steps(kind, data))
     assert packed == compression.compress(kind, data)
@@ -181,7 +181,7 @@ def test_in_steps_it_is_the_same(kind: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", PACKING)
-def test_in_steps_the_same_is_refused(kind: int) -> None:
+def test_steps_refuse_the_same_payloads_as_one_call(kind: int) -> None:
     data = bytes(2 * compression.STEP_BYTES)
     packed = compression.compress(kind, data)
     lies = [(packed, len(data) + lie) for lie in (-1, 1, MIB * 2)]
@@ -207,7 +207,7 @@ def empty_blocks(count: int) -> bytes:
     return zlib.compress(b"")[:2] + block * (count // 8)
 
 
-def test_what_takes_long_and_holds_nothing_is_done_in_steps() -> None:
+def test_many_empty_blocks_are_decompressed_in_steps() -> None:
     """Five megabytes of such blocks took half a second of CPU, without a byte of payload."""
     payload = empty_blocks(40_000)
     assert zlib.decompressobj().decompress(payload, 1) == b""

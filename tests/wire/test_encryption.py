@@ -214,7 +214,7 @@ def test_odd_metadata() -> None:
         PayloadDecryptor(private)(metadata, sealed.payload)
 
 
-def test_a_data_key_that_is_none() -> None:
+def test_a_data_key_of_the_wrong_length_is_refused() -> None:
     wrapped = wrap_data_key(load_public_key(public("k1")), b"too short", os.urandom)
     with pytest.raises(CryptoError, match="9 bytes"):
         unwrap_data_key(load_private_key(private("k1")), wrapped)
@@ -307,7 +307,7 @@ def test_data_keys_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch)
 # --- refusals ---
 
 
-def test_keys_that_are_none() -> None:
+def test_unreadable_and_unsupported_keys_are_refused() -> None:
     with pytest.raises(CryptoError, match="public key cannot be read"):
         load_public_key(b"no PEM")
     with pytest.raises(CryptoError, match="private key cannot be read") as caught:

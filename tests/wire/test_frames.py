@@ -31,7 +31,7 @@ FIELDS = {frames.SEND: SEND_FIELDS, frames.SEND_RECEIPT: RECEIPT_FIELDS, frames.
 
 
 def content(frame: Frame) -> dict[str, Any]:
-    """All that a frame says, for comparison."""
+    """Return all fields of a frame, for comparison."""
     if isinstance(frame, CommandFrame):
         return {"type": frame.type, "command": frame.command, "entry": frame.entry}
     values = {name: getattr(frame, name) for name in FIELDS[frame.type]}
@@ -196,7 +196,7 @@ def test_any_command_survives(
 # --- what a frame holds -----------------------------------------------------------------------------
 
 
-def test_the_face_of_each_kind() -> None:
+def test_each_kind_of_frame_returns_itself_from_its_attribute() -> None:
     entry = b"entry"
     data = (
         frames.encode_send(1, 2, 3, 4, 5) + entry

@@ -128,7 +128,7 @@ def test_broker_entry_metadata_comes_before_the_checksum() -> None:
     assert content(peek_entry(entry)) == by_protobuf(a_metadata())
 
 
-def test_empty_broker_entry_metadata() -> None:
+def test_an_entry_with_empty_broker_metadata_parses() -> None:
     inner = build_entry(a_metadata().SerializeToString(), b"payload")
     for rest in (inner, inner[6:]):
         parsed = parse_entry(b"\x0e\x02\x00\x00\x00\x00" + rest)

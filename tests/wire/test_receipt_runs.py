@@ -81,7 +81,7 @@ def test_receipts_of_duplicates_are_no_run() -> None:
     st.integers(1, 60),
     st.sampled_from([0, 125, 16_380]),
 )
-def test_any_stream_says_the_same(steps: list[tuple[int, int, int, int | None]], cut: int, base: int) -> None:
+def test_runs_keep_all_receipts(steps: list[tuple[int, int, int, int | None]], cut: int, base: int) -> None:
     sequence_id = entry_id = base
     pieces = []
     for sequence_step, entry_step, producer_id, highest in steps:

@@ -76,7 +76,7 @@ def test_any_difference_ends_a_run() -> None:
         assert singly(frames) == singly(FrameDecoder().feed(data))
 
 
-def test_numbers_that_do_not_follow_each_other_and_such_that_are_none() -> None:
+def test_sends_with_any_or_malformed_sequence_ids_decode_as_without_runs() -> None:
     ids = [100, 90, 90, 101, 3]
     (frame,) = BrokerFrameDecoder().feed(b"".join(map(send, ids)))
     assert isinstance(frame, SendRun)
@@ -244,7 +244,7 @@ def test_frames_of_a_run_with_keys_are_those_of_its_messages(
 
 @pytest.mark.parametrize("left_out", [1, 4, 11, None])
 def test_a_send_that_ends_inside_its_command_is_no_part_of_a_run(left_out: int | None) -> None:
-    """It was taken for one without an entry, and an empty entry was stored."""
+    """Once, such a send was decoded as one without an entry, and an empty entry was stored."""
     head = encode_send(1, 3, 1, None, 0)
     total = 0 if left_out is None else len(head) - 4 - left_out
     data = send(1) + send(2) + total.to_bytes(4, "big") + head[4:] + send(4)

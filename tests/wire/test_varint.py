@@ -13,7 +13,7 @@ EDGES = [n for bits in range(0, 64, 7) for n in ((1 << bits) - 1, 1 << bits)] + 
 
 
 @pytest.mark.parametrize("value", EDGES)
-def test_edges(value: int) -> None:
+def test_varints_at_the_edges_of_their_lengths_round_trip(value: int) -> None:
     assert varint(value) == SHORT[value] == _VarintBytes(value)
     assert read_varint(b"\xff" + varint(value) + b"\xff", 1) == (value, 1 + len(varint(value)))
 

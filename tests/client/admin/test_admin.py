@@ -39,7 +39,7 @@ def admin(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[An
 
 
 @pytest.mark.parametrize("check", suite.CHECKS)
-def test_the_suite(admin: Any, broker: EmbeddedBroker, check: str) -> None:
+def test_each_check_of_the_admin_suite_passes(admin: Any, broker: EmbeddedBroker, check: str) -> None:
     suite.CHECKS[check](admin, broker)
 
 

@@ -117,7 +117,7 @@ Call = Callable[..., Any]
 
 @pytest.fixture(params=["threads", "asyncio"])
 def call(request: pytest.FixtureRequest) -> Call:
-    """``call(url, method, path, ..., **settings)`` through either face; several paths go over one admin."""
+    """Return ``call(url, method, path, ..., **settings)`` of either API; several paths share one client."""
 
     def with_threads(url: str, method: str, *paths: str, **settings: Any) -> Any:
         with geminga.Admin(url, **settings) as admin:
@@ -135,7 +135,7 @@ def call(request: pytest.FixtureRequest) -> Call:
     return with_threads if request.param == "threads" else on_a_loop
 
 
-def test_json_or_nothing_comes_back(
+def test_a_call_returns_decoded_json_or_none(
     scripted: Callable[..., Scripted], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # brokers are reached without a proxy
@@ -174,7 +174,7 @@ def test_a_refusal_has_the_class_of_its_status_and_names_the_request(
     assert (type(again), again.status, str(again)) == (expected, status, str(caught.value))
 
 
-def test_what_is_not_there_is_named_by_what_it_is(scripted: Callable[..., Scripted]) -> None:
+def test_a_missing_resource_raises_the_error_of_its_kind(scripted: Callable[..., Scripted]) -> None:
     server = scripted(answer(404, b"<html><h1>404</h1></html>"), answer(404, b"Subscription s not found"))
     with geminga.Admin(server.url) as admin:
         with pytest.raises(AdminNotFound) as caught:
@@ -261,7 +261,7 @@ def test_credentials_do_not_go_to_a_login_page(scripted: Callable[..., Scripted]
     assert login.connections == 0
 
 
-def test_redirects_that_are_not_followed(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_redirects_to_ftp_or_in_a_loop_are_refused(scripted: Callable[..., Scripted], call: Call) -> None:
     server = scripted(answer(307, b"", "Location: ftp://127.0.0.1/"))
     with pytest.raises(LookupError, match="refused"):
         call(server.url, "GET", "clusters")
@@ -292,9 +292,7 @@ def test_an_expired_token_is_renewed_once(scripted: Callable[..., Scripted], cal
         call(server.url, "GET", "clusters", authentication=geminga.AuthenticationToken(lambda: "x"))
 
 
-def test_credentials_that_would_write_headers_of_their_own(
-    scripted: Callable[..., Scripted], call: Call
-) -> None:
+def test_credentials_with_a_line_break_are_refused(scripted: Callable[..., Scripted], call: Call) -> None:
     server = scripted()
     with pytest.raises(AuthenticationError, match="line break"):
         call(server.url, "GET", "a", authentication=geminga.AuthenticationToken("x\r\nHost: evil"))
@@ -310,13 +308,13 @@ def test_credentials_that_would_write_headers_of_their_own(
      b"HTTP/1.1 200 Ok\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffff\r\n",
      b"HTTP/1.1 200 Ok\r\nX: " + b"x" * 70_000],
 )  # fmt: skip
-def test_what_is_no_http(scripted: Callable[..., Scripted], call: Call, said: bytes) -> None:
+def test_an_answer_not_in_http_is_refused(scripted: Callable[..., Scripted], call: Call, said: bytes) -> None:
     server = scripted(said)
     with pytest.raises(ConnectError):
         call(server.url, "GET", "clusters", retries=0, operation_timeout_seconds=20)
 
 
-def test_an_answer_that_is_cut_is_none(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_a_truncated_answer_raises_connect_error(scripted: Callable[..., Scripted], call: Call) -> None:
     def cut(connected: socket.socket) -> None:
         connected.sendall(answer(200, b'["a", "b"]')[:-3])
 
@@ -325,7 +323,7 @@ def test_an_answer_that_is_cut_is_none(scripted: Callable[..., Scripted], call: 
         call(server.url, "GET", "clusters", retries=0)
 
 
-def test_time_is_up_however_slowly_something_comes(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_a_slow_answer_does_not_prolong_the_timeout(scripted: Callable[..., Scripted], call: Call) -> None:
     def dribble(connected: socket.socket) -> None:
         for byte in answer(200, b"x" * 10_000):
             connected.sendall(bytes([byte]))
@@ -355,7 +353,7 @@ def test_the_port_of_the_binary_protocol(call: Call) -> None:
 @pytest.mark.parametrize(
     "url", ["", "foo", "localhost:8080", "pulsar://localhost:6650", "http://", "http://a:port", "http://[::1"]
 )
-def test_a_url_of_another_form(url: str) -> None:
+def test_a_service_url_that_is_not_http_is_refused(url: str) -> None:
     with pytest.raises(InvalidUrl, match="http://host:port"):
         geminga.Admin(url)
 
