@@ -101,8 +101,8 @@ def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
     given files that are done, and waits for ever where it has none but those. It begins a test when it knows
     the next one, and waits for ever with a single one.
     """
-    schedule = sched.schedule
-    sched.schedule = lambda: (schedule(), schedule())
+    schedule = type(sched).schedule  # not that of an earlier crash, which would double the calls
+    sched.schedule = lambda: (schedule(sched), schedule(sched))
     is_official = "tests/witness/" in crashitem or re.search(r"[\[-]pulsar[]-]", crashitem)
     runs_again = is_official and crashitem not in _crashed
     if runs_again:
