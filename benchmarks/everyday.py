@@ -29,7 +29,7 @@ from typing import Any
 
 import geminga
 import geminga.schema
-from benchmarks import brokers, figures
+from benchmarks import brokers, figures, output
 from benchmarks.brokers import RunningBroker
 from benchmarks.everyday_programs import CONTENT, KEYS, LARGE, PROGRAMS, PROPERTIES, Program, Run
 from benchmarks.figures import JAVA, OURS, PULSAR_CLIENT
@@ -217,12 +217,12 @@ def java(url: str, topic: str, arguments: Sequence[str]) -> dict[str, float]:
     )  # fmt: skip
     watchdog = threading.Timer(90, process.kill)
     watchdog.start()
-    output: list[str] = []
+    printed: list[str] = []
     marks: list[tuple[float, float, float]] = []
     try:
         assert process.stdout is not None
         for line in process.stdout:
-            output = [*output[-19:], line]
+            printed = [*printed[-19:], line]
             match = _INTERVAL.search(line)
             if match is not None and (float(match[1]) or marks):
                 marks.append((time.perf_counter(), process_cpu_seconds(process.pid), float(match[1])))
@@ -233,7 +233,7 @@ def java(url: str, topic: str, arguments: Sequence[str]) -> dict[str, float]:
         process.kill()
         process.wait()
     if len(marks) < _WARM + _COUNTED:
-        raise RuntimeError(f"pulsar-perf {action} printed no rates:\n{''.join(output)}")
+        raise RuntimeError(f"pulsar-perf {action} printed no rates:\n{''.join(printed)}")
     (start, cpu, _), (end, cpu_end, _) = marks[_WARM - 1], marks[-1]
     rate = sum(rate for _, _, rate in marks[_WARM:]) / _COUNTED
     return {"messages": rate * (end - start), "seconds": end - start, "cpu": cpu_end - cpu}
@@ -335,17 +335,14 @@ def main() -> int:
     parser.add_argument(
         "--java", action="store_true", help="pulsar-perf beside them where it can do the work"
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
-    parser.add_argument("--publish", action="store_true", help=f"write docs/proof/{PUBLISHED.name}")
+    output.add_options(parser, PUBLISHED)
     given = parser.parse_args()
     if given.one:
         run_here(given.one[0], given.one[1], json.loads(given.one[2]))
     given.rounds = given.rounds or (1 if given.quick else 3)
     values = measure_all(given)
     table = figures.everyday(values, given.broker)
-    print(table)
-    if given.markdown:
-        given.markdown.write_text(table + "\n")
+    output.show(given, table)
     if given.publish:
         published = json.loads(PUBLISHED.read_text()) if PUBLISHED.exists() else {}
         before = published.get(given.broker, {"rows": [], "failed": []})
@@ -353,8 +350,7 @@ def main() -> int:
             values["rows"] += [row for row in before["rows"] if row["name"] not in given.only]
             titles = tuple(PROGRAMS[name].title for name in given.only)
             values["failed"] += [line for line in before["failed"] if not line.startswith(titles)]
-        PUBLISHED.write_text(json.dumps({**published, given.broker: values}, indent=1) + "\n")
-        print(f"wrote {PUBLISHED}; `make docs` draws the pages")
+        output.publish(PUBLISHED, {**published, given.broker: values})
     return bool(values["failed"])
 
 

@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from benchmarks import brokers, figures
+from benchmarks import brokers, figures, output
 from benchmarks.everyday import LIBRARIES
 from benchmarks.harness import python
 from geminga.tuning.measuring.run_log import machine
@@ -50,17 +50,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, help="runs of each library [default: 5; 1 if quick]")
     parser.add_argument("--quick", action="store_true", help="one round, 3 s of idling")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
-    parser.add_argument("--publish", action="store_true", help=f"write docs/proof/{PUBLISHED.name}")
+    output.add_options(parser, PUBLISHED)
     given = parser.parse_args()
     values = measure(given.rounds or (1 if given.quick else 5), 3.0 if given.quick else 20.0)
     table = figures.idle(values)
-    print(table)
-    if given.markdown:
-        given.markdown.write_text(table + "\n")
+    output.show(given, table)
     if given.publish:
-        PUBLISHED.write_text(json.dumps(values, indent=1) + "\n")
-        print(f"wrote {PUBLISHED}; `make docs` draws the page")
+        output.publish(PUBLISHED, values)
 
 
 if __name__ == "__main__":

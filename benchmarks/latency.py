@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import brokers, figures
+from benchmarks import brokers, figures, output
 from benchmarks.brokers import RunningBroker
 from benchmarks.harness import python
 from benchmarks.load import PONG, Peer, Receiver, _frame, _send_command, batch_entry
@@ -306,8 +306,7 @@ def main() -> int:
     parser.add_argument("--only", choices=tuple(BROKERS), action="append", help="broker; may be repeated")
     parser.add_argument("--seconds", type=float, help="time at each rate [default: 20; 2 if quick]")
     parser.add_argument("--quick", action="store_true", help="2 s at each rate, 2 s of warm-up")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
-    parser.add_argument("--publish", action="store_true", help=f"write docs/proof/{PUBLISHED.name}")
+    output.add_options(parser, PUBLISHED)
     given = parser.parse_args()
     if given.one:
         port, mode, seconds, warm, who = given.one
@@ -320,12 +319,9 @@ def main() -> int:
         2.0 if given.quick else 10.0,
     )
     table = figures.latency(values)
-    print(table)
-    if given.markdown:
-        given.markdown.write_text(table + "\n")
+    output.show(given, table)
     if given.publish:
-        PUBLISHED.write_text(json.dumps(values, indent=1) + "\n")
-        print(f"wrote {PUBLISHED}; `make docs` draws the page")
+        output.publish(PUBLISHED, values)
     return bool(values["failed"])
 
 
