@@ -24,7 +24,7 @@ from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.delivery.limits import RateLimit, TopicLimits
 from geminga.broker.disk import DiskGuard
 from geminga.broker.entry_counts import CountsCache
-from geminga.broker.managed_ledger import EntryCache
+from geminga.broker.managed_ledger import ReadAheadCache
 from geminga.broker.memory_backpressure import MemoryBackpressure
 from geminga.broker.peer import PeerOutput
 from geminga.broker.rate_limited_logger import RateLimitedLogger
@@ -48,7 +48,7 @@ from geminga.broker.topics.topic_maintenance import TopicMaintenance
 from geminga.broker.topics.topic_registry import TopicRegistry
 from geminga.ledger.api import EntryStore
 
-ENTRY_CACHE_BYTES = 16 * 1024 * 1024
+READ_AHEAD_CACHE_BYTES = 16 * 1024 * 1024
 
 
 class Broker:
@@ -93,7 +93,7 @@ class Broker:
             self.slices,
             store,
             settings,
-            EntryCache(ENTRY_CACHE_BYTES),
+            ReadAheadCache(READ_AHEAD_CACHE_BYTES),
             CountsCache(),
             ExpiryIndex(store),
             MaintenanceQueue(),

@@ -23,6 +23,7 @@ from geminga.ledger.api import (
     StoredLedger,
     StoredValue,
     StoreStats,
+    ignore,
     never,
 )
 from geminga.ledger.callbacks import run_callbacks
@@ -167,8 +168,8 @@ class MemoryStore:
         *,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead,
-        done: Fetched,
+        ahead: ReadAhead | None = None,
+        done: Fetched = ignore,
     ) -> list[bytes] | None:
         return self.read(ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max)
 

@@ -117,16 +117,17 @@ class StoreEntryReader:
         first: int,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead,
+        ahead: ReadAhead | None,
         done: Fetched,
     ) -> list[bytes] | None:
-        """Return the entries if they are in memory; else None, and ``done`` receives them later."""
+        """Return the entries if they are in memory; else None, and ``done`` receives them, if ``ahead``."""
         first = max(first, 0)
         if first >= ledger.recent_first:
             return _recent(ledger, first, entries_max, bytes_max)
         if self._pool is None:
             return self.read(ledger, first, entries_max, bytes_max)
-        self._fetch(ledger, first, ahead, done)
+        if ahead is not None:
+            self._fetch(ledger, first, ahead, done)
         return None
 
     def positions(

@@ -29,6 +29,7 @@ from geminga.ledger.api import (
     StoredLedger,
     StoredValue,
     StoreStats,
+    ignore,
     never,
 )
 from geminga.ledger.bloom_filter_builder import BloomFilterBuilder
@@ -407,8 +408,8 @@ class FileStore:
         *,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead,
-        done: Fetched,
+        ahead: ReadAhead | None = None,
+        done: Fetched = ignore,
     ) -> list[bytes] | None:
         ledger = self._state.ledger(ledger_id)
         return self._reader.fetch(ledger, first_entry_id, entries_max, bytes_max, ahead, done)

@@ -31,6 +31,7 @@ from geminga.ledger.api import (
     StoredValue,
     StoreStats,
     TierStats,
+    ignore,
     never,
 )
 from geminga.ledger.callbacks import run_callback
@@ -463,15 +464,15 @@ class TieredStore:
         *,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead,
-        done: Fetched,
+        ahead: ReadAhead | None = None,
+        done: Fetched = ignore,
     ) -> list[bytes] | None:
         def local_done(entries: list[bytes], error: StoreError | None) -> None:
             # It may have been deleted locally while the disk was read.
             if isinstance(error, LedgerNotFound | EntriesDamaged):
                 try:
                     record = self.catalog.record(ledger_id)
-                    if record is not None:
+                    if record is not None and ahead is not None:
                         self._fetch(record, first_entry_id, ahead, done)
                         return
                 except StoreError as refused:
@@ -493,7 +494,8 @@ class TieredStore:
         if self._pool is None:
             job = self._reader.job(self._path(record), record, first_entry_id, entries_max, bytes_max)
             return _taken(job())
-        self._fetch(record, first_entry_id, ahead, done)
+        if ahead is not None:
+            self._fetch(record, first_entry_id, ahead, done)
         return None
 
     def _fetch(self, record: OffloadedLedger, first: int, ahead: ReadAhead, done: Fetched) -> None:

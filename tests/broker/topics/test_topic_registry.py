@@ -160,7 +160,7 @@ def test_damaged_records_are_refused_and_kept(harness: Any, topics: Any) -> None
 
 def test_a_topic_that_cannot_be_loaded_does_not_stop_housekeeping(harness: Any, topics: Any) -> None:
     topic = topics.make(NAME)
-    topic.ledger.append(b"x", 1, now_ms=0, limits=topic.limits, keep=False, done=lambda error: None)
+    topic.ledger.append(b"x", 1, now_ms=0, limits=topic.limits, done=lambda error: None)
     harness.restart()
     harness.store.put(f"ledgers/{NAME}", b"\xff")
     harness.advance(200)

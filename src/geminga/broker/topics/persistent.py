@@ -52,7 +52,6 @@ class PersistentTopic:
         "_counting",
         "_deleted",
         "_entries",
-        "_under_way",
         "access",
         "bytes_in",
         "bytes_out_gone",
@@ -124,7 +123,6 @@ class PersistentTopic:
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
         self._entries = services.entries
-        self._under_way = 0
         if not in_steps:
             prefix = cursor_prefix(self.text)
             for key, value in self.store.scan(prefix):
@@ -268,13 +266,7 @@ class PersistentTopic:
         entries.append((self, producer, sequence_id, highest, record, ledger.end, size))
         try:
             ledger.append(
-                entry,
-                messages,
-                counted=counted,
-                now_ms=self.scheduler.now_ms,
-                limits=self.limits,
-                keep=self.consumers_connected > 0,
-                done=entries.reported,
+                entry, counted, now_ms=self.scheduler.now_ms, limits=self.limits, done=entries.reported
             )
         except StoreError as error:
             entries.take_back()
@@ -287,7 +279,6 @@ class PersistentTopic:
             return
         self.messages_in += messages
         self.bytes_in += size
-        self._under_way += 1
         producer.taken(messages, size, chunk=frame.is_chunk)
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:
@@ -303,14 +294,7 @@ class PersistentTopic:
             return
         entries.append((self, producer, sequence_ids, 0, _NO_RECORD, ledger.end, size))
         try:
-            ledger.append_run(
-                run_entries,
-                sizes,
-                size,
-                now_ms=now_ms,
-                keep=self.consumers_connected > 0,
-                done=entries.run_reported,
-            )
+            ledger.append_run(run_entries, sizes, size, now_ms=now_ms, done=entries.reported)
         except StoreError as error:
             entries.take_back()
             if isinstance(error, StoreFull):
@@ -321,7 +305,6 @@ class PersistentTopic:
             return
         self.messages_in += count
         self.bytes_in += size
-        self._under_way += 1
         producer.taken(count, size, chunk=False, entries=count)
 
     def _duplicate(self, producer: Producer, frame: SendFrame) -> None:
@@ -333,57 +316,38 @@ class PersistentTopic:
         else:
             producer.receipt(frame.sequence_id, frame.highest_sequence_id, -1, -1)
 
-    def entry_settled(
+    def settled(
         self,
         error: StoreError | None,
         producer: Producer,
-        sequence_id: int,
+        sequence_ids: int | Sequence[int],
         highest: int,
         record: DedupRecord,
         offset: int,
         size: int,
     ) -> None:
-        """Handle the store's report on the oldest pending entry."""
-        self._under_way -= 1
+        """Handle the store's report on the oldest pending entry, or run of entries."""
+        count = 1 if isinstance(sequence_ids, int) else len(sequence_ids)
         try:
             if error is None:
-                ledger = self.ledger
-                ledger.confirmed = offset + 1
+                self.ledger.confirmed = offset + count
                 self.scheduler.ready[self] = None
-            if self.dedup is not None and record is DedupRecord.SEQUENCE_ID:
+            if isinstance(sequence_ids, int):
+                last = max(sequence_ids, highest)
+                if self.dedup is not None and record is DedupRecord.SEQUENCE_ID:
+                    if error is None:
+                        self.dedup.stored(producer.name, last)
+                    else:
+                        self.dedup.failed(producer.name)
                 if error is None:
-                    self.dedup.stored(producer.name, max(sequence_id, highest))
+                    producer.receipt(sequence_ids, highest, *self.ledger.position(offset))
                 else:
-                    self.dedup.failed(producer.name)
-            if error is None:
-                ledger_id, entry_id = ledger.position(offset)
-                producer.receipt(sequence_id, highest, ledger_id, entry_id)
+                    producer.error(last, pb.PersistenceError, str(error))
+            elif error is None:
+                producer.receipt_run(sequence_ids, *self.ledger.position(offset))
             else:
-                producer.error(highest or sequence_id, pb.PersistenceError, str(error))
-            producer.settled(size)
-        except Exception as failure:
-            self.scheduler.failed("store", self, failure)
-
-    def run_settled(
-        self,
-        error: StoreError | None,
-        producer: Producer,
-        sequence_ids: Sequence[int],
-        offset: int,
-        size: int,
-    ) -> None:
-        """Handle the store's report on the oldest pending run."""
-        self._under_way -= 1
-        count = len(sequence_ids)
-        try:
-            if error is None:
-                ledger = self.ledger
-                ledger.confirmed = offset + count
-                self.scheduler.ready[self] = None
-                producer.receipt_run(sequence_ids, *ledger.position(offset))
-            else:
-                for sequence_id in sequence_ids:
-                    producer.error(sequence_id, pb.PersistenceError, str(error))
+                for each in sequence_ids:
+                    producer.error(each, pb.PersistenceError, str(error))
             producer.settled(size, count)
         except Exception as failure:
             self.scheduler.failed("store", self, failure)
@@ -578,7 +542,7 @@ class PersistentTopic:
         """Delete every message stored now; pending entries are awaited first."""
         self.ledger.close_current(self.scheduler.now_ms)
         stop = self.ledger.end
-        if not self._under_way:
+        if not self.ledger.is_writing:
             self._truncate_below(stop, done)
             return
 
@@ -618,7 +582,7 @@ class PersistentTopic:
     @property
     def idle(self) -> bool:
         """Whether no client is connected and no work is pending."""
-        works = self._under_way or offloading.is_running(self) or compaction.is_running(self)
+        works = self.ledger.is_writing or offloading.is_running(self) or compaction.is_running(self)
         return not (works or self.access.producers or self.access.waiting or self.consumers_connected)
 
     def terminate(self, done: Done) -> None:

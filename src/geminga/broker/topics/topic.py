@@ -10,7 +10,7 @@ from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.limits import RateLimit, TopicLimits
 from geminga.broker.entry_counts import CountsCache
-from geminga.broker.managed_ledger import EntryCache
+from geminga.broker.managed_ledger import ReadAheadCache
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
@@ -36,7 +36,7 @@ class TopicServices(ByFields):
     slices: CooperativeScheduler
     store: EntryStore
     settings: BrokerSettings
-    cache: EntryCache
+    cache: ReadAheadCache
     counts: CountsCache
     due: ExpiryIndex
     looks: MaintenanceQueue[Topic]
