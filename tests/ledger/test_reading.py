@@ -260,10 +260,14 @@ def test_fetch_without_read_ahead_returns_only_entries_in_memory(tmp_path: Path)
     with FileStore.open(tmp_path, settings=StoreSettings(cache_bytes=0)) as store:
         ledger = store.create_ledger("t")
         done: list[StoreError | None] = []
+
+        def ignore(entries: list[bytes], error: StoreError | None) -> None:
+            raise AssertionError("nothing was read")
+
         store.append(ledger, b"a", done.append)
-        assert store.fetch(ledger, 0, entries_max=1, bytes_max=9) == [b"a"]
+        assert store.fetch(ledger, 0, entries_max=1, bytes_max=9, ahead=None, done=ignore) == [b"a"]
         wait_until(store, lambda: bool(done))
-        assert store.fetch(ledger, 0, entries_max=1, bytes_max=9) is None
+        assert store.fetch(ledger, 0, entries_max=1, bytes_max=9, ahead=None, done=ignore) is None
         assert store.read(ledger, 0, entries_max=1, bytes_max=9) == [b"a"]
 
 

@@ -38,7 +38,6 @@ from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.compaction import CompactionQueue
 from geminga.broker.topics.expiry_index import ExpiryIndex
-from geminga.broker.topics.maintenance_queue import MaintenanceQueue
 from geminga.broker.topics.offloading import OffloadQueue
 from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import ProducerNames
@@ -96,7 +95,6 @@ class Broker:
             ReadAheadCache(READ_AHEAD_CACHE_BYTES),
             CountsCache(),
             ExpiryIndex(store),
-            MaintenanceQueue(),
             PendingAdds(),
             CompactionQueue(self.slices),
             OffloadQueue(),

@@ -90,6 +90,10 @@ class ReadAheadCache:
             self._bytes -= size
 
 
+def _ignore(_entries: list[bytes], _error: StoreError | None) -> None:
+    """Called for nothing: a read of the memory alone is not reported."""
+
+
 class RollingTopic(Protocol):
     """Interface of a topic for its ledger."""
 
@@ -403,9 +407,12 @@ class ManagedLedger:
             return []
         at = offset - segment.base
         try:
-            return self._store.fetch(segment.ledger_id, at, entries_max=count, bytes_max=bytes_max) or []
+            recent = self._store.fetch(
+                segment.ledger_id, at, entries_max=count, bytes_max=bytes_max, ahead=None, done=_ignore
+            )
         except StoreError:
             return []  # the caller that reads the disk receives the error
+        return recent or []
 
     def _stored(self, offset: int, stop: int) -> tuple[Segment | None, int]:
         """Return the ledger with the entries from ``offset`` on, and their number; None without any."""

@@ -25,10 +25,6 @@ Fetched = Callable[[list[bytes], StoreError | None], None]
 """Callback of `EntryStore.fetch`: receives the entries, or an empty list and the error."""
 
 
-def ignore(_entries: list[bytes], _error: StoreError | None) -> None:
-    """Default of ``done`` in `EntryStore.fetch`."""
-
-
 def never() -> bool:
     """Return False: the default of ``enough`` in `EntryStore.poll`, which then runs all callbacks."""
     return False
@@ -305,14 +301,13 @@ class EntryStore(Protocol):
         *,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead | None = None,
-        done: Fetched = ignore,
+        ahead: ReadAhead | None,
+        done: Fetched,
     ) -> list[bytes] | None:
         """Read entries without blocking: returns them if they are in memory.
 
-        Otherwise returns None and, given ``ahead``, a later `poll` calls ``done`` with the entries read from
-        the disk, up to the limits in ``ahead``. Raises `LedgerNotFound`, and `StoreBusy` when too many reads
-        are pending.
+        Otherwise returns None and, unless ``ahead`` is None, a later `poll` calls ``done`` with entries from
+        the disk, up to these limits. Raises `LedgerNotFound`, and `StoreBusy` if too many reads are pending.
         """
 
     def ledgers(self, owner: str) -> list[StoredLedger]:

@@ -23,7 +23,6 @@ from geminga.ledger.api import (
     StoredLedger,
     StoredValue,
     StoreStats,
-    ignore,
     never,
 )
 from geminga.ledger.callbacks import run_callbacks
@@ -168,8 +167,8 @@ class MemoryStore:
         *,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead | None = None,
-        done: Fetched = ignore,
+        ahead: ReadAhead | None,
+        done: Fetched,
     ) -> list[bytes] | None:
         return self.read(ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max)
 

@@ -404,10 +404,8 @@ def _take(entry: bytes, expected: EntryPosition, found: ReadEntries) -> None:
 
 
 def _recent(ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> list[bytes]:
-    start = first - ledger.recent_first
-    entries: list[bytes] = []
-    total = 0
-    recent = ledger.recent
+    recent, start = ledger.recent, first - ledger.recent_first
+    entries, total = list[bytes](), 0
     for at in range(start, min(len(recent), start + entries_max)):
         entry = recent[at]
         total += len(entry)

@@ -29,7 +29,6 @@ from geminga.ledger.api import (
     StoredLedger,
     StoredValue,
     StoreStats,
-    ignore,
     never,
 )
 from geminga.ledger.bloom_filter_builder import BloomFilterBuilder
@@ -408,8 +407,8 @@ class FileStore:
         *,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead | None = None,
-        done: Fetched = ignore,
+        ahead: ReadAhead | None,
+        done: Fetched,
     ) -> list[bytes] | None:
         ledger = self._state.ledger(ledger_id)
         return self._reader.fetch(ledger, first_entry_id, entries_max, bytes_max, ahead, done)

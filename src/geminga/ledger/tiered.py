@@ -31,7 +31,6 @@ from geminga.ledger.api import (
     StoredValue,
     StoreStats,
     TierStats,
-    ignore,
     never,
 )
 from geminga.ledger.callbacks import run_callback
@@ -464,15 +463,15 @@ class TieredStore:
         *,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead | None = None,
-        done: Fetched = ignore,
+        ahead: ReadAhead | None,
+        done: Fetched,
     ) -> list[bytes] | None:
         def local_done(entries: list[bytes], error: StoreError | None) -> None:
             # It may have been deleted locally while the disk was read.
             if isinstance(error, LedgerNotFound | EntriesDamaged):
                 try:
                     record = self.catalog.record(ledger_id)
-                    if record is not None and ahead is not None:
+                    if record is not None:
                         self._fetch(record, first_entry_id, ahead, done)
                         return
                 except StoreError as refused:
@@ -494,11 +493,12 @@ class TieredStore:
         if self._pool is None:
             job = self._reader.job(self._path(record), record, first_entry_id, entries_max, bytes_max)
             return _taken(job())
-        if ahead is not None:
-            self._fetch(record, first_entry_id, ahead, done)
+        self._fetch(record, first_entry_id, ahead, done)
         return None
 
-    def _fetch(self, record: OffloadedLedger, first: int, ahead: ReadAhead, done: Fetched) -> None:
+    def _fetch(self, record: OffloadedLedger, first: int, ahead: ReadAhead | None, done: Fetched) -> None:
+        if ahead is None:
+            return
         job = self._reader.job(self._path(record), record, first, ahead.entries_max, ahead.bytes_max)
 
         def deliver(answer: OffloadedRead) -> None:

@@ -527,22 +527,6 @@ def test_policies_of_a_topic_are_applied_to_it_alone(harness: Any, topics: Any, 
     assert told == ["p-partition-0", "p-partition-1", "p"]
 
 
-def test_repeated_setting_changes_share_one_earlier_copy() -> None:
-    """There may be 100,000 namespaces: a copy of them for each change would fill the memory."""
-    sliced = Sliced(Random(0), 1.0)
-    befores: list[Any] = []
-    namespaces = sliced.broker.namespaces
-    namespaces.watch_settings(befores.append)
-    for number in range(1, 50):
-        sliced.broker.dynamic.set("ttlDurationDefaultInSeconds", str(number))
-    assert len({id(each._documents) for each in befores}) == 1
-    namespaces.set_policy("public", "default", "message_ttl_in_seconds", 7)
-    sliced.broker.dynamic.set("ttlDurationDefaultInSeconds", "50")
-    assert befores[0].policies("public/default").message_ttl_seconds == 0
-    assert befores[-1].policies("public/default").message_ttl_seconds == 7
-    sliced.settle()
-
-
 def test_a_change_of_policies_is_answered_after_all_topics_apply_it(told: list[str]) -> None:
     """Otherwise a topic could accept unencrypted entries after "encryption required" was answered."""
     sliced = Sliced(Random(0), 1.0)

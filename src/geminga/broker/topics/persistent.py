@@ -20,8 +20,7 @@ from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted
 from geminga.broker.topics.compaction import CompactionQueue
 from geminga.broker.topics.dedup import Deduplication, forget_stale
-from geminga.broker.topics.expiry_index import ExpiryIndex
-from geminga.broker.topics.maintenance_queue import MaintenanceQueue
+from geminga.broker.topics.expiry_index import NEVER, ExpiryIndex
 from geminga.broker.topics.offloading import OffloadQueue
 from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer
@@ -55,6 +54,7 @@ class PersistentTopic:
         "access",
         "bytes_in",
         "bytes_out_gone",
+        "check_ms",
         "compacted",
         "compaction",
         "consumers_connected",
@@ -63,7 +63,6 @@ class PersistentTopic:
         "ledger",
         "limits",
         "loaded_at",
-        "look_round",
         "messages_in",
         "messages_out_gone",
         "name",
@@ -93,7 +92,7 @@ class PersistentTopic:
         """``in_steps``: the caller runs `load` before the topic is used."""
         self.scheduler = services.scheduler
         self.services = services
-        self.look_round = 0
+        self.check_ms = NEVER
         self.name = name
         self.text = name.text
         self.record = record
@@ -184,12 +183,8 @@ class PersistentTopic:
         return self.services.settings
 
     @property
-    def due(self) -> ExpiryIndex:
+    def due(self) -> ExpiryIndex[Topic]:
         return self.services.due
-
-    @property
-    def looks(self) -> MaintenanceQueue[Topic]:
-        return self.services.looks
 
     @property
     def compactions(self) -> CompactionQueue:
@@ -362,8 +357,8 @@ class PersistentTopic:
 
     def dispatch(self) -> None:
         """Dispatch new durable entries."""
-        if self.look_round != self.looks.next_round:
-            self.looks.soon(self)
+        if self.check_ms:
+            self.due.plan(self)
         for subscription in list(self.subscriptions.values()):
             self.scheduler.isolated("dispatch", subscription, subscription.new_entries)
 
@@ -509,12 +504,12 @@ class PersistentTopic:
     # --- who uses it, and when it is to be looked at ---
     def touch(self) -> None:
         """Queue the topic for maintenance after a change."""
-        self.looks.soon(self)
+        self.due.plan(self)
 
     def rearm(self) -> None:
         """Reschedule the expiry check, durably, because reopened entries may expire sooner."""
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
-        self.looks.soon(self)
+        self.due.plan(self)
 
     def ledger_rolled(self) -> None:
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
@@ -522,12 +517,12 @@ class PersistentTopic:
     def used(self) -> None:
         """Record that a client connects: the topic is not unused any more."""
         deadlines.in_use(self)
-        self.looks.soon(self)
+        self.due.plan(self)
 
     def consumer_joined(self, subscription: str) -> None:
         self.consumers_connected += 1
         deadlines.in_use(self, subscription)
-        self.looks.soon(self)
+        self.due.plan(self)
 
     def consumer_left(self) -> None:
         self.consumers_connected -= 1
@@ -535,7 +530,7 @@ class PersistentTopic:
 
     def _left(self) -> None:
         self.last_used_ms = self.scheduler.now_ms
-        self.looks.soon(self)
+        self.due.plan(self)
 
     # --- deleting entries ---
     def truncate(self, done: Done) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.consumer import Subscription
@@ -17,7 +17,6 @@ from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.compaction import CompactionQueue
 from geminga.broker.topics.expiry_index import ExpiryIndex
-from geminga.broker.topics.maintenance_queue import MaintenanceQueue
 from geminga.broker.topics.offloading import OffloadQueue
 from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import PublishedTopic
@@ -26,6 +25,11 @@ from geminga.broker.topics.record import TopicRecord
 from geminga.by_fields import ByFields
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
+
+ROUND_SECONDS: Final = 15.0
+"""Interval of rounds of maintenance."""
+UNUSED_SECONDS: Final = 60.0
+"""Time after which a topic without clients leaves memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -38,8 +42,7 @@ class TopicServices(ByFields):
     settings: BrokerSettings
     cache: ReadAheadCache
     counts: CountsCache
-    due: ExpiryIndex
-    looks: MaintenanceQueue[Topic]
+    due: ExpiryIndex[Topic]
     entries: PendingAdds
     compactions: CompactionQueue
     offloads: OffloadQueue
@@ -76,7 +79,7 @@ class Topic(PublishedTopic, Protocol):
     consumers_connected: int
     last_used_ms: int
     """Wall-clock time at which a client was last connected; used only while no client is."""
-    look_round: int
+    check_ms: int
     loaded_at: float
     """Monotonic time."""
     messages_in: int
