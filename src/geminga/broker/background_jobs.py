@@ -1,10 +1,11 @@
-"""Long background work that takes at most a third of the time."""
+"""Long background work: in slices with pauses, or one piece after the other."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from geminga.broker.cooperative import SUSPENDED, CooperativeScheduler, Job
 from geminga.broker.scheduler import Scheduler
@@ -13,7 +14,7 @@ SLICE_SECONDS: Final = 0.005
 SLICE_STEPS_MAX: Final = 500
 """A slice ends at the first of these limits."""
 PAUSE_SECONDS: Final = 0.01
-"""Pause until the next slice."""
+"""Pause until the next slice: the work takes at most a third of the time."""
 
 
 def start_in_background(
@@ -52,3 +53,34 @@ def _resume_after(
     scheduler: Scheduler, seconds: float, about: object, resume: Callable[[None], None]
 ) -> None:
     scheduler.after(seconds, partial(resume, None), about)
+
+
+class QueuedWork(Protocol):
+    """Interface of a piece of work for `WorkQueue`."""
+
+    def begin(self) -> None:
+        """Start the work; it leaves the queue when it has ended."""
+
+
+class WorkQueue:
+    """Queue of long work, such as compactions of topics: one at a time, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[QueuedWork, None] = OrderedDict()
+        self._running: QueuedWork | None = None
+
+    def enter(self, work: QueuedWork) -> None:
+        self._waiting[work] = None
+        self._next()
+
+    def leave(self, work: QueuedWork) -> None:
+        if self._running is work:
+            self._running = None
+        else:
+            self._waiting.pop(work, None)
+        self._next()
+
+    def _next(self) -> None:
+        if self._running is None and self._waiting:
+            self._running, _ = self._waiting.popitem(last=False)
+            self._running.begin()

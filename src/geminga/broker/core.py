@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import cast
 
 from geminga._version import __version__
+from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.commands.permissions import disconnect_forbidden
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
@@ -36,9 +37,7 @@ from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.rules.schemas import SchemaRegistry
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.topics.compaction import CompactionQueue
 from geminga.broker.topics.expiry_index import ExpiryIndex
-from geminga.broker.topics.offloading import OffloadQueue
 from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.retention_evictor import RetentionEvictor
@@ -96,8 +95,8 @@ class Broker:
             CountsCache(),
             ExpiryIndex(store),
             PendingAdds(),
-            CompactionQueue(self.slices),
-            OffloadQueue(),
+            WorkQueue(),
+            WorkQueue(),
             limits,
             TopicLimits(limits),
         )

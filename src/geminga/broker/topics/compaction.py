@@ -14,12 +14,12 @@ compacted ledger that no cursor names was left by a crash, and is deleted at the
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.batch_rewrite import Steps, rebatched
 from geminga.broker.compacted_view import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
 from geminga.broker.cooperative import SUSPENDED, CooperativeScheduler, Job
@@ -96,36 +96,14 @@ class CompactedTopic(Protocol):
     def settings(self) -> BrokerSettings: ...
 
     @property
-    def compactions(self) -> CompactionQueue: ...
+    def compactions(self) -> WorkQueue: ...
+
+    @property
+    def slices(self) -> CooperativeScheduler: ...
 
     def subscription(self, name: str, *, offset: int, done: Done | None = None) -> PersistentSubscription: ...
 
     def touch(self) -> None: ...
-
-
-class CompactionQueue:
-    """Queue of topics to compact: one at a time, to limit memory."""
-
-    def __init__(self, slices: CooperativeScheduler) -> None:
-        self.slices = slices
-        self._waiting: OrderedDict[Compaction, None] = OrderedDict()
-        self._running: Compaction | None = None
-
-    def enter(self, compaction: Compaction) -> None:
-        self._waiting[compaction] = None
-        self._next()
-
-    def leave(self, compaction: Compaction) -> None:
-        if self._running is compaction:
-            self._running = None
-        else:
-            self._waiting.pop(compaction, None)
-        self._next()
-
-    def _next(self) -> None:
-        if self._running is None and self._waiting:
-            self._running, _ = self._waiting.popitem(last=False)
-            self._running.begin()
 
 
 class Compaction:
@@ -287,7 +265,7 @@ class Compaction:
     @property
     def _is_enough(self) -> bool:
         """Return whether other work is due: compaction takes long and must not delay others."""
-        slices = self.topic.compactions.slices
+        slices = self.topic.slices
         return slices.clock() - self._slice_began >= SLICE_SECONDS or slices.should_yield
 
     def _stepwise(self, steps: Steps[T]) -> Generator[bool | None, None, T]:
@@ -309,8 +287,8 @@ class Compaction:
     def _go_on(self) -> None:
         if self._is_suspended and self._steps is not None:
             self._is_suspended = False
-            self._slice_began = self.topic.compactions.slices.clock()
-            self.topic.compactions.slices.start(self._steps, self)
+            self._slice_began = self.topic.slices.clock()
+            self.topic.slices.start(self._steps, self)
 
     def _check(self) -> None:
         if self._is_cancelled:

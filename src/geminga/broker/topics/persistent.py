@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
+from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Position
+from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count
@@ -18,10 +20,8 @@ from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted
-from geminga.broker.topics.compaction import CompactionQueue
 from geminga.broker.topics.dedup import Deduplication, forget_stale
 from geminga.broker.topics.expiry_index import NEVER, ExpiryIndex
-from geminga.broker.topics.offloading import OffloadQueue
 from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import QuotaExceeded
@@ -187,11 +187,15 @@ class PersistentTopic:
         return self.services.due
 
     @property
-    def compactions(self) -> CompactionQueue:
+    def slices(self) -> CooperativeScheduler:
+        return self.services.slices
+
+    @property
+    def compactions(self) -> WorkQueue:
         return self.services.compactions
 
     @property
-    def offloads(self) -> OffloadQueue:
+    def offloads(self) -> WorkQueue:
         return self.services.offloads
 
     # --- durable properties ---

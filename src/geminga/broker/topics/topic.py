@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.limits import RateLimit, TopicLimits
@@ -15,9 +16,7 @@ from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.access import ProducerAccess
-from geminga.broker.topics.compaction import CompactionQueue
 from geminga.broker.topics.expiry_index import ExpiryIndex
-from geminga.broker.topics.offloading import OffloadQueue
 from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import PublishedTopic
 from geminga.broker.topics.quota import QuotaExceeded
@@ -44,8 +43,8 @@ class TopicServices(ByFields):
     counts: CountsCache
     due: ExpiryIndex[Topic]
     entries: PendingAdds
-    compactions: CompactionQueue
-    offloads: OffloadQueue
+    compactions: WorkQueue
+    offloads: WorkQueue
     limits: tuple[RateLimit, RateLimit]
     """Limits that all producers, and all consumers, of the broker share."""
     most_limits: TopicLimits
