@@ -170,6 +170,16 @@ def test_messages_of_a_clock_that_is_ahead_expire(make: Any) -> None:
     assert topic.backlog() == 0
 
 
+def test_a_clock_that_is_set_forward_makes_topics_in_use_due(make: Any) -> None:
+    topic = make(message_ttl_seconds=int(HOUR), ledger_entries_max=1000)
+    topic.subscribe()
+    topic.publish(4)
+    topic.keep_connected(2 * MINUTE)
+    topic.harness.start_ms += int(HOUR) * 1000
+    topic.keep_connected(2 * ROUND_SECONDS)
+    assert topic.backlog() == 0
+
+
 def test_clocks_that_disagree_are_off_by_a_ledger_at_most(make: Any) -> None:
     topic = make(message_ttl_seconds=int(8 * HOUR), ledger_entries_max=100_000)
     topic.subscribe()
