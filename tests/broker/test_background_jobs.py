@@ -10,6 +10,7 @@ from geminga.broker.background_jobs import (
     PAUSE_SECONDS,
     SLICE_SECONDS,
     SLICE_STEPS_MAX,
+    WorkQueue,
     start_in_background,
 )
 from geminga.broker.cooperative import CooperativeScheduler, Job
@@ -103,3 +104,24 @@ def test_a_failing_job_ends_and_is_logged(shell: Shell, caplog: pytest.LogCaptur
     assert "'work': housekeeping failed" in caplog.text
     shell.start(shell.work(1, 0.0))
     assert shell.over == 2
+
+
+def test_queued_work_runs_one_at_a_time_in_order() -> None:
+    queue, begun = WorkQueue(), list[str]()
+
+    class Work:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def begin(self) -> None:
+            begun.append(self.name)
+
+    a, b, c, d = map(Work, "abcd")
+    for work in (a, b, c, d):
+        queue.enter(work)
+    assert begun == ["a"]
+    queue.leave(b)
+    assert begun == ["a"], "one that waits may leave"
+    queue.leave(a)
+    queue.leave(c)
+    assert begun == ["a", "c", "d"]

@@ -40,7 +40,7 @@ def _paced(
             elif steps >= SLICE_STEPS_MAX or clock() - began >= SLICE_SECONDS:
                 # The scheduler's time is that at which the slice began.
                 pause = clock() - began + PAUSE_SECONDS
-                yield from slices.wait(partial(_resume_after, scheduler, pause, about))
+                yield from slices.wait(partial(resume_after, scheduler, pause, about))
             else:
                 continue
             began, steps = clock(), 0
@@ -49,9 +49,8 @@ def _paced(
     over()
 
 
-def _resume_after(
-    scheduler: Scheduler, seconds: float, about: object, resume: Callable[[None], None]
-) -> None:
+def resume_after(scheduler: Scheduler, seconds: float, about: object, resume: Callable[[None], None]) -> None:
+    """Continue a job after ``seconds``; for `CooperativeScheduler.wait`."""
     scheduler.after(seconds, partial(resume, None), about)
 
 
