@@ -312,7 +312,7 @@ class Compaction:
             index += len(found)
         ledger = self.topic.ledger
         offset = begin
-        while (offset := self._next_entry(offset, begin)) < stop:
+        while (offset := _next_entry(ledger, offset, begin)) < stop:
             segment = ledger.segment_of(offset)
             assert segment is not None
             first, before = offset - segment.base, offset
@@ -326,13 +326,6 @@ class Compaction:
                     offset += 1
             if offset == before and ledger.skip_gap(offset) == offset:
                 raise CompactionFailed(f"entry {segment.ledger_id}:{first} cannot be read")
-
-    def _next_entry(self, offset: int, begin: int) -> int:
-        ledger = self.topic.ledger
-        if ledger.start > begin:
-            # Truncated: keys whose newest message was deleted would lose their compacted one, too.
-            raise CompactionFailed("the topic was truncated meanwhile")
-        return ledger.skip_gap(offset)
 
     def _is_damaged(self, error: StoreError) -> None:
         text = str(error)
@@ -496,6 +489,13 @@ class Compaction:
             new.size_bytes,
         )  # fmt: skip
         self._end(None)
+
+
+def _next_entry(ledger: ManagedLedger, offset: int, begin: int) -> int:
+    if ledger.start > begin:
+        # Truncated: keys whose newest message was deleted would lose their compacted one, too.
+        raise CompactionFailed("the topic was truncated meanwhile")
+    return ledger.skip_gap(offset)
 
 
 # --- what a topic has ---
