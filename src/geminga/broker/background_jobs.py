@@ -54,7 +54,7 @@ def resume_after(scheduler: Scheduler, seconds: float, about: object, resume: Ca
     scheduler.after(seconds, partial(resume, None), about)
 
 
-class QueuedWork(Protocol):
+class LongWork(Protocol):
     """Interface of a piece of work for `WorkQueue`."""
 
     def begin(self) -> None:
@@ -65,14 +65,14 @@ class WorkQueue:
     """Queue of long work, such as compactions of topics: one at a time, in order."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[QueuedWork, None] = OrderedDict()
-        self._running: QueuedWork | None = None
+        self._waiting: OrderedDict[LongWork, None] = OrderedDict()
+        self._running: LongWork | None = None
 
-    def enter(self, work: QueuedWork) -> None:
+    def enter(self, work: LongWork) -> None:
         self._waiting[work] = None
         self._next()
 
-    def leave(self, work: QueuedWork) -> None:
+    def leave(self, work: LongWork) -> None:
         if self._running is work:
             self._running = None
         else:
