@@ -1,4 +1,4 @@
-"""Background work: in slices, with pauses, and it waits without holding anybody up."""
+"""Background work runs in slices with pauses, and waits without blocking other work."""
 
 from __future__ import annotations
 
@@ -6,25 +6,30 @@ from collections.abc import Callable
 
 import pytest
 
-from geminga.broker.background_jobs import PAUSE_SECONDS, SLICE_SECONDS, SLICE_STEPS_MAX, BackgroundJobs
+from geminga.broker.background_jobs import (
+    PAUSE_SECONDS,
+    SLICE_SECONDS,
+    SLICE_STEPS_MAX,
+    WorkQueue,
+    start_in_background,
+)
 from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.scheduler import Scheduler
 
 
 class Shell:
-    """A clock that work moves, and an agenda that runs by it."""
+    """A clock that work moves, and a scheduler that runs by it."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.scheduler = Scheduler(0.0, 0)
-        slices = CooperativeScheduler(lambda: self.now, lambda: None, lambda about, error: None)
-        self.background = BackgroundJobs(self.scheduler, slices, "work")
+        self.jobs = CooperativeScheduler(lambda: self.now, lambda: None, lambda about, error: None)
         self.steps = 0
         self.slices: list[tuple[float, float]] = []
         self.over = 0
 
     def start(self, work: Job) -> None:
-        self._run(lambda: self.background.start(work, self.is_over))
+        self._run(lambda: start_in_background(self.scheduler, self.jobs, "work", work, self.is_over))
 
     def is_over(self) -> None:
         self.over += 1
@@ -33,6 +38,7 @@ class Shell:
         began = self.now
         self.scheduler.enter(self.now)
         call()
+        self.jobs.turn()
         self.slices.append((began, self.now))
 
     def run_due(self) -> bool:
@@ -57,13 +63,12 @@ def shell() -> Shell:
 
 def test_background_jobs_take_a_third_of_the_time(shell: Shell) -> None:
     shell.start(shell.work(1_000, 0.001))
-    assert shell.background.is_busy
+    assert shell.over == 0
     while shell.run_due():
         pass
-    assert (shell.steps, shell.over, shell.background.is_busy) == (1_000, 1, False)
+    assert (shell.steps, shell.over) == (1_000, 1)
     assert all(end - begin <= SLICE_SECONDS + 0.0011 for begin, end in shell.slices)
     assert shell.now > 1.0 + 150 * PAUSE_SECONDS
-    assert shell.background.worked_seconds == pytest.approx(1.0)
 
 
 def test_without_a_clock_steps_are_counted(shell: Shell) -> None:
@@ -79,15 +84,13 @@ def test_a_waiting_job_sets_no_timer(shell: Shell) -> None:
     found: list[str] = []
 
     def work() -> Job:
-        found.append((yield from shell.background.wait(lambda tell: tell("at once"))))
-        found.append((yield from shell.background.wait(report.append)))
+        found.append((yield from shell.jobs.wait(lambda tell: tell("at once"))))
+        found.append((yield from shell.jobs.wait(report.append)))
 
     shell.start(work())
     assert found == ["at once"]
     assert not shell.run_due()
     report[0]("later")
-    assert found == ["at once"], "whoever reports is not to do the work"
-    assert shell.run_due()
     assert (found, shell.over) == (["at once", "later"], 1)
 
 
@@ -101,3 +104,24 @@ def test_a_failing_job_ends_and_is_logged(shell: Shell, caplog: pytest.LogCaptur
     assert "'work': housekeeping failed" in caplog.text
     shell.start(shell.work(1, 0.0))
     assert shell.over == 2
+
+
+def test_queued_work_runs_one_at_a_time_in_order() -> None:
+    queue, begun = WorkQueue(), list[str]()
+
+    class Work:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def begin(self) -> None:
+            begun.append(self.name)
+
+    a, b, c, d = map(Work, "abcd")
+    for work in (a, b, c, d):
+        queue.enter(work)
+    assert begun == ["a"]
+    queue.leave(b)
+    assert begun == ["a"], "one that waits may leave"
+    queue.leave(a)
+    queue.leave(c)
+    assert begun == ["a", "c", "d"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.topics.maintenance_queue import ROUND_SECONDS
+from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.ids import TopicName
 from geminga.ledger.store import FileStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -123,7 +123,7 @@ def test_many_holes_survive_a_restart(harness: Any) -> None:
     peer.producer(TOPIC)
     topic = harness.broker.topics.find(NAME)
     for _ in range(200_000):
-        topic.ledger.append(b"", 1, now_ms=0, limits=topic.limits, keep=False, done=lambda error: None)
+        topic.ledger.append(b"", 1, now_ms=0, limits=topic.limits, done=lambda error: None)
     harness.poll()
     topic.ledger.confirmed = topic.ledger.end
     consumer = harness.peer()

@@ -8,21 +8,21 @@ import pytest
 
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.ledger_list import key_of as ledgers_key
-from geminga.broker.managed_ledger import EntryCache, LedgerLimits, ManagedLedger
+from geminga.broker.managed_ledger import LedgerLimits, ManagedLedger, ReadAheadCache
 from geminga.errors import LedgerNotFound
 from geminga.ledger.memory import MemoryStore
 
 LIMITS = LedgerLimits(entries_max=3, bytes_max=1 << 20, seconds_max=100)
 
 
-def append(ledger: ManagedLedger, entry: bytes, *, keep: bool, now_ms: int = 0) -> None:
+def append(ledger: ManagedLedger, entry: bytes, *, now_ms: int = 0) -> None:
     """As a topic does: what the store has reported may be read."""
 
     def done(error: Exception | None) -> None:
         assert error is None
         ledger.confirmed = offset + 1
 
-    offset = ledger.append(entry, 1, now_ms=now_ms, limits=LIMITS, keep=keep, done=done)
+    offset = ledger.append(entry, 1, now_ms=now_ms, limits=LIMITS, done=done)
 
 
 class Fixture:
@@ -31,12 +31,12 @@ class Fixture:
         self.open()
 
     def open(self) -> ManagedLedger:
-        self.ledger = ManagedLedger(self.store, "t", EntryCache(1 << 20), CountsCache())
+        self.ledger = ManagedLedger(self.store, "t", ReadAheadCache(1 << 20), CountsCache())
         return self.ledger
 
-    def append(self, *entries: bytes, keep: bool = False, now_ms: int = 1000) -> None:
+    def append(self, *entries: bytes, now_ms: int = 1000) -> None:
         for entry in entries:
-            append(self.ledger, entry, keep=keep, now_ms=now_ms)
+            append(self.ledger, entry, now_ms=now_ms)
         self.store.poll()
 
     def all(self) -> list[bytes]:
@@ -44,7 +44,7 @@ class Fixture:
         while offset < self.ledger.confirmed:
             part = self.ledger.read(offset, self.ledger.confirmed, entries_max=100, bytes_max=1 << 20)
             assert part
-            found += [entry for entry, _ in part]
+            found += part
             offset += len(part)
         return found
 
@@ -57,9 +57,8 @@ def fixture() -> Fixture:
 ENTRIES = [b"%d" % n for n in range(8)]
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_ledgers_roll_over_and_are_read_as_one(fixture: Fixture, keep: bool) -> None:
-    fixture.append(*ENTRIES, keep=keep)
+def test_ledgers_roll_over_and_are_read_as_one(fixture: Fixture) -> None:
+    fixture.append(*ENTRIES)
     assert fixture.all() == ENTRIES
     assert [segment.entries for segment in fixture.ledger.segments] == [3, 3, 2]
     assert fixture.ledger.position(0) == (0, 0)
@@ -91,10 +90,10 @@ def test_positions_are_converted_to_offsets(
 
 def test_nothing_is_read_before_it_is_durable(fixture: Fixture) -> None:
     ledger = fixture.ledger
-    append(ledger, b"a", keep=True)
+    append(ledger, b"a")
     assert ledger.read(0, 10, entries_max=10, bytes_max=100) == []
     fixture.store.poll()
-    assert ledger.read(0, 10, entries_max=10, bytes_max=100) == [(b"a", 1)]
+    assert ledger.read(0, 10, entries_max=10, bytes_max=100) == [b"a"]
 
 
 def test_offsets_and_ids_continue_after_a_restart(fixture: Fixture) -> None:
@@ -203,17 +202,14 @@ def test_a_read_ends_at_its_limits(fixture: Fixture) -> None:
     assert read(3, 9, entries_max=9, bytes_max=1000) == []
 
 
-def test_the_cache_is_bounded_for_all_topics_together() -> None:
-    store = MemoryStore()
-    cache = EntryCache(5000)
-    ledgers = [ManagedLedger(store, f"t{n}", cache, CountsCache()) for n in range(3)]
-    for index in range(60):
-        ledger = ledgers[index % 3]
-        append(ledger, b"x" * 100, keep=True)
-        store.poll()
-    assert 0 < sum(len(ledger.cached) for ledger in ledgers) < 13
-    for ledger in ledgers:
-        assert len(ledger.read(0, 20, entries_max=20, bytes_max=1 << 20)) == 3
+def test_entries_read_ahead_are_bounded_for_all_topics_together() -> None:
+    cache, topics = ReadAheadCache(5000), [dict[int, bytes]() for _ in range(3)]
+    for number in range(60):
+        cache.add(topics[number % 3], 10 * number, [b"x" * 100] * 3)
+    assert 3 < sum(map(len, topics)) <= 5000 // 100
+    assert [sorted(each)[-1] for each in topics] == [572, 582, 592], "the last reads stay"
+    cache.add(topics[0], 0, [b"x" * 6000])
+    assert [len(each) for each in topics] == [1, 0, 0], "a larger read is kept until the next one"
 
 
 def test_entries_lost_at_the_end_of_a_ledger_are_skipped(fixture: Fixture) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from geminga.broker.admin import http
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.topics.maintenance_queue import ROUND_SECONDS
+from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger import memory as memory_module

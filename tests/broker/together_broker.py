@@ -13,7 +13,6 @@ from geminga.broker.topics import (
     compaction,
     deadlines,
     expiry,
-    maintenance_queue,
     offloading,
     topic_maintenance,
     topic_registry,
@@ -23,7 +22,7 @@ from geminga.ledger.tier_reading import TierReader
 
 def hurry() -> None:
     """Rounds of upkeep, idle topics and what has failed are seen to in a moment."""
-    modules: tuple[Any, ...] = (maintenance_queue, topic_maintenance, deadlines, topic_registry)
+    modules: tuple[Any, ...] = (topic_maintenance, deadlines, topic_registry)
     for module in modules:
         for name, seconds in (("ROUND_SECONDS", 0.3), ("UNUSED_SECONDS", 1.0)):
             if hasattr(module, name):

@@ -256,6 +256,21 @@ def test_unreadable_entries_are_judged_without_the_catalog(monkeypatch: pytest.M
     store.close()
 
 
+def test_fetch_without_read_ahead_returns_only_entries_in_memory(tmp_path: Path) -> None:
+    with FileStore.open(tmp_path, settings=StoreSettings(cache_bytes=0)) as store:
+        ledger = store.create_ledger("t")
+        done: list[StoreError | None] = []
+
+        def ignore(entries: list[bytes], error: StoreError | None) -> None:
+            raise AssertionError("nothing was read")
+
+        store.append(ledger, b"a", done.append)
+        assert store.fetch(ledger, 0, entries_max=1, bytes_max=9, ahead=None, done=ignore) == [b"a"]
+        wait_until(store, lambda: bool(done))
+        assert store.fetch(ledger, 0, entries_max=1, bytes_max=9, ahead=None, done=ignore) is None
+        assert store.read(ledger, 0, entries_max=1, bytes_max=9) == [b"a"]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(seed: int) -> None:
     """Every read gets right bytes or one error; memory is bounded; closing does not wait for the disk."""

@@ -1,13 +1,11 @@
-"""Long background work that takes at most a third of the time.
-
-The work is a job of `geminga.broker.cooperative`, run in slices with pauses between them. It waits only in
-`BackgroundJobs.wait`.
-"""
+"""Long background work: in slices with pauses, or one piece after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Final, TypeVar
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
 
 from geminga.broker.cooperative import SUSPENDED, CooperativeScheduler, Job
 from geminga.broker.scheduler import Scheduler
@@ -16,65 +14,72 @@ SLICE_SECONDS: Final = 0.005
 SLICE_STEPS_MAX: Final = 500
 """A slice ends at the first of these limits."""
 PAUSE_SECONDS: Final = 0.01
-"""Pause until the next slice."""
-
-T = TypeVar("T")
+"""Pause until the next slice: the work takes at most a third of the time."""
 
 
-class BackgroundJobs:
-    """One piece of background work at a time. ``about`` names it in the log."""
+def start_in_background(
+    scheduler: Scheduler, slices: CooperativeScheduler, about: object, work: Job, over: Callable[[], None]
+) -> None:
+    """Start ``work`` as a job of ``slices`` with pauses after each slice.
 
-    def __init__(self, scheduler: Scheduler, slices: CooperativeScheduler, about: object) -> None:
-        self._scheduler = scheduler
-        self._slices = slices
-        self._about = about
-        self._work: Job | None = None
-        self._over: Callable[[], None] = lambda: None
-        self.worked_seconds = 0.0
+    ``over`` is called when the work is done, or has failed, which is logged with ``about``.
+    """
+    slices.start(_paced(scheduler, slices, about, work, over), about)
 
-    @property
-    def is_busy(self) -> bool:
-        return self._work is not None
 
-    def start(self, work: Job, over: Callable[[], None]) -> None:
-        """Start the work now; ``over`` is called when it is done, or has failed, which is logged."""
-        assert self._work is None
-        self._work, self._over = work, over
-        self._slice()
+def _paced(
+    scheduler: Scheduler, slices: CooperativeScheduler, about: object, work: Job, over: Callable[[], None]
+) -> Job:
+    clock = slices.clock
+    began, steps = clock(), 0
+    try:
+        for is_suspended in work:
+            steps += 1
+            if is_suspended:
+                yield SUSPENDED
+            elif steps >= SLICE_STEPS_MAX or clock() - began >= SLICE_SECONDS:
+                # The scheduler's time is that at which the slice began.
+                pause = clock() - began + PAUSE_SECONDS
+                yield from slices.wait(partial(resume_after, scheduler, pause, about))
+            else:
+                continue
+            began, steps = clock(), 0
+    except Exception as error:
+        scheduler.failed("housekeeping", about, error)
+    over()
 
-    def _slice(self) -> None:
-        work, clock = self._work, self._slices.clock
-        assert work is not None
-        began, left = clock(), SLICE_STEPS_MAX
-        try:
-            for is_parked in work:
-                left -= 1
-                if is_parked:
-                    return
-                if not left or clock() - began >= SLICE_SECONDS:
-                    # The agenda's time is that at which the slice began.
-                    pause = clock() - began + PAUSE_SECONDS
-                    self._scheduler.after(pause, self._slice, self._about)
-                    return
-        except Exception as error:
-            self._scheduler.failed("housekeeping", self._about, error)
-        finally:
-            self.worked_seconds += clock() - began
-        self._work = None
-        self._over()
 
-    def wait(self, begin: Callable[[Callable[[T], None]], object]) -> Generator[bool | None, None, T]:
-        """Wait, as a part of the work, for what ``begin`` reports. See `CooperativeScheduler.wait`."""
-        reports: list[T] = []
-        is_parked = False
+def resume_after(scheduler: Scheduler, seconds: float, about: object, resume: Callable[[None], None]) -> None:
+    """Continue a job after ``seconds``; for `CooperativeScheduler.wait`."""
+    scheduler.after(seconds, partial(resume, None), about)
 
-        def report(found: T) -> None:
-            reports.append(found)
-            if is_parked:
-                self._scheduler.after(0.0, self._slice, self._about)
 
-        begin(report)
-        while not reports:
-            is_parked = True
-            yield SUSPENDED
-        return reports[0]
+class LongWork(Protocol):
+    """Interface of a piece of work for `WorkQueue`."""
+
+    def begin(self) -> None:
+        """Start the work; it leaves the queue when it has ended."""
+
+
+class WorkQueue:
+    """Queue of long work, such as compactions of topics: one at a time, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[LongWork, None] = OrderedDict()
+        self._running: LongWork | None = None
+
+    def enter(self, work: LongWork) -> None:
+        self._waiting[work] = None
+        self._next()
+
+    def leave(self, work: LongWork) -> None:
+        if self._running is work:
+            self._running = None
+        else:
+            self._waiting.pop(work, None)
+        self._next()
+
+    def _next(self) -> None:
+        if self._running is None and self._waiting:
+            self._running, _ = self._waiting.popitem(last=False)
+            self._running.begin()

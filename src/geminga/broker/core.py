@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import cast
 
 from geminga._version import __version__
+from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.commands.permissions import disconnect_forbidden
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
@@ -24,7 +25,7 @@ from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.delivery.limits import RateLimit, TopicLimits
 from geminga.broker.disk import DiskGuard
 from geminga.broker.entry_counts import CountsCache
-from geminga.broker.managed_ledger import EntryCache
+from geminga.broker.managed_ledger import ReadAheadCache
 from geminga.broker.memory_backpressure import MemoryBackpressure
 from geminga.broker.peer import PeerOutput
 from geminga.broker.rate_limited_logger import RateLimitedLogger
@@ -36,10 +37,7 @@ from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.rules.schemas import SchemaRegistry
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.topics.compaction import CompactionQueue
 from geminga.broker.topics.expiry_index import ExpiryIndex
-from geminga.broker.topics.maintenance_queue import MaintenanceQueue
-from geminga.broker.topics.offloading import OffloadQueue
 from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.retention_evictor import RetentionEvictor
@@ -48,7 +46,7 @@ from geminga.broker.topics.topic_maintenance import TopicMaintenance
 from geminga.broker.topics.topic_registry import TopicRegistry
 from geminga.ledger.api import EntryStore
 
-ENTRY_CACHE_BYTES = 16 * 1024 * 1024
+READ_AHEAD_CACHE_BYTES = 16 * 1024 * 1024
 
 
 class Broker:
@@ -93,13 +91,12 @@ class Broker:
             self.slices,
             store,
             settings,
-            EntryCache(ENTRY_CACHE_BYTES),
+            ReadAheadCache(READ_AHEAD_CACHE_BYTES),
             CountsCache(),
             ExpiryIndex(store),
-            MaintenanceQueue(),
             PendingAdds(),
-            CompactionQueue(self.slices),
-            OffloadQueue(),
+            WorkQueue(),
+            WorkQueue(),
             limits,
             TopicLimits(limits),
         )

@@ -17,7 +17,6 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import repeat
 from operator import attrgetter
 from typing import Protocol
 
@@ -32,10 +31,10 @@ log = logging.getLogger("geminga.broker")
 
 _ENTRY_BYTES_MAX = 1 << 30
 """Upper bound of an entry's size: frames are at most this long."""
-_CACHED_ENTRY_OVERHEAD = 320
+_CACHED_ENTRY_OVERHEAD = 160
 """Approximate memory of the cache itself per entry, in bytes."""
 
-_NONE_CACHED: dict[int, tuple[bytes, int]] = {}
+_NONE_CACHED: dict[int, bytes] = {}
 """Empty mapping that topics without cached entries share."""
 
 SegmentTest = Callable[["Segment", int], bool]
@@ -66,51 +65,33 @@ class Segment:
 _ledger_id = attrgetter("ledger_id")
 
 
-class EntryCache:
-    """Recently published entries of all topics, so that readers at the tail need no disk.
+class ReadAheadCache:
+    """Entries of all topics that were read ahead from the disk: readers do not wait for the next ones.
 
-    ``bytes_max`` bounds the memory of the whole broker's cache, unless a single entry is larger; the oldest
-    entries are evicted first. Queues instead of tuples spare the garbage collector 20 ms for 30,000 entries.
+    ``bytes_max`` bounds the memory of the whole broker's cache, unless a single read is larger; the oldest
+    reads are evicted first. New entries are in the store's memory, not here.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._owners = deque[dict[int, tuple[bytes, int]]]()
-        self._offsets, self._sizes = deque[int](), deque[int]()
+        self._reads = deque[tuple[dict[int, bytes], range, int]]()
 
-    def add(self, entries: dict[int, tuple[bytes, int]], offset: int, entry: bytes, messages: int) -> None:
-        entries[offset] = (entry, messages)
-        self._owners.append(entries)
-        self._offsets.append(offset)
-        self._sizes.append(len(entry) + _CACHED_ENTRY_OVERHEAD)
-        self._bytes += self._sizes[-1]
-        self._trim()
+    def add(self, cached: dict[int, bytes], offset: int, entries: list[bytes]) -> None:
+        """Add consecutive entries to ``cached``, from which they are evicted later."""
+        size = sum(map(len, entries)) + len(entries) * _CACHED_ENTRY_OVERHEAD
+        cached.update(enumerate(entries, offset))
+        self._reads.append((cached, range(offset, offset + len(entries)), size))
+        self._bytes += size
+        while self._bytes > self._bytes_max and len(self._reads) > 1:
+            cached, offsets, size = self._reads.popleft()
+            for each in offsets:
+                cached.pop(each, None)
+            self._bytes -= size
 
-    def add_run(
-        self,
-        entries: dict[int, tuple[bytes, int]],
-        offset: int,
-        run: list[bytes],
-        sizes: list[int],
-        messages: int,
-        *,
-        last_first: bool = False,
-    ) -> None:
-        """Add consecutive entries with equal message counts."""
-        offsets = range(offset, offset + len(run))
-        entries.update(zip(offsets, zip(run, repeat(messages)), strict=True))
-        held = [size + _CACHED_ENTRY_OVERHEAD for size in sizes]
-        self._bytes += sum(held)
-        self._owners.extend(repeat(entries, len(run)))
-        self._offsets.extend(reversed(offsets) if last_first else offsets)
-        self._sizes.extend(reversed(held) if last_first else held)
-        self._trim()
 
-    def _trim(self) -> None:
-        while self._bytes > self._bytes_max and len(self._owners) > 1:
-            self._owners.popleft().pop(self._offsets.popleft(), None)
-            self._bytes -= self._sizes.popleft()
+def _ignore(_entries: list[bytes], _error: StoreError | None) -> None:
+    """Called for nothing: a read of the memory alone is not reported."""
 
 
 class RollingTopic(Protocol):
@@ -132,7 +113,7 @@ class ManagedLedger:
         self,
         store: EntryStore,
         owner: str,
-        cache: EntryCache,
+        cache: ReadAheadCache,
         counts: CountsCache,
         *,
         now_ms: int = 0,
@@ -254,6 +235,11 @@ class ManagedLedger:
         return self.end
 
     @property
+    def is_writing(self) -> bool:
+        """Whether entries are pending in the store."""
+        return self.confirmed < self.end
+
+    @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.segments)
 
@@ -275,32 +261,25 @@ class ManagedLedger:
         entry: Buffer,
         messages: int,
         *,
-        counted: int | None = None,
         now_ms: int,
         limits: LedgerLimits,
-        keep: bool,
         done: Done,
     ) -> int:
-        """Add an entry of ``messages`` messages and return its offset; ``keep`` adds it to the cache.
+        """Add an entry that counts as ``messages`` messages in backlogs, and return its offset.
 
-        In backlogs it counts as ``counted`` messages, if that is another number. ``done`` reports; the
-        owner then sets ``confirmed`` behind it. Raises `StoreStopped`.
+        ``done`` reports; the owner then sets ``confirmed`` behind it. Raises `StoreStopped`.
         """
         segment = self._current
         if segment is None or limits.reached(segment, now_ms):
             segment = self._roll(now_ms)
-        if keep:
-            entry = bytes(entry)  # the store and the cache share it
         self._store.append(segment.ledger_id, entry, done)
         offset = self.end
         segment.entries += 1
         size = len(entry)
         segment.size_bytes += size
         segment.written_ms = now_ms
-        self.counts.append(messages if counted is None else counted, size)
+        self.counts.append(messages, size)
         self.end = offset + 1
-        if keep:
-            self._cache.add(self._own_cached(), offset, bytes(entry), messages)
         return offset
 
     def has_room(self, entries: int, size: int, now_ms: int, limits: LedgerLimits) -> bool:
@@ -309,7 +288,7 @@ class ManagedLedger:
         return segment is not None and not limits.reached(segment, now_ms, entries - 1, size)
 
     def append_run(
-        self, entries: list[bytes], sizes: list[int], size: int, *, now_ms: int, keep: bool, done: Done
+        self, entries: list[bytes], sizes: list[int], size: int, *, now_ms: int, done: Done
     ) -> int:
         """Add entries of a message each, for which the ledger `has_room`; return the first one's offset.
 
@@ -324,8 +303,6 @@ class ManagedLedger:
         segment.written_ms = now_ms
         self.counts.append_run(sizes, size)
         self.end = offset + len(entries)
-        if keep:
-            self._cache.add_run(self._own_cached(), offset, entries, sizes, 1)
         return offset
 
     def _roll(self, now_ms: int) -> Segment:
@@ -342,8 +319,8 @@ class ManagedLedger:
         return segment
 
     # --- reading ---
-    def read(self, offset: int, stop: int, *, entries_max: int, bytes_max: int) -> list[tuple[bytes, int]]:
-        """Return entries from ``offset`` to below ``stop`` with their message counts (-1: unknown).
+    def read(self, offset: int, stop: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
+        """Return entries from ``offset`` to below ``stop``.
 
         At least one if ``offset`` is readable; fewer than requested at a ledger's end, before damaged entries
         or at a limit. Empty if `skip_gap` would skip something. Raises `StoreBusy` if the disk does not
@@ -357,13 +334,12 @@ class ManagedLedger:
         if segment is None:
             return []
         try:
-            entries = self._store.read(
+            return self._store.read(
                 segment.ledger_id, offset - segment.base, entries_max=count, bytes_max=bytes_max
             )
         except EntriesDamaged as error:
             self.damage_found(segment, error)
             return []
-        return [(entry, -1) for entry in entries]
 
     def fetch(
         self,
@@ -374,7 +350,7 @@ class ManagedLedger:
         ahead_stop: int,
         ahead_bytes_max: int,
         done: Callable[[StoreError | None], None],
-    ) -> list[tuple[bytes, int]] | None:
+    ) -> list[bytes] | None:
         """Return entries that are not `in_memory`, or None and call ``done`` after they were read.
 
         Entries read, up to ``ahead_stop``, are added to the cache for the next readers.
@@ -394,14 +370,13 @@ class ManagedLedger:
                     error = None
                 except EntriesDamaged as unknown:
                     error = unknown  # the reader receives the error
-            # The last first: the cache evicts the oldest addition first, and the reader begins with the
-            # first.
-            sizes = list(map(len, entries))
-            self._cache.add_run(self._own_cached(), offset, entries, sizes, -1, last_first=True)
+            if self.cached is _NONE_CACHED:
+                self.cached = {}
+            self._cache.add(self.cached, offset, entries)
             done(error)
 
         try:
-            entries = self._store.fetch(
+            return self._store.fetch(
                 segment.ledger_id,
                 offset - segment.base,
                 entries_max=count,
@@ -412,27 +387,32 @@ class ManagedLedger:
         except EntriesDamaged as error:
             self.damage_found(segment, error)
             return []
-        return None if entries is None else [(entry, -1) for entry in entries]
 
-    def _own_cached(self) -> dict[int, tuple[bytes, int]]:
-        """Return ``cached`` for additions."""
-        if self.cached is _NONE_CACHED:
-            self.cached = {}
-        return self.cached
-
-    def in_memory(self, offset: int, stop: int, bytes_max: int) -> list[tuple[bytes, int]]:
-        """Return the cached entries from ``offset`` on."""
+    def in_memory(self, offset: int, stop: int, bytes_max: int) -> list[bytes]:
+        """Return the entries from ``offset`` on that were read ahead, or are in the store's memory."""
         cached = self.cached
-        found: list[tuple[bytes, int]] = []
+        found: list[bytes] = []
         size = 0
         while offset < stop:
-            item = cached.get(offset)
-            if item is None or (size and size + len(item[0]) > bytes_max):
+            entry = cached.get(offset)
+            if entry is None or (size and size + len(entry) > bytes_max):
                 break
-            size += len(item[0])
-            found.append(item)
+            size += len(entry)
+            found.append(entry)
             offset += 1
-        return found
+        if found:
+            return found
+        segment, count = self._stored(offset, stop)
+        if segment is None:
+            return []
+        at = offset - segment.base
+        try:
+            recent = self._store.fetch(
+                segment.ledger_id, at, entries_max=count, bytes_max=bytes_max, ahead=None, done=_ignore
+            )
+        except StoreError:
+            return []  # the caller that reads the disk receives the error
+        return recent or []
 
     def _stored(self, offset: int, stop: int) -> tuple[Segment | None, int]:
         """Return the ledger with the entries from ``offset`` on, and their number; None without any."""
@@ -445,7 +425,7 @@ class ManagedLedger:
     def read_one(self, offset: int) -> bytes | None:
         """Return one entry of any size; None if it does not exist (yet, or any more)."""
         found = self.read(offset, offset + 1, entries_max=1, bytes_max=_ENTRY_BYTES_MAX)
-        return found[0][0] if found else None
+        return found[0] if found else None
 
     def skip_gap(self, offset: int) -> int:
         """Return ``offset``, or the next readable one if entries are missing or damaged there."""

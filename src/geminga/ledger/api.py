@@ -301,13 +301,13 @@ class EntryStore(Protocol):
         *,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead,
+        ahead: ReadAhead | None,
         done: Fetched,
     ) -> list[bytes] | None:
         """Read entries without blocking: returns them if they are in memory.
 
-        Otherwise returns None, and a later `poll` calls ``done`` with the entries read from the disk, up to
-        the limits in ``ahead``. Raises `LedgerNotFound`, and `StoreBusy` when too many reads are pending.
+        Otherwise returns None and, unless ``ahead`` is None, a later `poll` calls ``done`` with entries from
+        the disk, up to these limits. Raises `LedgerNotFound`, and `StoreBusy` if too many reads are pending.
         """
 
     def ledgers(self, owner: str) -> list[StoredLedger]:

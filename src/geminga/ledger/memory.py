@@ -167,7 +167,7 @@ class MemoryStore:
         *,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead,
+        ahead: ReadAhead | None,
         done: Fetched,
     ) -> list[bytes] | None:
         return self.read(ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max)

@@ -117,16 +117,17 @@ class StoreEntryReader:
         first: int,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead,
+        ahead: ReadAhead | None,
         done: Fetched,
     ) -> list[bytes] | None:
-        """Return the entries if they are in memory; else None, and ``done`` receives them later."""
+        """Return the entries if they are in memory; else None, and ``done`` receives them, if ``ahead``."""
         first = max(first, 0)
         if first >= ledger.recent_first:
             return _recent(ledger, first, entries_max, bytes_max)
         if self._pool is None:
             return self.read(ledger, first, entries_max, bytes_max)
-        self._fetch(ledger, first, ahead, done)
+        if ahead is not None:
+            self._fetch(ledger, first, ahead, done)
         return None
 
     def positions(
@@ -403,10 +404,8 @@ def _take(entry: bytes, expected: EntryPosition, found: ReadEntries) -> None:
 
 
 def _recent(ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> list[bytes]:
-    start = first - ledger.recent_first
-    entries: list[bytes] = []
-    total = 0
-    recent = ledger.recent
+    recent, start = ledger.recent, first - ledger.recent_first
+    entries, total = list[bytes](), 0
     for at in range(start, min(len(recent), start + entries_max)):
         entry = recent[at]
         total += len(entry)

@@ -407,7 +407,7 @@ class FileStore:
         *,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead,
+        ahead: ReadAhead | None,
         done: Fetched,
     ) -> list[bytes] | None:
         ledger = self._state.ledger(ledger_id)

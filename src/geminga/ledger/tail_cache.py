@@ -23,11 +23,10 @@ class TailCache:
         self._bytes = 0
         self._groups = array("Q")
         """For each group in memory, oldest first: number of ledgers, bytes, and groups settled by then."""
-        self._first_group = 0
         self._ledgers = array("Q")
         """Ledgers of the groups, and their number of entries in each."""
         self._entries = array("Q")
-        self._first_ledger = 0
+        self._first_group = self._first_ledger = 0
 
     def holds(self, counts: dict[int, int], entries: int, size_bytes: int) -> None:
         """Add a settled group with its entries per ledger; evicts the oldest entries if necessary."""

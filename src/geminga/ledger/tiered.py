@@ -463,7 +463,7 @@ class TieredStore:
         *,
         entries_max: int,
         bytes_max: int,
-        ahead: ReadAhead,
+        ahead: ReadAhead | None,
         done: Fetched,
     ) -> list[bytes] | None:
         def local_done(entries: list[bytes], error: StoreError | None) -> None:
@@ -496,7 +496,9 @@ class TieredStore:
         self._fetch(record, first_entry_id, ahead, done)
         return None
 
-    def _fetch(self, record: OffloadedLedger, first: int, ahead: ReadAhead, done: Fetched) -> None:
+    def _fetch(self, record: OffloadedLedger, first: int, ahead: ReadAhead | None, done: Fetched) -> None:
+        if ahead is None:
+            return
         job = self._reader.job(self._path(record), record, first, ahead.entries_max, ahead.bytes_max)
 
         def deliver(answer: OffloadedRead) -> None:

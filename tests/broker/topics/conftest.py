@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.topics.maintenance_queue import ROUND_SECONDS
+from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.ids import MessageId, TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

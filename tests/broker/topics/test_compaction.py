@@ -11,6 +11,7 @@ import pytest
 from geminga.broker import compacted_view
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.compacted_view import owner_of
+from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_key
 from geminga.broker.topics import compaction
 from geminga.broker.topics.compaction import LEDGER_PROPERTY
@@ -837,13 +838,15 @@ def test_a_reader_while_the_new_ledger_is_recorded_misses_nothing(monkeypatch: p
     harness = Harness(open_store(SimulatedDisk()), **SMALL)
     writer = until_the_new_ledger_is_being_named(harness, monkeypatch)
     topic: Any = harness.broker.topics.in_memory(NAME)
-    compaction = topic.compaction
-    monkeypatch.setattr(compaction, "_go_on", lambda: None)  # the report is still pending
+    compaction, waiting = topic.compaction, list[Any]()
+    # The report is still pending.
+    monkeypatch.setattr(CooperativeScheduler, "start", lambda self, job, about: waiting.append((job, about)))
     assert harness.actions.trim(NAME) > 0
     assert newest([pair for _, pair in read(harness)]) == newest(list(writer.sent))
     assert compaction.is_running
     monkeypatch.undo()
-    compaction._go_on()
+    for job, about in waiting:
+        harness.broker.slices.start(job, about)
     finish(harness)
     writer.check(harness)
 

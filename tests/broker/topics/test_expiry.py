@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.topics import expiry
-from geminga.broker.topics.maintenance_queue import ROUND_SECONDS
+from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.errors import StoreBusy, StoreError
 from tests.broker.topics.conftest import NAME, TOPIC, done
 

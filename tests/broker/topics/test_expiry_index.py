@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from geminga.broker.topics.expiry_index import NEVER, Due, ExpiryIndex
+from geminga.broker.topics.expiry_index import GONE, NEVER, PLANNED_MS_MAX, Due, ExpiryIndex
 from geminga.broker.topics.record import TopicRecord
 from geminga.ledger.api import PrefetchRequest
 from geminga.ledger.memory import MemoryStore
@@ -27,11 +27,11 @@ class SmallPages(MemoryStore):
         return names, names[-1] if len(names) == 2 else None
 
 
-def due(index: ExpiryIndex, now_ms: int) -> Iterator[Due]:
+def due(index: ExpiryIndex[Any], now_ms: int) -> Iterator[Due]:
     return (each for each in index.due(now_ms) if not isinstance(each, PrefetchRequest))
 
 
-def arm(index: ExpiryIndex, text: str, record: TopicRecord, when_ms: int) -> None:
+def arm(index: ExpiryIndex[Any], text: str, record: TopicRecord, when_ms: int) -> None:
     """As a topic does: the record is written in between, which here it always is."""
     index.disarm(text, index.arm(text, record, when_ms))
 
@@ -108,6 +108,61 @@ def test_walks_are_stored_with_their_progress() -> None:
     assert ExpiryIndex(store).walks() == [("public/default", ""), ("public/other", "last")]
     index.end_walk("public/default")
     assert ExpiryIndex(store).walks() == [("public/other", "last")]
+
+
+# --- topics in memory ---
+class Topic:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.check_ms = NEVER
+
+
+def planned(index: ExpiryIndex[Topic], now_ms: int) -> list[str]:
+    return [topic.name for topic in index.take_planned(now_ms)]
+
+
+def test_a_topic_is_checked_once_at_its_earliest_planned_time() -> None:
+    index, a, b = ExpiryIndex[Topic](MemoryStore()), Topic("a"), Topic("b")
+    for when_ms in (30_000, 19_500, 50_000):
+        index.plan(a, when_ms)
+    index.plan(b)
+    index.plan(b)
+    assert [planned(index, now_ms) for now_ms in (0, 19_999, 20_000, 60_000)] == [["b"], [], ["a"], []]
+
+
+def test_changes_during_a_round_are_for_the_next_one() -> None:
+    index, a, b, c, d = ExpiryIndex[Topic](MemoryStore()), *map(Topic, "abcd")
+    for topic in (a, b, c):
+        index.plan(topic)
+    index.plan(d, 1000)
+    running = index.take_planned(1000)
+    assert next(running) is a
+    index.plan(a)
+    index.plan(b)  # it is checked in this round anyway
+    index.plan(d)
+    index.drop(c)
+    assert [topic.name for topic in running] == ["b", "d"]
+    assert planned(index, 1000) == ["a"]
+    assert [topic.check_ms for topic in (a, b, c, d)] == [NEVER, NEVER, GONE, NEVER]
+
+
+def test_dropped_topics_are_not_checked_and_leave_nothing_in_the_index() -> None:
+    index, topics = ExpiryIndex[Topic](MemoryStore()), [Topic(str(number)) for number in range(50)]
+    for number, topic in enumerate(topics):
+        index.plan(topic, number * 1000)
+    for topic in topics:
+        index.drop(topic)
+        index.drop(topic)
+        index.plan(topic)
+    assert planned(index, 10**9) == []
+    assert not index._planned
+
+
+def test_a_clock_that_is_set_back_does_not_delay_checks() -> None:
+    index, topic = ExpiryIndex[Topic](MemoryStore()), Topic("a")
+    index.plan(topic, 10**12 + 60_000)
+    assert planned(index, 10**12 - PLANNED_MS_MAX // 2) == []
+    assert planned(index, 10**12 - 3_600_000) == ["a"]
 
 
 class Lives(RuleBasedStateMachine):

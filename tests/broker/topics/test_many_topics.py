@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.topics.maintenance_queue import ROUND_SECONDS, UNUSED_SECONDS
+from geminga.broker.topics.topic import ROUND_SECONDS, UNUSED_SECONDS
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore

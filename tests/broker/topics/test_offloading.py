@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import geminga
+from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.broker.topics import expiry, topic_maintenance
-from geminga.broker.topics.offloading import FAILED_RETRY_MS, Offload, OffloadQueue
+from geminga.broker.topics.offloading import FAILED_RETRY_MS, Offload
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
@@ -298,7 +299,7 @@ class Retried:
             SimpleNamespace(ledger_id=n, base=n, end=n + 1, entries=1, size_bytes=9) for n in range(1, 5)
         ]
         topic = SimpleNamespace(
-            text=TOPIC, scheduler=self.scheduler, offloads=OffloadQueue(), touch=lambda: None,
+            text=TOPIC, scheduler=self.scheduler, offloads=WorkQueue(), touch=lambda: None,
             cover=lambda segment: None,
             policies=SimpleNamespace(
                 offload_threshold_bytes=0, offload_threshold_seconds=-1, offload_deletion_lag_ms=lag_ms

@@ -37,14 +37,6 @@ def test_idle_means_no_clients_and_no_pending_work(harness: Any, make_entry: Any
     assert topic.idle
 
 
-def test_only_topics_with_consumers_keep_entries_in_memory(harness: Any, make_entry: Any) -> None:
-    topic = filled(harness, make_entry, [1, 2])
-    assert not topic.ledger.cached
-    harness.peer().subscribe(str(NAME))
-    next(p.output for p in harness.broker.sessions if p.producers).send(2)
-    assert len(topic.ledger.cached) == 1
-
-
 def run_of(ids: list[int], entry: bytes) -> bytes:
     return b"".join(encode_send(1, number, 1, None, len(entry)) + entry for number in ids)
 

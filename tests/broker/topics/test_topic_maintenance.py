@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from typing import Any
 
 import pytest
 
 from geminga.broker import background_jobs
+from geminga.broker.rules.effective_policies import resolve
+from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import expiry, topic_maintenance
-from geminga.broker.topics.maintenance_queue import ROUND_SECONDS, UNUSED_SECONDS
-from geminga.errors import StoreStopped
+from geminga.broker.topics.deadlines import acts_earlier
+from geminga.broker.topics.topic import ROUND_SECONDS, UNUSED_SECONDS
+from geminga.errors import InvalidConfiguration, StoreStopped
 from geminga.ids import MessageId, TopicName
+from geminga.ledger.api import LostWrites, StoredValue
 from geminga.wire.varint import SHORT, varint
 from tests.broker.topics.conftest import NAME, TOPIC, done
 
@@ -161,6 +167,16 @@ def test_messages_of_a_clock_that_is_ahead_expire(make: Any) -> None:
     topic.publish(4)
     topic.leave()
     topic.harness.advance(HOUR + LATE)
+    assert topic.backlog() == 0
+
+
+def test_a_clock_that_is_set_forward_makes_topics_in_use_due(make: Any) -> None:
+    topic = make(message_ttl_seconds=int(HOUR), ledger_entries_max=1000)
+    topic.subscribe()
+    topic.publish(4)
+    topic.keep_connected(2 * MINUTE)
+    topic.harness.start_ms += int(HOUR) * 1000
+    topic.keep_connected(2 * ROUND_SECONDS)
     assert topic.backlog() == 0
 
 
@@ -339,12 +355,8 @@ def test_a_walk_resumes_after_a_crash(make: Any, monkeypatch: pytest.MonkeyPatch
     assert 60 <= left < 100
     topic.harness.crash()
     visited: list[str] = []
-    care_for = topic_maintenance.TopicMaintenance._care_for
-    monkeypatch.setattr(
-        topic_maintenance.TopicMaintenance,
-        "_care_for",
-        lambda self, each: visited.append(each.text) or care_for(self, each),
-    )
+    keep = expiry.keep
+    monkeypatch.setattr(expiry, "keep", lambda each: visited.append(each.text) or keep(each))
     topic.harness.advance(LATE)
     assert not any(topic.harness.store.ledgers(str(name)) for name in names)
     assert len(visited) <= 100 - 30 + 10 + 1
@@ -358,6 +370,87 @@ def test_longer_times_need_no_walk(make: Any) -> None:
     topic.set_policy("message_ttl_in_seconds", 0)
     topic.set_policy("max_producers_per_topic", 7)
     assert list(topic.harness.store.scan("due/0000000000000/")) == []
+
+
+def walks(harness: Any) -> int:
+    return sum("policies:" in key for key in harness.store.names("due/"))
+
+
+@pytest.mark.parametrize("how", ["restart", "crash"])
+def test_changed_settings_at_the_start_reach_unused_topics(make: Any, how: str) -> None:
+    topic = make(retention_minutes=0)
+    topic.subscribe()
+    topic.publish(5)
+    topic.leave()
+    harness = topic.harness
+    harness.advance(HOUR)
+    assert topic.backlog() == 5
+    harness.advance(LATE)
+    harness.settings = dataclasses.replace(harness.settings, message_ttl_seconds=60)
+    getattr(harness, how)()
+    harness.advance(LATE)
+    assert topic.backlog() == 0
+    harness.crash()
+    assert walks(harness) == 0, "the settings are the same"
+
+
+def test_settings_changed_while_running_reach_topics_in_memory_and_others(make: Any) -> None:
+    topic = make(retention_minutes=0)
+    topic.subscribe()
+    topic.publish(5)
+    topic.leave()
+    topic.harness.advance(LATE)
+    names = [TopicName.parse(f"loaded-{number}") for number in range(20)]
+    for name in names:
+        topic.topics.make(name)
+    topic.harness.broker.dynamic.set("ttlDurationDefaultInSeconds", "77")
+    assert {topic.topics.in_memory(name).policies.message_ttl_seconds for name in names} == {77}
+    assert walks(topic.harness) == 1
+    topic.harness.advance(LATE + 77)
+    assert (topic.in_memory, topic.ledgers, walks(topic.harness)) == (False, 0, 0)
+
+
+@pytest.mark.parametrize("harm", ["lost", "unfit"])
+def test_unknown_settings_of_the_previous_run_cause_a_walk(make: Any, harm: str) -> None:
+    topic = make()
+    topic.leave()
+    topic.harness.advance(LATE)
+    store = topic.harness.store
+    if harm == "unfit":
+        store.put(topic_maintenance.RULES_KEY, b'{"message_ttl_seconds":-5}')
+    else:
+        get, lost = store.get, StoredValue(b"", (), LostWrites(values=1))
+        store.get = lambda key: lost if key == topic_maintenance.RULES_KEY else get(key)
+    topic.harness.restart()
+    assert topic.topics.is_stored(NAME)
+    assert walks(topic.harness) == 1
+    topic.harness.advance(LATE)
+    assert walks(topic.harness) == 0
+    assert not any(topic.harness.broker.scheduler.failures.values())
+
+
+@pytest.mark.parametrize("evicts", [False, True])
+def test_every_setting_that_can_act_earlier_is_compared(evicts: bool) -> None:
+    """Try each setting to find those that `acts_earlier` compares."""
+    smaller: dict[str, Any] = {"backlog_quota_action": "consumer_backlog_eviction", "retention_megabytes": 1}
+    settings = BrokerSettings(memory=True)
+    if evicts:
+        settings = dataclasses.replace(
+            settings, backlog_quota_bytes=9, backlog_quota_seconds=9, delete_inactive_topics=True, **smaller
+        )
+    before = resolve(settings)
+    acting = set()
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, (bool, int, float)):
+            value = not value if isinstance(value, bool) else type(value)(1)
+        with contextlib.suppress(InvalidConfiguration):
+            value = smaller.get(field.name, value)
+            other = dataclasses.replace(settings, **{field.name: value})
+            if acts_earlier(before, resolve(other)):
+                acting.add(field.name)
+    assert acting <= set(topic_maintenance.RULES)
+    assert {"message_ttl_seconds", "retention_minutes", "subscription_expiration_minutes"} <= acting
 
 
 def test_topics_without_index_entries_are_found_once(make: Any) -> None:

@@ -160,7 +160,7 @@ def test_damaged_records_are_refused_and_kept(harness: Any, topics: Any) -> None
 
 def test_a_topic_that_cannot_be_loaded_does_not_stop_housekeeping(harness: Any, topics: Any) -> None:
     topic = topics.make(NAME)
-    topic.ledger.append(b"x", 1, now_ms=0, limits=topic.limits, keep=False, done=lambda error: None)
+    topic.ledger.append(b"x", 1, now_ms=0, limits=topic.limits, done=lambda error: None)
     harness.restart()
     harness.store.put(f"ledgers/{NAME}", b"\xff")
     harness.advance(200)
@@ -525,22 +525,6 @@ def test_policies_of_a_topic_are_applied_to_it_alone(harness: Any, topics: Any, 
     told.clear()
     harness.broker.namespaces.set_topic_policy(TopicName.parse("p"), "max_consumers_per_topic", 3)
     assert told == ["p-partition-0", "p-partition-1", "p"]
-
-
-def test_repeated_setting_changes_share_one_earlier_copy() -> None:
-    """There may be 100,000 namespaces: a copy of them for each change would fill the memory."""
-    sliced = Sliced(Random(0), 1.0)
-    befores: list[Any] = []
-    namespaces = sliced.broker.namespaces
-    namespaces.watch_settings(befores.append)
-    for number in range(1, 50):
-        sliced.broker.dynamic.set("ttlDurationDefaultInSeconds", str(number))
-    assert len({id(each._documents) for each in befores}) == 1
-    namespaces.set_policy("public", "default", "message_ttl_in_seconds", 7)
-    sliced.broker.dynamic.set("ttlDurationDefaultInSeconds", "50")
-    assert befores[0].policies("public/default").message_ttl_seconds == 0
-    assert befores[-1].policies("public/default").message_ttl_seconds == 7
-    sliced.settle()
 
 
 def test_a_change_of_policies_is_answered_after_all_topics_apply_it(told: list[str]) -> None:

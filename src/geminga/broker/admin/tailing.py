@@ -260,7 +260,7 @@ def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wan
             return _tailed(topic, offset, messages, examined, skipped) | {"problem": str(error)}
         if not found:
             break
-        for entry, _ in found:
+        for entry in found:
             size += len(entry)
             for message in messages_of(bytes(entry), *ledger.position(offset), wanted):
                 shown += len(message.get("payload", ""))

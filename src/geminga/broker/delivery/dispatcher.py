@@ -141,7 +141,7 @@ class ReadingDispatcher:
         self._unsent = 0
         """Entries that were read in this call but not sent, which rate limits do not count."""
 
-    def _read(self, offset: int, entries_max: int) -> tuple[int, list[tuple[bytes, int]]]:
+    def _read(self, offset: int, entries_max: int) -> tuple[int, list[bytes]]:
         """Return the next open entries from ``offset`` on, and the offset of the first; empty at the end.
 
         Also empty while they are read from the disk (`_waits`): dispatching resumes afterwards.
@@ -175,7 +175,7 @@ class ReadingDispatcher:
     def reading_fails(self) -> bool:
         return self._retry is not None
 
-    def _fetch(self, offset: int, stop: int) -> list[tuple[bytes, int]] | None:
+    def _fetch(self, offset: int, stop: int) -> list[bytes] | None:
         """Return entries from ``offset`` on; None while the disk or the next try is awaited."""
         ledger = self.topic.ledger
         for start, end in self._fetching.items():

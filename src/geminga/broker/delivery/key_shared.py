@@ -226,7 +226,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 self._slots.pop(expected, None)
                 self._entries_left -= 1
                 continue
-            entry = found[0][0]
+            entry = found[0]
             head = head_of(entry)
             slot = self._slots[expected]
             if self._must_wait(consumer, slot):
@@ -249,7 +249,7 @@ class KeySharedDispatcher(SharedDispatcher):
             return False
         offset, found = self._read(self.read_offset, ENTRIES_PER_TURN_MAX)
         self.read_offset = offset
-        for entry, _ in found:
+        for entry in found:
             head = head_of(entry)
             slot = self.selector.slot(sticky_key(head))
             self._slots[offset] = slot

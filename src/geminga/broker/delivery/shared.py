@@ -257,7 +257,7 @@ class SharedDispatcher(ReadingDispatcher):
                         return False
                     at += 1
                     continue
-                for entry, _ in found:
+                for entry in found:
                     if not consumer.ready or self.blocked:
                         return True
                     head = head_of(entry)
@@ -275,7 +275,7 @@ class SharedDispatcher(ReadingDispatcher):
             return False
         offset, found = self._read(self.read_offset, min(ENTRIES_PER_TURN_MAX, consumer.entries_wanted))
         self.read_offset = offset
-        for entry, _ in found:
+        for entry in found:
             if not consumer.ready or self.blocked:
                 return True
             if offset in self._replaying or offset in self._delayed:

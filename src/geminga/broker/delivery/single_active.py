@@ -208,24 +208,21 @@ class SingleActiveDispatcher(ReadingDispatcher):
         if reading is not None:
             reading.close()
 
-    def _send_each(self, consumer: Consumer, offset: int, found: list[tuple[bytes, int]]) -> None:
+    def _send_each(self, consumer: Consumer, offset: int, found: list[bytes]) -> None:
         """Send entries one after the other, while the consumer takes them."""
         ledger, cursor = self.topic.ledger, self.cursor
-        for entry, messages in found:
+        for entry in found:
             if consumer.permits <= 0 or not consumer.output.writable:
                 return
-            if messages < 0:
-                messages = message_count(entry)
             ack_set = cursor.ack_words(offset) if cursor.batches else ()
-            if ack_set:
-                messages = cursor.open_messages(offset)
+            messages = cursor.open_messages(offset) if ack_set else message_count(entry)
             ledger_id, entry_id = ledger.position(offset)
             consumer.send(ledger_id, entry_id, entry, messages, 0, ack_set)
             offset += 1
             self.read_offset = offset
             self._bytes_left -= len(entry)
 
-    def _send_run(self, consumer: Consumer, offset: int, found: list[tuple[bytes, int]]) -> bool:
+    def _send_run(self, consumer: Consumer, offset: int, found: list[bytes]) -> bool:
         """Send consecutive small entries of one message each with one write; False if there are too few."""
         ledger = self.topic.ledger
         segment = ledger.segment_of(offset)
@@ -235,7 +232,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
         count = ledger.counts.singles(offset, offset + count)
         if count < _RUN_FROM:
             return False
-        entries = [entry for entry, _ in found[:count]]
+        entries = found[:count]
         size = sum(map(len, entries))
         if size > count * ENTRY_COPY_BYTES_MAX:
             return False
@@ -312,7 +309,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
         place, found = self._read(offset, 1)
         if not found or place != offset:
             return False
-        entry = found[0][0]
+        entry = found[0]
         ack_set = self.cursor.ack_words(offset)
         messages = self.cursor.open_messages(offset) if ack_set else message_count(entry)
         if pushed.messages and pushed.messages + messages > messages_max:

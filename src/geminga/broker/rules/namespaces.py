@@ -42,8 +42,8 @@ Watcher = Callable[[str, TopicName | None, Policies | None], None]
 
 ``before`` is None if they are unknown, or if the namespace was deleted.
 """
-SettingsWatcher = Callable[["PoliciesBefore"], None]
-"""``watcher(before)`` after a change of the broker's own settings."""
+SettingsWatcher = Callable[[], None]
+"""Called after a change of the broker's own settings."""
 PermissionWatcher = Callable[[str], None]
 """``watcher("tenant")`` after a change of permissions in a tenant."""
 
@@ -93,35 +93,6 @@ def check_name(kind: str, name: object) -> str:
     return name
 
 
-class PoliciesBefore:
-    """Policies in force in each namespace before the broker's settings changed.
-
-    Resolved on demand: there may be 100,000 of them, and each takes some 15 µs.
-    """
-
-    def __init__(
-        self,
-        settings: BrokerSettings | None,
-        documents: Mapping[str, Json],
-        is_cautious: Callable[[str], bool],
-    ) -> None:
-        """``settings`` are None if unknown; ``documents`` are a copy that does not change."""
-        self._settings = settings
-        self._documents = documents
-        self._is_cautious = is_cautious
-
-    def namespaces(self) -> Iterator[str]:
-        """Yield ``tenant/namespace`` of all former namespaces."""
-        return iter(self._documents)
-
-    def policies(self, name: str) -> Policies | None:
-        """Return the policies of one of `namespaces`; None if unknown."""
-        if self._settings is None:
-            return None
-        found = resolve(self._settings, self._documents[name])
-        return cautious(found) if self._is_cautious(name) else found
-
-
 class NamespaceRegistry:
     """Registry of tenants and namespaces. Reads are plain look-ups; a missing name raises `RuleViolation`."""
 
@@ -134,8 +105,6 @@ class NamespaceRegistry:
         self._permission_watchers: list[PermissionWatcher] = []
         self._all_cautious = not is_sure
         self._leaving: set[str] = set()
-        self._copied: Mapping[str, Json] | None = None
-        """Snapshot of the namespaces, shared by all comparisons until the next change."""
         self._cautious: set[str] = set()
         self._clusters = self._load("cluster/")
         self._tenants = self._load("tenant/")
@@ -157,12 +126,11 @@ class NamespaceRegistry:
 
     def use(self, settings: BrokerSettings, *, is_sure: bool = True) -> None:
         """Change the defaults of policies; not ``is_sure``: some settings were lost to damage."""
-        before = self.under(self._settings, is_sure=self.is_sure)
         self._settings, self._all_cautious = settings, not is_sure
         self._resolved.clear()
         self._resolved_topics.clear()
         for watcher in self._settings_watchers:
-            watcher(before)
+            watcher()
 
     @property
     def settings(self) -> BrokerSettings:
@@ -173,17 +141,6 @@ class NamespaceRegistry:
     def is_sure(self) -> bool:
         """Whether no part of `settings` was lost to damage."""
         return not self._all_cautious
-
-    def under(self, settings: BrokerSettings | None, *, is_sure: bool) -> PoliciesBefore:
-        """Return the policies of the namespaces under other settings (None: unknown)."""
-        cautious_ones = frozenset(self._cautious)
-
-        def is_cautious(name: str) -> bool:
-            return not is_sure or NAMESPACE + name in cautious_ones
-
-        if self._copied is None:
-            self._copied = dict(self._namespaces)  # a document is never changed, only replaced
-        return PoliciesBefore(settings, self._copied, is_cautious)
 
     # --- permissions ---
     def watch_permissions(self, watcher: PermissionWatcher) -> None:
@@ -640,13 +597,11 @@ class NamespaceRegistry:
         # The store first: when it refuses, memory stays as it was.
         self._store.put(prefix + name, encoded, done)
         documents[name] = document
-        self._copied = None
         self._cautious.discard(prefix + name)
 
     def _remove(self, prefix: str, documents: dict[str, Json], name: str, done: Done | None) -> None:
         self._store.delete(prefix + name, done)
         documents.pop(name, None)
-        self._copied = None
         self._cautious.discard(prefix + name)
 
 

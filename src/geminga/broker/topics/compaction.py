@@ -14,15 +14,15 @@ compacted ledger that no cursor names was left by a crash, and is deleted at the
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from geminga.broker.background_jobs import WorkQueue, resume_after
 from geminga.broker.batch_rewrite import Steps, rebatched
 from geminga.broker.compacted_view import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
-from geminga.broker.cooperative import SUSPENDED, CooperativeScheduler, Job
+from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.entries import count_of, head_of
@@ -96,36 +96,14 @@ class CompactedTopic(Protocol):
     def settings(self) -> BrokerSettings: ...
 
     @property
-    def compactions(self) -> CompactionQueue: ...
+    def compactions(self) -> WorkQueue: ...
+
+    @property
+    def slices(self) -> CooperativeScheduler: ...
 
     def subscription(self, name: str, *, offset: int, done: Done | None = None) -> PersistentSubscription: ...
 
     def touch(self) -> None: ...
-
-
-class CompactionQueue:
-    """Queue of topics to compact: one at a time, to limit memory."""
-
-    def __init__(self, slices: CooperativeScheduler) -> None:
-        self.slices = slices
-        self._waiting: OrderedDict[Compaction, None] = OrderedDict()
-        self._running: Compaction | None = None
-
-    def enter(self, compaction: Compaction) -> None:
-        self._waiting[compaction] = None
-        self._next()
-
-    def leave(self, compaction: Compaction) -> None:
-        if self._running is compaction:
-            self._running = None
-        else:
-            self._waiting.pop(compaction, None)
-        self._next()
-
-    def _next(self) -> None:
-        if self._running is None and self._waiting:
-            self._running, _ = self._waiting.popitem(last=False)
-            self._running.begin()
 
 
 class Compaction:
@@ -142,8 +120,9 @@ class Compaction:
         self.bytes_read = self.bytes_written = 0
         self._began_ms = 0
         self._steps: Job | None = None
-        self._is_suspended = False
         self._slice_began = 0.0
+        self._written_enough: Callable[[None], None] | None = None
+        """Continues the job that waits until more of the new ledger is written."""
         self._is_cancelled = False
         self._unwritten = 0
         self._write_error: StoreError | None = None
@@ -173,7 +152,7 @@ class Compaction:
         """Start, when first in the queue: at once, because most queued compactions have nothing to do."""
         self._began_ms = self.topic.scheduler.now_ms
         self._steps = self._run()
-        self._rest()
+        self.topic.slices.start(self._steps, self)
 
     def cancel(self, why: str) -> None:
         """Stop without a failure: the topic is deleted, or its compacted data is not needed."""
@@ -217,6 +196,7 @@ class Compaction:
     # --- the job ---
     def _run(self) -> Job:
         try:
+            yield from self._rest()
             yield from self._compact()
         except StoreError as error:
             if not self._is_cancelled:
@@ -246,8 +226,8 @@ class Compaction:
             done_bytes = 0
             while True:
                 for found in self._entries(old, begin, stop):
-                    if found is None:
-                        yield self._pause()
+                    if found is None or isinstance(found, bool):
+                        yield found
                         continue
                     steps = survivors.note(found[3])
                     if steps is not None:
@@ -256,7 +236,7 @@ class Compaction:
                     if done_bytes > LOOK_BYTES:
                         done_bytes = 0
                         if self._is_enough:
-                            yield self._rest()
+                            yield from self._rest()
                 damaged = self._same_damage(damaged)
                 is_more = yield from self._stepwise(survivors.next_pass())
                 if messages not in (None, survivors.messages):
@@ -280,14 +260,10 @@ class Compaction:
         self.removed_total += self.removed
         yield from self._switch(seal)
 
-    def _pause(self) -> bool | None:
-        """Return what the job yields while it waits: SUSPENDED unless the wait is over already."""
-        return SUSPENDED if self._is_suspended else None
-
     @property
     def _is_enough(self) -> bool:
         """Return whether other work is due: compaction takes long and must not delay others."""
-        slices = self.topic.compactions.slices
+        slices = self.topic.slices
         return slices.clock() - self._slice_began >= SLICE_SECONDS or slices.should_yield
 
     def _stepwise(self, steps: Steps[T]) -> Generator[bool | None, None, T]:
@@ -298,19 +274,17 @@ class Compaction:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             if self._is_enough:
-                yield self._rest()
+                yield from self._rest()
 
-    def _rest(self) -> bool:
-        """Suspend the job until the event loop has run once."""
-        self._is_suspended = True
-        self.topic.scheduler.after(0.0, self._go_on, self)
-        return SUSPENDED
+    def _rest(self, seconds: float = 0.0) -> Job:
+        """Suspend the job until the event loop has run once, or longer."""
+        yield from self._wait(partial(resume_after, self.topic.scheduler, seconds, self))
 
-    def _go_on(self) -> None:
-        if self._is_suspended and self._steps is not None:
-            self._is_suspended = False
-            self._slice_began = self.topic.compactions.slices.clock()
-            self.topic.compactions.slices.start(self._steps, self)
+    def _wait(self, begin: Callable[[Callable[[T], None]], object]) -> Generator[bool | None, None, T]:
+        """Wait as in `CooperativeScheduler.wait`; a new slice begins."""
+        found = yield from self.topic.slices.wait(begin)
+        self._slice_began = self.topic.slices.clock()
+        return found
 
     def _check(self) -> None:
         if self._is_cancelled:
@@ -321,51 +295,37 @@ class Compaction:
     # --- reading ---
     def _entries(
         self, old: CompactedLedger | None, begin: int, stop: int
-    ) -> Iterator[tuple[int, int, int, bytes] | None]:
-        """Yield the previous compacted entries, then the topic's own; None: wait."""
-        if old is not None:
-            index = 0
-            while index < old.entries:
-                for found in self._fetched(old.ledger_id, index, old.entries - index):
-                    if isinstance(found, list):
-                        for data in found:
-                            yield unframed(data)
-                        index += len(found)
-                    elif found is None:
-                        yield None
-                    else:
-                        behind = old.behind_damage(index, found)
-                        if behind is None:
-                            raise found
-                        self._is_damaged(found)
-                        index = behind
+    ) -> Iterator[tuple[int, int, int, bytes] | bool | None]:
+        """Yield the previous compacted entries, then the topic's own; SUSPENDED: the job has to wait."""
+        index = 0
+        while old is not None and index < old.entries:
+            found = yield from self._fetched(old.ledger_id, index, old.entries - index)
+            if isinstance(found, EntriesDamaged):
+                behind = old.behind_damage(index, found)
+                if behind is None:
+                    raise found
+                self._is_damaged(found)
+                index = behind
+                continue
+            for data in found:
+                yield unframed(data)
+            index += len(found)
         ledger = self.topic.ledger
         offset = begin
-        while (offset := self._next_entry(offset, begin)) < stop:
+        while (offset := _next_entry(ledger, offset, begin)) < stop:
             segment = ledger.segment_of(offset)
             assert segment is not None
             first, before = offset - segment.base, offset
-            for found in self._fetched(segment.ledger_id, first, min(segment.end, stop) - offset):
-                if isinstance(found, list):
-                    for data in found:
-                        yield offset, segment.ledger_id, offset - segment.base, data
-                        offset += 1
-                elif found is None:
-                    yield None
-                else:
-                    if not isinstance(found, EntriesDamaged):
-                        raise found
-                    ledger.damage_found(segment, found)
-                    self._is_damaged(found)
+            found = yield from self._fetched(segment.ledger_id, first, min(segment.end, stop) - offset)
+            if isinstance(found, EntriesDamaged):
+                ledger.damage_found(segment, found)
+                self._is_damaged(found)
+            else:
+                for data in found:
+                    yield offset, segment.ledger_id, offset - segment.base, data
+                    offset += 1
             if offset == before and ledger.skip_gap(offset) == offset:
                 raise CompactionFailed(f"entry {segment.ledger_id}:{first} cannot be read")
-
-    def _next_entry(self, offset: int, begin: int) -> int:
-        ledger = self.topic.ledger
-        if ledger.start > begin:
-            # Truncated: keys whose newest message was deleted would lose their compacted one, too.
-            raise CompactionFailed("the topic was truncated meanwhile")
-        return ledger.skip_gap(offset)
 
     def _is_damaged(self, error: StoreError) -> None:
         text = str(error)
@@ -380,56 +340,50 @@ class Compaction:
             raise CompactionFailed("entries became unreadable meanwhile: " + "; ".join(self._damaged))
         return list(self._damaged)
 
-    def _fetched(self, ledger_id: int, first: int, count: int) -> Iterator[list[bytes] | StoreError | None]:
-        """Yield entries or the damage in their position; before that None while they are being read."""
+    def _fetched(
+        self, ledger_id: int, first: int, count: int
+    ) -> Generator[bool | None, None, list[bytes] | EntriesDamaged]:
+        """Return entries, or the damage in their position, as a part of the job."""
         count = min(count, ENTRIES_PER_FETCH)
-        scheduler = self.topic.scheduler
         while True:
             self._check()
-            arrived: list[tuple[list[bytes], StoreError | None]] = []
-
-            def done(
-                entries: list[bytes],
-                error: StoreError | None,
-                arrived: list[tuple[list[bytes], StoreError | None]] = arrived,
-            ) -> None:
-                arrived.append((entries, error))
-                self._go_on()
-
-            try:
-                found = self.topic.store.fetch(
-                    ledger_id,
-                    first,
-                    entries_max=count,
-                    bytes_max=BYTES_PER_FETCH,
-                    ahead=ReadAhead(count, BYTES_PER_FETCH),
-                    done=done,
-                )
-            except StoreError as error:
-                found = []
-                arrived.append(([], error))
-            if found is None:
-                while not arrived:
-                    self._is_suspended = True
-                    yield None
-                found = arrived[0][0]
+            read: tuple[list[bytes], StoreError | None]
+            read = yield from self._wait(partial(self._fetch, ledger_id, first, count))
+            found, error = read
             self._check()
-            error_found = arrived[0][1] if arrived else None
-            if isinstance(error_found, StoreBusy):
-                self._is_suspended = True
-                scheduler.after(BUSY_RETRY_SECONDS, self._go_on, self)
-                yield None
+            if isinstance(error, StoreBusy):
+                yield from self._rest(BUSY_RETRY_SECONDS)
                 continue
-            if isinstance(error_found, EntriesDamaged):
-                yield error_found
-                return
-            if error_found is not None:
-                raise error_found
+            if isinstance(error, EntriesDamaged):
+                return error
+            if error is not None:
+                raise error
             if not found:
                 raise CompactionFailed(f"ledger {ledger_id} has no entry {first}: it is being deleted")
             self.bytes_read += sum(map(len, found))
-            yield found
+            return found
+
+    def _fetch(
+        self,
+        ledger_id: int,
+        first: int,
+        count: int,
+        report: Callable[[tuple[list[bytes], StoreError | None]], None],
+    ) -> None:
+        try:
+            found = self.topic.store.fetch(
+                ledger_id,
+                first,
+                entries_max=count,
+                bytes_max=BYTES_PER_FETCH,
+                ahead=ReadAhead(count, BYTES_PER_FETCH),
+                done=lambda entries, error: report((entries, error)),
+            )
+        except StoreError as error:
+            report(([], error))
             return
+        if found is not None:
+            report((found, None))
 
     # --- writing ---
     def _write(
@@ -442,8 +396,8 @@ class Compaction:
         last, kept, damaged = (-1, -1, -1), 0, self._same_damage(None)
         done_bytes = 0
         for found in self._entries(old, begin, stop):
-            if found is None:
-                yield self._pause()
+            if found is None or isinstance(found, bool):
+                yield found
                 continue
             offset, ledger_id, entry_id, entry = found
             if survivors.is_over:
@@ -460,25 +414,26 @@ class Compaction:
                 last = ledger_id, entry_id, messages - 1 if head is not None and head.is_batch else -1
                 self._append(framed(offset, ledger_id, entry_id, left))
                 while self._unwritten > UNWRITTEN_BYTES_MAX:
-                    self._is_suspended = True
-                    yield SUSPENDED
+                    yield from self._wait(self._when_written)
                     self._check()
             done_bytes += len(entry) + ENTRY_COST_BYTES
             if done_bytes > LOOK_BYTES:
                 done_bytes = 0
                 if self._is_enough:
-                    yield self._rest()
+                    yield from self._rest()
         self._same_damage(damaged)
         if not survivors.is_over:
             raise CompactionFailed(f"fewer messages can be read than {survivors.messages} before")
         seal = Seal(stop, last)
         self._append(sealed(seal))
         while self._unwritten:
-            self._is_suspended = True
-            yield SUSPENDED
+            yield from self._wait(self._when_written)
             self._check()
         self._check()
         return seal, kept
+
+    def _when_written(self, resume: Callable[[None], None]) -> None:
+        self._written_enough = resume
 
     def _append(self, data: bytes) -> None:
         assert self._new is not None
@@ -497,8 +452,10 @@ class Compaction:
         self._unwritten -= size
         if error is not None:
             self._write_error = error
-        if error is not None or self._unwritten <= UNWRITTEN_BYTES_MAX // 2:
-            self._go_on()
+        resume = self._written_enough
+        if resume is not None and (error is not None or self._unwritten <= UNWRITTEN_BYTES_MAX // 2):
+            self._written_enough = None
+            resume(None)
 
     def _switch(self, seal: Seal) -> Job:
         """Write the complete new ledger into the cursor's properties, then delete the old one."""
@@ -509,12 +466,6 @@ class Compaction:
             raise CompactionFailed(f"subscription {COMPACTION} was deleted meanwhile")
         info = next(each for each in topic.store.ledgers(owner_of(topic.text)) if each.ledger_id == self._new)
         new = _view(topic, info, seal)
-        reported: list[StoreError | None] = []
-
-        def done(error: StoreError | None) -> None:
-            reported.append(error)
-            self._go_on()
-
         cursor = subscription.cursor
         before, mark = dict(cursor.properties), cursor.mark
         cursor.properties = _named(new)
@@ -523,15 +474,12 @@ class Compaction:
         # the new ledger, because entries before the new mark may be trimmed from now on.
         self._new = None
         old, topic.compacted = topic.compacted, new
-        subscription.write_snapshot(done)
-        while not reported:
-            self._is_suspended = True
-            yield SUSPENDED
-        if reported[0] is not None:
+        error = yield from self._wait(subscription.write_snapshot)
+        if error is not None:
             cursor.properties = before
             cursor.reset(mark)
             self._new, topic.compacted = new.ledger_id, old
-            raise reported[0]
+            raise error
         if self._is_cancelled:
             return
         if old is not None:
@@ -541,6 +489,13 @@ class Compaction:
             new.size_bytes,
         )  # fmt: skip
         self._end(None)
+
+
+def _next_entry(ledger: ManagedLedger, offset: int, begin: int) -> int:
+    if ledger.start > begin:
+        # Truncated: keys whose newest message was deleted would lose their compacted one, too.
+        raise CompactionFailed("the topic was truncated meanwhile")
+    return ledger.skip_gap(offset)
 
 
 # --- what a topic has ---

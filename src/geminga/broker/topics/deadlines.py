@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
@@ -21,7 +21,6 @@ from geminga.broker.position_lookup import arrived_ms
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.topics.expiry_index import NEVER, ExpiryIndex
-from geminga.broker.topics.maintenance_queue import ROUND_SECONDS
 from geminga.broker.topics.offloading import Offload
 from geminga.broker.topics.quota import EVICTION
 from geminga.broker.topics.record import TopicRecord
@@ -35,7 +34,7 @@ HELD_MS: Final = 3_600_000
 
 In memory, the topic is checked when they are acknowledged; this is for what a crash left behind.
 """
-SOONEST_MS: Final = int(ROUND_SECONDS * 1000)
+SOONEST_MS: Final = 15_000
 """Shortest interval of two checks of a topic."""
 _LEDGER_SECONDS_MIN = 60.0
 _LEDGERS_PER_TIME = 8
@@ -45,12 +44,16 @@ _LEDGERS_KEPT_MAX = 200
 
 
 class IdleTopic(Protocol):
-    """Interface of any topic for `may_be_inactive`."""
+    """Interface of any topic for `inactive_due`."""
 
     policies: Policies
+    last_used_ms: int
 
     @property
     def persistent(self) -> bool: ...
+
+    @property
+    def idle(self) -> bool: ...
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]: ...
@@ -63,14 +66,10 @@ class TimedTopic(IdleTopic, Protocol):
     scheduler: Scheduler
     ledger: ManagedLedger
     record: TopicRecord
-    last_used_ms: int
     offload: Offload | None
 
     @property
-    def due(self) -> ExpiryIndex: ...
-
-    @property
-    def idle(self) -> bool: ...
+    def due(self) -> ExpiryIndex[Any]: ...
 
     @property
     def subscriptions(self) -> Mapping[str, PersistentSubscription]: ...
@@ -101,38 +100,35 @@ def ledger_seconds(policies: Policies, seconds_max: float) -> float:
     return min(seconds_max, max(least, min(wanted)))
 
 
+def _times_ms(policies: Policies) -> list[int]:
+    """Return the times after which each policy acts; at least `NEVER` for those that do not."""
+    inactive = policies.inactive_topic_seconds * 1000 if policies.delete_inactive_topics else NEVER
+    return [
+        policies.message_ttl_seconds * 1000 or NEVER,
+        _unlimited(policies.retention_minutes) * 60_000,
+        _eviction_seconds(policies) * 1000 or NEVER,
+        policies.subscription_expiration_minutes * 60_000 or NEVER,
+        inactive,
+        _unlimited(policies.offload_threshold_seconds) * 1000,
+    ]
+
+
 def soonest_ms(policies: Policies) -> int:
     """Return the shortest time until maintenance under these policies; `NEVER` if they need none.
 
     Limits of size are not included: they are checked while a topic grows, and if they cannot be enforced
     then, `next_due` returns the next try.
     """
-    found = [NEVER]
-    if policies.message_ttl_seconds > 0:
-        found.append(policies.message_ttl_seconds * 1000)
-    if policies.retention_minutes >= 0:
-        found.append(policies.retention_minutes * 60_000)
-    if _eviction_seconds(policies):
-        found.append(_eviction_seconds(policies) * 1000)
-    if policies.subscription_expiration_minutes > 0:
-        found.append(policies.subscription_expiration_minutes * 60_000)
-    if policies.delete_inactive_topics:
-        found.append(policies.inactive_topic_seconds * 1000)
-    if policies.offload_threshold_seconds >= 0:
-        found.append(policies.offload_threshold_seconds * 1000)
-    return min(found)
+    return min(*_times_ms(policies), NEVER)
 
 
 def acts_earlier(before: Policies, after: Policies) -> bool:
     """Return whether a change of policies may make maintenance due earlier: topics must be checked."""
     limits = [
-        (policies.message_ttl_seconds or NEVER, _unlimited(policies.retention_minutes),
-         _unlimited(policies.retention_megabytes), policies.subscription_expiration_minutes or NEVER,
-         policies.inactive_topic_seconds if policies.delete_inactive_topics else NEVER,
-         _eviction_seconds(policies) or NEVER,
+        (*_times_ms(policies), _unlimited(policies.retention_megabytes),
          policies.backlog_quota_bytes if _evicts_by_size(policies) else NEVER,
          policies.compaction_threshold_bytes or NEVER, _unlimited(policies.offload_threshold_bytes),
-         _unlimited(policies.offload_threshold_seconds), _unlimited(policies.offload_deletion_lag_ms))
+         _unlimited(policies.offload_deletion_lag_ms))
         for policies in (before, after)
     ]  # fmt: skip
     modes = before.inactive_topic_mode != after.inactive_topic_mode and after.delete_inactive_topics
@@ -170,7 +166,7 @@ def next_due(topic: TimedTopic) -> int:
         _waiting_due(topic, slowest(topic, COMPACTION)),
         _retention_due(topic, wanted_from),
         _subscriptions_due(topic),
-        _inactive_due(topic),
+        inactive_due(topic),
         NEVER if topic.offload is None else min(topic.offload.due_ms, NEVER),
     )
 
@@ -214,18 +210,16 @@ def _subscriptions_due(topic: TimedTopic) -> int:
     return min((since + minutes * 60_000 for since in unused), default=NEVER)
 
 
-def _inactive_due(topic: TimedTopic) -> int:
+def inactive_due(topic: IdleTopic) -> int:
+    """Return when the topic is deleted because of its inactivity, if it stays unused."""
     policies = topic.policies
-    if not policies.delete_inactive_topics or not topic.idle or not may_be_inactive(topic):
+    if not policies.delete_inactive_topics or not topic.idle:
         return NEVER
-    return topic.last_used_ms + policies.inactive_topic_seconds * 1000
-
-
-def may_be_inactive(topic: IdleTopic) -> bool:
-    """Return whether the subscriptions allow deleting the unused topic."""
-    if not topic.persistent or topic.policies.inactive_topic_mode == CAUGHT_UP:
-        return not any(each.backlog for each in topic.subscriptions.values())
-    return not topic.subscriptions
+    if not topic.persistent or policies.inactive_topic_mode == CAUGHT_UP:
+        is_needed = any(each.backlog for each in topic.subscriptions.values())
+    else:
+        is_needed = bool(topic.subscriptions)
+    return NEVER if is_needed else topic.last_used_ms + policies.inactive_topic_seconds * 1000
 
 
 # --- since when it is unused ---

@@ -89,7 +89,7 @@ class Deduplication:
                 if skipped == offset:
                     return
                 offset = skipped
-            for entry, _ in entries:
+            for entry in entries:
                 self._take(entry)
                 offset += 1
                 self._since_snapshot += 1

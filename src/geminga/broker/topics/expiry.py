@@ -128,10 +128,7 @@ def readers_due(topic: PersistentTopic) -> int:
 
 def is_inactive(topic: Topic) -> bool:
     """Return whether the policies delete the topic because of its inactivity."""
-    policies = topic.policies
-    unused_ms = topic.scheduler.now_ms - topic.last_used_ms
-    is_due = policies.delete_inactive_topics and unused_ms >= policies.inactive_topic_seconds * 1000
-    return is_due and topic.idle and deadlines.may_be_inactive(topic)
+    return deadlines.inactive_due(topic) <= topic.scheduler.now_ms
 
 
 def trim(topic: PersistentTopic) -> int:

@@ -1,4 +1,4 @@
-"""Index of maintenance times of topics, in order of time, in the store.
+"""Index of the times at which topics need maintenance: those in memory, and all others in the store.
 
 TTL, retention, unused subscriptions and inactive topics act by time, also on unused topics that are not in
 memory. Reading all topics to find the few that are due would take hours with very many. So each topic that
@@ -9,8 +9,9 @@ A time is the earliest at which maintenance *may* be needed. It is written when 
 memory, not at each use: a topic that is checked too early gets its next time. The topic's record contains the
 time of its key (``due_ms``), so that there is one key per topic.
 
-While a topic is in memory its key is ignored and `maintenance_queue` schedules it. Ignored keys are read
-again by the next start, when they are the only schedule: see `frontier`.
+While a topic is in memory its key is ignored: it is checked when something happened to it, or at a time that
+`ExpiryIndex.plan` keeps in memory. Ignored keys are read again by the next start, when they are the only
+schedule: see `frontier`.
 
 A namespace or a topic whose policies changed is due at once, under ``due/<0>/policies:<name>``; the value is
 the last topic that was checked, so that a walk over many topics resumes there after a restart.
@@ -18,14 +19,19 @@ the last topic that was checked, so that a walk over many topics resumes there a
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Final
+from collections.abc import Generator, Iterator
+from typing import Final, Generic, Protocol, TypeVar
 
 from geminga.broker.topics.record import TopicRecord
 from geminga.ledger.api import EntryStore, PrefetchRequest
 
 NEVER: Final = (1 << 62) - 1
 """Time of a topic that needs no maintenance."""
+GONE: Final = -1
+"""``check_ms`` of a topic that has left memory. Pending operations may still report to it, and another topic
+with its name may exist, which maintenance of the old one would harm."""
+PLANNED_MS_MAX: Final = 600_000
+"""Longest time until the next check of a topic in memory."""
 
 _PREFIX = "due/"
 _DIGITS = 13
@@ -37,19 +43,66 @@ Due = tuple[int, str]
 """Time at which a topic is due, and its name."""
 
 
-class ExpiryIndex:
+class IndexedTopic(Protocol):
+    """Interface of a topic in memory for this module."""
+
+    check_ms: int
+    """Time of its next check; `NEVER` if none is planned, `GONE` if none ever will be."""
+
+
+T = TypeVar("T", bound=IndexedTopic)
+
+
+class ExpiryIndex(Generic[T]):
     """Index of the topics that are due. Times are milliseconds since 1970."""
 
-    __slots__ = ("_next_ms", "_passed", "_reading_ms", "_store", "frontier")
+    __slots__ = ("_next_ms", "_passed", "_planned", "_reading_ms", "_store", "frontier")
 
     def __init__(self, store: EntryStore) -> None:
         self._store = store
+        self._planned: dict[int, dict[T, None]] = {}
         self._passed = ""
         self._next_ms = self._reading_ms = 0
         self.frontier = 0
         """Keys up to this time were read in this run; no new ones are written there."""
 
-    # --- topics ---
+    # --- topics in memory ---
+    def plan(self, topic: T, when_ms: int = 0) -> None:
+        """Check a topic in memory at ``when_ms``, in whole seconds, or earlier if that is planned already."""
+        when_ms += -when_ms % 1000
+        if when_ms < topic.check_ms:
+            self._unplan(topic)
+            topic.check_ms = when_ms
+            self._planned.setdefault(when_ms, {})[topic] = None
+
+    def drop(self, topic: T) -> None:
+        """Remove a topic that leaves memory: it is never checked again."""
+        self._unplan(topic)
+        topic.check_ms = GONE
+
+    def _unplan(self, topic: T) -> None:
+        topics = self._planned.get(topic.check_ms)
+        if topics is not None:
+            topics.pop(topic, None)
+            if not topics:
+                del self._planned[topic.check_ms]
+
+    def take_planned(self, now_ms: int) -> Iterator[T]:
+        """Yield the topics in memory that are due, in steps; their plans are removed.
+
+        After the clock was set back, times that are too far in the future are due.
+        """
+        due = [when for when in self._planned if when <= now_ms or when > now_ms + PLANNED_MS_MAX + 1000]
+        topics = [topic for when in sorted(due) for topic in self._planned.pop(when)]
+        topics.reverse()
+        while topics:
+            topic = topics.pop()
+            if topic.check_ms != GONE:
+                self._unplan(topic)  # it may have changed meanwhile
+                topic.check_ms = NEVER
+                yield topic
+
+    # --- topics in the store ---
     def arm(self, text: str, record: TopicRecord, when_ms: int) -> int:
         """Set a topic's time in the index and in its record; the caller then writes the record.
 

@@ -12,6 +12,7 @@ from geminga.broker.entries import head_of, sticky_key
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.topics.access import ProducerAccess
+from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.producer import Producer, slow_down
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
@@ -169,8 +170,8 @@ class NonPersistentTopic:
         self.quota_exceeded: QuotaExceeded | None = None
         self.loaded_at = services.scheduler.now
         self.last_used_ms = services.scheduler.now_ms
-        self.look_round = 0
-        self._looks = services.looks
+        self.check_ms = NEVER
+        self._due = services.due
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out_gone = 0
@@ -194,7 +195,7 @@ class NonPersistentTopic:
     def touch(self) -> None:
         """Record that a client has connected or disconnected."""
         self.last_used_ms = self.scheduler.now_ms
-        self._looks.soon(self)
+        self._due.plan(self)
 
     def used(self) -> None:
         self.touch()

@@ -13,6 +13,7 @@ from collections import deque
 from enum import StrEnum
 from typing import Final, Protocol
 
+from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.managed_ledger import ManagedLedger, Segment
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
@@ -65,36 +66,12 @@ class OffloadedTopic(Protocol):
     def store(self) -> EntryStore: ...
 
     @property
-    def offloads(self) -> OffloadQueue: ...
+    def offloads(self) -> WorkQueue: ...
 
     def cover(self, segment: Segment) -> None:
         """Store what only a ledger's entries contain, before they are remote. Raises `StoreError`."""
 
     def touch(self) -> None: ...
-
-
-class OffloadQueue:
-    """Queue of topics to offload: one at a time."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Offload] = deque()
-        self._running: Offload | None = None
-
-    def enter(self, offload: Offload) -> None:
-        self._waiting.append(offload)
-        self._next()
-
-    def leave(self, offload: Offload) -> None:
-        if self._running is offload:
-            self._running = None
-        elif offload in self._waiting:
-            self._waiting.remove(offload)
-        self._next()
-
-    def _next(self) -> None:
-        if self._running is None and self._waiting:
-            self._running = self._waiting.popleft()
-            self._running.begin()
 
 
 class Offload:

@@ -1,7 +1,9 @@
 """Entries of all topics that were passed to the store and are not confirmed yet.
 
 The store reports in the order of the calls, for all ledgers: so one queue serves all topics, and idle topics
-have none.
+have none. Besides the queue, a pending entry is in the ledger between ``confirmed`` and ``end``, in
+``Producer.pending``, for which the closing of a producer waits, and in the bytes of its peer and of all
+peers, which are limited (`memory_backpressure`).
 """
 
 from __future__ import annotations
@@ -34,30 +36,22 @@ _DUPLICATE: Final = DedupRecord.DUPLICATE
 class StoringTopic(Protocol):
     """Interface of a topic for reports of the store."""
 
-    def entry_settled(
+    def settled(
         self,
         error: StoreError | None,
         producer: Producer,
-        sequence_id: int,
+        sequence_ids: int | Sequence[int],
         highest: int,
         record: DedupRecord,
         offset: int,
         size: int,
     ) -> None:
-        """Handle the report on the topic's oldest pending entry. Must not raise: others wait behind it."""
-
-    def run_settled(
-        self,
-        error: StoreError | None,
-        producer: Producer,
-        sequence_ids: Sequence[int],
-        offset: int,
-        size: int,
-    ) -> None:
-        """Handle the report on a run of consecutive entries, the first at ``offset``. Must not raise."""
+        """Handle the report on the topic's oldest pending entry, or on a run of consecutive entries, the
+        first at ``offset``. Must not raise: others wait behind it.
+        """
 
 
-UnderWay = tuple[StoringTopic, Producer, Any, int, DedupRecord, int, int]
+PendingAdd = tuple[StoringTopic, Producer, Any, int, DedupRecord, int, int]
 """``(topic, producer, sequence_id, highest, record, offset, size)``; for a run, its sequence ids.
 
 A plain tuple: a class would cost 6 % of the core's time per message.
@@ -65,37 +59,27 @@ A plain tuple: a class would cost 6 % of the core's time per message.
 
 
 class PendingAdds:
-    """Queue of pending entries. ``reported`` is passed to the store as ``done`` of every entry.
+    """Queue of pending entries and runs (`geminga.wire.send_runs`), each of which is one item.
 
-    ``run_reported`` is passed for every run (`geminga.wire.send_runs`), which is one item of the queue.
+    ``reported`` is passed to the store as ``done`` of every item.
     """
 
-    __slots__ = ("_queue", "append", "reported", "run_reported")
+    __slots__ = ("_queue", "append", "reported")
 
     def __init__(self) -> None:
-        self._queue: deque[UnderWay] = deque()
+        self._queue: deque[PendingAdd] = deque()
         self.append = self._queue.append
         self.reported = self._reported
-        self.run_reported = self._run_reported
 
     def take_back(self) -> None:
-        """Remove the last entry, which the store refused."""
+        """Remove the last item, which the store refused."""
         self._queue.pop()
 
     def _reported(self, error: StoreError | None) -> None:
         queue = self._queue
-        topic, producer, sequence_id, highest, record, offset, size = queue.popleft()
-        topic.entry_settled(error, producer, sequence_id, highest, record, offset, size)
-        self._answer_duplicates()
-
-    def _run_reported(self, error: StoreError | None) -> None:
-        topic, producer, sequence_ids, _, _, offset, size = self._queue.popleft()
-        topic.run_settled(error, producer, sequence_ids, offset, size)
-        self._answer_duplicates()
-
-    def _answer_duplicates(self) -> None:
-        """Send receipts of duplicates after that of the entry before them."""
-        queue = self._queue
+        topic, producer, sequence_ids, highest, record, offset, size = queue.popleft()
+        topic.settled(error, producer, sequence_ids, highest, record, offset, size)
+        # Receipts of duplicates follow that of the entry before them.
         while queue and queue[0][4] is _DUPLICATE:
             _, producer, sequence_id, highest, _, _, _ = queue.popleft()
             producer.receipt(sequence_id, highest, -1, -1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
+from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Position
+from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count
@@ -18,11 +20,8 @@ from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted
-from geminga.broker.topics.compaction import CompactionQueue
 from geminga.broker.topics.dedup import Deduplication, forget_stale
-from geminga.broker.topics.expiry_index import ExpiryIndex
-from geminga.broker.topics.maintenance_queue import MaintenanceQueue
-from geminga.broker.topics.offloading import OffloadQueue
+from geminga.broker.topics.expiry_index import NEVER, ExpiryIndex
 from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import QuotaExceeded
@@ -52,10 +51,10 @@ class PersistentTopic:
         "_counting",
         "_deleted",
         "_entries",
-        "_under_way",
         "access",
         "bytes_in",
         "bytes_out_gone",
+        "check_ms",
         "compacted",
         "compaction",
         "consumers_connected",
@@ -64,7 +63,6 @@ class PersistentTopic:
         "ledger",
         "limits",
         "loaded_at",
-        "look_round",
         "messages_in",
         "messages_out_gone",
         "name",
@@ -94,7 +92,7 @@ class PersistentTopic:
         """``in_steps``: the caller runs `load` before the topic is used."""
         self.scheduler = services.scheduler
         self.services = services
-        self.look_round = 0
+        self.check_ms = NEVER
         self.name = name
         self.text = name.text
         self.record = record
@@ -124,7 +122,6 @@ class PersistentTopic:
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
         self._entries = services.entries
-        self._under_way = 0
         if not in_steps:
             prefix = cursor_prefix(self.text)
             for key, value in self.store.scan(prefix):
@@ -186,19 +183,19 @@ class PersistentTopic:
         return self.services.settings
 
     @property
-    def due(self) -> ExpiryIndex:
+    def due(self) -> ExpiryIndex[Topic]:
         return self.services.due
 
     @property
-    def looks(self) -> MaintenanceQueue[Topic]:
-        return self.services.looks
+    def slices(self) -> CooperativeScheduler:
+        return self.services.slices
 
     @property
-    def compactions(self) -> CompactionQueue:
+    def compactions(self) -> WorkQueue:
         return self.services.compactions
 
     @property
-    def offloads(self) -> OffloadQueue:
+    def offloads(self) -> WorkQueue:
         return self.services.offloads
 
     # --- durable properties ---
@@ -268,13 +265,7 @@ class PersistentTopic:
         entries.append((self, producer, sequence_id, highest, record, ledger.end, size))
         try:
             ledger.append(
-                entry,
-                messages,
-                counted=counted,
-                now_ms=self.scheduler.now_ms,
-                limits=self.limits,
-                keep=self.consumers_connected > 0,
-                done=entries.reported,
+                entry, counted, now_ms=self.scheduler.now_ms, limits=self.limits, done=entries.reported
             )
         except StoreError as error:
             entries.take_back()
@@ -287,7 +278,6 @@ class PersistentTopic:
             return
         self.messages_in += messages
         self.bytes_in += size
-        self._under_way += 1
         producer.taken(messages, size, chunk=frame.is_chunk)
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:
@@ -303,14 +293,7 @@ class PersistentTopic:
             return
         entries.append((self, producer, sequence_ids, 0, _NO_RECORD, ledger.end, size))
         try:
-            ledger.append_run(
-                run_entries,
-                sizes,
-                size,
-                now_ms=now_ms,
-                keep=self.consumers_connected > 0,
-                done=entries.run_reported,
-            )
+            ledger.append_run(run_entries, sizes, size, now_ms=now_ms, done=entries.reported)
         except StoreError as error:
             entries.take_back()
             if isinstance(error, StoreFull):
@@ -321,7 +304,6 @@ class PersistentTopic:
             return
         self.messages_in += count
         self.bytes_in += size
-        self._under_way += 1
         producer.taken(count, size, chunk=False, entries=count)
 
     def _duplicate(self, producer: Producer, frame: SendFrame) -> None:
@@ -333,57 +315,38 @@ class PersistentTopic:
         else:
             producer.receipt(frame.sequence_id, frame.highest_sequence_id, -1, -1)
 
-    def entry_settled(
+    def settled(
         self,
         error: StoreError | None,
         producer: Producer,
-        sequence_id: int,
+        sequence_ids: int | Sequence[int],
         highest: int,
         record: DedupRecord,
         offset: int,
         size: int,
     ) -> None:
-        """Handle the store's report on the oldest pending entry."""
-        self._under_way -= 1
+        """Handle the store's report on the oldest pending entry, or run of entries."""
+        count = 1 if isinstance(sequence_ids, int) else len(sequence_ids)
         try:
             if error is None:
-                ledger = self.ledger
-                ledger.confirmed = offset + 1
+                self.ledger.confirmed = offset + count
                 self.scheduler.ready[self] = None
-            if self.dedup is not None and record is DedupRecord.SEQUENCE_ID:
+            if isinstance(sequence_ids, int):
+                last = max(sequence_ids, highest)
+                if self.dedup is not None and record is DedupRecord.SEQUENCE_ID:
+                    if error is None:
+                        self.dedup.stored(producer.name, last)
+                    else:
+                        self.dedup.failed(producer.name)
                 if error is None:
-                    self.dedup.stored(producer.name, max(sequence_id, highest))
+                    producer.receipt(sequence_ids, highest, *self.ledger.position(offset))
                 else:
-                    self.dedup.failed(producer.name)
-            if error is None:
-                ledger_id, entry_id = ledger.position(offset)
-                producer.receipt(sequence_id, highest, ledger_id, entry_id)
+                    producer.error(last, pb.PersistenceError, str(error))
+            elif error is None:
+                producer.receipt_run(sequence_ids, *self.ledger.position(offset))
             else:
-                producer.error(highest or sequence_id, pb.PersistenceError, str(error))
-            producer.settled(size)
-        except Exception as failure:
-            self.scheduler.failed("store", self, failure)
-
-    def run_settled(
-        self,
-        error: StoreError | None,
-        producer: Producer,
-        sequence_ids: Sequence[int],
-        offset: int,
-        size: int,
-    ) -> None:
-        """Handle the store's report on the oldest pending run."""
-        self._under_way -= 1
-        count = len(sequence_ids)
-        try:
-            if error is None:
-                ledger = self.ledger
-                ledger.confirmed = offset + count
-                self.scheduler.ready[self] = None
-                producer.receipt_run(sequence_ids, *ledger.position(offset))
-            else:
-                for sequence_id in sequence_ids:
-                    producer.error(sequence_id, pb.PersistenceError, str(error))
+                for each in sequence_ids:
+                    producer.error(each, pb.PersistenceError, str(error))
             producer.settled(size, count)
         except Exception as failure:
             self.scheduler.failed("store", self, failure)
@@ -398,8 +361,8 @@ class PersistentTopic:
 
     def dispatch(self) -> None:
         """Dispatch new durable entries."""
-        if self.look_round != self.looks.next_round:
-            self.looks.soon(self)
+        if self.check_ms:
+            self.due.plan(self)
         for subscription in list(self.subscriptions.values()):
             self.scheduler.isolated("dispatch", subscription, subscription.new_entries)
 
@@ -545,12 +508,12 @@ class PersistentTopic:
     # --- who uses it, and when it is to be looked at ---
     def touch(self) -> None:
         """Queue the topic for maintenance after a change."""
-        self.looks.soon(self)
+        self.due.plan(self)
 
     def rearm(self) -> None:
         """Reschedule the expiry check, durably, because reopened entries may expire sooner."""
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
-        self.looks.soon(self)
+        self.due.plan(self)
 
     def ledger_rolled(self) -> None:
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
@@ -558,12 +521,12 @@ class PersistentTopic:
     def used(self) -> None:
         """Record that a client connects: the topic is not unused any more."""
         deadlines.in_use(self)
-        self.looks.soon(self)
+        self.due.plan(self)
 
     def consumer_joined(self, subscription: str) -> None:
         self.consumers_connected += 1
         deadlines.in_use(self, subscription)
-        self.looks.soon(self)
+        self.due.plan(self)
 
     def consumer_left(self) -> None:
         self.consumers_connected -= 1
@@ -571,14 +534,14 @@ class PersistentTopic:
 
     def _left(self) -> None:
         self.last_used_ms = self.scheduler.now_ms
-        self.looks.soon(self)
+        self.due.plan(self)
 
     # --- deleting entries ---
     def truncate(self, done: Done) -> None:
         """Delete every message stored now; pending entries are awaited first."""
         self.ledger.close_current(self.scheduler.now_ms)
         stop = self.ledger.end
-        if not self._under_way:
+        if not self.ledger.is_writing:
             self._truncate_below(stop, done)
             return
 
@@ -618,7 +581,7 @@ class PersistentTopic:
     @property
     def idle(self) -> bool:
         """Whether no client is connected and no work is pending."""
-        works = self._under_way or offloading.is_running(self) or compaction.is_running(self)
+        works = self.ledger.is_writing or offloading.is_running(self) or compaction.is_running(self)
         return not (works or self.access.producers or self.access.waiting or self.consumers_connected)
 
     def terminate(self, done: Done) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from geminga.broker import ledger_list
-from geminga.broker.background_jobs import BackgroundJobs
+from geminga.broker.background_jobs import start_in_background
 from geminga.broker.cooperative import Job
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import cursor_key, cursor_prefix
@@ -61,7 +61,6 @@ class RestingTopics:
         self._store = services.store
         self._bring = bring
         self._in_memory = in_memory
-        self._background = BackgroundJobs(services.scheduler, services.slices, self)
         self._walk: TopicNames | None = None
         self._unread: dict[str, None] = {}
         """Names of the walk's last page that are still to be read."""
@@ -148,11 +147,13 @@ class RestingTopics:
         if self.is_complete:
             then()
             return
+        is_running = bool(self._waiting)
         self._waiting.append(then)
         if self._walk is None:
             self._walk = TopicNames(self._store, topic_key(""), "persistent://")
-        if not self._background.is_busy:
-            self._background.start(self._read_all(self._walk), self._over)
+        if not is_running:
+            services, work = self._services, self._read_all(self._walk)
+            start_in_background(services.scheduler, services.slices, self, work, self._over)
 
     def _over(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -161,7 +162,7 @@ class RestingTopics:
 
     def _read_all(self, walk: TopicNames) -> Job:
         """Read a topic per step. If the disk does not answer, the next `begin` continues."""
-        wait = self._background.wait
+        wait = self._services.slices.wait
         while self._unread or not walk.is_over:
             if not self._unread:
                 if (yield from wait(partial(self._bring, walk.wanted))) is not None:

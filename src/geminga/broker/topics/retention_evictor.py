@@ -15,7 +15,7 @@ import logging
 from functools import partial
 from typing import Final
 
-from geminga.broker.background_jobs import BackgroundJobs
+from geminga.broker.background_jobs import start_in_background
 from geminga.broker.cooperative import Job
 from geminga.broker.refusal import Refused
 from geminga.broker.topics import expiry
@@ -30,10 +30,10 @@ log = logging.getLogger("geminga.broker")
 
 TOPICS_AT_ONCE: Final = 32
 """Topics that are read ahead together."""
-AGAIN_TIMES: Final = 10
+AGAIN_TIMES: Final = 3
 AGAIN_SECONDS_MIN: Final = 1.0
 AGAIN_SECONDS_MAX: Final = 60.0
-"""The interval of complete walks is ten times their duration, within these bounds."""
+"""The interval of complete walks is three times their duration, within these bounds."""
 LOG_SECONDS: Final = 10.0
 """Interval of log lines about deleted ledgers."""
 
@@ -45,9 +45,9 @@ class RetentionEvictor:
         self._services = services
         self._scheduler = services.scheduler
         self._topics = topics
-        self._background = BackgroundJobs(services.scheduler, services.slices, self)
+        self._is_running = False
         self._passed: int | None = None
-        self._began_seconds = 0.0
+        self._began_at = 0.0
         self._again_at = float("-inf")
         self._wanted = 0
         self._freed = 0
@@ -61,22 +61,21 @@ class RetentionEvictor:
 
     def go(self, wanted: int) -> None:
         """Delete the oldest acknowledged ledgers, about ``wanted`` bytes; no effect while it is running."""
-        if self._background.is_busy:
+        if self._is_running:
             return
-        if self._scheduler.now >= self._again_at:
-            self._passed, self._began_seconds = -1, self._background.worked_seconds
+        now = self._scheduler.now
+        if now >= self._again_at:
+            self._passed, self._began_at = -1, now
         if self._passed is None:
             return
-        self._wanted, self._freed = wanted, 0
-        self._background.start(self._walk(), self._over)
+        self._wanted, self._freed, self._is_running = wanted, 0, True
+        start_in_background(self._scheduler, self._services.slices, self, self._walk(), self._over)
 
     def _walk(self) -> Job:
         """Return a job with a step per ledger."""
-        store, topics, wait = self._services.store, self._topics, self._background.wait
+        store, topics, wait = self._services.store, self._topics, self._services.slices.wait
         while self._passed is not None and self._freed < self._wanted:
-            error = yield from wait(partial(topics.bring, PrefetchRequest(ledgers_after=(self._passed,))))
-            if error is not None:
-                raise error
+            yield from topics.prefetch(PrefetchRequest(ledgers_after=(self._passed,)))
             page, following = store.ledgers_page(self._passed)
             for start in range(0, len(page), TOPICS_AT_ONCE):
                 part = page[start : start + TOPICS_AT_ONCE]
@@ -96,9 +95,10 @@ class RetentionEvictor:
             self._passed = following
 
     def _over(self) -> None:
-        walked = self._background.worked_seconds - self._began_seconds
-        rest = max(AGAIN_SECONDS_MIN, min(AGAIN_TIMES * walked, AGAIN_SECONDS_MAX))
-        self._again_at = self._scheduler.now + rest
+        self._is_running = False
+        now = self._scheduler.now
+        rest = max(AGAIN_SECONDS_MIN, min(AGAIN_TIMES * (now - self._began_at), AGAIN_SECONDS_MAX))
+        self._again_at = now + rest
         self._tell()
 
     def _tell(self) -> None:

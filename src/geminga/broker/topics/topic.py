@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
+from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.limits import RateLimit, TopicLimits
 from geminga.broker.entry_counts import CountsCache
-from geminga.broker.managed_ledger import EntryCache
+from geminga.broker.managed_ledger import ReadAheadCache
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.access import ProducerAccess
-from geminga.broker.topics.compaction import CompactionQueue
 from geminga.broker.topics.expiry_index import ExpiryIndex
-from geminga.broker.topics.maintenance_queue import MaintenanceQueue
-from geminga.broker.topics.offloading import OffloadQueue
 from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import PublishedTopic
 from geminga.broker.topics.quota import QuotaExceeded
@@ -26,6 +24,11 @@ from geminga.broker.topics.record import TopicRecord
 from geminga.by_fields import ByFields
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
+
+ROUND_SECONDS: Final = 15.0
+"""Interval of rounds of maintenance."""
+UNUSED_SECONDS: Final = 60.0
+"""Time after which a topic without clients leaves memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -36,13 +39,12 @@ class TopicServices(ByFields):
     slices: CooperativeScheduler
     store: EntryStore
     settings: BrokerSettings
-    cache: EntryCache
+    cache: ReadAheadCache
     counts: CountsCache
-    due: ExpiryIndex
-    looks: MaintenanceQueue[Topic]
+    due: ExpiryIndex[Topic]
     entries: PendingAdds
-    compactions: CompactionQueue
-    offloads: OffloadQueue
+    compactions: WorkQueue
+    offloads: WorkQueue
     limits: tuple[RateLimit, RateLimit]
     """Limits that all producers, and all consumers, of the broker share."""
     most_limits: TopicLimits
@@ -76,7 +78,7 @@ class Topic(PublishedTopic, Protocol):
     consumers_connected: int
     last_used_ms: int
     """Wall-clock time at which a client was last connected; used only while no client is."""
-    look_round: int
+    check_ms: int
     loaded_at: float
     """Monotonic time."""
     messages_in: int

@@ -1,11 +1,14 @@
 """Automatic maintenance of topics in rounds of background work.
 
-A round checks the topics in memory that changed (`maintenance_queue`) and those not in memory that are due
-(`expiry_index`), and continues walks over topics whose policies have changed. Its cost depends on the topics
-that are due, not on all. Topics that are not in memory are read ahead, many at a time.
+A round checks the topics that are due (`expiry_index`), in memory and not, and continues walks over topics
+whose policies have changed. Its cost depends on the topics that are due, not on all. Topics that are not in
+memory are read ahead, many at a time.
 
 A check expires, trims and compacts or offloads a topic (`expiry`). An unused topic is deleted if its policies
 want it, or leaves memory after a while; then the index schedules its next check.
+
+All topics are walked over if the settings with the defaults of policies are not those of the last start or
+change.
 """
 
 from __future__ import annotations
@@ -16,22 +19,16 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
-from geminga.broker.background_jobs import BackgroundJobs
+from geminga.broker.background_jobs import start_in_background
 from geminga.broker.cooperative import Job
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.topics import deadlines, expiry
-from geminga.broker.topics.changed_settings import ChangedSettings
-from geminga.broker.topics.expiry_index import Due
-from geminga.broker.topics.maintenance_queue import (
-    MANY_TOPICS,
-    ROUND_SECONDS,
-    UNUSED_SECONDS,
-    UNUSED_SECONDS_OF_MANY,
-)
+from geminga.broker.topics.expiry_index import PLANNED_MS_MAX, Due
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.broker.topics.topic import Topic, TopicServices
+from geminga.broker.topics.record import encode_json
+from geminga.broker.topics.topic import ROUND_SECONDS, UNUSED_SECONDS, Topic, TopicServices
 from geminga.broker.topics.topic_names import ListedTopicNames, TopicNames
 from geminga.broker.topics.topic_registry import TopicRegistry
 from geminga.errors import StoreBusy, StoreError
@@ -41,12 +38,27 @@ from geminga.wire.frame_encoding import forget_ids
 
 log = logging.getLogger("geminga.broker")
 
+UNUSED_SECONDS_OF_MANY: Final = 5.0
+"""Time after which a topic without clients leaves memory, instead of `UNUSED_SECONDS`, while there are more
+topics in memory than ..."""
+MANY_TOPICS: Final = 10_000
+"""... this number: topics that are used once, one after another, do not fill the memory."""
 TOPICS_AT_ONCE: Final = 32
 """Topics that are read ahead together."""
 VERY_MANY_LEFT: Final = 5_000
 """Number of unloaded topics after which memory is returned to the system, if few topics are in memory."""
 WALK_SAVED_TOPICS: Final = 1000
 """Topics that a walk repeats at most after a crash."""
+RULES_KEY: Final = "broker/rules"
+RULES: Final = (
+    "backlog_quota_action", "backlog_quota_bytes", "backlog_quota_seconds", "delete_inactive_topics",
+    "inactive_topic_seconds", "message_ttl_seconds", "offload_deletion_lag_seconds",
+    "offload_threshold_bytes", "offload_threshold_seconds", "retention_megabytes", "retention_minutes",
+    "subscription_expiration_minutes",
+)  # fmt: skip
+"""Settings by which maintenance becomes due (`deadlines.acts_earlier`); their last values are stored."""
+_ALL: Final = ""
+"""Name of the walk over all topics."""
 _DAMAGED_AGAIN_MS: Final = 3_600_000
 """Delay after which a topic that cannot be loaded is tried again ..."""
 _BUSY_AGAIN_MS: Final = 60_000
@@ -62,12 +74,12 @@ class TopicMaintenance:
         self._due = services.due
         self._topics = topics
         self._namespaces = namespaces
-        self._background = BackgroundJobs(services.scheduler, services.slices, self)
         self._walks = dict(services.due.walks())
         self._most_loaded = 0
         """The most topics in memory since memory was last returned."""
         namespaces.watch(self._policies_changed)
-        ChangedSettings(services, namespaces, lambda name, before: self._policies_changed(name, None, before))
+        namespaces.watch_settings(self._settings_changed)
+        self._settings_changed()
         self._plan_round()
 
     def __repr__(self) -> str:
@@ -78,13 +90,12 @@ class TopicMaintenance:
         self._scheduler.after(ROUND_SECONDS, self._begin_round, self)
 
     def _begin_round(self) -> None:
-        self._background.start(self._round(), self._plan_round)
+        start_in_background(self._scheduler, self._services.slices, self, self._round(), self._plan_round)
 
     def _round(self) -> Job:
         """Return a job with a step per topic."""
-        isolated = self._scheduler.isolated
-        for topic in self._services.looks.begin_round():
-            isolated("housekeeping", topic, self._look, topic)
+        for topic in self._due.take_planned(self._scheduler.now_ms):
+            self._scheduler.isolated("housekeeping", topic, self._check, topic)
             yield None
         yield from self._visit_due()
         yield from self._walk()
@@ -103,58 +114,42 @@ class TopicMaintenance:
             forget_ids()
             self._namespaces.forget_topics()
 
-    def _bring(self, wanted: PrefetchRequest) -> Job:
-        error = yield from self._background.wait(partial(self._topics.bring, wanted))
-        if error is not None:
-            raise error
-
-    def _prepared(self, names: Sequence[TopicName]) -> Generator[bool | None, None, dict[TopicName, bool]]:
-        """Load the topics that are not in memory; return for each whether it could be read."""
-        absent = [name for name in names if self._topics.in_memory(name) is None]
-        failed = yield from self._background.wait(partial(self._topics.prepare_all, absent))
-        return {name: name not in failed for name in absent}
-
-    # --- topics in memory ---
-    def _look(self, topic: Topic) -> None:
+    # --- one topic ---
+    def _check(self, topic: Topic, *, is_visit: bool = False) -> None:
+        """Maintain a topic and plan its next check; ``is_visit``: it was loaded for this."""
+        seconds = UNUSED_SECONDS  # if something fails
         try:
-            self._keep(topic)
+            if isinstance(topic, PersistentTopic):
+                expiry.keep(topic)
+            seconds = self._seconds_until_unloaded(topic, is_visit) if topic.idle else self._use(topic)
         finally:
-            if self._topics.in_memory(topic.name) is topic and not topic.look_round:
-                self._services.looks.plan(topic, UNUSED_SECONDS)  # it failed: once more
+            planned_ms = min(int(seconds * 1000), PLANNED_MS_MAX)
+            self._due.plan(topic, self._scheduler.now_ms + planned_ms)
 
-    def _keep(self, topic: Topic) -> None:
-        scheduler, looks = self._scheduler, self._services.looks
-        if isinstance(topic, PersistentTopic):
-            expiry.keep(topic)
-        if not topic.idle:
-            topic.last_used_ms = scheduler.now_ms
-            looks.plan(topic, self._seconds_until_due(topic))
-            return
-        unused_ms = scheduler.now_ms - topic.last_used_ms
-        loaded_seconds = scheduler.now - topic.loaded_at
-        if expiry.is_inactive(topic):
-            log.info("%r: deleted after %d s of inactivity", topic, unused_ms // 1000)
-            self._topics.delete_topic(topic.name, None)
-            return
-        are_many = self._topics.loaded_count > MANY_TOPICS
-        rest = (UNUSED_SECONDS_OF_MANY if are_many else UNUSED_SECONDS) - min(
-            unused_ms / 1000, loaded_seconds
-        )
-        if rest <= 0:
-            self._topics.let_go(topic)
-        else:
-            looks.plan(topic, rest)
-
-    def _seconds_until_due(self, topic: Topic) -> float:
-        """Return the time until a topic in use is checked even if nothing happens."""
+    def _use(self, topic: Topic) -> float:
+        """Record that a topic is in use; return the time until it is checked even if nothing happens."""
+        topic.last_used_ms = self._scheduler.now_ms
         if not isinstance(topic, PersistentTopic):
             return UNUSED_SECONDS
         due_ms = min(deadlines.settle(topic, leaving=False), expiry.readers_due(topic))
         return (due_ms - self._scheduler.now_ms) / 1000
 
+    def _seconds_until_unloaded(self, topic: Topic, is_visit: bool) -> float:
+        """Delete an inactive topic, or unload it when it is time; return the time until then."""
+        unused_seconds = (self._scheduler.now_ms - topic.last_used_ms) / 1000
+        if expiry.is_inactive(topic):
+            log.info("%r: deleted after %d s of inactivity", topic, unused_seconds)
+            self._topics.delete_topic(topic.name, None)
+            return UNUSED_SECONDS
+        seconds = UNUSED_SECONDS_OF_MANY if self._topics.loaded_count > MANY_TOPICS else UNUSED_SECONDS
+        seconds -= min(unused_seconds, self._scheduler.now - topic.loaded_at)
+        if is_visit or seconds <= 0:
+            self._topics.let_go(topic)
+        return seconds
+
     # --- topics that are not in memory ---
     def _visit_due(self) -> Job:
-        """Check the topics that are due by the index."""
+        """Check the topics that are due by the keys of the index."""
         part: list[Due] = []
         with closing(self._due.due(self._scheduler.now_ms)) as due:
             for each in due:
@@ -165,7 +160,7 @@ class TopicMaintenance:
                     yield from self._visit_all(part)
                     part = []
                 if isinstance(each, PrefetchRequest):
-                    yield from self._bring(each)
+                    yield from self._topics.prefetch(each)
             yield from self._visit_all(part)
 
     def _visit_all(self, part: Sequence[Due]) -> Job:
@@ -174,45 +169,44 @@ class TopicMaintenance:
         absent = yield from self._prepared([*names.values()])
         for when_ms, text in part:
             is_readable = absent.get(names[text])
-            if is_readable is not None:
-                self._scheduler.isolated("housekeeping", text, self._visit, names[text], when_ms, is_readable)
+            if is_readable:
+                self._scheduler.isolated("housekeeping", text, self._visit, names[text], when_ms)
                 yield None
+            elif is_readable is False:
+                self._due.postpone(text, when_ms, self._scheduler.now_ms + _BUSY_AGAIN_MS)
 
-    def _visit(self, name: TopicName, when_ms: int, is_readable: bool) -> None:
-        """Check a topic that is due by the index."""
+    def _prepared(self, names: Sequence[TopicName]) -> Generator[bool | None, None, dict[TopicName, bool]]:
+        """Load the topics that are not in memory; return for each whether it could be read."""
+        absent = [name for name in names if self._topics.in_memory(name) is None]
+        failed = yield from self._services.slices.wait(partial(self._topics.prepare_all, absent))
+        return {name: name not in failed for name in absent}
+
+    def _visit(self, name: TopicName, when_ms: int = 0) -> None:
+        """Load, check and unload a topic; ``when_ms`` is the time of its key in the index if that is due."""
         text = str(name)
-        if not is_readable:
-            self._due.postpone(text, when_ms, self._scheduler.now_ms + _BUSY_AGAIN_MS)
-            return
         topic: Topic | None = None
         try:
-            topic = self._load(name)
+            topic = self._topics.find(name)
+        except Refused as refused:
+            log.error("topic %s: maintenance failed: %s", name, refused)
         finally:
-            if topic is None and self._topics.is_stored(name):
+            if when_ms and topic is None and self._topics.is_stored(name):
                 self._due.postpone(text, when_ms, self._scheduler.now_ms + _DAMAGED_AGAIN_MS)
             elif topic is None or topic.record.due_ms != when_ms:
                 self._due.disarm(text, when_ms)  # of a topic that was deleted, or left by a crash
         if topic is not None:
-            self._care_for(topic)
-
-    def _load(self, name: TopicName) -> Topic | None:
-        try:
-            return self._topics.find(name)
-        except Refused as refused:
-            log.error("topic %s: maintenance failed: %s", name, refused)
-            return None
-
-    def _care_for(self, topic: Topic) -> None:
-        """Check a topic that was loaded for this, and unload it."""
-        if isinstance(topic, PersistentTopic):
-            expiry.keep(topic)
-        if expiry.is_inactive(topic):
-            log.info("%r: deleted because of inactivity", topic)
-            self._topics.delete_topic(topic.name, None)
-        elif topic.idle:
-            self._topics.let_go(topic)
+            self._check(topic, is_visit=True)
 
     # --- policies that changed ---
+    def _settings_changed(self) -> None:
+        """Schedule checks of all topics if the settings are not those of the last checks."""
+        settings, is_sure = self._namespaces.settings, self._namespaces.is_sure
+        rules = encode_json({"is_sure": is_sure, **{name: getattr(settings, name) for name in RULES}})
+        value = self._services.store.get(RULES_KEY)
+        if value is None or value.lost is not None or value.base != rules:
+            self._begin_walk(_ALL)
+            self._services.store.put(RULES_KEY, rules)
+
     def _policies_changed(self, namespace: str, base: TopicName | None, before: Policies | None) -> None:
         """Schedule checks of the topics for which changed policies may make maintenance due earlier."""
         tenant, _, local = namespace.partition("/")
@@ -245,15 +239,14 @@ class TopicMaintenance:
         number = 0
         walk = self._under(what, last)
         while not walk.is_over:
-            yield from self._bring(walk.wanted)
-            page = walk.page()
+            page = yield from self._topics.turn_page(walk)
             for start in range(0, len(page), TOPICS_AT_ONCE):
                 names = [TopicName.parse(text) for text in page[start : start + TOPICS_AT_ONCE]]
                 absent = yield from self._prepared(names)
                 for name, is_readable in absent.items():
                     if not is_readable:
                         raise StoreBusy(f"topic {name} cannot be read")
-                    self._scheduler.isolated("housekeeping", name, self._walk_to, name)
+                    self._scheduler.isolated("housekeeping", name, self._visit, name)
                     yield None
                 if what in self._walks:
                     return  # the policies changed once more
@@ -265,14 +258,9 @@ class TopicMaintenance:
         self._due.end_walk(what)
 
     def _under(self, what: str, last: str) -> TopicNames:
-        """Return the persistent topics of a namespace, behind ``last``, or a topic with its partitions."""
+        """Return the topics behind ``last`` of a namespace, or all, or a topic with its partitions."""
         if "://" not in what:
             return self._topics.walk(what, persistent=True, after=last)
         name = TopicName.parse(what)
         partitions = (str(name.partition_name(index)) for index in range(self._topics.partition_count(name)))
         return ListedTopicNames([what, *partitions])
-
-    def _walk_to(self, name: TopicName) -> None:
-        topic = self._load(name)
-        if topic is not None:
-            self._care_for(topic)

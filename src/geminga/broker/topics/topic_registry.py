@@ -18,13 +18,12 @@ from geminga.broker.rules.effective_policies import Policies, cautious
 from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.topics import deadlines
 from geminga.broker.topics.expiry_index import NEVER
-from geminga.broker.topics.maintenance_queue import UNUSED_SECONDS
 from geminga.broker.topics.nonpersistent import NonPersistentTopic
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import PARTITIONED, counts_of, partitioned_key, topic_of
 from geminga.broker.topics.record import Json, TopicRecord, decode_json, encode_json
 from geminga.broker.topics.resting import RestingTopics
-from geminga.broker.topics.topic import Topic, TopicServices
+from geminga.broker.topics.topic import UNUSED_SECONDS, Topic, TopicServices
 from geminga.broker.topics.topic_counts import TopicCounts
 from geminga.broker.topics.topic_names import ListedTopicNames, TopicNames
 from geminga.errors import InvalidTopicName, StoreError
@@ -61,7 +60,7 @@ class TopicRegistry:
         self._is_telling = False
         self._wait_for_telling: list[Done] = []
         namespaces.watch(lambda namespace, base, _: self.policies_changed(namespace, base))
-        namespaces.watch_settings(lambda _: self.policies_changed(None, None))
+        namespaces.watch_settings(lambda: self.policies_changed(None, None))
         self.no_room: Callable[[], str] = lambda: ""
         """Reason why topics are not auto-created now; empty if they are. Administrators still may."""
 
@@ -117,23 +116,31 @@ class TopicRegistry:
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
     def walk(self, namespace: str, *, persistent: bool, after: str = "") -> TopicNames:
-        """Return the topics of ``tenant/namespace`` behind ``after`` in order, each partition as a topic."""
+        """Return the topics of ``tenant/namespace`` behind ``after`` in order, each partition as a topic.
+
+        Without a namespace: all topics.
+        """
         if not persistent:
             prefix = f"non-persistent://{namespace}/"
             names = sorted(text for text in self._loaded if text.startswith(prefix) and text > after)
             return ListedTopicNames(names)
-        return TopicNames(self._store, topic_key(""), f"persistent://{namespace}/", after)
+        prefix = f"persistent://{namespace}/" if namespace else ""
+        return TopicNames(self._store, topic_key(""), prefix, after)
 
     def walk_partitioned(self, namespace: str, *, persistent: bool) -> TopicNames:
         """Return the partitioned topics of ``tenant/namespace``, in order."""
         domain = "persistent" if persistent else "non-persistent"
         return TopicNames(self._store, PARTITIONED, f"{domain}://{namespace}/")
 
-    def turn_page(self, walk: TopicNames) -> Generator[bool | None, None, list[str]]:
-        """Return the next page of a walk within a job, after reading it ahead. Raises `StoreError`."""
-        error = yield from self._services.slices.wait(partial(self.bring, walk.wanted))
+    def prefetch(self, wanted: PrefetchRequest) -> Job:
+        """Wait, as a part of a job, until the wanted keys are in memory. Raises `StoreError`."""
+        error = yield from self._services.slices.wait(partial(self.bring, wanted))
         if error is not None:
             raise error
+
+    def turn_page(self, walk: TopicNames) -> Generator[bool | None, None, list[str]]:
+        """Return the next page of a walk, as a part of a job, after reading it ahead. Raises `StoreError`."""
+        yield from self.prefetch(walk.wanted)
         return walk.page()
 
     def is_counted(self, name: TopicName) -> bool:
@@ -303,7 +310,7 @@ class TopicRegistry:
             preparation.is_outdated = True
         self._loaded[topic.text] = topic
         self.resting.entered(topic)
-        self._services.looks.plan(topic, UNUSED_SECONDS)
+        self._services.due.plan(topic, self._scheduler.now_ms + int(UNUSED_SECONDS * 1000))
 
     def find_or_create(self, name: TopicName, *, may_create: bool = True) -> Topic:
         """Return the topic, created if that is allowed; raises `Refused`."""
@@ -521,7 +528,7 @@ class TopicRegistry:
             return
         # Unregister first: disconnected clients that reconnect find no topic, or create a new one.
         del self._loaded[str(name)]
-        self._services.looks.drop(topic)
+        self._services.due.drop(topic)
         topic.delete(done)
         self._changed(name, False)
 
@@ -579,7 +586,7 @@ class TopicRegistry:
             return  # it left before; another one may have its name now
         figures = self.resting.figures_of(topic)
         topic.close()
-        self._services.looks.drop(topic)
+        self._services.due.drop(topic)
         del self._loaded[topic.text]
         self.resting.left(topic.text, *figures)
 
@@ -587,7 +594,7 @@ class TopicRegistry:
         """Write pending changes of loaded topics."""
         for topic in self._loaded.values():
             self._scheduler.isolated("housekeeping", topic, topic.close)
-            self._services.looks.drop(topic)
+            self._services.due.drop(topic)
         self._loaded.clear()
 
     def policies_changed(self, namespace: str | None, base: TopicName | None) -> None:
@@ -626,7 +633,7 @@ class TopicRegistry:
                         self._scheduler.isolated(
                             "job", topic, topic.policies_changed, self._policies_of(topic)
                         )
-                        self._services.looks.soon(topic)
+                        self._services.due.plan(topic)
                     if (is_meant or number % 64 == 0) and slices.should_yield:
                         yield None
                 told, waiting = waiting, []
