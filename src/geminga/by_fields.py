@@ -35,3 +35,18 @@ class ByFields:
 
 def _values(one: Any) -> tuple[Any, ...]:
     return tuple([getattr(one, name) for name in one.__dataclass_fields__])
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """Return the text below each field of a class, by the field's name; read from the source."""
+    import ast
+    import inspect
+
+    (body,) = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            found[field.target.id] = str(text.value.value) if is_text else ""  # type: ignore[attr-defined]
+    return found

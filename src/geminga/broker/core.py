@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import cast
 
 from geminga._version import __version__
-from geminga.broker.commands.permissions import disconnect_forbidden
+from geminga.broker.commands.permissions import disconnect_forbidden, prove_again
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import GUARDED_TABLE, TABLE
@@ -169,6 +169,13 @@ class Broker:
         """
         self.scheduler.enter(now)
         return Session(self._services, self._table, output, address, certificate_name)
+
+    def replace_authentication(self, authentication: Authenticator) -> bool:
+        """Use other keys and users; if they are different, return True, and clients prove their roles."""
+        if self.authentication is None or not self.authentication.replace(authentication):
+            return False
+        self.slices.start(prove_again(list(self.sessions), self.slices), "authentication")
+        return True
 
     def _permissions_changed(self, tenant: str) -> None:
         assert self.authorization is not None

@@ -120,12 +120,22 @@ class PeerIdentity:
             self._close("the credentials have expired and no fresh ones came")
         elif expires is None or expires > self._scheduler.now_ms:
             self._arm()
-        elif not self._refreshes:
-            self._close("the credentials have expired")
         else:
-            self._challenged = True
-            self._output.write(answers.auth_challenge(self._method))
-            self._timer = self._scheduler.after(self._seconds, self._look, self)
+            self._challenge("the credentials have expired")
+
+    def _challenge(self, why: str) -> None:
+        if not self._refreshes:
+            self._close(why)
+            return
+        self._challenged = True
+        self._output.write(answers.auth_challenge(self._method))
+        self._timer = self._scheduler.after(self._seconds, self._look, self)
+
+    def prove_again(self) -> None:
+        """Require valid credentials once more, because keys or passwords have changed."""
+        if self.principal.method not in ("tls", "none") and not self._challenged:
+            self.end()
+            self._challenge("keys or passwords have changed")
 
     def respond(self, body: pb.CommandAuthResponse) -> Job:
         """Verify AUTH_RESPONSE: fresh credentials of the same role. Raises `Refused` for others."""

@@ -60,7 +60,16 @@ def guarded(check: Guard, handler: Handler) -> Handler:
     return handle
 
 
-# --- when a permission is taken away ---
+# --- when keys, passwords or permissions change ---
+def prove_again(sessions: Iterable[Session], slices: CooperativeScheduler) -> Job:
+    """Return a job that requires credentials once more from clients that showed some."""
+    for session in sessions:
+        if session.identity is not None:
+            session.identity.prove_again()
+        if slices.should_yield:
+            yield None
+
+
 def disconnect_forbidden(
     sessions: Iterable[Session], authorization: Authorization, tenant: str, slices: CooperativeScheduler
 ) -> Job:

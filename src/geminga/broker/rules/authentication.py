@@ -77,14 +77,27 @@ class Authenticator:
         *,
         anonymous_role: str | None = None,
         certificates: bool = False,
+        fingerprint: bytes = b"",
     ) -> None:
-        """``anonymous_role`` is the role without credentials; ``certificates``: whether TLS proves a role."""
+        """``anonymous_role`` is the role without credentials; ``certificates``: whether TLS proves a role.
+
+        ``fingerprint`` differs for other keys and users.
+        """
+        self._fingerprint = fingerprint
         self._methods = dict(methods)
         self._anonymous_role = anonymous_role
         self._certificates = certificates
 
     def __repr__(self) -> str:
         return f"Authentication({', '.join(sorted(self._methods))})"
+
+    def replace(self, other: Authenticator) -> bool:
+        """Use the methods of ``other`` from now on; return whether its keys or users are different ones."""
+        if other._fingerprint == self._fingerprint:
+            return False
+        self._fingerprint, self._methods = other._fingerprint, other._methods
+        self._anonymous_role, self._certificates = other._anonymous_role, other._certificates
+        return True
 
     def authenticate(
         self, method: str, data: bytes, now_ms: int, certificate_name: str | None = None, peer: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import os
 import secrets
 import urllib.parse
@@ -75,6 +76,7 @@ def make_authentication(settings: BrokerSettings) -> Authenticator | None:
     elif settings.token_public_key is not None:
         key, algorithms = load_public_key(read_key(settings.token_public_key, "token_public_key"))
     if settings.token_secret_key is not None or settings.token_public_key is not None:
+        second = settings.token_second_key
         methods["token"] = TokenMethod(
             key,
             algorithms,
@@ -82,6 +84,7 @@ def make_authentication(settings: BrokerSettings) -> Authenticator | None:
             audience=settings.token_audience,
             audience_claim=settings.token_audience_claim,
             clock_skew_seconds=settings.token_clock_skew_seconds,
+            second=None if second is None else _any_key(read_key(second, "token_second_key")),
         )
     if settings.basic_auth is not None:
         text = read_key(settings.basic_auth, "basic_auth").decode("utf-8", "replace")
@@ -90,4 +93,24 @@ def make_authentication(settings: BrokerSettings) -> Authenticator | None:
         methods,
         anonymous_role=settings.anonymous_role,
         certificates=settings.tls_trust_certificates is not None,
+        fingerprint=_fingerprint(settings),
     )
+
+
+def _any_key(data: bytes) -> tuple[object, tuple[str, ...]]:
+    """Return a public key or a secret with its algorithms."""
+    try:
+        return load_public_key(data)
+    except InvalidConfiguration:
+        return data, secret_algorithms(data)
+
+
+def _fingerprint(settings: BrokerSettings) -> bytes:
+    """Return a hash of the keys and users, and of how they are used."""
+    given = [getattr(settings, name) for name in ("token_secret_key", "token_public_key", "token_second_key")]
+    found = [None if text is None else read_key(text, "a key") for text in (*given, settings.basic_auth)]
+    use = (
+        settings.token_role_claim, settings.token_audience, settings.token_audience_claim,
+        settings.token_clock_skew_seconds, settings.anonymous_role, settings.tls_trust_certificates is None,
+    )  # fmt: skip
+    return hashlib.sha256(repr((found, use)).encode()).digest()
