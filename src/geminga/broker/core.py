@@ -27,7 +27,7 @@ from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
 from geminga.broker.memory_backpressure import MemoryBackpressure
 from geminga.broker.peer import PeerOutput
-from geminga.broker.rate_limited_logger import RateLimitedLogger
+from geminga.broker.rate_limited_logger import AuditLog, RateLimitedLogger
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.dynamic import DynamicSettings
@@ -123,6 +123,7 @@ class Broker:
         self._table = TABLE if self.authorization is None else GUARDED_TABLE
         self.rate_limited_log = RateLimitedLogger(self.scheduler)
         """Log of peers' faults."""
+        self.audit = AuditLog(self.scheduler)
         self._services = Services(
             version=f"Geminga {__version__}",
             settings=settings,
@@ -134,6 +135,7 @@ class Broker:
             watched=self.watched,
             bytes=self.bytes,
             rate_limited_log=self.rate_limited_log,
+            audit=self.audit,
             disk=self.disk,
             instance_id=instance_id,
             authentication=authentication,

@@ -40,7 +40,7 @@ _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 _BY_TYPE: Mapping[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path | str": _FILE}
 
 
-class _PortOrNone(click.ParamType):
+class _PortOrNone(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
     """Port, or ``none`` for no web server."""
 
     name = "port"
@@ -49,7 +49,7 @@ class _PortOrNone(click.ParamType):
         return None if value == "none" else PORT.convert(value, param, ctx)
 
 
-class _Size(click.ParamType):
+class _Size(click.ParamType):  # type: ignore[type-arg]
     """Size in bytes as `SIZE` reads it, or -1."""
 
     name = "size"
@@ -117,7 +117,7 @@ def setting_options(hidden: bool = False) -> Callable[[Any], Any]:
     """Add ``--config`` and the options of all settings; ``hidden``: the help shows only the first."""
 
     def add(command: Any) -> Any:
-        for field in reversed(FIELDS.values()):
+        for field in reversed(list(FIELDS.values())):
             command = _option(field, hidden)(command)
         return click.option(
             "--config", type=_FILE, envvar=_ENVIRONMENT + "CONFIG",
@@ -159,21 +159,14 @@ def read_configuration(context: click.Context) -> Configuration:
             values[name], sources[name] = value, str(path)
     _fill_in(values)
     try:
-        broker, process = (
-            settings(
-                **{
-                    each.name: values[each.name]
-                    for each in dataclasses.fields(settings)
-                    if each.name in values
-                }
-            )
-            for settings in (BrokerSettings, ProcessSettings)
-        )
+        own = {each.name for each in dataclasses.fields(ProcessSettings)}
+        broker = BrokerSettings(**{name: value for name, value in values.items() if name not in own})
+        process = ProcessSettings(**{name: value for name, value in values.items() if name in own})
         return _checked(Configuration(broker, process, sources))
     except InvalidConfiguration as error:
         named = re.match(r"\w+", str(error))
-        source = sources.get(named[0]) if named else None
-        raise InvalidConfiguration(f"{source}: {error}" if source else str(error)) from None
+        given_by = sources.get(named[0]) if named else None
+        raise InvalidConfiguration(f"{given_by}: {error}" if given_by else str(error)) from None
 
 
 def _refuse_mistyped_variables() -> None:

@@ -270,6 +270,7 @@ class BrokersResource(Resource):
         metrics.add_process(
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),
             connections_refused=server.connections_refused,
+            failures=server.broker.audit.failures, certificate_expires_at=server.tls_expires_at,
         )  # fmt: skip
         return await answer_pieces(request, stepwise(out.lines()), metrics.CONTENT_TYPE)
 

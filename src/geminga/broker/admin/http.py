@@ -19,10 +19,12 @@ from geminga.broker.admin.auth import AuthorizationMiddleware, Key, RequiredPerm
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.origins import WebHosts
+from geminga.broker.admin.redacted_log import peer_text
 from geminga.broker.admin.routes import Handler, Route, declared
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.cooperative import STEP_SECONDS
 from geminga.broker.core import Broker
+from geminga.broker.rate_limited_logger import AuditedRequest
 from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.rules.policies import RuleViolation
 from geminga.broker.settings import BrokerSettings
@@ -90,6 +92,10 @@ class Server(Protocol):
         self, listener: socket.socket, make: Callable[[], asyncio.Protocol], admits: Callable[[Any], bool]
     ) -> TlsPortInfo:
         """Speak TLS on a listening socket; ``admits(address)`` returns whether to accept a connection."""
+
+    @property
+    def tls_expires_at(self) -> float | None:
+        """Return when the TLS certificate expires, in seconds since 1970; None without TLS."""
 
     @property
     def connections(self) -> Collection[object]:
@@ -425,7 +431,22 @@ def _refusal(status: int, reason: str) -> web.Response:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every refusal with a status and ``{"reason": ...}``."""
+    """Answer every refusal with a status and ``{"reason": ...}``; log changes and refusals."""
+    roles: list[str] = []
+    response = await _answered(request, handler, roles.append)
+    refused = response.status in (401, 403)
+    if refused or request.method not in ("GET", "HEAD", "OPTIONS"):
+        server: Server = request.app[SERVER]
+        path, status = request.rel_url.raw_path, str(response.status)
+        found = AuditedRequest("".join(roles), _address(request), request.method, path, status)
+        server.call(lambda: server.broker.audit.add(found, refused=refused))
+    return response
+
+
+async def _answered(
+    request: web.Request, handler: Handler, note: Callable[[str], None]
+) -> web.StreamResponse:
+    """Return the answer, also for errors; ``note`` is called with the role."""
     try:
         headers = request.headers
         # Not request.host, which may query a name server if the header is missing.
@@ -435,13 +456,16 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         request.app[SERVER].call(lambda: None)
         authorization_middleware = request.app.get(DOORKEEPER)
         if authorization_middleware is not None:
-            await authorization_middleware.admit(request, request.app[SERVER].broker.scheduler.now_ms)
+            now_ms = request.app[SERVER].broker.scheduler.now_ms
+            await authorization_middleware.admit(request, now_ms, note)
         if "topic" in request.match_info:
             await _have_at_hand(request)
         return await handler(request)
     except AdminRefusal as error:
         refusal = _refusal(error.status, error.reason)
         authorization_middleware = request.app.get(DOORKEEPER)
+        if error.status == 401 and "Authorization" in request.headers:
+            _note_failed_login(request, error.reason)
         if error.status == 401 and authorization_middleware is not None:
             refusal.headers["WWW-Authenticate"] = authorization_middleware.schemes
         return refusal
@@ -465,6 +489,17 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
         return _refusal(500, f"{type(error).__name__}: {error}")
+
+
+def _note_failed_login(request: web.Request, reason: str) -> None:
+    server: Server = request.app[SERVER]
+    server.broker.audit.failures["web"] += 1
+    line = "web port: login from %s failed: %s"
+    server.call(lambda: server.broker.rate_limited_log.tell(line, _address(request), reason))
+
+
+def _address(request: web.Request) -> str:
+    return "-" if request.transport is None else peer_text(request.transport)
 
 
 def _http_reason(request: web.Request, error: web.HTTPException) -> str:

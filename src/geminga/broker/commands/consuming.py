@@ -14,6 +14,7 @@ from geminga.broker.commands.producing import (
     NAME_MAX,
     SUBSCRIPTION_NAME_MAX,
     check_length,
+    find_or_create,
     gone_among,
     may_open,
     pairs,
@@ -133,7 +134,8 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHand
     metadata = pairs(body.metadata, "consumer")
     if body.read_compacted and not name.persistent:
         raise Refused(pb.NotAllowedError, "readCompacted only valid on persistent topics")
-    topic = services.topics.find_or_create(name, may_create=body.force_topic_creation)
+    topic = find_or_create(session, name, may_create=body.force_topic_creation)
+    is_new = body.subscription not in topic.subscriptions
     _check_limits(topic, body)
     if body.HasField("schema") and body.schema.type != pb.Schema.AutoConsume:
         services.schemas.add_for_consumer(topic.name, topic.policies, body.schema)
@@ -172,6 +174,10 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHand
             )
         else:
             handles.opened(consumer.consumer_id, consumer)
+            if is_new and subscription.durable:
+                session.services.audit.command(
+                    session.log_fields, "subscribe", f"{topic.text}/{subscription.name}"
+                )
             session.output.write(answers.success(request_id))
             subscription.started(consumer)
 
@@ -302,6 +308,9 @@ def on_unsubscribe(session: Session, command: pb.BaseCommand) -> None:
         if error is not None:
             session.refuse(request_id, storage_refusal(error))
         else:
+            session.services.audit.command(
+                session.log_fields, "unsubscribe", f"{subscription.topic_text}/{subscription.name}"
+            )
             session.output.write(answers.success(request_id))
 
     # The requesting client is not notified that its consumer is closed.
@@ -323,6 +332,12 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
         if error is not None:
             session.refuse(request_id, storage_refusal(error))
         else:
+            if consumer.subscription.durable:
+                session.services.audit.command(
+                    session.log_fields,
+                    "seek",
+                    f"{consumer.subscription.topic_text}/{consumer.subscription.name}",
+                )
             session.output.write(answers.success(request_id))
 
     deadline = session.scheduler.now + SEEK_SECONDS_MAX

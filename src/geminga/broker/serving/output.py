@@ -10,7 +10,11 @@ import os
 import select
 from typing import Any, Final, TextIO
 
+from geminga.broker.commands.session import Session
+from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.rate_limited_logger import AuditedRequest
 from geminga.broker.serving.process_settings import ProcessSettings
+from geminga.broker.topics.persistent import PersistentTopic
 from geminga.loggers import AUDIT
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -46,8 +50,8 @@ class _JournalFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object per record.
 
-    Arguments of the line with ``log_fields`` (connections, topics, subscriptions), and the record's own
-    ``fields``, add theirs: ``connection``, ``role``, ``topic``, ``subscription``.
+    Connections, topics and subscriptions among the arguments of the line add their names: ``connection``,
+    ``role``, ``topic``, ``subscription``.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -59,11 +63,19 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         for value in record.args if isinstance(record.args, tuple) else ():
-            found |= getattr(value, "log_fields", {})
-        found |= getattr(record, "fields", {})
+            found |= _fields(value)
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
         return json.dumps(found, default=str)
+
+
+def _fields(value: object) -> dict[str, str]:
+    """Return the fields that an argument of a log line adds."""
+    if isinstance(value, (Session, AuditedRequest)):
+        return value.log_fields
+    if isinstance(value, PersistentSubscription):
+        return {"topic": value.topic_text, "subscription": value.name}
+    return {"topic": value.text} if isinstance(value, PersistentTopic) else {}
 
 
 class LogOutput(logging.Handler):
