@@ -57,7 +57,8 @@ def test_invalid_credentials_are_refused(
     [frame] = peer.frames
     error = frame.command.error
     assert (error.request_id, error.error) == ((1 << 64) - 1, pb.AuthenticationError)
-    assert error.message == "Failed to authenticate"
+    has_expired = shown.get("auth_data") == token(seconds=0).encode()
+    assert error.message == "Failed to authenticate" + ": the token has expired" * has_expired
     assert peer.is_closed
     assert "canary" not in caplog.text
     assert CANARY not in caplog.text

@@ -34,6 +34,10 @@ class Unauthenticated(PulsarException):
     """The credentials are invalid; the text has the reason, without the credentials."""
 
 
+class Expired(Unauthenticated):
+    """The credentials were valid and have expired, which their holder may know."""
+
+
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:
     """Return the common name of a certificate (as from `ssl.SSLSocket.getpeercert`); None without one."""
     found = None

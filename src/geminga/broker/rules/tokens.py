@@ -11,7 +11,7 @@ import base64
 import json
 from typing import Any, Final
 
-from geminga.broker.rules.authentication import Principal, Unauthenticated
+from geminga.broker.rules.authentication import Expired, Principal, Unauthenticated
 from geminga.errors import InvalidConfiguration, UsageError
 
 SECRET_ALGORITHMS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
@@ -149,7 +149,7 @@ class TokenMethod:
             raise Unauthenticated(why)
         expires, begins = _time_ms(claims, "exp"), _time_ms(claims, "nbf")
         if expires is not None and expires + self._skew_ms <= now_ms:
-            raise Unauthenticated("the token has expired")
+            raise Expired("the token has expired")
         if begins is not None and begins - self._skew_ms > now_ms:
             raise Unauthenticated("the token is not in force yet")
         if self._audience is not None:

@@ -30,7 +30,7 @@ def log_to(handler: logging.Handler, settings: ProcessSettings) -> None:
     if not root.handlers:
         root.addHandler(handler)
         logging.getLogger("aiohttp").setLevel(logging.WARNING)
-        logging.getLogger(AUDIT).setLevel(logging.INFO)  # whatever the level of the others
+        logging.getLogger(AUDIT).setLevel(logging.INFO)  # at every log_level
     if handler in root.handlers:
         root.setLevel(settings.log_level.upper())
 

@@ -178,7 +178,7 @@ def _announce(server: BrokerServer, seconds: float) -> None:
     if server.site is not None and settings.admin_url:
         log.info("console: %s/", settings.admin_url)
     if settings.authenticates and not settings.super_user_roles:
-        log.warning("no role is a super user: nobody can make tenants (--super-user)")
+        log.warning("no role is a super user, so tenants cannot be created (--super-user)")
     elif not settings.authenticates and settings.is_beyond_loopback:
         log.warning(
             "anonymous: every client that reaches %s may read, write and delete everything",
