@@ -62,7 +62,7 @@ SETTINGS = (
     ("geminga.consumer.settings", "ConsumerSettings"),
     ("geminga.consumer.settings", "ReaderSettings"),
     ("geminga.broker.settings", "BrokerSettings"),
-    ("geminga.broker.serving.process_settings", "ProcessSettings"),
+    ("geminga.broker.settings", "ProcessSettings"),
     ("geminga.ledger.settings", "StoreSettings"),
 )
 

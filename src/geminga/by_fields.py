@@ -41,12 +41,8 @@ def field_docs(cls: type) -> dict[str, str]:
     """Return the text below each field of a class, by the field's name; read from the source."""
     import ast
     import inspect
+    from itertools import pairwise
 
-    (body,) = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body
-    assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-            found[field.target.id] = str(text.value.value) if is_text else ""  # type: ignore[attr-defined]
-    return found
+    body: list[Any] = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
+    pairs = ((field, text) for field, text in pairwise(body) if isinstance(field, ast.AnnAssign))
+    return {field.target.id: text.value.value for field, text in pairs if isinstance(text, ast.Expr)}  # type: ignore[attr-defined]

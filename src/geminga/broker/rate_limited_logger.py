@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from geminga.broker.scheduler import Scheduler
 from geminga.loggers import AUDIT
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")
 
@@ -94,7 +95,8 @@ class AuditLog:
         else:
             self._log.info("%s", request)
 
-    def command(self, peer: Mapping[str, str], method: str, path: str, status: str = "ok") -> None:
-        """Log a command of the binary protocol; ``peer`` has its ``connection`` and ``role``."""
+    def command(self, peer: Mapping[str, str], method: str, path: str, refusal: int | None = None) -> None:
+        """Log a command of a peer with a ``connection`` and a ``role``; ``refusal`` is a ServerError."""
+        status = "ok" if refusal is None else pb.ServerError.Name(refusal)
         request = AuditedRequest(peer.get("role", ""), peer["connection"], method, path, status)
-        self.add(request, refused=status != "ok")
+        self.add(request, refused=refusal is not None)

@@ -18,13 +18,8 @@ class Refused(Exception):
         self.code = code
         self.reason = reason
 
-    @property
-    def name(self) -> str:
-        """Name of the code."""
-        return pb.ServerError.Name(self.code)
-
     def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
+        return f"{pb.ServerError.Name(self.code)}: {self.reason}"
 
 
 class HolderBusy(Refused):

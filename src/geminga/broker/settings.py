@@ -34,6 +34,8 @@ LEDGER_SECONDS_LIMIT: Final = 86_400
 """Longest time for which a ledger takes entries, so that its age bounds the time of its last entry."""
 HIDDEN: Final = "(hidden)"
 """Shown instead of the value of a secret."""
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _TYPES: Final = {"bool": (bool,), "str": (str,), "Path | str": (str, os.PathLike)}
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
@@ -60,9 +62,9 @@ def setting(
     ``minimum`` and ``maximum`` limit a number; a text names an earlier setting with the limit. ``choices``:
     allowed texts; empty: all. ``dynamic``: Apache Pulsar's name, by which the setting may be changed while
     the broker runs. ``reload``: SIGHUP applies a changed value, as for dynamic settings. ``secret``: reprs
-    and admin REST leave the value out. ``option``: option in the help of ``geminga standalone``, with its
-    ``help`` and ``metavar``; ``multiple``: it may be repeated. Its click type, its environment variable and
-    its key in the configuration file follow from the field (`geminga.cli.standalone`).
+    and admin REST leave the value out. ``help``: text of its option in ``geminga standalone --help``, which
+    does not list others; ``option``: its name if not the setting's; ``multiple``: it may be repeated. Its
+    click type, variable and key in the configuration file follow from the field (`geminga.cli.standalone`).
     """
     options = {"option": option, "help": help, "metavar": metavar, "multiple": multiple}
     limits = {"minimum": minimum, "maximum": maximum, "choices": choices, "dynamic": dynamic}
@@ -78,7 +80,7 @@ def shown(settings: Any, field: dataclasses.Field[Any]) -> Any:
     return value if field.repr or value is None else HIDDEN
 
 
-def check_field(settings: Any, field: dataclasses.Field[Any]) -> None:
+def _check(settings: Any, field: dataclasses.Field[Any]) -> None:
     """Check a value by the type, the limits and the choices of its field; not the items of a tuple."""
     value, kind = getattr(settings, field.name), str(field.type).removesuffix(" | None")
     if value is None and kind != field.type:
@@ -109,37 +111,30 @@ class BrokerSettings(ByFields):
     """
 
     # --- where ---
-    host: str = setting("127.0.0.1", option="--host", help="Address to listen on.")
+    host: str = setting("127.0.0.1", help="Address to listen on.")
     """Address to listen on; ``0.0.0.0`` for all of them."""
-    port: int = setting(
-        6650, maximum=65_535, option="--port", help="Port of the binary protocol; 0: a free port."
-    )
+    port: int = setting(6650, maximum=65_535, help="Port of the binary protocol; 0: a free port.")
     """Port of the binary protocol; 0 takes a free one."""
     web_port: int | None = setting(
-        8080, maximum=65_535, option="--web-port", help="Port of admin REST and metrics; 0: a free port."
+        8080, maximum=65_535, help="Port of admin REST and metrics; 0: a free port."
     )
     """Admin REST and metrics; 0 takes a free one, None starts no web server."""
-    advertised_address: str | None = setting(
-        None, option="--advertised-address", help="Host name that lookups return to clients."
-    )
+    advertised_address: str | None = setting(None, help="Host name that lookups return to clients.")
     """Host that lookups name. None: ``host``, or the address the client used when that is a wildcard."""
     tls_port: int | None = setting(
         None,
         maximum=65_535,
-        option="--tls-port",
         help="Port of the binary protocol with TLS; --port stays without TLS. Pulsar's brokerServicePortTls.",
     )
     """Binary protocol with TLS, beside ``port`` without; 0 takes a free one. See ``tls_certificate``."""
     web_tls_port: int | None = setting(
         None,
         maximum=65_535,
-        option="--web-tls-port",
         help="Port of admin REST with TLS; --web-port stays without TLS. Pulsar's webServicePortTls.",
     )
     """Admin REST with TLS, beside ``web_port`` without; 0 takes a free one."""
     advertised_listeners: tuple[str, ...] = setting(
         (),
-        option="--advertised-listeners",
         help="Addresses returned to clients by listener name, such as "
         "internal:pulsar://10.0.0.5:6650,external:pulsar+ssl://example.org:6651.",
         metavar="NAME:URL,...",
@@ -147,10 +142,7 @@ class BrokerSettings(ByFields):
     """Addresses for clients that name a listener in look-ups, as ``advertisedListeners`` of Apache Pulsar:
     ``("internal:pulsar://10.0.0.5:6650", "external:pulsar+ssl://example.org:6651")``."""
     internal_listener: str | None = setting(
-        None,
-        option="--internal-listener",
-        help="Listener of clients that name none.  [default: the first]",
-        metavar="NAME",
+        None, help="Listener of clients that name none.  [default: the first]", metavar="NAME"
     )
     """Listener of clients that name none; None: the first of ``advertised_listeners``."""
     web_hosts: tuple[str, ...] = setting(
@@ -167,14 +159,10 @@ class BrokerSettings(ByFields):
 
     # --- what is kept ---
     data_dir: Path | str | None = setting(
-        None,
-        option="--data-dir",
-        help="Data folder; created if missing.  [default: geminga-data in the current folder]",
+        None, help="Data folder; created if missing.  [default: geminga-data in the current folder]"
     )
     """Folder of the store, created if missing. Exactly one of it and ``memory`` is given."""
-    memory: bool = setting(
-        False, option="--memory", help="Keep all data in memory; it is lost when the broker stops."
-    )
+    memory: bool = setting(False, help="Keep all data in memory; it is lost when the broker stops.")
     """True keeps everything in memory; nothing survives the process."""
     disk_limit_bytes: int | None = setting(
         None,
@@ -197,15 +185,13 @@ class BrokerSettings(ByFields):
     disk_retention_gives_way: bool = True
     """Whether acknowledged messages are deleted before the end of their retention when disk space is low."""
     sync: SyncMode = setting(
-        "always", choices=SYNC_MODES, option="--sync",
+        "always", choices=SYNC_MODES,
         help="Send receipts after fdatasync (always), or earlier.",
     )  # fmt: skip
     """When a write counts as durable: after its fdatasync, at the next interval, or never synced."""
 
     # --- connections ---
-    max_message_size: int = setting(
-        5 * 1024 * 1024, minimum=1024, maximum=1 << 30, option="--max-message-size", help="Limit in bytes."
-    )
+    max_message_size: int = setting(5 * 1024 * 1024, minimum=1024, maximum=1 << 30, help="Limit in bytes.")
     """Largest entry (a message or a batch) in bytes. A larger frame closes its connection."""
     keepalive_seconds: float = setting(30.0, minimum=0.01)
     """A PING after this long without a frame from the peer; closed after as long again in silence."""
@@ -238,7 +224,6 @@ class BrokerSettings(ByFields):
     token_secret_key: str | None = setting(
         None,
         secret=True,
-        option="--token-secret-key",
         help="Require tokens signed with this secret: a file, file:///PATH, data:;base64,... or base64.",
         metavar="KEY",
         reload=True,
@@ -247,7 +232,6 @@ class BrokerSettings(ByFields):
     or base64. With it, or a public key, every connection needs a token."""
     token_public_key: str | None = setting(
         None,
-        option="--token-public-key",
         help="Require tokens signed with the private key of this public key; same forms.",
         metavar="KEY",
         reload=True,
@@ -256,7 +240,6 @@ class BrokerSettings(ByFields):
     token_second_key: str | None = setting(
         None,
         secret=True,
-        option="--token-second-key",
         help="Second key, secret or public, whose tokens are valid, too, during a rotation; same forms.",
         metavar="KEY",
         reload=True,
@@ -274,7 +257,6 @@ class BrokerSettings(ByFields):
     basic_auth: str | None = setting(
         None,
         secret=True,
-        option="--basic-auth",
         help="Require users and passwords of this htpasswd file; same forms.",
         metavar="FILE",
         reload=True,
@@ -299,7 +281,6 @@ class BrokerSettings(ByFields):
 
     tls_certificate: Path | str | None = setting(
         None,
-        option="--tls-certificate",
         help="Certificate in PEM: both ports use TLS only, unless --tls-port or --web-tls-port is given. "
         "Reloaded when it changes.",
         reload=True,
@@ -307,21 +288,17 @@ class BrokerSettings(ByFields):
     """Certificate (chain) in PEM. With it both ports speak TLS and nothing else; ``port`` is plain where
     ``tls_port`` is given, and ``web_port`` where ``web_tls_port`` is. Read again when changed."""
     tls_key: Path | str | None = setting(
-        None, option="--tls-key", help="Private key in PEM, if not in the certificate's file.", reload=True
+        None, help="Private key in PEM, if not in the certificate's file.", reload=True
     )
     """Private key of the certificate in PEM; None if the certificate's file contains it."""
     tls_trust_certificates: Path | str | None = setting(
         None,
-        option="--tls-trust-certificates",
         help="CA certificates of clients, in PEM; a client certificate's common name is the role.",
         reload=True,
     )
     """CA certificates of clients, in PEM: the common name of a client's certificate is its role."""
     tls_require_client_certificate: bool = setting(
-        False,
-        option="--tls-require-client-certificate",
-        help="Reject clients without a certificate.",
-        reload=True,
+        False, help="Reject clients without a certificate.", reload=True
     )
     """True ends handshakes without a client certificate; False lets clients show a token instead."""
     tls_minimum_version: str = setting("TLSv1.2", choices=TLS_VERSIONS, reload=True)
@@ -336,7 +313,6 @@ class BrokerSettings(ByFields):
     auto_create_topics: bool = setting(
         True,
         dynamic="allowAutoTopicCreation",
-        option="--auto-create-topics",
         help="Create unknown topics for their first producer or consumer.",
     )
     """Whether the first producer or consumer creates an unknown topic. Namespace policies override it."""
@@ -367,9 +343,7 @@ class BrokerSettings(ByFields):
 
     # --- cheap storage ---
     offload_location: str | None = setting(
-        None,
-        option="--offload-location",
-        help="Storage for offloaded ledgers (Parquet): a folder, or a URL such as s3://bucket/path.",
+        None, help="Storage for offloaded ledgers (Parquet): a folder, or a URL such as s3://bucket/path."
     )
     """Storage location for closed ledgers, as Parquet: a folder, or a URL that Arrow or fsspec know, such as
     ``s3://bucket/path``. None: no offloading. Each broker needs a location of its own."""
@@ -422,7 +396,6 @@ class BrokerSettings(ByFields):
     deduplication: bool = setting(
         False,
         dynamic="brokerDeduplicationEnabled",
-        option="--deduplication",
         help="Drop repeated sequence ids, unless a policy disables it.",
     )
     """Drop messages of a producer name whose sequence id is not higher than its last one."""
@@ -432,7 +405,6 @@ class BrokerSettings(ByFields):
         7 * 24 * 60,
         minimum=-1,
         dynamic="defaultRetentionTimeInMinutes",
-        option="--retention-minutes",
         help="Minutes to keep acknowledged messages; -1: forever; 0: none.",
     )
     """Retention of acknowledged messages; 0 deletes them, -1 keeps them forever."""
@@ -487,7 +459,7 @@ class BrokerSettings(ByFields):
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            check_field(self, field)
+            _check(self, field)
         self._check_where()
         self._check_security()
         if self.data_dir is not None:
@@ -672,3 +644,25 @@ class BrokerSettings(ByFields):
 
 def _with_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ProcessSettings(ByFields):
+    """Settings of ``geminga standalone`` beside those of its broker, given in the same ways."""
+
+    console: bool = setting(True, help="Serve the web console at / of the web port.")
+    """Whether the web console is served at ``/`` of the web port."""
+    anonymous: bool = setting(False, help="Allow unauthenticated access from other machines.")
+    """Whether a broker without authentication may listen on addresses that other machines reach."""
+    log_level: str = setting("info", choices=LOG_LEVELS, help="Lowest level that is logged.", reload=True)
+    """Lowest level that is logged: ``debug``, ``info``, ``warning`` or ``error``. The log of audited requests
+    is written at any of them."""
+    log_format: str = setting(
+        "text", choices=LOG_FORMATS, help="Lines for people, or one JSON object a line.", reload=True
+    )
+    """Form of the log on standard error: ``text``, or ``json`` with one object per line: ``time``, ``level``,
+    ``logger``, ``message``, and where known ``connection``, ``role``, ``topic`` and ``subscription``."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check(self, field)

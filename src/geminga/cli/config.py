@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from geminga.broker.serving.process_settings import ProcessSettings
-from geminga.broker.settings import BrokerSettings, shown
+from geminga.broker.settings import BrokerSettings, ProcessSettings, shown
 from geminga.by_fields import field_docs
 from geminga.cli.common import Commands, emit, json_option
 from geminga.cli.standalone import FIELDS, read_configuration, setting_options
@@ -64,19 +63,20 @@ def init(file: Path | None) -> None:
 
 def sample() -> str:
     """Return the text of a configuration file in which every setting is commented out, with its default."""
-    parts = [_commented(" ".join(_ABOUT.split()))]
+    parts = [_commented(_ABOUT)]
     docs = field_docs(BrokerSettings) | field_docs(ProcessSettings)
     for name, field in FIELDS.items():
         units = [unit for unit in _UNITS if unit in name.split("_")]
         changes = "changed by SIGHUP" if field.metadata.get("reload") else "read at the start"
         notes = [*(f"in {unit}" for unit in units), *field.metadata.get("choices", ()), changes]
-        text = f"{' '.join(docs[name].replace('``', '`').split())} ({'; '.join(notes)})"
+        text = f"{docs[name].replace('``', '`')} ({'; '.join(notes)})"
         parts.append(f"{_commented(text)}# {name} = {toml(field.default)}\n")
     return "\n".join(parts)
 
 
 def _commented(text: str) -> str:
-    return "".join(f"## {line}\n" for line in textwrap.wrap(text, 100, break_on_hyphens=False))
+    lines = textwrap.wrap(" ".join(text.split()), 100, break_on_hyphens=False)
+    return "".join(f"## {line}\n" for line in lines)
 
 
 def toml(value: Any) -> str:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 from click.core import ParameterSource
 
-from geminga.broker.serving.process_settings import ProcessSettings
-from geminga.broker.settings import BrokerSettings
+from geminga.broker.settings import BrokerSettings, ProcessSettings
 from geminga.cli.common import PORT
-from geminga.cli.units import SIZE, parse_size
+from geminga.cli.units import SIZE
 from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration
 
@@ -28,34 +27,23 @@ if TYPE_CHECKING:
 
 DATA_DIR = "geminga-data"
 FIELDS: Final[Mapping[str, dataclasses.Field[Any]]] = {
-    field.name: field
-    for settings in (BrokerSettings, ProcessSettings)
-    for field in dataclasses.fields(settings)
-}
+    **BrokerSettings.__dataclass_fields__, **ProcessSettings.__dataclass_fields__,
+}  # fmt: skip
 """All settings of ``geminga standalone``, by name."""
 _ENVIRONMENT: Final = "GEMINGA_"
-_MISTYPED: Final = 0.85
+_MISTYPED: Final = 0.9
 """Similarity above which a variable of the environment is taken for a mistyped setting."""
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
-_BY_TYPE: Mapping[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path | str": _FILE}
 
 
-class _PortOrNone(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
-    """Port, or ``none`` for no web server."""
+class _Or(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
+    """Another type, or one text that stands for a value."""
 
-    name = "port"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return None if value == "none" else PORT.convert(value, param, ctx)
-
-
-class _Size(click.ParamType):  # type: ignore[type-arg]
-    """Size in bytes as `SIZE` reads it, or -1."""
-
-    name = "size"
+    def __init__(self, form: click.ParamType, text: str, value: int | None) -> None:  # type: ignore[type-arg]
+        self.name, self._form, self._text, self._value = form.name, form, text, value
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return -1 if value == "-1" else SIZE.convert(value, param, ctx)
+        return self._value if value == self._text else self._form.convert(value, param, ctx)
 
 
 class _Text(click.types.StringParamType):
@@ -64,8 +52,11 @@ class _Text(click.types.StringParamType):
 
 
 _BY_NAME: Mapping[str, Any] = {
-    "data_dir": click.Path(file_okay=False, path_type=Path), "web_port": _PortOrNone(),
+    "data_dir": click.Path(file_okay=False, path_type=Path), "port": PORT, "tls_port": PORT,
+    "web_port": _Or(PORT, "none", None), "web_tls_port": PORT,
 }  # fmt: skip
+_SIZE = _Or(SIZE, "-1", -1)
+_BY_TYPE: Mapping[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path | str": _FILE}
 
 
 class _SettingOption(click.Option):
@@ -82,30 +73,26 @@ class _SettingOption(click.Option):
         return repr(self.envvar) if from_variable else super().get_error_hint(ctx)
 
 
-def _is_size(field: dataclasses.Field[Any]) -> bool:
-    return "bytes" in field.name.split("_") and str(field.type).startswith("int")
+def _form(field: dataclasses.Field[Any]) -> Any:
+    """Return the click type of a setting: by its choices, name, unit or type."""
+    kind = str(field.type).removesuffix(" | None")
+    if choices := field.metadata.get("choices"):
+        return click.Choice(choices)
+    if kind == "int" and "bytes" in field.name.split("_"):
+        return _SIZE
+    return click.BOOL if kind == "bool" else _BY_NAME.get(field.name) or _BY_TYPE.get(kind, _Text())
 
 
 def _option(field: dataclasses.Field[Any], hidden: bool = False) -> Callable[[Any], Any]:
-    """Return the option of a setting: by its choices, name, unit or type; hidden unless it is declared."""
-    declared, kind = field.metadata, str(field.type).removesuffix(" | None")
-    name, text = declared.get("option"), declared.get("help") or ""
-    hidden = hidden or not name
-    name = name or "--" + field.name.replace("_", "-")
-    if kind == "bool":
-        if field.default:
-            name = f"{name}/--no-{name[2:]}"
-        form: Any = click.BOOL
-    elif choices := declared.get("choices"):
-        form = click.Choice(choices)
-    elif field.name.endswith("_port") or field.name == "port":
-        form = _BY_NAME.get(field.name, PORT)
-    elif _is_size(field):
-        form = _Size()
-    else:
-        form = _BY_NAME.get(field.name) or _BY_TYPE.get(kind, _Text())
+    """Return the option of a setting; hidden without a help text."""
+    declared, kind = field.metadata, str(field.type)
+    text = declared.get("help") or ""
+    name = declared.get("option") or "--" + field.name.replace("_", "-")
+    if kind == "bool" and field.default:
+        name = f"{name}/--no-{name[2:]}"
     return click.option(
-        name, field.name, cls=_SettingOption, type=form, is_flag=kind == "bool", hidden=hidden,
+        name, field.name, cls=_SettingOption, type=_form(field), is_flag=kind == "bool",
+        hidden=hidden or not text,
         multiple=declared.get("multiple", False), envvar=_ENVIRONMENT + field.name.upper(),
         default=field.default or None if kind.startswith("tuple") else field.default,
         show_default=bool(field.default) and field.default != -1 and "default" not in text,
@@ -152,17 +139,23 @@ def read_configuration(context: click.Context) -> Configuration:
     if (listeners := values.get("advertised_listeners")) is not None:
         values["advertised_listeners"] = tuple(filter(None, listeners.split(",")))
     path = context.params["config"]
-    overridden = {*values, *({"data_dir"} if values.get("memory") else ())}
-    overridden |= {"memory"} if "data_dir" in values else set()
+    overridden = {
+        *values,
+        "data_dir" if values.get("memory") else "",
+        "memory" if "data_dir" in values else "",
+    }
     for name, value in (_read_file(path) if path is not None else {}).items():
         if name not in overridden:
             values[name], sources[name] = value, str(path)
-    _fill_in(values)
+    if values.get("data_dir") is not None and values.get("memory"):
+        raise click.UsageError("give --data-dir DIR or --memory, not both")
+    if values.get("data_dir") is None and not values.get("memory"):
+        values["data_dir"] = Path(DATA_DIR).absolute()
+    if "disk_low_water_bytes" in values:
+        values.setdefault("disk_low_water_fraction", 0.9)
     try:
-        own = {each.name for each in dataclasses.fields(ProcessSettings)}
-        broker = BrokerSettings(**{name: value for name, value in values.items() if name not in own})
-        process = ProcessSettings(**{name: value for name, value in values.items() if name in own})
-        return _checked(Configuration(broker, process, sources))
+        own = {name: values.pop(name) for name in ProcessSettings.__dataclass_fields__ if name in values}
+        return _checked(Configuration(BrokerSettings(**values), ProcessSettings(**own), sources))
     except InvalidConfiguration as error:
         named = re.match(r"\w+", str(error))
         given_by = sources.get(named[0]) if named else None
@@ -170,12 +163,10 @@ def read_configuration(context: click.Context) -> Configuration:
 
 
 def _refuse_mistyped_variables() -> None:
+    known = [_ENVIRONMENT + name.upper() for name in FIELDS]
     for variable in os.environ:
-        name = variable.removeprefix(_ENVIRONMENT).lower()
-        if variable.startswith(_ENVIRONMENT) and name not in FIELDS:
-            near = difflib.get_close_matches(name, FIELDS, 1, _MISTYPED)
-            if near:
-                meant = _ENVIRONMENT + near[0].upper()
+        if variable.startswith(_ENVIRONMENT) and variable not in known:
+            for meant in difflib.get_close_matches(variable, known, 1, _MISTYPED):
                 raise InvalidConfiguration(f"{variable} is no setting (did you mean {meant!r}?)")
 
 
@@ -192,24 +183,12 @@ def _read_file(path: Path) -> dict[str, Any]:
         field = FIELDS.get(name)
         if field is None:
             raise InvalidConfiguration(f"{path}: there is no setting {name!r}{suggestion(name, FIELDS)}")
-        if name == "web_port" and value == "none":
-            found[name] = None
-        elif isinstance(value, str) and _is_size(field):
+        if isinstance(value, str) and isinstance(form := _form(field), _Or):
             try:
-                found[name] = parse_size(value)
-            except ValueError as error:
-                raise InvalidConfiguration(f"{path}: {name}: {error}") from None
+                found[name] = form.convert(value, None, None)
+            except click.BadParameter as error:
+                raise InvalidConfiguration(f"{path}: {name}: {error.message}") from None
     return found
-
-
-def _fill_in(values: dict[str, Any]) -> None:
-    """Add the settings that follow from others."""
-    if values.get("data_dir") is not None and values.get("memory"):
-        raise click.UsageError("give --data-dir DIR or --memory, not both")
-    if values.get("data_dir") is None and not values.get("memory"):
-        values["data_dir"] = Path(DATA_DIR).absolute()
-    if "disk_low_water_bytes" in values:
-        values.setdefault("disk_low_water_fraction", 0.9)
 
 
 def _checked(found: Configuration) -> Configuration:

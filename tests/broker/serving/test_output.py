@@ -11,7 +11,7 @@ import pytest
 
 from geminga.broker.rate_limited_logger import AuditedRequest
 from geminga.broker.serving.output import JsonFormatter, LogOutput, log_to
-from geminga.broker.serving.process_settings import ProcessSettings
+from geminga.broker.settings import ProcessSettings
 from geminga.ids import TopicName
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,9 @@ import pytest
 
 from geminga.broker.rules.authentication import Principal
 from geminga.broker.rules.tokens import make_token
-from geminga.broker.serving.process_settings import ProcessSettings
 from geminga.broker.serving.reloading import Reloader
 from geminga.broker.serving.server import BrokerServer
-from geminga.broker.settings import BrokerSettings
+from geminga.broker.settings import BrokerSettings, ProcessSettings
 from geminga.errors import InvalidConfiguration
 from geminga.testing.certificates import Authority
 
@@ -75,6 +75,21 @@ def test_quotas_and_the_log_level_change_and_the_rest_is_named(caplog: pytest.Lo
         assert "changed: nothing" in caplog.text
 
     served({}, check)
+
+
+def test_a_reload_is_reported_to_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+
+        async def check(reload: Any) -> None:
+            reload(InvalidConfiguration("x"))
+            states = [manager.recv(1000).decode() for _ in range(2)]
+            assert states[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
+            assert states[1] == "READY=1"
+
+        served({}, check)
 
 
 def test_a_value_set_at_run_time_overrides_the_reloaded_one(caplog: pytest.LogCaptureFixture) -> None:

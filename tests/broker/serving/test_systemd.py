@@ -11,7 +11,7 @@ import pytest
 
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.serving.standalone import _main
-from geminga.broker.serving.systemd import notify, notify_reloading
+from geminga.broker.serving.systemd import notify
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreError
 
@@ -38,9 +38,6 @@ def test_the_life_of_a_broker_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
             assert received() == "STOPPING=1"
 
         asyncio.run(live())
-        notify_reloading()
-        state = received()
-        assert state.startswith("RELOADING=1\nMONOTONIC_USEC=")
 
 
 def test_without_a_service_manager_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

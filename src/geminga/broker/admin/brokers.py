@@ -270,8 +270,8 @@ class BrokersResource(Resource):
         metrics.add_process(
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),
             connections_refused=server.connections_refused,
-            failures=server.broker.audit.failures, certificate_expires_at=server.tls_expires_at,
         )  # fmt: skip
+        metrics.add_security(out, server.broker.audit.failures, server.tls_expires_at)
         return await answer_pieces(request, stepwise(out.lines()), metrics.CONTENT_TYPE)
 
 

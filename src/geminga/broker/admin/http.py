@@ -447,25 +447,27 @@ async def _answered(
     request: web.Request, handler: Handler, note: Callable[[str], None]
 ) -> web.StreamResponse:
     """Return the answer, also for errors; ``note`` is called with the role."""
+    server: Server = request.app[SERVER]
+    authorization_middleware = request.app.get(DOORKEEPER)
     try:
         headers = request.headers
         # Not request.host, which may query a name server if the header is missing.
         host = headers.get("Host", "")
         request.app[WEB_HOSTS].check(host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))
         # An idle broker's clock is that of the last entry into the core.
-        request.app[SERVER].call(lambda: None)
-        authorization_middleware = request.app.get(DOORKEEPER)
+        server.call(lambda: None)
         if authorization_middleware is not None:
-            now_ms = request.app[SERVER].broker.scheduler.now_ms
-            await authorization_middleware.admit(request, now_ms, note)
+            await authorization_middleware.admit(request, server.broker.scheduler.now_ms, note)
         if "topic" in request.match_info:
             await _have_at_hand(request)
         return await handler(request)
     except AdminRefusal as error:
         refusal = _refusal(error.status, error.reason)
-        authorization_middleware = request.app.get(DOORKEEPER)
         if error.status == 401 and "Authorization" in request.headers:
-            _note_failed_login(request, error.reason)
+            audit, log_limited = server.broker.audit, server.broker.rate_limited_log.tell
+            audit.failures["web"] += 1
+            values = _address(request), error.reason
+            server.call(lambda: log_limited("web port: login from %s failed: %s", *values))
         if error.status == 401 and authorization_middleware is not None:
             refusal.headers["WWW-Authenticate"] = authorization_middleware.schemes
         return refusal
@@ -489,13 +491,6 @@ async def _answered(
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
         return _refusal(500, f"{type(error).__name__}: {error}")
-
-
-def _note_failed_login(request: web.Request, reason: str) -> None:
-    server: Server = request.app[SERVER]
-    server.broker.audit.failures["web"] += 1
-    line = "web port: login from %s failed: %s"
-    server.call(lambda: server.broker.rate_limited_log.tell(line, _address(request), reason))
 
 
 def _address(request: web.Request) -> str:

@@ -285,29 +285,25 @@ def add_failures(out: Exposition, failures: Mapping[str, int]) -> None:
         out.add("geminga_callback_failures_total", count, (("kind", kind),))
 
 
-def add_process(
-    out: Exposition,
-    *,
-    started_at_ms: int,
-    connections: int,
-    connections_refused: int,
-    failures: Mapping[str, int],
-    certificate_expires_at: float | None,
-) -> None:
+def add_process(out: Exposition, *, started_at_ms: int, connections: int, connections_refused: int) -> None:
     """Add the process and its connections."""
     out.add("pulsar_version_info", 1, (("version", __version__), ("implementation", "geminga")))
     out.add("pulsar_active_connections", connections)
     out.add("geminga_connections_refused_total", connections_refused)
-    for port in ("binary", "web"):
-        out.add("geminga_logins_failed_total", failures[port], (("port", port),))
-    out.add("geminga_tls_handshakes_failed_total", failures["tls"])
-    if certificate_expires_at is not None:
-        out.add("geminga_tls_certificate_expiry_timestamp_seconds", certificate_expires_at)
     out.add("process_start_time_seconds", started_at_ms / 1000)
     out.add("process_cpu_seconds_total", time.process_time())
     resident = resident_bytes()
     if resident:
         out.add("process_resident_memory_bytes", resident)
+
+
+def add_security(out: Exposition, failures: Mapping[str, int], certificate_expires_at: float | None) -> None:
+    """Add failed logins and handshakes, and the expiry of the certificate; None: no TLS."""
+    for port in ("binary", "web"):
+        out.add("geminga_logins_failed_total", failures[port], (("port", port),))
+    out.add("geminga_tls_handshakes_failed_total", failures["tls"])
+    if certificate_expires_at is not None:
+        out.add("geminga_tls_certificate_expiry_timestamp_seconds", certificate_expires_at)
 
 
 def resident_bytes() -> int:

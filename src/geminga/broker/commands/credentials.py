@@ -23,13 +23,7 @@ from geminga.broker.commands import answers
 from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.peer import PeerOutput
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.authentication import (
-    Authenticator,
-    Expired,
-    Judgement,
-    Principal,
-    Unauthenticated,
-)
+from geminga.broker.rules.authentication import Authenticator, Expired, Judgement, Principal, Unauthenticated
 from geminga.broker.scheduler import Scheduler, Timer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

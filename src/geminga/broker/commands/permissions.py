@@ -46,7 +46,7 @@ def guard(
         refused = refusal(session, request)
         if refused is not None:
             path = getattr(request, "topic", "") or getattr(request, "namespace", "")
-            session.services.audit.command(session.log_fields, body, path, refused.name)
+            session.services.audit.command(session.log_fields, body, path, refused.code)
             session.output.write(failed(request.request_id, refused.code, refused.reason))
         return refused is None
 

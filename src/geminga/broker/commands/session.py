@@ -553,7 +553,7 @@ class Session:
 
     def _turn_away(self, refused: Refused) -> None:
         self.services.audit.failures["binary"] += 1
-        self.services.audit.command(self.log_fields, "connect", "", refused.name)
+        self.services.audit.command(self.log_fields, "connect", "", refused.code)
         self.output.write(answers.error(answers.UNSOLICITED, refused.code, refused.reason))
         self._close_because(str(refused))
 

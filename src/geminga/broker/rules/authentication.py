@@ -87,7 +87,7 @@ class Authenticator:
 
         ``fingerprint`` differs for other keys and users.
         """
-        self._fingerprint = fingerprint
+        self.fingerprint = fingerprint
         self._methods = dict(methods)
         self._anonymous_role = anonymous_role
         self._certificates = certificates
@@ -97,11 +97,10 @@ class Authenticator:
 
     def replace(self, other: Authenticator) -> bool:
         """Use the methods of ``other`` from now on; return whether its keys or users are different ones."""
-        if other._fingerprint == self._fingerprint:
-            return False
-        self._fingerprint, self._methods = other._fingerprint, other._methods
-        self._anonymous_role, self._certificates = other._anonymous_role, other._certificates
-        return True
+        is_new = other.fingerprint != self.fingerprint
+        if is_new:
+            vars(self).update({name: value for name, value in vars(other).items() if name != "aside"})
+        return is_new
 
     def authenticate(
         self, method: str, data: bytes, now_ms: int, certificate_name: str | None = None, peer: str = ""

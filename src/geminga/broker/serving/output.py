@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.rate_limited_logger import AuditedRequest
-from geminga.broker.serving.process_settings import ProcessSettings
+from geminga.broker.settings import ProcessSettings
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.loggers import AUDIT
 

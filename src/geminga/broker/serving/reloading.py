@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,9 @@ from typing import Any
 from geminga.broker.rules.dynamic import DYNAMIC
 from geminga.broker.rules.policies import RuleViolation
 from geminga.broker.serving.credentials import make_authentication
-from geminga.broker.serving.process_settings import ProcessSettings
 from geminga.broker.serving.server import BrokerServer
-from geminga.broker.serving.systemd import notify, notify_reloading
-from geminga.broker.settings import BrokerSettings, shown
+from geminga.broker.serving.systemd import notify
+from geminga.broker.settings import BrokerSettings, ProcessSettings, shown
 from geminga.errors import PulsarException
 
 log = logging.getLogger("geminga.broker")
@@ -46,32 +46,25 @@ class Reloader:
 
     def reload(self) -> None:
         """Read the settings again, apply what can be applied, and log what has changed."""
-        notify_reloading()
+        notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
             self._apply(*self._reread())
-        except (PulsarException, RuleViolation, OSError) as error:
-            log.error("the configuration is not reloaded, the previous one stays in force: %s", error)
-        except Exception:
-            log.exception("the configuration is not reloaded, the previous one stays in force")
+        except Exception as error:
+            known = isinstance(error, (PulsarException, RuleViolation, OSError))
+            line = "the configuration is not reloaded, the previous one stays in force: %s"
+            log.error(line, error, exc_info=not known)
         finally:
             notify("READY=1")
 
     def _apply(self, settings: BrokerSettings, process: ProcessSettings) -> None:
         server, broker = self._server, self._server.broker
-        changed, restart = _differences(self._settings, settings)
+        old = self._settings
+        # Ports and the checks of commands are made for authentication and TLS, or for none.
+        switched = settings.authenticates != old.authenticates or settings.has_tls != old.has_tls
+        changed, restart = _differences(old, settings, switched)
         changed_process, restart_process = _differences(self._process, process)
-        if (
-            settings.authenticates != self._settings.authenticates
-            or settings.has_tls != self._settings.has_tls
-        ):
-            # Ports and the checks of commands are made for one of both.
-            kept = {
-                name for name in changed if not BrokerSettings.__dataclass_fields__[name].metadata["dynamic"]
-            }
-            restart, changed = restart + sorted(kept), [name for name in changed if name not in kept]
         new = {name: getattr(settings, name) for name in changed}
-        in_force = replace(self._settings, **new)
-        serving = replace(server.settings, **new)
+        in_force, serving = replace(old, **new), replace(server.settings, **new)
         # What may fail comes first, ...
         authentication = make_authentication(in_force)
         tls = None if server.tls is None else server.tls.load(in_force)
@@ -83,28 +76,28 @@ class Reloader:
         server.settings, self._settings = serving, in_force
         self._process = replace(self._process, **{name: getattr(process, name) for name in changed_process})
         self._use_process(self._process)
-        found = [_line(settings, name) for name in changed] + [
-            _line(process, name) for name in changed_process
-        ]
-        if has_new_keys:
-            found.append("keys or passwords; connected clients must authenticate again")
-        log.info("configuration reloaded; changed: %s", ", ".join(found) or "nothing")
-        overridden = sorted(
-            name for name, one in DYNAMIC.items() if one.field in changed and name in broker.dynamic.changed
-        )
+        lines = [_line(settings, name) for name in changed]
+        lines += [_line(process, name) for name in changed_process]
+        lines += ["keys or passwords; connected clients must authenticate again"] if has_new_keys else []
+        log.info("configuration reloaded; changed: %s", ", ".join(lines) or "nothing")
+        overridden = [name for name in broker.dynamic.changed if DYNAMIC[name].field in changed]
         if overridden:
             log.warning("a value set at run time overrides the reloaded one: %s", ", ".join(overridden))
-        if restart := restart + restart_process:
-            log.warning("changed settings that need a restart: %s", ", ".join(restart))
+        if restart or restart_process:
+            log.warning("changed settings that need a restart: %s", ", ".join(restart + restart_process))
 
 
-def _differences(old: Any, new: Any) -> tuple[list[str], list[str]]:
-    """Return the names of changed settings: of those that can be reloaded, and of the others."""
+def _differences(old: Any, new: Any, switched: bool = False) -> tuple[list[str], list[str]]:
+    """Return the names of changed settings that are reloaded, and of the others.
+
+    ``switched``: only dynamic settings are reloaded.
+    """
     reloaded: list[str] = []
     restart: list[str] = []
     for field in dataclasses.fields(old):
         if getattr(old, field.name) != getattr(new, field.name):
-            (reloaded if field.metadata.get("reload") else restart).append(field.name)
+            may = field.metadata.get("dynamic" if switched else "reload")
+            (reloaded if may else restart).append(field.name)
     return reloaded, restart
 
 

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from geminga.broker.serving.garbage_collector import GarbageCollectorPacing
 from geminga.broker.serving.output import LogOutput, log_to
-from geminga.broker.serving.process_settings import ProcessSettings
 from geminga.broker.serving.reloading import Reloader, Reread
 from geminga.broker.serving.server import BrokerServer, end_event_loop
 from geminga.broker.serving.systemd import keep_watchdog_alive, notify
 from geminga.broker.serving.transport_leak_fix import untangle_transports
-from geminga.broker.settings import BrokerSettings
+from geminga.broker.settings import BrokerSettings, ProcessSettings
 from geminga.errors import PulsarException, StoreError
 from geminga.event_loops import new_event_loop
 
@@ -81,39 +80,30 @@ def run(
     )
     try:
         return loop.run_until_complete(_main(server, reloader.reload))
-    except StoreError as error:
+    except (PulsarException, OSError) as error:
         log.critical("%s", error)
-        return EXIT_STORE
-    except PulsarException as error:
-        log.critical("%s", error)
-        return EXIT_USAGE
-    except OSError as error:
-        log.critical("%s", error)
-        return EXIT_FAILED
+        if isinstance(error, StoreError):
+            return EXIT_STORE
+        return EXIT_FAILED if isinstance(error, OSError) else EXIT_USAGE
     finally:
         gc.enable()
         end_event_loop(loop)
 
 
 async def _main(server: BrokerServer, reload: Callable[[], object]) -> int:
-    loop = asyncio.get_running_loop()
+    loop, began = asyncio.get_running_loop(), time.monotonic()
     with _asked_to_stop(loop, reload) as asked:
-        return await _serve(server, loop, asked)
-
-
-async def _serve(server: BrokerServer, loop: asyncio.AbstractEventLoop, asked: asyncio.Event) -> int:
-    began = time.monotonic()
-    await server.start()
-    _announce(server, time.monotonic() - began)
-    untangle_transports()
-    collector = GarbageCollectorPacing(loop)
-    loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
-    notify("READY=1")
-    keep_watchdog_alive(loop)
-    await _first_of(asked, server.store_stopped)
-    notify("STOPPING=1")
-    collector.stop()
-    await server.stop()
+        await server.start()
+        _announce(server, time.monotonic() - began)
+        untangle_transports()
+        collector = GarbageCollectorPacing(loop)
+        loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
+        notify("READY=1")
+        keep_watchdog_alive(loop)
+        await _first_of(asked, server.store_stopped)
+        notify("STOPPING=1")
+        collector.stop()
+        await server.stop()
     if server.store_failure is not None:
         log.critical("stopped, because the store had stopped: %s", server.store_failure)
         return EXIT_STORE

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import time
 
 
 def notify(state: str) -> None:
@@ -16,11 +15,6 @@ def notify(state: str) -> None:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.sendto(state.encode(), f"\0{address[1:]}" if address[0] == "@" else address)
-
-
-def notify_reloading() -> None:
-    """Report that the configuration is being reloaded; ``READY=1`` follows."""
-    notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
 
 def keep_watchdog_alive(loop: asyncio.AbstractEventLoop) -> None:

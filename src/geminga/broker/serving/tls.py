@@ -25,16 +25,12 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 class LoadedFiles(NamedTuple):
-    """Files as they were read: their stamp and context, and when the certificate expires, since 1970."""
+    """Files as they were read, and when their certificate begins and expires, in seconds since 1970."""
 
     stamp: Stamp
     context: ssl.SSLContext
-    expires_at: float
     begins_at: float
-
-    @property
-    def has_expired(self) -> bool:
-        return self.expires_at <= time.time()
+    expires_at: float
 
 
 class TlsFiles:
@@ -75,7 +71,7 @@ class TlsFiles:
         """Read the files of the settings. Raises `InvalidConfiguration`, also for a certificate that has
         expired while the one in use has not."""
         loaded = _load(settings)
-        if loaded.has_expired and not self._loaded.has_expired:
+        if loaded.expires_at <= time.time() < self._loaded.expires_at:
             when = _date(loaded.expires_at)
             raise InvalidConfiguration(f"tls_certificate={str(settings.tls_certificate)!r} expired on {when}")
         return loaded
@@ -134,8 +130,9 @@ def _load(settings: BrokerSettings) -> LoadedFiles:
                 f"tls_trust_certificates={trust!r} cannot be used: {_why(error)}"
             ) from None
     _configure(context, settings)
-    begins, expires = (ssl.cert_time_to_seconds(certificate[name]) for name in ("notBefore", "notAfter"))
-    return LoadedFiles(stamp, context, expires, begins)
+    return LoadedFiles(
+        stamp, context, *(ssl.cert_time_to_seconds(certificate[name]) for name in ("notBefore", "notAfter"))
+    )
 
 
 def _configure(context: ssl.SSLContext, settings: BrokerSettings) -> None:
@@ -147,11 +144,8 @@ def _configure(context: ssl.SSLContext, settings: BrokerSettings) -> None:
         raise InvalidConfiguration(
             f"tls_ciphers={settings.tls_ciphers!r} names no cipher that OpenSSL has; see `openssl ciphers`"
         ) from None
-    if settings.tls_trust_certificates is None:
-        context.verify_mode = ssl.CERT_NONE
-    else:
-        required = settings.tls_require_client_certificate
-        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    required = ssl.CERT_REQUIRED if settings.tls_require_client_certificate else ssl.CERT_OPTIONAL
+    context.verify_mode = ssl.CERT_NONE if settings.tls_trust_certificates is None else required
 
 
 def _why(error: Exception) -> str:

@@ -69,10 +69,8 @@ def expire(topic: PersistentTopic) -> None:
         if expired:
             if topic.scheduler.now_ms - subscription.expiry_logged_ms >= EXPIRY_LOG_SECONDS * 1000:
                 subscription.expiry_logged_ms = topic.scheduler.now_ms
-                log.info(
-                    "%r: %d entries expired after %d s, %d messages since it was loaded",
-                    subscription, expired, seconds, subscription.messages_expired,
-                )  # fmt: skip
+                line = "%r: %d entries expired after %d s, %d messages since it was loaded"
+                log.info(line, subscription, expired, seconds, subscription.messages_expired)
             topic.scheduler.event_log.tell(
                 "expired", topic.scheduler.now_ms, topic.text, subscription.name, count=expired,
                 unit="entries", text=f"older than the time to live of {seconds} s",
