@@ -43,6 +43,7 @@ def field_docs(cls: type) -> dict[str, str]:
     import inspect
     from itertools import pairwise
 
-    body: list[Any] = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
-    pairs = ((field, text) for field, text in pairwise(body) if isinstance(field, ast.AnnAssign))
-    return {field.target.id: text.value.value for field, text in pairs if isinstance(text, ast.Expr)}  # type: ignore[attr-defined]
+    found = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
+    pairs: Any = pairwise(found.body) if isinstance(found, ast.ClassDef) else ()
+    pairs = [each for each in pairs if isinstance(each[0], ast.AnnAssign) and isinstance(each[1], ast.Expr)]
+    return {field.target.id: text.value.value for field, text in pairs}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -166,12 +164,16 @@ def _refuse_mistyped_variables() -> None:
     known = [_ENVIRONMENT + name.upper() for name in FIELDS]
     for variable in os.environ:
         if variable.startswith(_ENVIRONMENT) and variable not in known:
+            import difflib  # imported only for a suspect
+
             for meant in difflib.get_close_matches(variable, known, 1, _MISTYPED):
                 raise InvalidConfiguration(f"{variable} is no setting (did you mean {meant!r}?)")
 
 
 def _read_file(path: Path) -> dict[str, Any]:
     """Return the values of a configuration file. Raises `InvalidConfiguration` that names file and key."""
+    import tomllib  # takes a fiftieth of a broker's start
+
     try:
         with path.open("rb") as file:
             found = tomllib.load(file)

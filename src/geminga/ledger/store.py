@@ -148,15 +148,8 @@ class FileStore:
         self._gauge = SpaceGauge(self.filesystem, self.folder, settings.folder_bytes_max)
         self._gauge.measure()
         self._catalog = self._catalog_file.open()
-        began = time.monotonic()
         try:
             recovered = self._recover(store_id)
-            if recovered.replayed_groups:
-                seconds = time.monotonic() - began
-                logger.info(
-                    "the store was not closed: recovered in %.2f s, %d groups of the log replayed",
-                    seconds, recovered.replayed_groups,
-                )  # fmt: skip
         except (CatalogOutdatedError, CatalogDamaged) as error:
             self._catalog = self._catalog_file.replace(str(error))
             recovered = self._recover(store_id)

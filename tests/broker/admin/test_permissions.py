@@ -215,7 +215,14 @@ def test_grants_and_revocations_count_at_once(broker: EmbeddedBroker) -> None:
 def test_changes_and_refusals_are_audited(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "geminga.audit")
     base = f"{broker.admin_url}/admin/v2"
-    before = broker._server.broker.audit.failures["web"]
+
+    def failed_logins() -> int:
+        metrics = call(broker.admin_url, "GET", "/metrics", "super")[1].decode()
+        found = re.search(r'geminga_logins_failed_total\{.*port="web"\} (\d+)', metrics)
+        assert found
+        return int(found[1])
+
+    before = failed_logins()
     for method, path, role in (
         ("PUT", "/persistent/mine/ns/audited", "admin"),
         ("GET", "/persistent/mine/ns", "admin"),
@@ -247,4 +254,4 @@ def test_changes_and_refusals_are_audited(broker: EmbeddedBroker, caplog: pytest
     ]
     assert "web port: login from 127.0.0.1 failed: Authentication required" in caplog.text
     assert "canary" not in caplog.text
-    assert broker._server.broker.audit.failures["web"] == before + 1
+    assert failed_logins() == before + 1

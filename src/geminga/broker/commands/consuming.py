@@ -21,7 +21,7 @@ from geminga.broker.commands.producing import (
     when_loaded,
 )
 from geminga.broker.commands.session import Session
-from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, type_name
+from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, Subscription, type_name
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rates import iso_time
 from geminga.broker.refusal import HolderBusy, ProtocolViolation, Refused, storage_refusal
@@ -135,11 +135,10 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHand
     if body.read_compacted and not name.persistent:
         raise Refused(pb.NotAllowedError, "readCompacted only valid on persistent topics")
     topic = find_or_create(session, name, may_create=body.force_topic_creation)
-    is_new = body.subscription not in topic.subscriptions
     _check_limits(topic, body)
     if body.HasField("schema") and body.schema.type != pb.Schema.AutoConsume:
         services.schemas.add_for_consumer(topic.name, topic.policies, body.schema)
-    subscription = topic.subscribe(_request(topic, body))
+    subscription = _find_or_create(session, topic, body)
     consumer = Consumer(
         session,
         subscription,
@@ -174,14 +173,20 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHand
             )
         else:
             handles.opened(consumer.consumer_id, consumer)
-            if is_new and subscription.durable:
-                session.services.audit.command(
-                    session.log_fields, "subscribe", f"{topic.text}/{subscription.name}"
-                )
             session.output.write(answers.success(request_id))
             subscription.started(consumer)
 
     subscription.when_durable(durable)
+
+
+def _find_or_create(session: Session, topic: Topic, body: pb.CommandSubscribe) -> Subscription:
+    """Return the subscription; a new durable one is audited."""
+    is_new = body.subscription not in topic.subscriptions
+    subscription = topic.subscribe(_request(topic, body))
+    if is_new and subscription.durable:
+        path = f"{topic.text}/{subscription.name}"
+        session.services.audit.command(session.log_fields, "subscribe", path)
+    return subscription
 
 
 def _request(topic: Topic, body: pb.CommandSubscribe) -> SubscriptionRequest:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import ssl
 import time
+from _ssl import _test_decode_cert  # type: ignore[attr-defined]  # the only reader of the dates
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import InvalidConfiguration
@@ -114,8 +115,7 @@ def _load(settings: BrokerSettings) -> LoadedFiles:
     assert settings.tls_certificate is not None
     try:
         context.load_cert_chain(settings.tls_certificate, settings.tls_key, password=_no_password)
-        decode: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]  # the library has no other
-        certificate = decode(str(settings.tls_certificate))
+        certificate = _test_decode_cert(str(settings.tls_certificate))
     except (OSError, ssl.SSLError) as error:
         raise InvalidConfiguration(
             f"tls_certificate={str(settings.tls_certificate)!r} with "
