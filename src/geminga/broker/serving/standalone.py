@@ -84,7 +84,7 @@ def run(
         log.critical("%s", error)
         if isinstance(error, StoreError):
             return EXIT_STORE
-        return EXIT_FAILED if isinstance(error, OSError) else EXIT_USAGE
+        return EXIT_USAGE if isinstance(error, PulsarException) else EXIT_FAILED
     finally:
         gc.enable()
         end_event_loop(loop)
