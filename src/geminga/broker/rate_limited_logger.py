@@ -69,7 +69,7 @@ class AuditedRequest(NamedTuple):
     status: str
 
     def __str__(self) -> str:
-        request = f"{self.status} {self.method} {self.path[:500] or '-'}"
+        request = f"{self.status} {self.method} {self.path or '-'}"
         text = f"{request} by {self.role or '-'} from {self.connection}"
         return text if text.isprintable() else ascii(text)
 
@@ -98,5 +98,5 @@ class AuditLog:
     def command(self, peer: Mapping[str, str], method: str, path: str, refusal: int | None = None) -> None:
         """Log a command of a peer with a ``connection`` and a ``role``; ``refusal`` is a ServerError."""
         status = "ok" if refusal is None else pb.ServerError.Name(refusal)
-        request = AuditedRequest(peer.get("role", ""), peer["connection"], method, path, status)
+        request = AuditedRequest(peer.get("role", ""), peer["connection"], method, path[:500], status)
         self.add(request, refused=refusal is not None)

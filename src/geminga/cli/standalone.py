@@ -146,7 +146,7 @@ def read_configuration(context: click.Context) -> Configuration:
         if name not in overridden:
             values[name], sources[name] = value, str(path)
     if values.get("data_dir") is not None and values.get("memory"):
-        raise click.UsageError("give --data-dir DIR or --memory, not both")
+        raise InvalidConfiguration("give --data-dir DIR or --memory, not both")
     if values.get("data_dir") is None and not values.get("memory"):
         values["data_dir"] = Path(DATA_DIR).absolute()
     if "disk_low_water_bytes" in values:
@@ -194,14 +194,16 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _checked(found: Configuration) -> Configuration:
-    """Return the configuration. Raises `click.UsageError` for one that other machines could use at will."""
+    """Return the configuration. Raises `InvalidConfiguration` for one that is open to other machines."""
     settings, anonymous = found.broker, found.process.anonymous
     if settings.offload_threshold_bytes >= 0 and settings.offload_location is None:
-        raise click.UsageError("--offload-threshold needs --offload-location")
+        raise InvalidConfiguration("--offload-threshold needs --offload-location")
     if anonymous and settings.authenticates:
-        raise click.UsageError("--anonymous is for a broker without authentication; leave one of both out")
+        raise InvalidConfiguration(
+            "--anonymous is for a broker without authentication; leave one of both out"
+        )
     if settings.is_beyond_loopback and not settings.authenticates and not anonymous:
-        raise click.UsageError(
+        raise InvalidConfiguration(
             f"--host {settings.host} lets others than this machine in, and nobody is asked who they are: "
             "give --token-secret-key, --token-public-key or --basic-auth, or --anonymous if that is meant"
         )
@@ -220,14 +222,9 @@ def command(context: click.Context, /, **_: Any) -> None:
     found = read_configuration(context)
     from geminga.broker.serving.standalone import run
 
-    def reread() -> tuple[BrokerSettings, ProcessSettings]:
-        try:
-            return read_configuration(context)[:2]
-        except click.UsageError as error:
-            raise InvalidConfiguration(error.message) from None
-
     site = _console if found.process.console else None
-    raise click.exceptions.Exit(run(found.broker, found.process, site=site, reread=reread))
+    code = run(found.broker, found.process, site=site, reread=lambda: read_configuration(context)[:2])
+    raise click.exceptions.Exit(code)
 
 
 def _console(application: web.Application) -> Mapping[Key, RequiredPermission]:

@@ -27,6 +27,7 @@ from geminga.broker.serving.output import JsonFormatter, LogOutput
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.serving.standalone import EXIT_STORE, EXIT_USAGE, SYNC_PROMISES, _main
 from geminga.broker.settings import BrokerSettings
+from geminga.errors import InvalidConfiguration
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
 from geminga.wire.metadata import parse_entry
@@ -321,10 +322,10 @@ def test_listening_beyond_loopback_requires_a_choice_of_authentication(tmp_path:
     from geminga.cli.standalone import command
 
     refused = CliRunner().invoke(command, ["--memory", "--host", "0.0.0.0"])
-    assert refused.exit_code == 2
-    assert "--anonymous" in refused.output
+    assert isinstance(refused.exception, InvalidConfiguration)
+    assert "--anonymous" in str(refused.exception)
     both = CliRunner().invoke(command, ["--memory", "--anonymous", "--token-secret-key", "A" * 44])
-    assert both.exit_code == 2
+    assert "--anonymous is for a broker without authentication" in str(both.exception)
 
 
 class SyncsFail(FaultyFileSystem):

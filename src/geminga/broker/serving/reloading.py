@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from geminga.broker.rules.dynamic import DYNAMIC
@@ -26,29 +26,22 @@ log = logging.getLogger("geminga.broker")
 Reread = Callable[[], tuple[BrokerSettings, ProcessSettings]]
 
 
+@dataclass(slots=True, eq=False)
 class Reloader:
-    """Settings in force, and the means to read them again."""
+    """Settings in force, and the means to read them again and to set up the log."""
 
-    def __init__(
-        self,
-        server: BrokerServer,
-        settings: BrokerSettings,
-        process: ProcessSettings,
-        reread: Reread,
-        use_process: Callable[[ProcessSettings], object],
-    ) -> None:
-        """``settings`` are those of the start, where 0 is a free port; ``use_process`` sets up the log."""
-        self._server = server
-        self._settings = settings
-        self._process = process
-        self._reread = reread
-        self._use_process = use_process
+    server: BrokerServer
+    settings: BrokerSettings
+    """Of the start, where port 0 is a free one, with what was reloaded since."""
+    process: ProcessSettings
+    reread: Reread
+    use_process: Callable[[ProcessSettings], object]
 
     def reload(self) -> None:
         """Read the settings again, apply what can be applied, and log what has changed."""
         notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
-            self._apply(*self._reread())
+            self._apply(*self.reread())
         except Exception as error:
             known = isinstance(error, (PulsarException, RuleViolation, OSError))
             line = "the configuration is not reloaded, the previous one stays in force: %s"
@@ -57,12 +50,12 @@ class Reloader:
             notify("READY=1")
 
     def _apply(self, settings: BrokerSettings, process: ProcessSettings) -> None:
-        server, broker = self._server, self._server.broker
-        old = self._settings
+        server, broker = self.server, self.server.broker
+        old = self.settings
         # Ports and the checks of commands are made for authentication and TLS, or for none.
         switched = settings.authenticates != old.authenticates or settings.has_tls != old.has_tls
         changed, restart = _differences(old, settings, switched)
-        changed_process, restart_process = _differences(self._process, process)
+        changed_process, restart_process = _differences(self.process, process)
         new = {name: getattr(settings, name) for name in changed}
         in_force, serving = replace(old, **new), replace(server.settings, **new)
         # What may fail comes first, ...
@@ -73,9 +66,9 @@ class Reloader:
         if tls is not None and server.tls is not None:
             server.tls.use(in_force, tls)
         has_new_keys = authentication is not None and broker.replace_authentication(authentication)
-        server.settings, self._settings = serving, in_force
-        self._process = replace(self._process, **{name: getattr(process, name) for name in changed_process})
-        self._use_process(self._process)
+        server.settings, self.settings = serving, in_force
+        self.process = replace(self.process, **{name: getattr(process, name) for name in changed_process})
+        self.use_process(self.process)
         lines = [_line(settings, name) for name in changed]
         lines += [_line(process, name) for name in changed_process]
         lines += ["keys or passwords; connected clients must authenticate again"] if has_new_keys else []
