@@ -32,7 +32,7 @@ class Reloader:
 
     server: BrokerServer
     settings: BrokerSettings
-    """Of the start, where port 0 is a free one, with what was reloaded since."""
+    """Settings of the start, where port 0 is a free one, with what was reloaded since."""
     process: ProcessSettings
     reread: Reread
     use_process: Callable[[ProcessSettings], object]
