@@ -547,8 +547,8 @@ def test_wrong_arguments_of_the_command_line(run: Any) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_is_quiet_and_keeps_everything(number: int, tmp_path: Path) -> None:
     process = standalone("--data-dir", str(tmp_path / "store"), "--port", "0", "--web-port", "0")
-    assert process.stdout is not None
-    url = process.stdout.readline().split()[3]
+    assert process.stderr is not None
+    url = next(word for word in process.stderr.readline().split() if word.startswith("pulsar://"))
     with geminga.Client(url) as client:
         sent = client.create_producer("t").send(b"kept")
         follower = subprocess.Popen(
@@ -561,7 +561,9 @@ def test_a_stop_is_quiet_and_keeps_everything(number: int, tmp_path: Path) -> No
         assert ended(follower) == (130, "\n")
     process.send_signal(number)
     code, said = ended(process)
-    assert (code, said.splitlines()) == (0, [f"geminga: {signal.Signals(number).name}, stopping"])
+    lines = [line.partition("geminga.broker: ")[2] for line in said.splitlines()]
+    name = signal.Signals(number).name
+    assert (code, lines[-2:]) == (0, [f"{name}, stopping", "stopped, everything receipted is kept"])
     with geminga.embedded(tmp_path / "store", web_port=None) as broker, broker.client() as client:
         message = client.create_reader("t", geminga.MessageId.earliest).read_next(30_000)
         assert (message.message_id(), message.data()) == (sent, b"kept")

@@ -62,6 +62,7 @@ SETTINGS = (
     ("geminga.consumer.settings", "ConsumerSettings"),
     ("geminga.consumer.settings", "ReaderSettings"),
     ("geminga.broker.settings", "BrokerSettings"),
+    ("geminga.broker.settings", "ProcessSettings"),
     ("geminga.ledger.settings", "StoreSettings"),
 )
 
@@ -69,7 +70,10 @@ SETTINGS_ABOUT = """
 Frozen, keyword-only objects that check their values: an error names the field, the value and what is allowed.
 The arguments of the client are these fields, mostly with the same names: see [the client](client.md).
 `geminga.embedded(...)` and `geminga standalone` accept those of the broker; *Apache Pulsar* is the
-corresponding or most similar setting of its `broker.conf` (units may differ).
+corresponding or most similar setting of its `broker.conf` (units may differ). `geminga standalone` takes each
+setting of `BrokerSettings` and `ProcessSettings` as an option (`--connections-max`; `--help` lists those with
+shorter names), as a variable (`GEMINGA_CONNECTIONS_MAX`) and as a key of its configuration file
+([configuration](../operating.md#configuration)).
 """
 
 
@@ -107,7 +111,7 @@ def cli_page() -> str:
         context = click.Context(one, info_name=path, max_content_width=100)
         lines.extend([f"## `{path}`", "", inspect.cleandoc(one.help or ""), ""])
         lines.extend([f"    {path} {' '.join(one.collect_usage_pieces(context))}", ""])
-        options = [p for p in one.params if isinstance(p, click.Option)]
+        options = [p for p in one.params if isinstance(p, click.Option) and not p.hidden]
         own = [option for option in options if not isinstance(option, ConnectionOption)]
         if own:
             table(own, context)

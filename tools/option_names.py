@@ -222,6 +222,8 @@ BROKER_CONF: dict[str, str] = {
     "tls_key": "tlsKeyFilePath",
     "tls_trust_certificates": "tlsTrustCertsFilePath",
     "tls_require_client_certificate": "tlsRequireTrustedClientCertOnConnect",
+    "tls_minimum_version": "tlsProtocols",
+    "tls_ciphers": "tlsCiphers",
     "partitions_max": "maxNumPartitionsPerPartitionedTopic",
     "namespace_bundles": "defaultNumberOfNamespaceBundles",
     "compaction_retain_null_key": "topicCompactionRetainNullKey",

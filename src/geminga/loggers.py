@@ -14,8 +14,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
+AUDIT: Final = "geminga.audit"
+"""Logger of changes and refusals by the broker, with role and address."""
 NAMES: Final = (
-    "geminga", "geminga.broker", "geminga.broker.admin.http", "geminga.broker.serving.server",
+    "geminga", AUDIT, "geminga.broker", "geminga.broker.admin.http", "geminga.broker.serving.server",
     "geminga.console", "geminga.functions", "geminga.ledger", "geminga.mirror", "geminga.offload",
     "geminga.producer", "geminga.spark", "geminga.statistics",
 )  # fmt: skip

@@ -91,6 +91,7 @@ def test_every_command_and_option_has_words() -> None:
             f"{path} {option.opts[0]}"
             for option in one.params
             if isinstance(option, click.Option)
+            and not option.hidden
             and not re.sub(r"\[default: .*\]", "", option.help or "").strip()
         ]
         names = one.list_commands(context) if isinstance(one, click.Group) else []

@@ -262,3 +262,17 @@ def test_an_outdated_catalog_is_rebuilt_from_the_log(small_settings: StoreSettin
         assert store.damage == []
         copy.deepcopy(auditor).check_restarted(store)
         store.close()
+
+
+def test_a_start_after_a_kill_is_logged_and_one_after_a_close_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "geminga.ledger")
+    disk = SimulatedDisk()
+    for number in range(3):
+        store = open_store(disk, StoreSettings())
+        assert ("not closed: recovered in" in caplog.text) == (number == 2)
+        caplog.clear()
+        store.put(f"key-{number}", b"value")
+        store.poll()
+        (store.close if number == 0 else store.abandon)()

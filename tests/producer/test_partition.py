@@ -381,6 +381,17 @@ def test_the_timeout_names_the_last_error(bench):
     assert "the cable is out" in str(failed.error)
 
 
+def test_messages_of_a_producer_with_an_expired_token_end_with_that_error(bench):
+    b = bench(send_timeout_seconds=1, batching_max_messages=1).connect()
+    b.partition.disconnected(errors.ConnectError("the connection was lost"))
+    assert not b.partition.is_terminal(errors.AuthenticationError("the token has expired"))
+    b.add(b"x")
+    b.partition.tick(1.0)
+    (failed,) = b.settled()
+    assert isinstance(failed.error, errors.AuthenticationError)
+    assert "the token has expired" in str(failed.error)
+
+
 def test_without_a_timeout_nothing_expires(bench):
     b = bench(send_timeout_seconds=0, batching_max_messages=1).connect()
     b.add(b"x")

@@ -16,7 +16,7 @@ from typing import cast
 
 from geminga._version import __version__
 from geminga.broker.background_jobs import WorkQueue
-from geminga.broker.commands.permissions import disconnect_forbidden
+from geminga.broker.commands.permissions import disconnect_forbidden, prove_again
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import GUARDED_TABLE, TABLE
@@ -28,7 +28,7 @@ from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import ReadAheadCache
 from geminga.broker.memory_backpressure import MemoryBackpressure
 from geminga.broker.peer import PeerOutput
-from geminga.broker.rate_limited_logger import RateLimitedLogger
+from geminga.broker.rate_limited_logger import AuditLog, RateLimitedLogger
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.dynamic import DynamicSettings
@@ -120,6 +120,7 @@ class Broker:
         self._table = TABLE if self.authorization is None else GUARDED_TABLE
         self.rate_limited_log = RateLimitedLogger(self.scheduler)
         """Log of peers' faults."""
+        self.audit = AuditLog(self.scheduler)
         self._services = Services(
             version=f"Geminga {__version__}",
             settings=settings,
@@ -131,6 +132,7 @@ class Broker:
             watched=self.watched,
             bytes=self.bytes,
             rate_limited_log=self.rate_limited_log,
+            audit=self.audit,
             disk=self.disk,
             instance_id=instance_id,
             authentication=authentication,
@@ -166,6 +168,13 @@ class Broker:
         """
         self.scheduler.enter(now)
         return Session(self._services, self._table, output, address, certificate_name)
+
+    def replace_authentication(self, authentication: Authenticator) -> bool:
+        """Use other keys and users; if they are different, return True, and clients prove their roles."""
+        if self.authentication is None or not self.authentication.replace(authentication):
+            return False
+        self.slices.start(prove_again(list(self.sessions), self.slices), "authentication")
+        return True
 
     def _permissions_changed(self, tenant: str) -> None:
         assert self.authorization is not None

@@ -1,4 +1,4 @@
-"""Rate-limited log of peers' faults.
+"""Rate-limited log of peers' faults, and the log of audited requests.
 
 A line for each refused or dropped connection helps to find a cause. A client that connects ten thousand times
 a second would fill the disk with them: so each period has a limit of lines, and the number of suppressed
@@ -8,9 +8,13 @@ lines is logged at its end.
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from geminga.broker.scheduler import Scheduler
+from geminga.loggers import AUDIT
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")
 
@@ -22,10 +26,11 @@ PERIOD_SECONDS: Final = 10.0
 class RateLimitedLogger:
     """Logger for the faults of all peers of a broker."""
 
-    __slots__ = ("_left", "_left_out", "_scheduler", "_until", "total")
+    __slots__ = ("_left", "_left_out", "_log", "_scheduler", "_until", "total")
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, logger: logging.Logger = log) -> None:
         self._scheduler = scheduler
+        self._log = logger
         self._until = float("-inf")
         self._left = 0
         self._left_out = 0
@@ -43,7 +48,7 @@ class RateLimitedLogger:
             self._until, self._left = now + PERIOD_SECONDS, LINES_MAX
         if self._left:
             self._left -= 1
-            log.log(level, line, *values)
+            self._log.log(level, line, *values)
             return
         if not self._left_out:
             self._scheduler.at(self._until, self._tell_left_out, self)
@@ -51,4 +56,47 @@ class RateLimitedLogger:
 
     def _tell_left_out(self) -> None:
         count, self._left_out = self._left_out, 0
-        log.warning("%d more log lines of this kind were suppressed", count)
+        self._log.warning("%d more log lines of this kind were suppressed", count)
+
+
+class AuditedRequest(NamedTuple):
+    """Change or refusal, as the log shows it. ``status`` is HTTP's, a ``ServerError``, or ``ok``."""
+
+    role: str
+    connection: str
+    method: str
+    path: str
+    status: str
+
+    def __str__(self) -> str:
+        request = f"{self.status} {self.method} {self.path or '-'}"
+        text = f"{request} by {self.role or '-'} from {self.connection}"
+        return text if text.isprintable() else ascii(text)
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """Return the fields for logs in JSON."""
+        return self._asdict()
+
+
+class AuditLog:
+    """Log of changes, which are all written, and of refusals, whose rate is limited."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._log = logging.getLogger(AUDIT)
+        self._refusals = RateLimitedLogger(scheduler, self._log)
+        self.failures: Counter[str] = Counter(binary=0, web=0, tls=0)
+        """Failed logins on the binary and the web port, and failed TLS handshakes, since the start."""
+
+    def add(self, request: AuditedRequest, *, refused: bool) -> None:
+        """Log a change, or a request ``refused`` for lack of credentials or permissions."""
+        if refused:
+            self._refusals.tell("%s", request)
+        else:
+            self._log.info("%s", request)
+
+    def command(self, peer: Mapping[str, str], method: str, path: str, refusal: int | None = None) -> None:
+        """Log a command of a peer with a ``connection`` and a ``role``; ``refusal`` is a ServerError."""
+        status = "ok" if refusal is None else pb.ServerError.Name(refusal)
+        request = AuditedRequest(peer.get("role", ""), peer["connection"], method, path[:500], status)
+        self.add(request, refused=refusal is not None)

@@ -19,6 +19,7 @@ from geminga.broker.listeners import ListenerAddresses, parse_listeners
 from geminga.by_fields import ByFields
 from geminga.config import SECONDS_MAX, check_choice, check_int, check_number, check_type, refuse
 from geminga.errors import InvalidConfiguration
+from geminga.locations import without_secrets
 from geminga.policies import QUOTA_ACTIONS, TOPIC_KINDS
 
 SyncMode = Literal["always", "interval", "never"]
@@ -31,6 +32,11 @@ DISK_PARTS: Final = 32
 """Number of parts of the disk: files are at most one part large, because deletions free whole files."""
 LEDGER_SECONDS_LIMIT: Final = 86_400
 """Longest time for which a ledger takes entries, so that its age bounds the time of its last entry."""
+HIDDEN: Final = "(hidden)"
+"""Shown instead of the value of a secret."""
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
+TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _TYPES: Final = {"bool": (bool,), "str": (str,), "Path | str": (str, os.PathLike)}
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
@@ -48,23 +54,33 @@ def setting(
     option: str = "",
     help: str = "",
     metavar: str | None = None,
-    env: str | None = None,
     multiple: bool = False,
+    reload: bool = False,
 ) -> Any:
     """Return a field of `BrokerSettings` with limits, choices, an option, or another name while running.
 
     ``minimum`` and ``maximum`` limit a number; a text names an earlier setting with the limit. ``choices``:
     allowed texts; empty: all. ``dynamic``: Apache Pulsar's name, by which the setting may be changed while
-    the broker runs. ``secret``: reprs and admin REST leave the value out. ``option``: option of ``geminga
-    standalone``, with its ``help``, ``metavar`` and environment variable ``env``; ``multiple``: the option
-    may be repeated. Its click type follows from the field (`geminga.cli.standalone`).
+    the broker runs. ``reload``: SIGHUP applies a changed value, as for dynamic settings. ``secret``: reprs
+    and admin REST leave the value out. ``help``: text of its option in ``geminga standalone --help``, which
+    does not list others; ``option``: its name if not the setting's; ``multiple``: it may be repeated. Its
+    click type, variable and key in the configuration file follow from the field (`geminga.cli.standalone`).
     """
-    options = {"option": option, "help": help, "metavar": metavar, "env": env, "multiple": multiple}
+    options = {"option": option, "help": help, "metavar": metavar, "multiple": multiple}
     limits = {"minimum": minimum, "maximum": maximum, "choices": choices, "dynamic": dynamic}
-    return dataclasses.field(default=default, repr=not secret, metadata=limits | options)
+    metadata = limits | options | {"reload": reload or bool(dynamic)}
+    return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
-def _check(settings: BrokerSettings, field: dataclasses.Field[Any]) -> None:
+def shown(settings: Any, field: dataclasses.Field[Any]) -> Any:
+    """Return the value of a setting for people: without secrets, those inside a URL included."""
+    value = getattr(settings, field.name)
+    if field.name == "offload_location" and value is not None:
+        return without_secrets(value)
+    return value if field.repr or value is None else HIDDEN
+
+
+def _check(settings: Any, field: dataclasses.Field[Any]) -> None:
     """Check a value by the type, the limits and the choices of its field; not the items of a tuple."""
     value, kind = getattr(settings, field.name), str(field.type).removesuffix(" | None")
     if value is None and kind != field.type:
@@ -95,37 +111,30 @@ class BrokerSettings(ByFields):
     """
 
     # --- where ---
-    host: str = setting("127.0.0.1", option="--host", help="Address to listen on.")
+    host: str = setting("127.0.0.1", help="Address to listen on.")
     """Address to listen on; ``0.0.0.0`` for all of them."""
-    port: int = setting(
-        6650, maximum=65_535, option="--port", help="Port of the binary protocol; 0: a free port."
-    )
+    port: int = setting(6650, maximum=65_535, help="Port of the binary protocol; 0: a free port.")
     """Port of the binary protocol; 0 takes a free one."""
     web_port: int | None = setting(
-        8080, maximum=65_535, option="--web-port", help="Port of admin REST and metrics; 0: a free port."
+        8080, maximum=65_535, help="Port of admin REST and metrics; 0: a free port."
     )
     """Admin REST and metrics; 0 takes a free one, None starts no web server."""
-    advertised_address: str | None = setting(
-        None, option="--advertised-address", help="Host name that lookups return to clients."
-    )
+    advertised_address: str | None = setting(None, help="Host name that lookups return to clients.")
     """Host that lookups name. None: ``host``, or the address the client used when that is a wildcard."""
     tls_port: int | None = setting(
         None,
         maximum=65_535,
-        option="--tls-port",
         help="Port of the binary protocol with TLS; --port stays without TLS. Pulsar's brokerServicePortTls.",
     )
     """Binary protocol with TLS, beside ``port`` without; 0 takes a free one. See ``tls_certificate``."""
     web_tls_port: int | None = setting(
         None,
         maximum=65_535,
-        option="--web-tls-port",
         help="Port of admin REST with TLS; --web-port stays without TLS. Pulsar's webServicePortTls.",
     )
     """Admin REST with TLS, beside ``web_port`` without; 0 takes a free one."""
     advertised_listeners: tuple[str, ...] = setting(
         (),
-        option="--advertised-listeners",
         help="Addresses returned to clients by listener name, such as "
         "internal:pulsar://10.0.0.5:6650,external:pulsar+ssl://example.org:6651.",
         metavar="NAME:URL,...",
@@ -133,10 +142,7 @@ class BrokerSettings(ByFields):
     """Addresses for clients that name a listener in look-ups, as ``advertisedListeners`` of Apache Pulsar:
     ``("internal:pulsar://10.0.0.5:6650", "external:pulsar+ssl://example.org:6651")``."""
     internal_listener: str | None = setting(
-        None,
-        option="--internal-listener",
-        help="Listener of clients that name none.  [default: the first]",
-        metavar="NAME",
+        None, help="Listener of clients that name none.  [default: the first]", metavar="NAME"
     )
     """Listener of clients that name none; None: the first of ``advertised_listeners``."""
     web_hosts: tuple[str, ...] = setting(
@@ -153,14 +159,10 @@ class BrokerSettings(ByFields):
 
     # --- what is kept ---
     data_dir: Path | str | None = setting(
-        None,
-        option="--data-dir",
-        help="Data folder; created if missing.  [default: geminga-data in the current folder]",
+        None, help="Data folder; created if missing.  [default: geminga-data in the current folder]"
     )
     """Folder of the store, created if missing. Exactly one of it and ``memory`` is given."""
-    memory: bool = setting(
-        False, option="--memory", help="Keep all data in memory; it is lost when the broker stops."
-    )
+    memory: bool = setting(False, help="Keep all data in memory; it is lost when the broker stops.")
     """True keeps everything in memory; nothing survives the process."""
     disk_limit_bytes: int | None = setting(
         None,
@@ -183,15 +185,13 @@ class BrokerSettings(ByFields):
     disk_retention_gives_way: bool = True
     """Whether acknowledged messages are deleted before the end of their retention when disk space is low."""
     sync: SyncMode = setting(
-        "always", choices=SYNC_MODES, option="--sync",
+        "always", choices=SYNC_MODES,
         help="Send receipts after fdatasync (always), or earlier.",
     )  # fmt: skip
     """When a write counts as durable: after its fdatasync, at the next interval, or never synced."""
 
     # --- connections ---
-    max_message_size: int = setting(
-        5 * 1024 * 1024, minimum=1024, maximum=1 << 30, option="--max-message-size", help="Limit in bytes."
-    )
+    max_message_size: int = setting(5 * 1024 * 1024, minimum=1024, maximum=1 << 30, help="Limit in bytes.")
     """Largest entry (a message or a batch) in bytes. A larger frame closes its connection."""
     keepalive_seconds: float = setting(30.0, minimum=0.01)
     """A PING after this long without a frame from the peer; closed after as long again in silence."""
@@ -224,38 +224,46 @@ class BrokerSettings(ByFields):
     token_secret_key: str | None = setting(
         None,
         secret=True,
-        option="--token-secret-key",
         help="Require tokens signed with this secret: a file, file:///PATH, data:;base64,... or base64.",
         metavar="KEY",
-        env="GEMINGA_TOKEN_SECRET_KEY",
+        reload=True,
     )
     """Secret that tokens are signed with, as for Pulsar: a file's path or ``file:`` URL, ``data:;base64,…``,
     or base64. With it, or a public key, every connection needs a token."""
     token_public_key: str | None = setting(
         None,
-        option="--token-public-key",
         help="Require tokens signed with the private key of this public key; same forms.",
         metavar="KEY",
+        reload=True,
     )
     """Public key (RSA or elliptic curve) of tokens that are signed with a private key; forms as above."""
-    token_role_claim: str = "sub"
+    token_second_key: str | None = setting(
+        None,
+        secret=True,
+        help="Second key, secret or public, whose tokens are valid, too, during a rotation; same forms.",
+        metavar="KEY",
+        reload=True,
+    )
+    """Second key whose tokens are valid beside the first one's, while keys are exchanged: a secret or a
+    public key, forms as above."""
+    token_role_claim: str = setting("sub", reload=True)
     """Claim of a token that names the role."""
-    token_audience: str | None = None
+    token_audience: str | None = setting(None, reload=True)
     """Required value of a token's ``token_audience_claim``; None: not checked."""
-    token_audience_claim: str = "aud"
+    token_audience_claim: str = setting("aud", reload=True)
     """Claim of a token with its audience; see ``token_audience``."""
-    token_clock_skew_seconds: float = 0.0
+    token_clock_skew_seconds: float = setting(0.0, reload=True)
     """Tolerated clock difference to the issuers of tokens."""
     basic_auth: str | None = setting(
         None,
         secret=True,
-        option="--basic-auth",
         help="Require users and passwords of this htpasswd file; same forms.",
         metavar="FILE",
-        env="GEMINGA_BASIC_AUTH",
+        reload=True,
     )
     """Users and hashes of their passwords as ``htpasswd`` writes them, for ``AuthenticationBasic``: a file's
-    path or ``file:`` URL, ``data:;base64,…``, or base64. Read at the start; a user's name is the role."""
+    path or ``file:`` URL, ``data:;base64,…``, or base64. Read at the start and at SIGHUP; a user's name is
+    the role."""
     authentication_refresh_seconds: float = setting(60.0, minimum=0.01)
     """Time for a client whose token has expired to send a fresh one before it is closed."""
     authorization: bool = True
@@ -268,31 +276,36 @@ class BrokerSettings(ByFields):
         multiple=True,
     )
     """Roles that may do everything."""
-    anonymous_role: str | None = None
+    anonymous_role: str | None = setting(None, reload=True)
     """With authentication: the role of clients without credentials; None refuses them."""
 
     tls_certificate: Path | str | None = setting(
         None,
-        option="--tls-certificate",
         help="Certificate in PEM: both ports use TLS only, unless --tls-port or --web-tls-port is given. "
         "Reloaded when it changes.",
+        reload=True,
     )
     """Certificate (chain) in PEM. With it both ports speak TLS and nothing else; ``port`` is plain where
     ``tls_port`` is given, and ``web_port`` where ``web_tls_port`` is. Read again when changed."""
     tls_key: Path | str | None = setting(
-        None, option="--tls-key", help="Private key in PEM, if not in the certificate's file."
+        None, help="Private key in PEM, if not in the certificate's file.", reload=True
     )
     """Private key of the certificate in PEM; None if the certificate's file contains it."""
     tls_trust_certificates: Path | str | None = setting(
         None,
-        option="--tls-trust-certificates",
         help="CA certificates of clients, in PEM; a client certificate's common name is the role.",
+        reload=True,
     )
     """CA certificates of clients, in PEM: the common name of a client's certificate is its role."""
     tls_require_client_certificate: bool = setting(
-        False, option="--tls-require-client-certificate", help="Reject clients without a certificate."
+        False, help="Reject clients without a certificate.", reload=True
     )
     """True ends handshakes without a client certificate; False lets clients show a token instead."""
+    tls_minimum_version: str = setting("TLSv1.2", choices=TLS_VERSIONS, reload=True)
+    """Lowest version of TLS that is spoken: ``TLSv1.2`` or ``TLSv1.3``."""
+    tls_ciphers: str = setting("ECDHE+AESGCM:ECDHE+CHACHA20", reload=True)
+    """Cipher suites of TLS 1.2 in OpenSSL's form; the default has only those with forward secrecy. The suites
+    of TLS 1.3 all have it, and are not affected."""
 
     # --- topics ---
     partitions_max: int = setting(10_000, minimum=1)
@@ -300,7 +313,6 @@ class BrokerSettings(ByFields):
     auto_create_topics: bool = setting(
         True,
         dynamic="allowAutoTopicCreation",
-        option="--auto-create-topics",
         help="Create unknown topics for their first producer or consumer.",
     )
     """Whether the first producer or consumer creates an unknown topic. Namespace policies override it."""
@@ -331,9 +343,7 @@ class BrokerSettings(ByFields):
 
     # --- cheap storage ---
     offload_location: str | None = setting(
-        None,
-        option="--offload-location",
-        help="Storage for offloaded ledgers (Parquet): a folder, or a URL such as s3://bucket/path.",
+        None, help="Storage for offloaded ledgers (Parquet): a folder, or a URL such as s3://bucket/path."
     )
     """Storage location for closed ledgers, as Parquet: a folder, or a URL that Arrow or fsspec know, such as
     ``s3://bucket/path``. None: no offloading. Each broker needs a location of its own."""
@@ -386,7 +396,6 @@ class BrokerSettings(ByFields):
     deduplication: bool = setting(
         False,
         dynamic="brokerDeduplicationEnabled",
-        option="--deduplication",
         help="Drop repeated sequence ids, unless a policy disables it.",
     )
     """Drop messages of a producer name whose sequence id is not higher than its last one."""
@@ -396,7 +405,6 @@ class BrokerSettings(ByFields):
         7 * 24 * 60,
         minimum=-1,
         dynamic="defaultRetentionTimeInMinutes",
-        option="--retention-minutes",
         help="Minutes to keep acknowledged messages; -1: forever; 0: none.",
     )
     """Retention of acknowledged messages; 0 deletes them, -1 keeps them forever."""
@@ -504,6 +512,8 @@ class BrokerSettings(ByFields):
     def _check_security(self) -> None:
         if self.token_secret_key is not None and self.token_public_key is not None:
             raise InvalidConfiguration("give token_secret_key or token_public_key, not both")
+        if self.token_second_key is not None and self.token_secret_key is self.token_public_key is None:
+            raise InvalidConfiguration("token_second_key needs token_secret_key or token_public_key")
         for name in ("tls_certificate", "tls_key", "tls_trust_certificates"):
             if getattr(self, name) is not None and self.tls_certificate is None:
                 refuse(name, getattr(self, name), "None without tls_certificate")
@@ -514,6 +524,15 @@ class BrokerSettings(ByFields):
             if not isinstance(role, str) or not role.strip():
                 refuse("super_user_roles", role, "names of roles")
         object.__setattr__(self, "super_user_roles", tuple(self.super_user_roles))
+        if self.super_user_roles and not self.authenticates:
+            raise InvalidConfiguration(
+                "super_user_roles has no effect without authentication: give token_secret_key, "
+                "token_public_key, basic_auth or tls_trust_certificates, too"
+            )
+
+    def __repr__(self) -> str:
+        fields = [f"{each.name}={shown(self, each)!r}" for each in dataclasses.fields(self) if each.repr]
+        return f"{type(self).__name__}({', '.join(fields)})"
 
     @property
     def authenticates(self) -> bool:
@@ -625,3 +644,25 @@ class BrokerSettings(ByFields):
 
 def _with_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ProcessSettings(ByFields):
+    """Settings of ``geminga standalone`` beside those of its broker, given in the same ways."""
+
+    console: bool = setting(True, help="Serve the web console at / of the web port.")
+    """Whether the web console is served at ``/`` of the web port."""
+    anonymous: bool = setting(False, help="Allow unauthenticated access from other machines.")
+    """Whether a broker without authentication may listen on addresses that other machines reach."""
+    log_level: str = setting("info", choices=LOG_LEVELS, help="Lowest level that is logged.", reload=True)
+    """Lowest level that is logged: ``debug``, ``info``, ``warning`` or ``error``. The log of audited requests
+    is written at any of them."""
+    log_format: str = setting(
+        "text", choices=LOG_FORMATS, help="Lines for people, or one JSON object a line.", reload=True
+    )
+    """Form of the log on standard error: ``text``, or ``json`` with one object per line: ``time``, ``level``,
+    ``logger``, ``message``, and where known ``connection``, ``role``, ``topic`` and ``subscription``."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check(self, field)

@@ -28,6 +28,7 @@ from geminga.extras import MissingExtra, missing
 
 COMMANDS = {
     "standalone": ("geminga.cli.standalone", "Run the broker."),
+    "config": ("geminga.cli.config", "Show the broker's configuration, or write a file of it."),
     "produce": ("geminga.cli.produce", "Publish messages to a topic."),
     "consume": ("geminga.cli.consume", "Print the messages of a topic."),
     "tail": ("geminga.cli.tail", "Print new messages of a topic as they are published."),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+from click.core import ParameterSource
 
-from geminga.broker.settings import BrokerSettings
+from geminga.broker.settings import BrokerSettings, ProcessSettings
 from geminga.cli.common import PORT
 from geminga.cli.units import SIZE
+from geminga.config import suggestion
+from geminga.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -19,80 +24,207 @@ if TYPE_CHECKING:
     from geminga.broker.admin.auth import Key, RequiredPermission
 
 DATA_DIR = "geminga-data"
-_BY_NAME: Mapping[str, Any] = {"data_dir": click.Path(file_okay=False, path_type=Path)}
-_BY_UNIT: Mapping[str, Any] = {"port": PORT, "bytes": SIZE, "seconds": click.FloatRange(0)}
+FIELDS: Final[Mapping[str, dataclasses.Field[Any]]] = {
+    **BrokerSettings.__dataclass_fields__, **ProcessSettings.__dataclass_fields__,
+}  # fmt: skip
+"""All settings of ``geminga standalone``, by name."""
+_ENVIRONMENT: Final = "GEMINGA_"
+_MISTYPED: Final = 0.9
+"""Similarity above which a variable of the environment is taken for a mistyped setting."""
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
-_BY_TYPE: Mapping[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path | str | None": _FILE}
 
 
-def _option(field: dataclasses.Field[Any]) -> Callable[[Any], Any]:
-    """Return the option of a setting: by its choices, name, unit (the end of the name) or type."""
+class _Or(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
+    """Another type, or one text that stands for a value."""
+
+    def __init__(self, form: click.ParamType, text: str, value: int | None) -> None:  # type: ignore[type-arg]
+        self.name, self._form, self._text, self._value = form.name, form, text, value
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self._value if value == self._text else self._form.convert(value, param, ctx)
+
+
+class _Text(click.types.StringParamType):
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [each.strip() for each in rv.split(",") if each.strip()]
+
+
+_BY_NAME: Mapping[str, Any] = {
+    "data_dir": click.Path(file_okay=False, path_type=Path), "port": PORT, "tls_port": PORT,
+    "web_port": _Or(PORT, "none", None), "web_tls_port": PORT,
+}  # fmt: skip
+_SIZE = _Or(SIZE, "-1", -1)
+_BY_TYPE: Mapping[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path | str": _FILE}
+
+
+class _SettingOption(click.Option):
+    """Option of a setting, with its environment variable."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return the variable's value; Kubernetes sets GEMINGA_PORT=tcp://... for a service of that name."""
+        value = super().resolve_envvar_value(ctx)
+        return None if value is not None and value.startswith(("tcp://", "udp://")) else value
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return the name of the option, or of the variable if the value comes from there."""
+        from_variable = ctx and ctx.get_parameter_source(str(self.name)) is ParameterSource.ENVIRONMENT
+        return repr(self.envvar) if from_variable else super().get_error_hint(ctx)
+
+
+def _form(field: dataclasses.Field[Any]) -> Any:
+    """Return the click type of a setting: by its choices, name, unit or type."""
+    kind = str(field.type).removesuffix(" | None")
+    if choices := field.metadata.get("choices"):
+        return click.Choice(choices)
+    if kind == "int" and "bytes" in field.name.split("_"):
+        return _SIZE
+    return click.BOOL if kind == "bool" else _BY_NAME.get(field.name) or _BY_TYPE.get(kind, _Text())
+
+
+def _option(field: dataclasses.Field[Any], hidden: bool = False) -> Callable[[Any], Any]:
+    """Return the option of a setting; hidden without a help text."""
     declared, kind = field.metadata, str(field.type)
-    name, text = declared["option"], declared["help"]
-    if kind == "bool":
-        if field.default:
-            name = f"{name}/--no-{name[2:]}"
-        form: Any = click.BOOL
-    elif choices := declared["choices"]:
-        form = click.Choice(choices)
-    else:
-        unit = field.name.rpartition("_")[2]
-        form = _BY_NAME.get(field.name) or _BY_UNIT.get(unit) or _BY_TYPE.get(kind, click.STRING)
+    text = declared.get("help") or ""
+    name = declared.get("option") or "--" + field.name.replace("_", "-")
+    if kind == "bool" and field.default:
+        name = f"{name}/--no-{name[2:]}"
     return click.option(
-        name, field.name, type=form, is_flag=kind == "bool", multiple=declared["multiple"],
+        name, field.name, cls=_SettingOption, type=_form(field), is_flag=kind == "bool",
+        hidden=hidden or not text,
+        multiple=declared.get("multiple", False), envvar=_ENVIRONMENT + field.name.upper(),
         default=field.default or None if kind.startswith("tuple") else field.default,
         show_default=bool(field.default) and field.default != -1 and "default" not in text,
-        help=text, metavar=declared["metavar"], envvar=declared["env"],
+        help=text, metavar=declared.get("metavar"),
     )  # fmt: skip
 
 
-def _setting_options(command: Any) -> Any:
-    """Add the options of all settings that have one, in the order of `BrokerSettings`."""
-    for field in reversed(dataclasses.fields(BrokerSettings)):
-        if field.metadata.get("option"):
-            command = _option(field)(command)
-    return command
+def setting_options(hidden: bool = False) -> Callable[[Any], Any]:
+    """Add ``--config`` and the options of all settings; ``hidden``: the help shows only the first."""
+
+    def add(command: Any) -> Any:
+        for field in reversed(list(FIELDS.values())):
+            command = _option(field, hidden)(command)
+        return click.option(
+            "--config", type=_FILE, envvar=_ENVIRONMENT + "CONFIG",
+            help="Configuration file in TOML; options and the environment (GEMINGA_PORT) override it.",
+        )(command)  # fmt: skip
+
+    return add
 
 
-@click.command("standalone")
-@_setting_options
-@click.option(
-    "--console/--no-console", default=True, show_default=True,
-    help="Serve the web console at / of the web port.",
-)  # fmt: skip
-@click.option(
-    "--anonymous", is_flag=True,
-    help="Allow unauthenticated access from other machines.",
-)  # fmt: skip
-@click.pass_context
-def command(context: click.Context, /, console: bool, anonymous: bool, **given: Any) -> None:
-    """Run the broker until Ctrl-C or SIGTERM.
+class Configuration(NamedTuple):
+    """Settings in force. ``sources``: the option, variable or file of those that are not defaults."""
 
-    Topics and messages are stored in --data-dir; with --memory they are lost when the broker stops.
+    broker: BrokerSettings
+    process: ProcessSettings
+    sources: Mapping[str, str]
+
+
+def read_configuration(context: click.Context) -> Configuration:
+    """Return the settings of the context's options, of the environment and of the file, which is read now.
+
+    Raises `InvalidConfiguration` that names the source of a wrong value.
     """
-    if given["data_dir"] is not None and given["memory"]:
-        raise click.UsageError("give --data-dir DIR or --memory, not both")
-    if given["data_dir"] is None and not given["memory"]:
-        given["data_dir"] = Path(DATA_DIR).absolute()
-        line = f"geminga: data folder {given['data_dir']} (--data-dir DIR: another; --memory: none)"
-        click.echo(line, err=True)
-    from geminga.broker.serving.standalone import run
+    _refuse_mistyped_variables()
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for option in context.command.params:
+        source, name = context.get_parameter_source(str(option.name)), str(option.name)
+        if name in FIELDS and source is not ParameterSource.DEFAULT:
+            values[name] = context.params[name]
+            by_variable = source is ParameterSource.ENVIRONMENT
+            sources[name] = _ENVIRONMENT + name.upper() if by_variable else option.opts[0]
+    if (listeners := values.get("advertised_listeners")) is not None:
+        values["advertised_listeners"] = tuple(filter(None, listeners.split(",")))
+    path = context.params["config"]
+    overridden = {
+        *values,
+        "data_dir" if values.get("memory") else "",
+        "memory" if "data_dir" in values else "",
+    }
+    for name, value in (_read_file(path) if path is not None else {}).items():
+        if name not in overridden:
+            values[name], sources[name] = value, str(path)
+    if values.get("data_dir") is not None and values.get("memory"):
+        raise InvalidConfiguration("give --data-dir DIR or --memory, not both")
+    if values.get("data_dir") is None and not values.get("memory"):
+        values["data_dir"] = Path(DATA_DIR).absolute()
+    if "disk_low_water_bytes" in values:
+        values.setdefault("disk_low_water_fraction", 0.9)
+    try:
+        own = {name: values.pop(name) for name in ProcessSettings.__dataclass_fields__ if name in values}
+        return _checked(Configuration(BrokerSettings(**values), ProcessSettings(**own), sources))
+    except InvalidConfiguration as error:
+        named = re.match(r"\w+", str(error))
+        given_by = sources.get(named[0]) if named else None
+        raise InvalidConfiguration(f"{given_by}: {error}" if given_by else str(error)) from None
 
-    listeners = given["advertised_listeners"]
-    given["advertised_listeners"] = tuple(listeners.split(",")) if listeners else ()
-    if context.get_parameter_source("disk_low_water_bytes") is not click.core.ParameterSource.DEFAULT:
-        given["disk_low_water_fraction"] = 0.9
-    if given["offload_threshold_bytes"] >= 0 and given["offload_location"] is None:
-        raise click.UsageError("--offload-threshold needs --offload-location")
-    settings = BrokerSettings(**given)
+
+def _refuse_mistyped_variables() -> None:
+    known = [_ENVIRONMENT + name.upper() for name in FIELDS]
+    for variable in os.environ:
+        if variable.startswith(_ENVIRONMENT) and variable not in known:
+            import difflib  # imported only for a suspect
+
+            for meant in difflib.get_close_matches(variable, known, 1, _MISTYPED):
+                raise InvalidConfiguration(f"{variable} is no setting (did you mean {meant!r}?)")
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    """Return the values of a configuration file. Raises `InvalidConfiguration` that names file and key."""
+    import tomllib  # takes a fiftieth of a broker's start
+
+    try:
+        with path.open("rb") as file:
+            found = tomllib.load(file)
+    except OSError as error:
+        raise InvalidConfiguration(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # TOML's errors, and text that is not UTF-8
+        raise InvalidConfiguration(f"{path} is not TOML: {error}") from None
+    for name, value in found.items():
+        field = FIELDS.get(name)
+        if field is None:
+            raise InvalidConfiguration(f"{path}: there is no setting {name!r}{suggestion(name, FIELDS)}")
+        if isinstance(value, str) and isinstance(form := _form(field), _Or):
+            try:
+                found[name] = form.convert(value, None, None)
+            except click.BadParameter as error:
+                raise InvalidConfiguration(f"{path}: {name}: {error.message}") from None
+    return found
+
+
+def _checked(found: Configuration) -> Configuration:
+    """Return the configuration. Raises `InvalidConfiguration` for one that is open to other machines."""
+    settings, anonymous = found.broker, found.process.anonymous
+    if settings.offload_threshold_bytes >= 0 and settings.offload_location is None:
+        raise InvalidConfiguration("--offload-threshold needs --offload-location")
     if anonymous and settings.authenticates:
-        raise click.UsageError("--anonymous is for a broker without authentication; leave one of both out")
+        raise InvalidConfiguration(
+            "--anonymous is for a broker without authentication; leave one of both out"
+        )
     if settings.is_beyond_loopback and not settings.authenticates and not anonymous:
-        raise click.UsageError(
+        raise InvalidConfiguration(
             f"--host {settings.host} lets others than this machine in, and nobody is asked who they are: "
             "give --token-secret-key, --token-public-key or --basic-auth, or --anonymous if that is meant"
         )
-    raise click.exceptions.Exit(run(settings, site=_console if console else None))
+    return found
+
+
+@click.command("standalone")
+@setting_options()
+@click.pass_context
+def command(context: click.Context, /, **_: Any) -> None:
+    """Run the broker until Ctrl-C or SIGTERM; SIGHUP reloads its configuration.
+
+    Topics and messages are stored in --data-dir; with --memory they are lost when the broker stops. Every
+    setting of "geminga config init" is an option (--cluster) and a variable (GEMINGA_CLUSTER), too.
+    """
+    found = read_configuration(context)
+    from geminga.broker.serving.standalone import run
+
+    site = _console if found.process.console else None
+    code = run(found.broker, found.process, site=site, reread=lambda: read_configuration(context)[:2])
+    raise click.exceptions.Exit(code)
 
 
 def _console(application: web.Application) -> Mapping[Key, RequiredPermission]:

@@ -17,6 +17,8 @@ from typing import Any, cast
 
 from geminga.errors import (
     AlreadyClosed,
+    AuthenticationError,
+    AuthorizationError,
     ChecksumError,
     MessageTooBig,
     NotAllowedError,
@@ -235,8 +237,10 @@ class PartitionProducer:
         self._builder.next_sequence_id += offset
 
     def is_terminal(self, error: Exception) -> bool:
-        """Return whether a creation error is final. Once created, a producer retries after nearly every
-        error, as the Java client does; its messages end with their send time-out."""
+        """Note the error of a creation or a reconnection, and return whether it is final. Once created, a
+        producer retries after nearly every error, as the Java client does; messages end with their send
+        time-out."""
+        self._last_error = error
         if isinstance(error, FINAL):
             return True
         if self.created_once or not isinstance(error, PulsarException):
@@ -452,7 +456,9 @@ class PartitionProducer:
         if head is not None and head.deadline <= now:
             self.counters.timeouts += 1
             cause = f"; last error: {self._last_error}" if self._last_error else ""
-            error = Timeout(
+            refusals = AuthenticationError, AuthorizationError
+            kind = next((each for each in refusals if isinstance(self._last_error, each)), Timeout)
+            error = kind(
                 f"no receipt from {self.topic} within send_timeout={self._settings.send_timeout_seconds:g} s "
                 f"(the producer is {self.state.value}{cause})"
             )

@@ -28,7 +28,9 @@ class Authority:
         )
         self._write(self.certificate, made.sign(self._key, hashes.SHA256()))
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: float = 100
+    ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
@@ -36,23 +38,26 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _DAY)
-            .not_valid_after(now + _DAY)
+            .not_valid_before(now - 100 * _DAY)
+            .not_valid_after(now + days * _DAY)
         )
 
     @staticmethod
     def _write(path: Path, certificate: x509.Certificate) -> None:
         path.write_bytes(certificate.public_bytes(Encoding.PEM))
 
-    def sign(self, common_name: str, file_name: str | None = None) -> tuple[Path, Path]:
-        """Sign a certificate for ``common_name`` on this machine; return its file and its key's, in PEM."""
+    def sign(self, common_name: str, file_name: str | None = None, *, days: float = 100) -> tuple[Path, Path]:
+        """Sign a certificate for ``common_name`` on this machine, valid for ``days``, which may be negative.
+
+        Return its file and its key's, in PEM.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
         names: list[x509.GeneralName] = [
             x509.DNSName("localhost"),
             x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
         ]
-        made = self._builder(subject, key.public_key()).add_extension(
+        made = self._builder(subject, key.public_key(), days).add_extension(
             x509.SubjectAlternativeName(names), critical=False
         )
         place = self._folder / (file_name or common_name)

@@ -210,3 +210,48 @@ def test_grants_and_revocations_count_at_once(broker: EmbeddedBroker) -> None:
     malformed = call(broker.admin_url, "POST", f"{topic}/temp", "admin", ["everything"])
     assert malformed[0] == 412
     assert b"produce" in malformed[1]
+
+
+def test_changes_and_refusals_are_audited(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "geminga.audit")
+    base = f"{broker.admin_url}/admin/v2"
+
+    def failed_logins() -> int:
+        metrics = call(broker.admin_url, "GET", "/metrics", "super")[1].decode()
+        found = re.search(r'geminga_logins_failed_total\{.*port="web"\} (\d+)', metrics)
+        assert found
+        return int(found[1])
+
+    before = failed_logins()
+    for method, path, role in (
+        ("PUT", "/persistent/mine/ns/audited", "admin"),
+        ("GET", "/persistent/mine/ns", "admin"),
+        ("DELETE", "/persistent/mine/ns/audited", "producer"),
+        ("DELETE", "/persistent/mine/ns/audited", "admin"),
+        ("DELETE", "/persistent/mine/ns/audited", "admin"),
+        ("POST", "/brokers/configuration/ttlDurationDefaultInSeconds/7", "super"),
+        ("DELETE", "/brokers/configuration/ttlDurationDefaultInSeconds", "super"),
+        ("GET", "/tenants", None),
+    ):
+        call(base, method, path, role)
+    call(base, "POST", "/namespaces/mine/ns/permissions/somebody", "admin", ["produce"])
+    call(base, "GET", "/tenants", None, headers={"Authorization": "Bearer canary"})
+    found = [record.getMessage() for record in caplog.records if record.name == "geminga.audit"]
+    configuration = "/admin/v2/brokers/configuration/ttlDurationDefaultInSeconds"
+    assert found == [
+        f"{line} from 127.0.0.1"
+        for line in (
+            "204 PUT /admin/v2/persistent/mine/ns/audited by admin",
+            "403 DELETE /admin/v2/persistent/mine/ns/audited by producer",
+            "204 DELETE /admin/v2/persistent/mine/ns/audited by admin",
+            "404 DELETE /admin/v2/persistent/mine/ns/audited by admin",
+            f"204 POST {configuration}/7 by super",
+            f"204 DELETE {configuration} by super",
+            "401 GET /admin/v2/tenants by -",
+            "204 POST /admin/v2/namespaces/mine/ns/permissions/somebody by admin",
+            "401 GET /admin/v2/tenants by -",
+        )
+    ]
+    assert "web port: login from 127.0.0.1 failed: Authentication required" in caplog.text
+    assert "canary" not in caplog.text
+    assert failed_logins() == before + 1

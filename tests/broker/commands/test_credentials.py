@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from geminga.broker.rules.tokens import make_token
+from geminga.broker.serving.credentials import make_authentication
+from geminga.broker.settings import BrokerSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Command = pb.BaseCommand
@@ -54,7 +57,8 @@ def test_invalid_credentials_are_refused(
     [frame] = peer.frames
     error = frame.command.error
     assert (error.request_id, error.error) == ((1 << 64) - 1, pb.AuthenticationError)
-    assert error.message == "Failed to authenticate"
+    has_expired = shown.get("auth_data") == token(seconds=0).encode()
+    assert error.message == "Failed to authenticate" + ": the token has expired" * has_expired
     assert peer.is_closed
     assert "canary" not in caplog.text
     assert CANARY not in caplog.text
@@ -151,3 +155,54 @@ def test_a_clock_that_was_set_forward_is_noticed(asking: Any) -> None:
     asking.start_ms += 1_000_000_000
     asking.advance(61)
     assert [frame.type for frame in peer.frames] == [Command.AUTH_CHALLENGE]
+
+
+def test_clients_prove_their_role_again_when_keys_change(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness(token_secret_key=SECRET, anonymous_role="guest", authorization=False)
+    peers = [harness.peer(token=token()) for _ in range(3)]
+    unable, guest = harness.peer(token=token(), refreshes=False), harness.peer()
+    next_key = bytes(range(32, 64))
+    settings = {"memory": True, "token_secret_key": "data:;base64," + base64.b64encode(next_key).decode()}
+    authentication = make_authentication(BrokerSettings(**settings, anonymous_role="guest"))
+    assert harness.broker.replace_authentication(authentication)
+    harness.advance(0)
+    assert unable.is_closed
+    assert not guest.is_closed
+    assert [peer.pop().type for peer in peers] == [Command.AUTH_CHALLENGE] * 3
+    respond(peers[0], token(key=next_key))
+    respond(peers[1], token())
+    assert (peers[0].is_closed, peers[1].is_closed, peers[2].is_closed) == (False, True, False)
+    harness.advance(61)
+    assert (peers[0].is_closed, peers[2].is_closed) == (False, True)
+    assert not harness.broker.replace_authentication(authentication), "nothing has changed since"
+
+
+def test_changes_and_refusals_of_the_binary_protocol_are_audited(
+    make_harness: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "geminga.audit")
+    harness = make_harness(token_secret_key=SECRET, super_user_roles=("joe",))
+    joe, eve, mallory = (harness.peer(token=token(role)) for role in ("joe", "eve", "joe"))
+    joe.producer(TOPIC)
+    joe.producer(TOPIC, 2)
+    joe.subscribe(TOPIC, "s")
+    joe.subscribe(TOPIC, "reader", 2, durable=False)
+    schema = {"name": "s", "type": pb.Schema.String, "schema_data": b""}
+    joe.request("getOrCreateSchema", topic=TOPIC, schema=schema)
+    joe.request("seek", consumer_id=1, message_publish_time=1)
+    mallory.subscribe(TOPIC, "s")
+    mallory.request("unsubscribe", consumer_id=1)
+    eve.request("producer", topic=TOPIC, producer_id=1)
+    wrong = harness.peer(connect=False)
+    wrong.command("connect", client_version="c", auth_method_name="token", auth_data=b"x")
+    by = "from /10.0.0.1:4242"
+    assert [record.getMessage() for record in caplog.records if record.name == "geminga.audit"] == [
+        f"ok create {TOPIC} by joe {by}",
+        f"ok subscribe {TOPIC}/s by joe {by}",
+        f"ok getOrCreateSchema {TOPIC} by joe {by}",
+        f"ok seek {TOPIC}/s by joe {by}",
+        f"ok unsubscribe {TOPIC}/s by joe {by}",
+        f"AuthorizationError producer {TOPIC} by eve {by}",
+        f"AuthenticationError connect - by - {by}",
+    ]
+    assert harness.broker.audit.failures["binary"] == 1

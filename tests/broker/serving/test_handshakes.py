@@ -46,6 +46,20 @@ def test_half_open_handshakes_count_against_the_limit(authority: Authority, tls:
             client.create_producer("t").send(b"there is room again")
 
 
+def test_a_failed_handshake_is_logged_and_counted(
+    tls: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with embedded(**tls, web_port=None) as broker:
+        with silent(broker.service_url) as peer:
+            peer.sendall(b"\0\0\0\5not TLS but a frame of the protocol")
+            assert was_hung_up_on(peer)
+        with silent(broker.service_url):
+            pass  # probes of ports are counted only
+    lines = [record.getMessage() for record in caplog.records if "handshake" in record.getMessage()]
+    assert len(lines) == 1
+    assert "/127.0.0.1:" in lines[0]
+
+
 def test_half_open_handshakes_of_the_web_port_count_against_its_limit(
     authority: Authority, tls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

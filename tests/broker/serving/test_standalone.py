@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import errno
 import io
+import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -22,10 +23,11 @@ import pytest
 
 import geminga
 from geminga.broker.serving.embedded import embedded
-from geminga.broker.serving.output import Output
+from geminga.broker.serving.output import JsonFormatter, LogOutput
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.serving.standalone import EXIT_STORE, EXIT_USAGE, SYNC_PROMISES, _main
 from geminga.broker.settings import BrokerSettings
+from geminga.errors import InvalidConfiguration
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
 from geminga.wire.metadata import parse_entry
@@ -35,7 +37,6 @@ from tests.broker.serving.test_stalled_disk import Client
 PROGRAM = """
 import sys
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.serving.output import Output
 from geminga.broker.serving.standalone import run
 sys.exit(run(BrokerSettings(**eval(sys.argv[1]))))
 """
@@ -44,26 +45,30 @@ sys.exit(run(BrokerSettings(**eval(sys.argv[1]))))
 class Process:
     def __init__(self, before: str = "", **settings: object) -> None:
         values = {"port": 0, "web_port": 0, **settings}
-        self.err = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self.popen = subprocess.Popen(
-            [sys.executable, "-c", before + PROGRAM, repr(values)],
-            stdout=subprocess.PIPE,
-            stderr=self.err,
-            text=True,
+            [sys.executable, "-c", before + PROGRAM, repr(values)], stderr=subprocess.PIPE, text=True
         )
+        self.log = ""
+
+    def line_with(self, text: str) -> str:
+        """Return the next line of the log that contains a text, from there on."""
+        assert self.popen.stderr is not None
+        for line in self.popen.stderr:
+            self.log += line
+            if text in line:
+                return line[line.index(text) :]
+        raise AssertionError(self.log)
 
     def first_line(self) -> str:
-        assert self.popen.stdout is not None
-        return self.popen.stdout.readline()
+        return self.line_with("geminga broker ready")
 
-    def wait(self) -> tuple[int, str, str]:
-        """Exit code, the rest of stdout, all of stderr."""
-        assert self.popen.stdout is not None
-        code, out = self.popen.wait(timeout=120), self.popen.stdout.read()
-        self.err.seek(0)
-        return code, out, self.err.read()
+    def wait(self) -> tuple[int, str]:
+        """Exit code and log."""
+        assert self.popen.stderr is not None
+        self.log += self.popen.stderr.read()
+        return self.popen.wait(timeout=120), self.log
 
-    def end(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         self.popen.send_signal(number)
         return self.wait()
 
@@ -71,9 +76,8 @@ class Process:
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.wait()
-        assert self.popen.stdout is not None
-        self.popen.stdout.close()
-        self.err.close()
+        assert self.popen.stderr is not None
+        self.popen.stderr.close()
 
 
 @pytest.fixture
@@ -104,11 +108,11 @@ def test_a_broker_starts_serves_and_stops(started: list[Process], tmp_path: Path
         pass
     with urllib.request.urlopen(f"{web}/admin/v2/brokers/health", timeout=20) as answer:
         assert answer.read() == b"ok"
-    code, out, err = process.end(number)
-    assert code == 0, err
-    assert SYNC_PROMISES["always"] in out
-    assert "everything receipted is kept" in out
-    assert "WARNING" not in err
+    code, log = process.end(number)
+    assert code == 0, log
+    assert SYNC_PROMISES["always"] in log
+    assert "everything receipted is kept" in log
+    assert "WARNING" not in log
 
 
 def full_pipe() -> tuple[io.FileIO, int]:
@@ -125,13 +129,14 @@ def full_pipe() -> tuple[io.FileIO, int]:
 def test_lines_lost_to_a_full_pipe_are_reported() -> None:
     reader, writer = full_pipe()
     with reader, open(writer, "w") as stream:
-        output = Output(stream)
-        output.write("first\n")
-        output.write("second\n")
-        reader.read(1 << 20)
-        output.write("third\n")
-        found = reader.read(1 << 20).decode()
-    assert found == "geminga: 2 lines are missing here: the pipe was full\nthird\n"
+        output = LogOutput(stream)
+        output.setFormatter(JsonFormatter())
+        for text in ("first", "second", "third"):
+            if text == "third":
+                reader.read(1 << 20)
+            output.handle(logging.LogRecord("geminga", logging.INFO, "", 0, text, None, None))
+        found = [json.loads(line)["message"] for line in reader.read(1 << 20).splitlines()]
+    assert found == ["2 lines are missing here: the pipe was full", "third"]
 
 
 @pytest.mark.parametrize("device", ["pipe", "full pipe", "full disk"])
@@ -162,7 +167,7 @@ def test_a_broker_stops_on_sigterm_when_its_output_cannot_be_written(tmp_path: P
         assert store.census().ledgers > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_without_a_meaning_is_logged_and_ignored(started: list[Process], number: int) -> None:
     process = Process(memory=True, web_port=None)
     started.append(process)
@@ -170,7 +175,7 @@ def test_a_signal_without_a_meaning_is_logged_and_ignored(started: list[Process]
     process.popen.send_signal(number)
     with socket.create_connection(("127.0.0.1", port_of(service)), 5):
         pass
-    code, _, err = process.end()
+    code, err = process.end()
     assert code == 0
     assert f"{signal.Signals(number).name} is ignored" in err
 
@@ -180,9 +185,9 @@ def test_a_weaker_sync_prints_a_warning(started: list[Process], tmp_path: Path, 
     process = Process(data_dir=str(tmp_path / "s"), sync=sync, web_port=None)
     started.append(process)
     process.first_line()
-    code, _, err = process.end()
+    code, err = process.end()
     assert code == 0
-    assert f"WARNING: sync {sync}" in err
+    assert f"WARNING geminga.broker: sync {sync}" in err
     assert "power cut" in err
 
 
@@ -190,7 +195,7 @@ def test_storage_in_memory_prints_a_warning(started: list[Process]) -> None:
     process = Process(memory=True, web_port=None)
     started.append(process)
     assert "in memory" in process.first_line()
-    assert "WARNING: kept in memory only" in process.end()[2]
+    assert "WARNING geminga.broker: kept in memory only" in process.end()[1]
 
 
 def test_a_port_in_use_is_an_error(started: list[Process]) -> None:
@@ -198,7 +203,7 @@ def test_a_port_in_use_is_an_error(started: list[Process]) -> None:
         port = taken.getsockname()[1]
         process = Process(memory=True, port=port)
         started.append(process)
-        code, _, err = process.wait()
+        code, err = process.wait()
         assert code == EXIT_USAGE
         assert f"port {port} is in use" in err
         assert "Traceback" not in err
@@ -210,7 +215,7 @@ def test_a_store_in_use_is_an_error(started: list[Process], tmp_path: Path) -> N
     first.first_line()
     second = Process(data_dir=str(tmp_path / "s"), web_port=None)
     started.append(second)
-    code, _, err = second.wait()
+    code, err = second.wait()
     assert code == EXIT_STORE
     assert str(tmp_path / "s") in err
     assert "Traceback" not in err
@@ -221,7 +226,7 @@ def test_a_folder_that_is_no_store_is_an_error(started: list[Process], tmp_path:
     (tmp_path / "notes.txt").write_text("mine")
     process = Process(data_dir=str(tmp_path), web_port=None)
     started.append(process)
-    code, _, err = process.wait()
+    code, err = process.wait()
     assert code == EXIT_STORE
     assert "Traceback" not in err
     assert (tmp_path / "notes.txt").read_text() == "mine"
@@ -241,9 +246,9 @@ def test_damage_is_reported_and_the_rest_is_served(started: list[Process], tmp_p
     process = Process(data_dir=str(folder), web_port=None)
     started.append(process)
     assert process.first_line().startswith("geminga broker ready")
-    code, _, err = process.end()
+    code, err = process.end()
     assert code == 0
-    assert f"WARNING: {log.name}" in err or "damage" in err, err
+    assert f"WARNING geminga.broker: {log.name}" in err or "damage" in err, err
 
 
 def test_a_stopped_process_resumes(started: list[Process], tmp_path: Path) -> None:
@@ -303,9 +308,12 @@ def test_an_aborted_web_request_leaves_no_error_at_the_stop(started: list[Proces
             b"Content-Length: 40000000\r\n\r\n" + bytes(17_000_000)
         )
         assert b"413" in peer.recv(100)
-    code, _, err = process.end()
+    code, err = process.end()
     assert code == 0
-    assert err.splitlines()[1:] == ["geminga: SIGTERM, stopping"]
+    assert [line.partition("broker: ")[2] for line in err.splitlines()[-2:]] == [
+        "SIGTERM, stopping",
+        "stopped",
+    ]
 
 
 def test_listening_beyond_loopback_requires_a_choice_of_authentication(tmp_path: Path) -> None:
@@ -314,10 +322,10 @@ def test_listening_beyond_loopback_requires_a_choice_of_authentication(tmp_path:
     from geminga.cli.standalone import command
 
     refused = CliRunner().invoke(command, ["--memory", "--host", "0.0.0.0"])
-    assert refused.exit_code == 2
-    assert "--anonymous" in refused.output
+    assert isinstance(refused.exception, InvalidConfiguration)
+    assert "--anonymous" in str(refused.exception)
     both = CliRunner().invoke(command, ["--memory", "--anonymous", "--token-secret-key", "A" * 44])
-    assert both.exit_code == 2
+    assert "--anonymous is for a broker without authentication" in str(both.exception)
 
 
 class SyncsFail(FaultyFileSystem):
@@ -332,11 +340,14 @@ class SyncsFail(FaultyFileSystem):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_a_failed_sync_ends_the_broker_without_losing_receipted_messages(code: int) -> None:
+def test_a_failed_sync_ends_the_broker_without_losing_receipted_messages(
+    code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     disk = SimulatedDisk()
-    err, receipted = asyncio.run(_serve_until_syncs_fail(SyncsFail(disk), code))
-    assert os.strerror(code) in err
-    assert "confirmed writes are safe" in err
+    receipted = asyncio.run(_serve_until_syncs_fail(SyncsFail(disk), code, caplog))
+    assert os.strerror(code) in caplog.text
+    assert "confirmed writes are safe" in caplog.text
     with FileStore.open("/data", filesystem=FaultyFileSystem(disk.crash(Fate())), threads=False) as store:
         assert store.damage == []
         owner = "persistent://public/default/t"
@@ -348,16 +359,15 @@ def test_a_failed_sync_ends_the_broker_without_losing_receipted_messages(code: i
     assert kept[:receipted] == [b"m%d" % number for number in range(receipted)]
 
 
-async def _serve_until_syncs_fail(filesystem: SyncsFail, code: int) -> tuple[str, int]:
-    """Return the broker's error output and the number of messages it had receipted."""
-    out, err = io.StringIO(), io.StringIO()
+async def _serve_until_syncs_fail(filesystem: SyncsFail, code: int, log: pytest.LogCaptureFixture) -> int:
+    """Return the number of messages that the broker had receipted."""
     server = BrokerServer(
         BrokerSettings(memory=True, port=0, web_port=None),
         store=lambda wakeup: FileStore.open("/data", filesystem=filesystem, wakeup=wakeup),
     )
-    ending = asyncio.ensure_future(_main(server, out, err))
+    ending = asyncio.ensure_future(_main(server, lambda: None))
     async with asyncio.timeout(50):
-        while "ready" not in out.getvalue():
+        while "ready" not in log.text:
             await asyncio.sleep(0.01)
         client = await Client.connect(server.settings.port)
         client.send("producer", topic="t", producer_id=1, request_id=1)
@@ -372,15 +382,15 @@ async def _serve_until_syncs_fail(filesystem: SyncsFail, code: int) -> tuple[str
         with pytest.raises(AssertionError, match="hung up"):
             await client.expect(pb.BaseCommand.SEND_RECEIPT)
         client.close()
-    return err.getvalue(), 20
+    return 20
 
 
 HOLDS_THE_LOOP = """
-import threading
+import sys, threading
 from geminga.broker.serving.server import BrokerServer
 
 async def stop(server):
-    print("the store is being closed", flush=True)
+    print("the store is being closed", file=sys.stderr, flush=True)
     threading.Event().wait(100)
 
 BrokerServer.stop = stop
@@ -396,5 +406,5 @@ def test_the_second_signal_ends_a_broker_whose_store_holds_the_loop(
     started.append(process)
     process.first_line()
     process.popen.send_signal(signal.SIGTERM)
-    assert process.first_line() == "the store is being closed\n"
+    process.line_with("the store is being closed")
     assert process.end(number)[0] == 128 + number

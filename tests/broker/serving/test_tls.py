@@ -65,6 +65,8 @@ def test_messages_and_web_requests_use_tls(authority: Authority, tls: dict[str, 
             for payload in (b"one", large):
                 producer.send(payload)
             assert [consumer.receive(30_000).data() for _ in range(2)] == [b"one", large]
+        metrics = get(broker, "/metrics", authority)[1].decode()
+        assert "geminga_tls_certificate_expiry_timestamp_seconds{" in metrics
         assert get(broker, "/admin/v2/tenants", authority)[0] == 200
         assert b"pulsar+ssl://" in get(broker, "/lookup/v2/topic/persistent/public/default/t", authority)[1]
 
@@ -267,3 +269,70 @@ def accepts(files: TlsFiles, trust: Authority, certificate: tuple[Path, Path]) -
 def test_unusable_files_are_named(tls: dict[str, Any], wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfiguration, match="tls_"):
         embedded(**{**tls, **wrong})
+
+
+def test_an_expired_certificate_does_not_replace_a_good_one(
+    authority: Authority, tls: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    files = TlsFiles(BrokerSettings(memory=True, **tls, tls_trust_certificates=authority.certificate))
+    client = authority.sign("client")
+    before = files.expires_at
+    assert not caplog.text
+    authority.sign("broker", days=-1)
+    assert not files.refresh()
+    assert "expired on 20" in caplog.text
+    assert "keeping the previous ones" in caplog.text
+    assert files.expires_at == before
+    assert accepts(files, authority, client)
+    caplog.clear()
+    authority.sign("broker", days=5)
+    assert files.refresh()
+    assert f"the TLS certificate {tls['tls_certificate']} expires on 20" in caplog.text
+    assert files.expires_at < before
+
+
+def test_a_broker_starts_with_an_expired_certificate_and_logs_it(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = authority.sign("late", days=-1)
+    files = TlsFiles(BrokerSettings(memory=True, tls_certificate=certificate, tls_key=key))
+    assert f"the TLS certificate {certificate} expired on 20" in caplog.text
+    authority.sign("late", days=-2)
+    assert files.refresh(), "one expired certificate may replace another"
+
+
+def spoken(files: TlsFiles, trust: Authority, **limits: Any) -> str | None:
+    """Version and cipher of a handshake in memory with a client of these limits; None: it was refused."""
+    context = ssl.create_default_context(cafile=str(trust.certificate))
+    if "ciphers" in limits:
+        context.set_ciphers(limits.pop("ciphers"))
+    for name, value in limits.items():
+        setattr(context, name, value)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = files.context.wrap_bio(to_server, to_client, server_side=True)
+    ours = context.wrap_bio(to_client, to_server, server_hostname="localhost")
+    for _ in range(4):
+        for end in (ours, server):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                return None
+    return f"{ours.version()} {ours.cipher()[0]}"  # type: ignore[index]
+
+
+def test_the_lowest_version_and_the_ciphers_of_tls_are_set(authority: Authority, tls: dict[str, Any]) -> None:
+    old = {"maximum_version": ssl.TLSVersion.TLSv1_2}
+    files = TlsFiles(BrokerSettings(memory=True, **tls))
+    assert (spoken(files, authority) or "").startswith("TLSv1.3")
+    assert "ECDHE" in (spoken(files, authority, **old) or "")
+    for weak in ("AES128-GCM-SHA256", "AES256-SHA", "ECDHE-ECDSA-AES128-SHA"):
+        assert spoken(files, authority, **old, ciphers=f"{weak}:@SECLEVEL=0") is None
+    files = TlsFiles(BrokerSettings(memory=True, **tls, tls_minimum_version="TLSv1.3"))
+    assert spoken(files, authority, **old) is None
+    one = "ECDHE-ECDSA-AES256-GCM-SHA384"
+    files = TlsFiles(BrokerSettings(memory=True, **tls, tls_ciphers=one))
+    assert spoken(files, authority, **old) == f"TLSv1.2 {one}"
+    with pytest.raises(InvalidConfiguration, match="tls_ciphers='nonsense'"):
+        TlsFiles(BrokerSettings(memory=True, **tls, tls_ciphers="nonsense"))

@@ -128,6 +128,18 @@ def test_old_messages_expire(make: Any) -> None:
     assert topic.harness.broker.topics.find(NAME).subscriptions["s"].backlog == 2
 
 
+def test_expiry_is_logged_once_a_minute(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    topic = make(message_ttl_seconds=10)
+    topic.subscribe()
+    for _ in range(24):
+        topic.publish(1)
+        topic.keep_connected(5)
+    lines = [record.getMessage() for record in caplog.records if "entries expired" in record.getMessage()]
+    assert len(lines) == 2
+    assert topic.backlog() < 4
+
+
 def test_acknowledged_messages_do_not_expire_again(make: Any) -> None:
     topic = make(message_ttl_seconds=10)
     topic.subscribe()

@@ -61,13 +61,17 @@ class AuthorizationMiddleware:
         """Value of the header ``WWW-Authenticate``."""
         return self._authentication.schemes
 
-    async def admit(self, request: web.Request, now_ms: int) -> None:
-        """Raise `AdminRefusal`: 401 for an unauthenticated request, 403 for a forbidden one."""
+    async def admit(self, request: web.Request, now_ms: int, note: Callable[[str], None]) -> None:
+        """Raise `AdminRefusal`: 401 for an unauthenticated request, 403 for a forbidden one.
+
+        ``note`` is called with the authenticated role.
+        """
         key = key_of(request.method, request.match_info.route.resource)
         needs = self._permissions.get(key) if key is not None else None
         if needs is RequiredPermission.NOTHING:
             return
         role = await self._role(request, now_ms)
+        note(role)
         if key is None or self._authorization is None:
             return  # no such path: the router answers 404
         if needs is None or not _permitted(self._authorization, role, needs, request):

@@ -31,6 +31,7 @@ from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.admin.routes import CREDENTIALS, NOTHING, SUPER_USER, route
 from geminga.broker.core import Broker
 from geminga.broker.rules.dynamic import DYNAMIC
+from geminga.broker.settings import shown
 from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.ids import TopicName
@@ -115,9 +116,7 @@ class BrokersResource(Resource):
     def _configuration(self) -> dict[str, str]:
         settings, dynamic = self.server.settings, self.server.broker.dynamic
         # Fields left out of reprs are secrets, also for administrators.
-        own = {
-            field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.repr
-        }
+        own = {field.name: shown(settings, field) for field in dataclasses.fields(settings) if field.repr}
         own |= {one.field: getattr(dynamic.current, one.field) for one in DYNAMIC.values()}
         pulsar_names: dict[str, Any] = {
             "clusterName": settings.cluster,
@@ -271,6 +270,7 @@ class BrokersResource(Resource):
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),
             connections_refused=server.connections_refused,
         )  # fmt: skip
+        metrics.add_security(out, server.broker.audit.failures, server.tls_expires_at)
         return await answer_pieces(request, stepwise(out.lines()), metrics.CONTENT_TYPE)
 
 

@@ -19,10 +19,12 @@ from geminga.broker.admin.auth import AuthorizationMiddleware, Key, RequiredPerm
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.origins import WebHosts
+from geminga.broker.admin.redacted_log import peer_text
 from geminga.broker.admin.routes import Handler, Route, declared
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.cooperative import STEP_SECONDS
 from geminga.broker.core import Broker
+from geminga.broker.rate_limited_logger import AuditedRequest
 from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.rules.policies import RuleViolation
 from geminga.broker.settings import BrokerSettings
@@ -90,6 +92,10 @@ class Server(Protocol):
         self, listener: socket.socket, make: Callable[[], asyncio.Protocol], admits: Callable[[Any], bool]
     ) -> TlsPortInfo:
         """Speak TLS on a listening socket; ``admits(address)`` returns whether to accept a connection."""
+
+    @property
+    def tls_expires_at(self) -> float | None:
+        """Return when the TLS certificate expires, in seconds since 1970; None without TLS."""
 
     @property
     def connections(self) -> Collection[object]:
@@ -425,23 +431,43 @@ def _refusal(status: int, reason: str) -> web.Response:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every refusal with a status and ``{"reason": ...}``."""
+    """Answer every refusal with a status and ``{"reason": ...}``; log changes and refusals."""
+    roles: list[str] = []
+    response = await _answered(request, handler, roles.append)
+    refused = response.status in (401, 403)
+    if refused or request.method not in ("GET", "HEAD", "OPTIONS"):
+        server: Server = request.app[SERVER]
+        path, status = request.rel_url.raw_path, str(response.status)
+        found = AuditedRequest("".join(roles), _address(request), request.method, path, status)
+        server.call(lambda: server.broker.audit.add(found, refused=refused))
+    return response
+
+
+async def _answered(
+    request: web.Request, handler: Handler, note: Callable[[str], None]
+) -> web.StreamResponse:
+    """Return the answer, also for errors; ``note`` is called with the role."""
+    server: Server = request.app[SERVER]
+    authorization_middleware = request.app.get(DOORKEEPER)
     try:
         headers = request.headers
         # Not request.host, which may query a name server if the header is missing.
         host = headers.get("Host", "")
         request.app[WEB_HOSTS].check(host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))
         # An idle broker's clock is that of the last entry into the core.
-        request.app[SERVER].call(lambda: None)
-        authorization_middleware = request.app.get(DOORKEEPER)
+        server.call(lambda: None)
         if authorization_middleware is not None:
-            await authorization_middleware.admit(request, request.app[SERVER].broker.scheduler.now_ms)
+            await authorization_middleware.admit(request, server.broker.scheduler.now_ms, note)
         if "topic" in request.match_info:
             await _have_at_hand(request)
         return await handler(request)
     except AdminRefusal as error:
         refusal = _refusal(error.status, error.reason)
-        authorization_middleware = request.app.get(DOORKEEPER)
+        if error.status == 401 and "Authorization" in request.headers:
+            audit, log_limited = server.broker.audit, server.broker.rate_limited_log.tell
+            audit.failures["web"] += 1
+            values = _address(request), error.reason
+            server.call(lambda: log_limited("web port: login from %s failed: %s", *values))
         if error.status == 401 and authorization_middleware is not None:
             refusal.headers["WWW-Authenticate"] = authorization_middleware.schemes
         return refusal
@@ -465,6 +491,10 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
         return _refusal(500, f"{type(error).__name__}: {error}")
+
+
+def _address(request: web.Request) -> str:
+    return "-" if request.transport is None else peer_text(request.transport)
 
 
 def _http_reason(request: web.Request, error: web.HTTPException) -> str:

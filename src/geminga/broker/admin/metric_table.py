@@ -141,6 +141,9 @@ _BROKER: Final = (
     ("pulsar_active_connections", "gauge", "connections", "Connections of the binary protocol."),
     ("geminga_connections_refused_total", "counter", "connections",
      "Connections refused because of the connection limit."),
+    ("geminga_tls_handshakes_failed_total", "counter", "handshakes", "TLS handshakes that failed."),
+    ("geminga_tls_certificate_expiry_timestamp_seconds", "gauge", "seconds since 1970",
+     "When the TLS certificate in use expires; absent without TLS."),
 )  # fmt: skip
 _STORE: Final = (
     ("geminga_store_healthy", "gauge", "0 or 1",
@@ -203,6 +206,8 @@ def _all() -> Mapping[str, Metric]:
         Metric("geminga_callback_failures_total", MetricScope.BROKER, "counter", "failures",
                "Isolated exceptions in the broker, by what failed; details are in the log. Raise an alarm.",
                ("kind",)),
+        Metric("geminga_logins_failed_total", MetricScope.BROKER, "counter", "logins",
+               "Credentials that were refused, by port: binary or web.", ("port",)),
     ]  # fmt: skip
     return MappingProxyType({metric.name: metric for metric in found})
 

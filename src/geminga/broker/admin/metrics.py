@@ -297,6 +297,15 @@ def add_process(out: Exposition, *, started_at_ms: int, connections: int, connec
         out.add("process_resident_memory_bytes", resident)
 
 
+def add_security(out: Exposition, failures: Mapping[str, int], certificate_expires_at: float | None) -> None:
+    """Add failed logins and handshakes, and the expiry of the certificate; None: no TLS."""
+    for port in ("binary", "web"):
+        out.add("geminga_logins_failed_total", failures[port], (("port", port),))
+    out.add("geminga_tls_handshakes_failed_total", failures["tls"])
+    if certificate_expires_at is not None:
+        out.add("geminga_tls_certificate_expiry_timestamp_seconds", certificate_expires_at)
+
+
 def resident_bytes() -> int:
     """Return the process's resident memory; 0 if the system does not provide it."""
     if not sys.platform.startswith("linux"):

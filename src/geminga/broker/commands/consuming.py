@@ -14,13 +14,14 @@ from geminga.broker.commands.producing import (
     NAME_MAX,
     SUBSCRIPTION_NAME_MAX,
     check_length,
+    find_or_create,
     gone_among,
     may_open,
     pairs,
     when_loaded,
 )
 from geminga.broker.commands.session import Session
-from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, type_name
+from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, Subscription, type_name
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rates import iso_time
 from geminga.broker.refusal import HolderBusy, ProtocolViolation, Refused, storage_refusal
@@ -133,11 +134,11 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHand
     metadata = pairs(body.metadata, "consumer")
     if body.read_compacted and not name.persistent:
         raise Refused(pb.NotAllowedError, "readCompacted only valid on persistent topics")
-    topic = services.topics.find_or_create(name, may_create=body.force_topic_creation)
+    topic = find_or_create(session, name, may_create=body.force_topic_creation)
     _check_limits(topic, body)
     if body.HasField("schema") and body.schema.type != pb.Schema.AutoConsume:
         services.schemas.add_for_consumer(topic.name, topic.policies, body.schema)
-    subscription = topic.subscribe(_request(topic, body))
+    subscription = _find_or_create(session, topic, body)
     consumer = Consumer(
         session,
         subscription,
@@ -176,6 +177,16 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHand
             subscription.started(consumer)
 
     subscription.when_durable(durable)
+
+
+def _find_or_create(session: Session, topic: Topic, body: pb.CommandSubscribe) -> Subscription:
+    """Return the subscription; a new durable one is audited."""
+    is_new = body.subscription not in topic.subscriptions
+    subscription = topic.subscribe(_request(topic, body))
+    if is_new and subscription.durable:
+        path = f"{topic.text}/{subscription.name}"
+        session.services.audit.command(session.log_fields, "subscribe", path)
+    return subscription
 
 
 def _request(topic: Topic, body: pb.CommandSubscribe) -> SubscriptionRequest:
@@ -302,6 +313,9 @@ def on_unsubscribe(session: Session, command: pb.BaseCommand) -> None:
         if error is not None:
             session.refuse(request_id, storage_refusal(error))
         else:
+            session.services.audit.command(
+                session.log_fields, "unsubscribe", f"{subscription.topic_text}/{subscription.name}"
+            )
             session.output.write(answers.success(request_id))
 
     # The requesting client is not notified that its consumer is closed.
@@ -323,6 +337,12 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
         if error is not None:
             session.refuse(request_id, storage_refusal(error))
         else:
+            if consumer.subscription.durable:
+                session.services.audit.command(
+                    session.log_fields,
+                    "seek",
+                    f"{consumer.subscription.topic_text}/{consumer.subscription.name}",
+                )
             session.output.write(answers.success(request_id))
 
     deadline = session.scheduler.now + SEEK_SECONDS_MAX

@@ -23,14 +23,14 @@ from geminga.broker.commands import answers
 from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.peer import PeerOutput
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.authentication import Authenticator, Judgement, Principal, Unauthenticated
+from geminga.broker.rules.authentication import Authenticator, Expired, Judgement, Principal, Unauthenticated
 from geminga.broker.scheduler import Scheduler, Timer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")
 
 REFUSED_TEXT: Final = "Failed to authenticate"
-"""Error text that peers receive for any failure."""
+"""Error text that peers receive for any failure; a token's expiry is added."""
 _PRINTABLE_MAX: Final = 200
 
 
@@ -102,7 +102,7 @@ class PeerIdentity:
         else:
             found = judge()
         if isinstance(found, Unauthenticated):
-            raise CredentialsRejected(str(found)) from None
+            raise CredentialsRejected(str(found), to_peer=isinstance(found, Expired)) from None
         return found
 
     # --- expiry ---
@@ -120,12 +120,22 @@ class PeerIdentity:
             self._close("the credentials have expired and no fresh ones came")
         elif expires is None or expires > self._scheduler.now_ms:
             self._arm()
-        elif not self._refreshes:
-            self._close("the credentials have expired")
         else:
-            self._challenged = True
-            self._output.write(answers.auth_challenge(self._method))
-            self._timer = self._scheduler.after(self._seconds, self._look, self)
+            self._challenge("the credentials have expired")
+
+    def _challenge(self, why: str) -> None:
+        if not self._refreshes:
+            self._close(why)
+            return
+        self._challenged = True
+        self._output.write(answers.auth_challenge(self._method))
+        self._timer = self._scheduler.after(self._seconds, self._look, self)
+
+    def prove_again(self) -> None:
+        """Require valid credentials once more, because keys or passwords have changed."""
+        if self.principal.method not in ("tls", "none") and not self._challenged:
+            self.end()
+            self._challenge("keys or passwords have changed")
 
     def respond(self, body: pb.CommandAuthResponse) -> Job:
         """Verify AUTH_RESPONSE: fresh credentials of the same role. Raises `Refused` for others."""
@@ -146,14 +156,14 @@ class PeerIdentity:
 
 
 class CredentialsRejected(Refused):
-    """Invalid credentials. The log has the reason, the peer receives only the fact."""
+    """Invalid credentials. The log has the reason; the peer receives only the fact, unless ``to_peer``."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(pb.AuthenticationError, REFUSED_TEXT)
+    def __init__(self, why: str, *, to_peer: bool = False) -> None:
+        super().__init__(pb.AuthenticationError, f"{REFUSED_TEXT}: {why}" if to_peer else REFUSED_TEXT)
         self.why = why[:_PRINTABLE_MAX]
 
     def __str__(self) -> str:
-        return f"{self.reason}: {self.why}"
+        return f"{REFUSED_TEXT}: {self.why}"
 
 
 def _old_name(body: pb.CommandConnect) -> str:

@@ -45,6 +45,8 @@ def guard(
         request = getattr(command, body)
         refused = refusal(session, request)
         if refused is not None:
+            path = getattr(request, "topic", "") or getattr(request, "namespace", "")
+            session.services.audit.command(session.log_fields, body, path, refused.code)
             session.output.write(failed(request.request_id, refused.code, refused.reason))
         return refused is None
 
@@ -60,7 +62,16 @@ def guarded(check: Guard, handler: Handler) -> Handler:
     return handle
 
 
-# --- when a permission is taken away ---
+# --- when keys, passwords or permissions change ---
+def prove_again(sessions: Iterable[Session], slices: CooperativeScheduler) -> Job:
+    """Return a job that requires credentials once more from clients that showed some."""
+    for session in sessions:
+        if session.identity is not None:
+            session.identity.prove_again()
+        if slices.should_yield:
+            yield None
+
+
 def disconnect_forbidden(
     sessions: Iterable[Session], authorization: Authorization, tenant: str, slices: CooperativeScheduler
 ) -> Job:

@@ -19,7 +19,7 @@ from geminga.broker.topics.quota import HOLD
 from geminga.broker.topics.topic import Topic
 from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import CorruptPayload, StoreError
-from geminga.ids import to_signed, to_unsigned
+from geminga.ids import TopicName, to_signed, to_unsigned
 from geminga.ledger.api import Done
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import checksum_matches
@@ -168,6 +168,16 @@ def _try_create(
         session.refuse(body.request_id, refused)
 
 
+def find_or_create(session: Session, name: TopicName, *, may_create: bool = True) -> Topic:
+    """Return the topic, created if that is allowed. Raises `Refused`."""
+    topics = session.services.topics
+    found = topics.find(name)
+    topic = found or topics.find_or_create(name, may_create=may_create)
+    if found is None:
+        session.services.audit.command(session.log_fields, "create", topic.text)
+    return topic
+
+
 def gone_among(session: Session, handles: Iterable[Producer | Consumer]) -> Peer | None:
     """Return the first disconnected peer that still has one of these handles until its work is done."""
     gone = session.services.gone
@@ -187,7 +197,7 @@ def _create(session: Session, body: pb.CommandProducer, attempt: PendingHandle[P
         # Before the topic is made, if it is not there: its record would take room, too.
         holds = services.settings.disk_full_action == HOLD
         raise Refused(_BLOCKED[holds], f"Cannot create producer on topic {name}: {refusal}")
-    topic = services.topics.find_or_create(name)
+    topic = find_or_create(session, name)
     _check_topic(session, topic, body)
     if body.initial_subscription_name:
         topic.initial_subscription(body.initial_subscription_name)

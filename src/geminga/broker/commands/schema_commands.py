@@ -79,13 +79,15 @@ def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
 def _find_or_create(session: Session, body: pb.CommandGetOrCreateSchema) -> None:
     request_id = body.request_id
     schemas = session.services.schemas
-    version = -1
+    version, is_new = -1, False
 
     def durable(error: StoreError | None) -> None:
         if error is not None:
             refused = storage_refusal(error)
             session.output.write(answers.schema_refused(request_id, refused.code, refused.reason))
         else:
+            if is_new:
+                session.services.audit.command(session.log_fields, "getOrCreateSchema", body.topic)
             session.output.write(answers.schema_created(request_id, version_bytes(version)))
 
     try:
@@ -101,7 +103,7 @@ def _find_or_create(session: Session, body: pb.CommandGetOrCreateSchema) -> None
         if version >= 0:
             schemas.when_durable(name, done)
             return
-        version = len(schemas.versions(name))
+        version, is_new = len(schemas.versions(name)), True
         schemas.put(name, body.schema, auto_update=topic.policies.schema_auto_update, done=done)
     except Refused as refused:
         session.output.write(answers.schema_refused(request_id, refused.code, refused.reason))

@@ -9,7 +9,7 @@ from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.disk import DiskGuard
 from geminga.broker.memory_backpressure import MemoryBackpressure
 from geminga.broker.peer import Peer
-from geminga.broker.rate_limited_logger import RateLimitedLogger
+from geminga.broker.rate_limited_logger import AuditLog, RateLimitedLogger
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.schemas import SchemaRegistry
@@ -38,6 +38,7 @@ class Services(ByFields):
     watched: WatchedLists
     bytes: MemoryBackpressure
     rate_limited_log: RateLimitedLogger
+    audit: AuditLog
     disk: DiskGuard
     instance_id: str
     """Sent on both ports, so that clients can check whether both belong to one broker."""

@@ -545,7 +545,15 @@ class Session:
         except Refused as refused:
             self._turn_away(refused)
 
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """Return the peer and its role for logs."""
+        identity = self.identity
+        return {"connection": self.address} | ({"role": identity.principal.role} if identity else {})
+
     def _turn_away(self, refused: Refused) -> None:
+        self.services.audit.failures["binary"] += 1
+        self.services.audit.command(self.log_fields, "connect", "", refused.code)
         self.output.write(answers.error(answers.UNSOLICITED, refused.code, refused.reason))
         self._close_because(str(refused))
 

@@ -123,6 +123,7 @@ class PersistentSubscription:
         "cursor",
         "dispatch_limits",
         "dispatcher",
+        "expiry_logged_ms",
         "fenced",
         "harmed",
         "last_acked_ms",
@@ -166,7 +167,7 @@ class PersistentSubscription:
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
         self.last_mark_ms = 0
-        self.last_expired_ms = 0
+        self.last_expired_ms = self.expiry_logged_ms = 0
         self.messages_expired = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0

@@ -34,6 +34,10 @@ class Unauthenticated(PulsarException):
     """The credentials are invalid; the text has the reason, without the credentials."""
 
 
+class Expired(Unauthenticated):
+    """The credentials were valid and have expired, which their holder may know."""
+
+
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:
     """Return the common name of a certificate (as from `ssl.SSLSocket.getpeercert`); None without one."""
     found = None
@@ -77,14 +81,26 @@ class Authenticator:
         *,
         anonymous_role: str | None = None,
         certificates: bool = False,
+        fingerprint: bytes = b"",
     ) -> None:
-        """``anonymous_role`` is the role without credentials; ``certificates``: whether TLS proves a role."""
+        """``anonymous_role`` is the role without credentials; ``certificates``: whether TLS proves a role.
+
+        ``fingerprint`` differs for other keys and users.
+        """
+        self.fingerprint = fingerprint
         self._methods = dict(methods)
         self._anonymous_role = anonymous_role
         self._certificates = certificates
 
     def __repr__(self) -> str:
         return f"Authentication({', '.join(sorted(self._methods))})"
+
+    def replace(self, other: Authenticator) -> bool:
+        """Use the methods of ``other`` from now on; return whether its keys or users are different ones."""
+        is_new = other.fingerprint != self.fingerprint
+        if is_new:
+            vars(self).update({name: value for name, value in vars(other).items() if name != "aside"})
+        return is_new
 
     def authenticate(
         self, method: str, data: bytes, now_ms: int, certificate_name: str | None = None, peer: str = ""

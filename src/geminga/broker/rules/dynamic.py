@@ -102,7 +102,7 @@ class DynamicSettings:
             try:
                 if value.lost is not None:
                     raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"damage took it: {value.lost}")
-                self.current = self._with({**self.changed, name: text})
+                self.current = self._with(settings, {**self.changed, name: text})
             except RuleViolation as broken:
                 self.lost.add(name)
                 log.error(
@@ -119,11 +119,17 @@ class DynamicSettings:
         """Register ``watcher``, which is called with the settings after each change."""
         self._watchers.append(watcher)
 
+    def use_start(self, settings: BrokerSettings) -> None:
+        """Use other settings of the start. Raises `RuleViolation` if they do not go with the changed ones."""
+        current = self._with(settings, self.changed)
+        self._start = settings
+        self._take(self.changed, current)
+
     def set(self, name: str, text: str, done: Done | None = None) -> None:
         """Change a setting at once; ``done`` is called when that is durable. Raises `RuleViolation` for a
         name that is not in `DYNAMIC` and for an invalid value."""
         changed = {**self.changed, name: text}
-        current = self._with(changed)
+        current = self._with(self._start, changed)
         self._store.put(_PREFIX + name, text.encode(), done)
         self.lost.discard(name)
         self._take(changed, current)
@@ -133,7 +139,7 @@ class DynamicSettings:
         if name not in DYNAMIC and name not in self._unknown:
             raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"Can't delete non-dynamic configuration {name}")
         changed = {other: text for other, text in self.changed.items() if other != name}
-        current = self._with(changed)
+        current = self._with(self._start, changed)
         self._store.delete(_PREFIX + name, done)
         self.lost.discard(name)
         self._unknown.discard(name)
@@ -155,7 +161,7 @@ class DynamicSettings:
         for watcher in self._watchers:
             watcher(current)
 
-    def _with(self, changed: Mapping[str, str]) -> BrokerSettings:
+    def _with(self, start: BrokerSettings, changed: Mapping[str, str]) -> BrokerSettings:
         fields = {}
         for name, text in changed.items():
             dynamic = DYNAMIC.get(name)
@@ -171,7 +177,7 @@ class DynamicSettings:
                     f"Invalid dynamic-config value {name}={text}: allowed is {wrong}",
                 ) from None
         try:
-            return dataclasses.replace(self._start, **fields)
+            return dataclasses.replace(start, **fields)
         except InvalidConfiguration as wrong:
             raise RuleViolation(
                 InvalidRequest.NOT_ALLOWED, f"Invalid dynamic-config value: {wrong}"

@@ -11,7 +11,7 @@ import base64
 import json
 from typing import Any, Final
 
-from geminga.broker.rules.authentication import Principal, Unauthenticated
+from geminga.broker.rules.authentication import Expired, Principal, Unauthenticated
 from geminga.errors import InvalidConfiguration, UsageError
 
 SECRET_ALGORITHMS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
@@ -88,7 +88,7 @@ def key_algorithms(key: Any) -> tuple[str, ...]:
 
 
 class TokenMethod:
-    """Verifies tokens with one key."""
+    """Verifies tokens with one key, or with a second one while keys are exchanged."""
 
     def __init__(
         self,
@@ -99,17 +99,20 @@ class TokenMethod:
         audience: str | None = None,
         audience_claim: str = "aud",
         clock_skew_seconds: float = 0.0,
+        second: tuple[Any, tuple[str, ...]] | None = None,
     ) -> None:
+        """``second`` is another key whose tokens are accepted, with its algorithms."""
         self._jwt = jwt_library()
-        self._key = key
-        self._algorithms = list(algorithms)
+        self._keys = [(key, list(algorithms))]
+        if second is not None:
+            self._keys.append((second[0], list(second[1])))
         self._role_claim = role_claim
         self._audience = audience
         self._audience_claim = audience_claim
         self._skew_ms = round(1000 * clock_skew_seconds)
 
     def __repr__(self) -> str:
-        return f"TokenMethod({', '.join(self._algorithms)})"
+        return f"TokenMethod({'; '.join(', '.join(algorithms) for _, algorithms in self._keys)})"
 
     def takes_long(self, data: bytes) -> bool:
         """Return False: verifying a signature is fast."""
@@ -130,21 +133,23 @@ class TokenMethod:
 
     def claims(self, data: bytes, now_ms: int) -> dict[str, Any]:
         """Return a token's claims after checking signature, times and audience. Raises `Unauthenticated`."""
-        try:
-            claims: dict[str, Any] = self._jwt.decode(
-                data.strip(), self._key, algorithms=self._algorithms, options=_NO_CHECKS
-            )
-        except self._jwt.InvalidSignatureError:
-            raise Unauthenticated("the token's signature does not match the key") from None
-        except self._jwt.InvalidAlgorithmError:
-            raise Unauthenticated(
-                f"the token's algorithm is not one of the key's: {', '.join(self._algorithms)}"
-            ) from None
-        except Exception as error:  # parsers may raise anything for a hostile token, and quote it
-            raise Unauthenticated(f"this is no token: {type(error).__name__}") from None
+        for key, algorithms in self._keys:
+            try:
+                claims: dict[str, Any] = self._jwt.decode(
+                    data.strip(), key, algorithms=algorithms, options=_NO_CHECKS
+                )
+                break
+            except self._jwt.InvalidSignatureError:
+                why = "the token's signature does not match the key"
+            except self._jwt.InvalidAlgorithmError:
+                why = f"the token's algorithm is not one of the key's: {', '.join(algorithms)}"
+            except Exception as error:  # parsers may raise anything for a hostile token, and quote it
+                why = f"this is no token: {type(error).__name__}"
+        else:
+            raise Unauthenticated(why)
         expires, begins = _time_ms(claims, "exp"), _time_ms(claims, "nbf")
         if expires is not None and expires + self._skew_ms <= now_ms:
-            raise Unauthenticated("the token has expired")
+            raise Expired("the token has expired")
         if begins is not None and begins - self._skew_ms > now_ms:
             raise Unauthenticated("the token is not in force yet")
         if self._audience is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import os
 import secrets
 import urllib.parse
@@ -45,7 +46,11 @@ def read_key(text: str, what: str) -> bytes:
 
 def read_secret(text: str, what: str) -> bytes:
     """Read a secret as `read_key` does. Raises `InvalidConfiguration` for a public key, too."""
-    secret = read_key(text, what)
+    return check_secret(read_key(text, what), what)
+
+
+def check_secret(secret: bytes, what: str) -> bytes:
+    """Return a secret. Raises `InvalidConfiguration` for a public key."""
     try:
         load_public_key(secret)
     except InvalidConfiguration:
@@ -67,27 +72,38 @@ def make_authentication(settings: BrokerSettings) -> Authenticator | None:
     """Return the authenticator of the settings; None without one. Raises `InvalidConfiguration`."""
     if not settings.authenticates:
         return None
+    names = ("token_secret_key", "token_public_key", "token_second_key", "basic_auth")
+    found = {each: read_key(text, each) for each in names if (text := getattr(settings, each)) is not None}
     methods: dict[str, AuthenticationMethod] = {}
-    key: object
-    if settings.token_secret_key is not None:
-        key = read_secret(settings.token_secret_key, "token_secret_key")
-        algorithms = secret_algorithms(key)
-    elif settings.token_public_key is not None:
-        key, algorithms = load_public_key(read_key(settings.token_public_key, "token_public_key"))
-    if settings.token_secret_key is not None or settings.token_public_key is not None:
-        methods["token"] = TokenMethod(
-            key,
-            algorithms,
-            role_claim=settings.token_role_claim,
-            audience=settings.token_audience,
-            audience_claim=settings.token_audience_claim,
-            clock_skew_seconds=settings.token_clock_skew_seconds,
-        )
-    if settings.basic_auth is not None:
-        text = read_key(settings.basic_auth, "basic_auth").decode("utf-8", "replace")
-        methods["basic"] = BasicMethod(parse_users(text), secrets.token_bytes(32))
+    if "token_secret_key" in found:
+        key = check_secret(found["token_secret_key"], "token_secret_key")
+        first: tuple[object, tuple[str, ...]] | None = key, secret_algorithms(key)
+    else:
+        first = load_public_key(found["token_public_key"]) if "token_public_key" in found else None
+    use = {
+        "role_claim": settings.token_role_claim,
+        "audience": settings.token_audience,
+        "audience_claim": settings.token_audience_claim,
+        "clock_skew_seconds": settings.token_clock_skew_seconds,
+    }
+    if first is not None:
+        second = _any_key(found["token_second_key"]) if "token_second_key" in found else None
+        methods["token"] = TokenMethod(*first, **use, second=second)  # type: ignore[arg-type]
+    if "basic_auth" in found:
+        users = parse_users(found["basic_auth"].decode("utf-8", "replace"))
+        methods["basic"] = BasicMethod(users, secrets.token_bytes(32))
+    given = settings.anonymous_role, settings.tls_trust_certificates is not None
     return Authenticator(
         methods,
-        anonymous_role=settings.anonymous_role,
-        certificates=settings.tls_trust_certificates is not None,
+        anonymous_role=given[0],
+        certificates=given[1],
+        fingerprint=hashlib.sha256(repr((found, use, given)).encode()).digest(),
     )
+
+
+def _any_key(data: bytes) -> tuple[object, tuple[str, ...]]:
+    """Return a public key or a secret with its algorithms."""
+    try:
+        return load_public_key(data)
+    except InvalidConfiguration:
+        return data, secret_algorithms(data)

@@ -33,12 +33,14 @@ class TlsPort:
         admits: Callable[[Any], bool],
         context: ssl.SSLContext,
         seconds: float,
+        failed: Callable[[Any, OSError], None],
     ) -> None:
         """``make()`` returns the protocol after the handshake, which may take ``seconds``.
 
-        ``admits(address)`` returns whether one more connection is allowed. ``listener`` listens, and is
-        closed here.
+        ``admits(address)`` returns whether one more connection is allowed, ``failed(address, error)`` is
+        called after an unsuccessful handshake. ``listener`` listens, and is closed here.
         """
+        self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._make = make
@@ -71,18 +73,18 @@ class TlsPort:
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            task = self._loop.create_task(self._shake(accepted))
+            task = self._loop.create_task(self._shake(accepted, address))
             self._shaking.add(task)
             task.add_done_callback(partial(self._ended, accepted))
 
-    async def _shake(self, accepted: socket.socket) -> None:
+    async def _shake(self, accepted: socket.socket, address: Any) -> None:
         try:
             await self._loop.connect_accepted_socket(
                 self._make, accepted, ssl=self._context, ssl_handshake_timeout=self._seconds
             )
         except OSError as error:  # all errors of TLS are some, and that of the time
-            log.debug("a TLS handshake failed: %s", error)
             accepted.close()
+            self._failed(address, error)
 
     def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         self._shaking.discard(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from typing import Any
 
 from geminga.errors import UsageError
 
@@ -59,3 +60,11 @@ def _bind_error(error: OSError, host: str, port: int, what: str) -> Exception:
     if error.errno == errno.EADDRNOTAVAIL:
         return UsageError(f"host {host!r} is no address of this machine; try 127.0.0.1 or 0.0.0.0")
     return UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+def peer_text(address: Any) -> str:
+    """Return ``/host:port``, as Pulsar shows peers in stats."""
+    if isinstance(address, tuple) and len(address) >= 2:
+        host = str(address[0]).removeprefix("::ffff:")
+        return f"/[{host}]:{address[1]}" if ":" in host else f"/{host}:{address[1]}"
+    return "/unknown"

@@ -1,21 +1,92 @@
-"""Standard output and standard error of a broker, on which no write waits for the reader."""
+"""Log of ``geminga standalone`` on standard error: text or JSON, and no write that waits for the reader."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import json
+import logging
 import os
 import select
-from typing import TextIO
+from typing import Any, Final, TextIO
+
+from geminga.broker.commands.session import Session
+from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.rate_limited_logger import AuditedRequest
+from geminga.broker.settings import ProcessSettings
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.loggers import AUDIT
+
+_TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_JOURNAL_TEXT: Final = "%(priority)s%(levelname)s %(name)s: %(message)s"
+_PRIORITIES: Final = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}
+"""Priorities of syslog by level; journald reads them from ``<N>`` at the start of a line."""
 
 
-class Output:
-    """Text written to the descriptor of ``stream``; None writes nothing.
+def log_to(handler: logging.Handler, settings: ProcessSettings) -> None:
+    """Write all log records with ``handler``, in the form of the settings, from their level on."""
+    handler.setFormatter(_formatter(settings.log_format))
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(handler)
+        logging.getLogger("aiohttp").setLevel(logging.WARNING)
+        logging.getLogger(AUDIT).setLevel(logging.INFO)  # at every log_level
+    if handler in root.handlers:
+        root.setLevel(settings.log_level.upper())
 
-    Text is dropped while its pipe is full, as a write would block the event loop and with it every client
-    and signal, and where it cannot be written (its pipe is closed, the disk is full).
+
+def _formatter(form: str) -> logging.Formatter:
+    if form == "json":
+        return JsonFormatter()
+    return _JournalFormatter(_JOURNAL_TEXT) if "JOURNAL_STREAM" in os.environ else logging.Formatter(_TEXT)
+
+
+class _JournalFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        record.priority = f"<{_PRIORITIES.get(record.levelno, 7)}>"
+        return super().format(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record.
+
+    Connections, topics and subscriptions among the arguments of the line add their names: ``connection``,
+    ``role``, ``topic``, ``subscription``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as JSON, without line breaks."""
+        found: dict[str, Any] = {
+            "time": dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for value in record.args if isinstance(record.args, tuple) else ():
+            found |= _fields(value)
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        return json.dumps(found, default=str)
+
+
+def _fields(value: object) -> dict[str, str]:
+    """Return the fields that an argument of a log line adds."""
+    if isinstance(value, (Session, AuditedRequest)):
+        return value.log_fields
+    if isinstance(value, PersistentSubscription):
+        return {"topic": value.topic_text, "subscription": value.name}
+    return {"topic": value.text} if isinstance(value, PersistentTopic) else {}
+
+
+class LogOutput(logging.Handler):
+    """Handler that writes to the descriptor of ``stream``; None writes nothing.
+
+    Records are dropped while the pipe is full, as a write would block the event loop and with it every client
+    and signal, and where they cannot be written (the pipe is closed, the disk is full).
     """
 
     def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
         self._fd = -1
         self._dropped = 0
         if stream is not None:
@@ -23,13 +94,26 @@ class Output:
                 stream.flush()
                 self._fd = stream.fileno()
 
-    def write(self, text: str) -> None:
-        """Write text, preceded by a line about what was dropped before."""
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, preceded by a line about those that were dropped before."""
+        text = self._line(record)
+        if self._dropped:
+            missing = f"{self._dropped} lines are missing here: the pipe was full"
+            text = (
+                self._line(logging.LogRecord("geminga.broker", logging.WARNING, "", 0, missing, None, None))
+                + text
+            )
+        self._write(text.encode(errors="backslashreplace"))
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return self.format(record) + "\n"
+        except Exception as error:  # of a wrong log call; its text may be anything
+            return f"a log line of {record.name} cannot be formatted: {type(error).__name__}\n"
+
+    def _write(self, data: bytes) -> None:
         if self._fd < 0:
             return
-        if self._dropped:
-            text = f"geminga: {self._dropped} lines are missing here: the pipe was full\n{text}"
-        data = text.encode(errors="backslashreplace")
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         for start in range(0, len(data), select.PIPE_BUF):
@@ -39,6 +123,3 @@ class Output:
             with contextlib.suppress(OSError):
                 os.write(self._fd, data[start : start + select.PIPE_BUF])
         self._dropped = 0
-
-    def flush(self) -> None:
-        """Do nothing: nothing is buffered."""

@@ -31,7 +31,7 @@ from geminga.broker.commands.session import SessionState
 from geminga.broker.core import Broker
 from geminga.broker.rules.authentication import Judgement, common_name
 from geminga.broker.serving.handshakes import TlsPort
-from geminga.broker.serving.listening import ACCEPTED_AT_ONCE, BACKLOG, bind
+from geminga.broker.serving.listening import ACCEPTED_AT_ONCE, BACKLOG, bind, peer_text
 from geminga.broker.serving.opening import open_store
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
 from geminga.broker.serving.write_buffers import UNSENT_FREE_BYTES, WriteBuffers
@@ -53,7 +53,6 @@ _JOIN_BYTES_MAX = 64 * 1024
 """Below this size, a copy into one buffer is cheaper than a gathered write of many."""
 TAKE_IN_SECONDS_MAX = 0.25
 """Longest time for which a stopping broker still reads from peers."""
-_REFUSAL_LOG_SECONDS = 10.0
 _LAST_TASKS_SECONDS = 1.0
 _DESCRIPTORS_KEPT_BACK = 128 + 256
 """File descriptors reserved for the store's files and for web connections; the rest is for peers."""
@@ -109,7 +108,7 @@ class PeerConnection(asyncio.Protocol):
         with server.entry():
             self._session = server.broker.open_session(
                 self,
-                _peer_text(peer),
+                peer_text(peer),
                 time.monotonic(),
                 None if server.tls is None else common_name(transport.get_extra_info("peercert")),
             )
@@ -261,15 +260,7 @@ class PeerConnection(asyncio.Protocol):
             transport.pause_reading()
 
     def _peer_name(self) -> str:
-        return _peer_text(self._transport.get_extra_info("peername")) if self._transport else "?"
-
-
-def _peer_text(address: Any) -> str:
-    """Return ``/host:port``, as Pulsar shows peers in stats."""
-    if isinstance(address, tuple) and len(address) >= 2:
-        host = str(address[0]).removeprefix("::ffff:")
-        return f"/[{host}]:{address[1]}" if ":" in host else f"/{host}:{address[1]}"
-    return "/unknown"
+        return peer_text(self._transport.get_extra_info("peername")) if self._transport else "?"
 
 
 class BrokerServer:
@@ -313,7 +304,6 @@ class BrokerServer:
         self._poll_now = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
-        self._refusal_logged_at = -_REFUSAL_LOG_SECONDS
         self._loop: asyncio.AbstractEventLoop
         self._thread_id = 0
         self._judges: ThreadPoolExecutor | None = None
@@ -449,7 +439,8 @@ class BrokerServer:
     ) -> TlsPort:
         """Speak TLS on a listening socket; ``admits(address)`` returns whether to accept a connection."""
         assert self.tls is not None
-        return TlsPort(listener, make, admits, self.tls.context, self.settings.handshake_seconds)
+        seconds = self.settings.handshake_seconds
+        return TlsPort(listener, make, admits, self.tls.context, seconds, self._handshake_failed)
 
     def _look_at_certificates(self) -> None:
         if self.tls is not None and not self._stopping:
@@ -516,15 +507,19 @@ class BrokerServer:
         if not self._stopping and (was_admitted or count < self.connections_max):
             return True
         self.connections_refused += 1
-        now = time.monotonic()
-        if now - self._refusal_logged_at >= _REFUSAL_LOG_SECONDS:
-            self._refusal_logged_at = now
-            log.warning(
-                "the limit of %d connections is reached, %s was refused (%d so far)",
-                self.connections_max, _peer_text(address),
-                self.connections_refused,
-            )  # fmt: skip
+        line = "the limit of %d connections is reached, %s was refused (%d so far)"
+        self._complain(line, self.connections_max, peer_text(address), self.connections_refused)
         return False
+
+    def _complain(self, line: str, *values: object) -> None:
+        self.call(lambda: self.broker.rate_limited_log.tell(line, *values))
+
+    def _handshake_failed(self, address: object, error: OSError) -> None:
+        """Count a failed TLS handshake, and log it unless the peer just left, as probes of ports do."""
+        self.broker.audit.failures["tls"] += 1
+        if not isinstance(error, ConnectionResetError):
+            why = getattr(error, "reason", None) or error
+            self._complain("%s: TLS handshake failed: %s", peer_text(address), why)
 
     def abort_later(self, transport: asyncio.Transport) -> None:
         """Abort a closing connection later, if its peer does not read the rest."""
@@ -640,8 +635,7 @@ class BrokerServer:
     # --- reports ---
     def recovery_report(self) -> list[str]:
         """Return the damage found while opening the store, one line each; empty without any."""
-        found = self.store.damage
-        return [str(line) for line in found]
+        return [str(line) for line in self.store.damage]
 
     @property
     def service_url(self) -> str:
@@ -650,6 +644,10 @@ class BrokerServer:
     @property
     def admin_url(self) -> str | None:
         return self.settings.admin_url
+
+    @property
+    def tls_expires_at(self) -> float | None:
+        return self.tls.expires_at if self.tls else None
 
 
 class _Entry:

@@ -9,14 +9,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, TextIO
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from geminga.broker.serving.garbage_collector import GarbageCollectorPacing
-from geminga.broker.serving.output import Output
+from geminga.broker.serving.output import LogOutput, log_to
+from geminga.broker.serving.reloading import Reloader, Reread
 from geminga.broker.serving.server import BrokerServer, end_event_loop
+from geminga.broker.serving.systemd import keep_watchdog_alive, notify
 from geminga.broker.serving.transport_leak_fix import untangle_transports
-from geminga.broker.settings import BrokerSettings
+from geminga.broker.settings import BrokerSettings, ProcessSettings
 from geminga.errors import PulsarException, StoreError
 from geminga.event_loops import new_event_loop
 
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from geminga.broker.admin.http import Site
 
 log = logging.getLogger("geminga.broker")
-Stream = Output | TextIO
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -40,69 +42,72 @@ SYNC_PROMISES: Final = {
     "never": "a receipt means: handed to the operating system, never synced on purpose - "
     "a power cut may lose receipted messages",
 }
-_IGNORED: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that make other servers reload or reopen files; their default would kill the process."""
+_IGNORED: Final = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that make other servers reopen files; their default would kill the process."""
 _DESCRIPTORS_WANTED = 65_536
 _COLLECT_AFTER_SECONDS: Final = 0.5
 """Delay of one garbage collection after the start, so that the first answer is not delayed."""
 
 
-def run(settings: BrokerSettings, *, site: Site | None = None) -> int:
+def run(
+    settings: BrokerSettings,
+    process: ProcessSettings | None = None,
+    *,
+    site: Site | None = None,
+    reread: Reread | None = None,
+) -> int:
     """Run the broker until SIGTERM or Ctrl-C and return the exit code.
 
     It exits when the store has stopped (for example after a failed sync): only a start can check the disk, so
-    a supervisor should restart the process. ``site`` adds pages to the web port.
-    Standard output gets the start line, standard error warnings and errors; what cannot be written there
-    changes nothing else. A second signal ends the process at once, which is safe: nothing receipted is lost.
+    a supervisor should restart the process. ``site`` adds pages to the web port. On SIGHUP ``reread`` returns
+    the settings to reload. Log lines that cannot be written to standard error are dropped. A second signal
+    ends the process at once, which is safe: nothing receipted is lost.
     """
-    out, err = Output(sys.stdout), Output(sys.stderr)
-    _log_to(err)
+    process = process or ProcessSettings()
+    output = LogOutput(sys.stderr)
+    log_to(output, process)
     _raise_descriptor_limit()
     gc.disable()
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
+    server = BrokerServer(settings, web_on_demand=True, site=site)
+    reloader = Reloader(
+        server,
+        settings,
+        process,
+        reread or (lambda: (settings, process)),
+        lambda given: log_to(output, given),
+    )
     try:
-        return loop.run_until_complete(_main(BrokerServer(settings, web_on_demand=True, site=site), out, err))
-    except StoreError as error:
-        _say(f"geminga: {error}", err)
-        return EXIT_STORE
-    except PulsarException as error:
-        _say(f"geminga: {error}", err)
-        return EXIT_USAGE
-    except OSError as error:
-        _say(f"geminga: {error}", err)
-        return EXIT_FAILED
+        return loop.run_until_complete(_main(server, reloader.reload))
+    except (PulsarException, OSError) as error:
+        log.critical("%s", error)
+        if isinstance(error, StoreError):
+            return EXIT_STORE
+        return EXIT_USAGE if isinstance(error, PulsarException) else EXIT_FAILED
     finally:
         gc.enable()
         end_event_loop(loop)
 
 
-def _say(line: str, stream: Stream) -> None:
-    stream.write(f"{line}\n")
-
-
-async def _main(server: BrokerServer, out: Stream, err: Stream) -> int:
-    loop = asyncio.get_running_loop()
-    with _asked_to_stop(loop, err) as asked:
-        return await _serve(server, loop, asked, out, err)
-
-
-async def _serve(
-    server: BrokerServer, loop: asyncio.AbstractEventLoop, asked: asyncio.Event, out: Stream, err: Stream
-) -> int:
-    await server.start()
-    _announce(server, out, err)
-    untangle_transports()
-    collector = GarbageCollectorPacing(loop)
-    loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
-    await _first_of(asked, server.store_stopped)
-    collector.stop()
-    await server.stop()
+async def _main(server: BrokerServer, reload: Callable[[], object]) -> int:
+    loop, began = asyncio.get_running_loop(), time.monotonic()
+    with _asked_to_stop(loop, reload) as asked:
+        await server.start()
+        _announce(server, time.monotonic() - began)
+        untangle_transports()
+        collector = GarbageCollectorPacing(loop)
+        loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
+        notify("READY=1")
+        keep_watchdog_alive(loop)
+        await _first_of(asked, server.store_stopped)
+        notify("STOPPING=1")
+        collector.stop()
+        await server.stop()
     if server.store_failure is not None:
-        _say(f"geminga: the store had stopped: {server.store_failure}", err)
+        log.critical("stopped, because the store had stopped: %s", server.store_failure)
         return EXIT_STORE
-    kept = "" if server.settings.memory else ", everything receipted is kept"
-    _say(f"geminga: stopped{kept}", out)
+    log.info("stopped%s", "" if server.settings.memory else ", everything receipted is kept")
     return EXIT_OK
 
 
@@ -115,8 +120,8 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 
 @contextlib.contextmanager
-def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: Stream) -> Iterator[asyncio.Event]:
-    """Return an event that the first SIGINT or SIGTERM sets; the second exits. `_IGNORED` are logged.
+def _asked_to_stop(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> Iterator[asyncio.Event]:
+    """Return an event that the first SIGINT or SIGTERM sets; the second exits. SIGHUP calls ``reload``.
 
     The loop's own handlers run on the loop alone, which closing the store blocks.
     """
@@ -131,13 +136,17 @@ def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: Stream) -> Iterator[asy
 
     def stop(name: str) -> None:
         asked.set()
-        _say(f"geminga: {name}, stopping", err)
+        log.info("%s, stopping", name)
 
     def ignore(number: int, _: object) -> None:
         loop.call_soon_threadsafe(log.info, "%s is ignored", signal.Signals(number).name)
 
+    def on_hangup(*_: object) -> None:
+        loop.call_soon_threadsafe(reload)
+
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     before |= {number: signal.signal(number, ignore) for number in _IGNORED}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, on_hangup)
     try:
         yield asked
     finally:
@@ -146,46 +155,35 @@ def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: Stream) -> Iterator[asy
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _announce(server: BrokerServer, out: Stream, err: Stream) -> None:
-    """Print the start line, the durability of receipts, and damage that recovery found."""
+def _announce(server: BrokerServer, seconds: float) -> None:
+    """Log the start line, the durability of receipts, and damage that recovery found."""
     settings = server.settings
     where = "in memory" if settings.memory else str(settings.data_dir)
     own = settings.own_addresses()
     parts = ["geminga broker ready: " + " ".join(url for url in (own.pulsar, own.pulsar_tls) if url)]
     if settings.admin_url:
         parts.append("admin " + " ".join(url for url in (own.http, own.https) if url))
-    parts.append(f"store {where}")
-    _say("  ".join(parts), out)
+    parts.append(f"store {where}  started in {seconds:.2f} s")
+    log.info("%s", "  ".join(parts))
     if server.site is not None and settings.admin_url:
-        _say(f"console: {settings.admin_url}/", out)
+        log.info("console: %s/", settings.admin_url)
     if settings.authenticates and not settings.super_user_roles:
-        _say("WARNING: no role is a super user: nobody can make tenants (--super-user)", err)
+        log.warning("no role is a super user, so tenants cannot be created (--super-user)")
     elif not settings.authenticates and settings.is_beyond_loopback:
-        _say(
-            f"WARNING: anonymous: whoever reaches {settings.host or '0.0.0.0'} may read, write and delete "
-            "everything; nobody is asked who they are",
-            err,
+        log.warning(
+            "anonymous: every client that reaches %s may read, write and delete everything",
+            settings.host or "0.0.0.0",
         )
     if settings.memory:
-        _say("WARNING: kept in memory only; nothing survives this process", err)
-    elif settings.sync == "always":
-        _say(f"sync always: {SYNC_PROMISES['always']}", out)
+        log.warning("kept in memory only; nothing survives this process")
     else:
-        _say(f"WARNING: sync {settings.sync}: {SYNC_PROMISES[settings.sync]}", err)
+        level = logging.INFO if settings.sync == "always" else logging.WARNING
+        log.log(level, "sync %s: %s", settings.sync, SYNC_PROMISES[settings.sync])
     disk = server.broker.disk.start_line()
     if disk:
-        _say(disk, out)
+        log.info("%s", disk)
     for line in server.recovery_report():
-        _say(f"WARNING: {line}", err)
-
-
-def _log_to(err: Stream) -> None:
-    root = logging.getLogger()
-    if not root.handlers:
-        logging.basicConfig(
-            stream=err, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
-        logging.getLogger("aiohttp").setLevel(logging.WARNING)
+        log.warning("%s", line)
 
 
 def _raise_descriptor_limit() -> None:

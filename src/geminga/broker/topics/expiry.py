@@ -24,6 +24,8 @@ log = logging.getLogger("geminga.broker")
 
 OPEN_LEDGER_UNUSED_SECONDS = 300
 """The ledger that a topic writes to is deleted only when nothing was written for this long."""
+EXPIRY_LOG_SECONDS = 60
+"""Interval of log lines about expired messages of a subscription."""
 READER_LEFTOVER_SECONDS = 60
 """Time after which a reader that does not reconnect after a seek is removed."""
 
@@ -65,7 +67,10 @@ def expire(topic: PersistentTopic) -> None:
     for subscription in waiting:
         expired = subscription.expire(offset) if subscription.cursor.mark < offset else 0
         if expired:
-            log.info("%r: %d entries expired after %d s", subscription, expired, seconds)
+            if topic.scheduler.now_ms - subscription.expiry_logged_ms >= EXPIRY_LOG_SECONDS * 1000:
+                subscription.expiry_logged_ms = topic.scheduler.now_ms
+                line = "%r: %d entries expired after %d s, %d messages since it was loaded"
+                log.info(line, subscription, expired, seconds, subscription.messages_expired)
             topic.scheduler.event_log.tell(
                 "expired", topic.scheduler.now_ms, topic.text, subscription.name, count=expired,
                 unit="entries", text=f"older than the time to live of {seconds} s",

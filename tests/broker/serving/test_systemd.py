@@ -1,0 +1,47 @@
+"""States that the broker reports to systemd."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from geminga.broker.serving.server import BrokerServer
+from geminga.broker.serving.standalone import _main
+from geminga.broker.serving.systemd import notify
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import StoreError
+
+
+def test_the_life_of_a_broker_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "20000000")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+
+        def received() -> str:
+            return manager.recv(1000).decode()
+
+        async def live() -> None:
+            server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=None))
+            running = asyncio.ensure_future(_main(server, lambda: None))
+            found = [await asyncio.to_thread(received) for _ in range(2)]
+            assert found == ["READY=1", "WATCHDOG=1"]
+            server.store_failure = StoreError("gone")
+            server.store_stopped.set()
+            await running
+            assert received() == "STOPPING=1"
+
+        asyncio.run(live())
+
+
+def test_without_a_service_manager_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/no/such/socket")
+    notify("READY=1")

@@ -1,0 +1,147 @@
+"""`geminga config` and the sources of the settings of `geminga standalone`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import stat
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from geminga.broker.settings import BrokerSettings
+from geminga.cli import standalone
+from geminga.cli.config import command
+from geminga.errors import InvalidConfiguration
+
+
+def run(*words: str, file: str | None = None, **environment: str) -> Result:
+    """`geminga config show` with a file of this text, and the environment."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        if file is not None:
+            Path("geminga.toml").write_text(file)
+            words = ("--config", "geminga.toml", *words)
+        return CliRunner().invoke(command, ["show", *words], env=environment, standalone_mode=False)
+
+
+def rows(result: Result) -> dict[str, tuple[Any, str]]:
+    assert result.exception is None, result.exception
+    found = [json.loads(line) for line in result.output.splitlines()]
+    return {row["name"]: (row["value"], row["source"]) for row in found}
+
+
+def test_an_option_overrides_the_environment_which_overrides_the_file() -> None:
+    found = rows(
+        run(
+            "--json", "--port", "1",
+            file="port = 3\nweb_port = 3\nconnections_max = 3\n",
+            GEMINGA_PORT="2", GEMINGA_WEB_PORT="2",
+        )
+    )  # fmt: skip
+    assert found["port"] == (1, "--port")
+    assert found["web_port"] == (2, "GEMINGA_WEB_PORT")
+    assert found["connections_max"] == (3, "geminga.toml")
+    assert found["sync"] == ("always", "default")
+
+
+def test_every_setting_can_be_given_by_file_environment_and_option() -> None:
+    assert set(standalone.FIELDS) >= {field.name for field in dataclasses.fields(BrokerSettings)}
+    text = {
+        "anonymous_role": "guest", "token_audience": "a b", "disk_full_action": "producer_exception",
+        "connections_max": "7", "backlog_quota_bytes": "-1", "offload_deletion_lag_seconds": "-1",
+        "pending_bytes_max": "1G", "batch_index_ack": "false", "super_user_roles": "admin, ops",
+        "advertised_listeners": "a:pulsar://h:1,b:pulsar://h:2", "token_secret_key": "A" * 44,
+        "disk_low_water_bytes": "2G", "web_port": "none",
+    }  # fmt: skip
+    by_variable = rows(run("--json", **{f"GEMINGA_{name.upper()}": value for name, value in text.items()}))
+    values = {
+        "connections_max": 7, "backlog_quota_bytes": -1, "offload_deletion_lag_seconds": -1,
+        "batch_index_ack": False, "pending_bytes_max": "1G", "super_user_roles": ["admin", "ops"],
+        "disk_low_water_bytes": "2G",
+        "advertised_listeners": ["a:pulsar://h:1", "b:pulsar://h:2"],
+    }  # fmt: skip
+    file = "".join(f"{name} = {json.dumps(values.get(name, value))}\n" for name, value in text.items())
+    by_file = rows(run("--json", file=file))
+    for name in text:
+        assert by_variable[name][0] == by_file[name][0], name
+    assert by_file["pending_bytes_max"][0] == 1 << 30
+    assert by_file["web_port"][0] is None
+    assert by_file["disk_low_water_fraction"][0] == 0.9
+    assert rows(run("--json", "--connections-max", "8"))["connections_max"] == (8, "--connections-max")
+
+
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [
+        ("conections_max = 1", ["geminga.toml", "'conections_max'", "did you mean 'connections_max'?"]),
+        ('port = "x"', ["geminga.toml: port='x'", "a whole number >= 0 and <= 65535"]),
+        ("port = true", ["geminga.toml: port=True"]),
+        ('sync = "alwys"', ["geminga.toml: sync='alwys'", "did you mean 'always'?"]),
+        ('backlog_quota_bytes = "20X"', ["geminga.toml: backlog_quota_bytes: '20X'", "K, M, G or T"]),
+        ('super_user_roles = "a"', ["geminga.toml: super_user_roles='a'", "list"]),
+        ('console = "yes"', ["geminga.toml: console='yes'", "bool"]),
+        ('log_level = "inf"', ["geminga.toml: log_level='inf'", "did you mean 'info'?"]),
+        ("port = \n", ["geminga.toml is not TOML", "line 1"]),
+        ("[tls]\nkey = 'x'", ["geminga.toml", "there is no setting 'tls'"]),
+        ('super_user_roles = ["a"]', ["geminga.toml: super_user_roles has no effect without authentication"]),
+    ],
+)
+def test_errors_in_the_file_name_file_key_value_and_what_is_allowed(file: str, names: list[str]) -> None:
+    error = run(file=file).exception
+    assert isinstance(error, InvalidConfiguration)
+    assert [name for name in names if name not in str(error)] == []
+
+
+def test_a_mistyped_variable_is_refused_and_those_of_kubernetes_are_not() -> None:
+    assert "did you mean 'GEMINGA_CONNECTIONS_MAX'?" in str(run(GEMINGA_CONECTIONS_MAX="1").exception)
+    wrong = run(GEMINGA_CONNECTIONS_MAX="many").exception
+    assert isinstance(wrong, click.BadParameter)
+    assert "GEMINGA_CONNECTIONS_MAX" in wrong.format_message()
+    service = {
+        "GEMINGA_PORT": "tcp://10.0.0.1:6650",
+        "GEMINGA_SERVICE_HOST": "x",
+        "GEMINGA_PORT_6650_TCP": "x",
+    }
+    assert rows(run("--json", **service))["port"] == (6650, "default")
+
+
+def test_secrets_and_credentials_in_urls_are_hidden() -> None:
+    done = run(
+        "--token-secret-key", "hunter2" * 9,
+        file='offload_location = "s3://hunter2:hunter2@bucket/x?key=hunter2"\nbasic_auth = "hunter2"\n',
+    )  # fmt: skip
+    assert done.exception is None
+    assert "hunter2" not in done.output
+    assert 's3://bucket/x"' in done.output
+    kept = BrokerSettings(data_dir="x", offload_location="s3://hunter2:hunter2@bucket/x")
+    assert "hunter2" not in repr(kept)
+
+
+def test_a_written_file_has_every_setting_and_its_defaults_are_those_in_force(tmp_path: Path) -> None:
+    file = tmp_path / "geminga.toml"
+    done = CliRunner().invoke(command, ["init", str(file)], standalone_mode=False)
+    assert done.exception is None
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    lines = [line[2:] for line in file.read_text().splitlines() if line.startswith("# ")]
+    assert [line.split(" = ")[0] for line in lines] == list(standalone.FIELDS)
+    for line in lines:
+        name, _, value = line.partition(" = ")
+        default = standalone.FIELDS[name].default
+        if default is None:
+            assert value == "(not set)"
+        else:
+            found = tomllib.loads(line)[name]
+            assert (tuple(found) if isinstance(found, list) else found) == default
+    assert not rows(run("--json", file=file.read_text())).keys() ^ set(standalone.FIELDS)
+    assert isinstance(CliRunner().invoke(command, ["init", str(file)]).exception, FileExistsError)
+
+
+def test_memory_as_an_option_overrides_the_folder_of_the_file() -> None:
+    found = rows(run("--json", "--memory", file='data_dir = "x"\n'))
+    assert (found["memory"][0], found["data_dir"][0]) == (True, None)
