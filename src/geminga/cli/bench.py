@@ -28,7 +28,9 @@ RECEIVE_SECONDS_MAX = 60
 @click.option(
     "--size", type=SIZE, default="1K", show_default=True, help="Payload size; the bytes are random."
 )
-@click.option("--partitions", type=click.IntRange(0), default=0, show_default=True, help="0: no partitions.")
+@click.option(
+    "--partitions", "-p", type=click.IntRange(0), default=0, show_default=True, help="0: no partitions."
+)
 @click.option("--namespace", default="public/default", show_default=True, help="Namespace of the test topic.")
 @click.option("--keep", is_flag=True, help="Do not delete the test topic.")
 @connecting

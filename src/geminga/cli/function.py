@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import say
+from geminga.cli.common import Choice, Commands, say
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.cluster import Cluster
 
 
-@click.group("function")
+@click.group("function", cls=Commands)
 def command() -> None:
     """Run functions from topics to topics, without a cluster of workers."""
 
@@ -36,12 +36,12 @@ def command() -> None:
 @click.option(
     "--from",
     "subscription_position",
-    type=click.Choice(("earliest", "latest")),
+    type=Choice(("earliest", "latest")),
     help="Start position of a new subscription.  [default: earliest]",
 )
 @click.option(
     "--guarantee",
-    type=click.Choice(("atleast_once", "effectively_once", "atmost_once", "manual"), case_sensitive=False),
+    type=Choice(("atleast_once", "effectively_once", "atmost_once", "manual")),
     help="Processing guarantee.  [default: atleast_once]",
 )
 @click.option(
@@ -69,7 +69,7 @@ def command() -> None:
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Loopback port of Prometheus' /metrics.")
 @click.option(
     "--compression",
-    type=click.Choice(("none", "lz4", "zlib", "zstd", "snappy"), case_sensitive=False),
+    type=Choice(("none", "lz4", "zlib", "zstd", "snappy")),
     help="Compression of results.  [default: none]",
 )
 @click.option("--parallelism", type=click.IntRange(1), help="Processes.  [default: 1]")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import json_option, say, show_warnings
+from geminga.cli.common import Choice, json_option, say, show_warnings
 from geminga.cli.connecting import ConnectingCommand, cluster_of_side, side_options
 
 _REASONS_AT_ONCE = 10
@@ -48,7 +48,7 @@ _REASONS_AT_ONCE = 10
 )
 @click.option(
     "--on-mismatch",
-    type=click.Choice(("stop", "continue", "restart")),
+    type=Choice(("stop", "continue", "restart")),
     default="stop",
     show_default=True,
     help="Action if the recorded progress does not fit source and target.",

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Number
+from geminga.cli.common import Commands, Number
 from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options, given
 from geminga.client.cluster import DEFAULT_URL, Cluster
 
 _FOLDER = click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 
 
-@click.group("pipeline")
+@click.group("pipeline", cls=Commands)
 def command() -> None:
     """Create and run pipelines from topics to a lake and back, on Spark Declarative Pipelines.
 
