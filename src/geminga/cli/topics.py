@@ -20,6 +20,7 @@ from geminga.client.cluster import Cluster
 from geminga.ids import MessageId, TopicName
 
 _POLL_SECONDS = 0.2
+_STATUS_WORDS = {"NOT_RUN": "never run", "RUNNING": "running", "SUCCESS": "done", "ERROR": "failed"}
 _LISTED = (
     TableColumn("topic", "topic"),
     TableColumn("partitions", "partitions", lambda n: count(n) if n else "", right=True),
@@ -152,19 +153,26 @@ def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster, a
     """
     topics = cluster.admin().topics
     names = topics.names(topic)
+    moving = list(names) if status else []
     for each in names if not status else ():
-        first_kept = _first_kept(topics.internal_stats(each).ledgers, keep)
-        if first_kept is not None:
+        ledgers = topics.internal_stats(each).ledgers
+        first_kept = _first_kept(ledgers, keep)
+        if any(one.ledger_id < first_kept and not one.offloaded for one in ledgers):
             topics.offload(each, MessageId(-1, first_kept, 0))
-    _print_status(names, topics.offload_status, status, wait, as_json)
+            moving.append(each)
+        else:
+            text = f"{each}  nothing to move: the open ledger and --keep stay; see `topics stats --internal`"
+            emit({"topic": each, "status": "NOTHING_TO_MOVE"}, as_json=as_json, text=text)
+    _print_status(moving, topics.offload_status, status, wait, as_json)
 
 
-def _first_kept(ledgers: Sequence[LedgerInfo], keep: int) -> int | None:
-    """Return the first ledger to keep: the last ledger stays, and those before it up to ``keep`` bytes."""
-    kept, size = None, 0
+def _first_kept(ledgers: Sequence[LedgerInfo], keep: int) -> int:
+    """Return the first ledger to keep, -1 without ledgers: the last ledger stays, and those before it up to
+    ``keep`` bytes."""
+    kept, total = -1, 0
     for ledger in reversed(ledgers):
-        size += ledger.size
-        if kept is not None and size > keep:
+        total += ledger.size
+        if kept >= 0 and total > keep:
             break
         kept = ledger.ledger_id
     return kept
@@ -183,7 +191,7 @@ def _print_status(names: Sequence[str], query: Any, status: bool, wait: bool, as
         emit(
             {"topic": each, **found.raw},
             as_json=as_json,
-            text=f"{each}  {found.status}{error}",
+            text=f"{each}  {_STATUS_WORDS.get(found.status, found.status)}{error}",
         )
     if failed and not status:
         raise SystemExit(1)
