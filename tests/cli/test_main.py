@@ -16,10 +16,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from geminga.cli import main as entry
 from geminga.cli import warning_lines
 from geminga.cli.common import say
-from geminga.cli.main import SECTIONS, command
+from geminga.cli.main import SECTIONS, command, main
 from geminga.errors import AdminTopicNotFound
 
 GEMINGA = [sys.executable, "-m", "geminga.cli.main"]
@@ -72,7 +71,8 @@ def test_an_error_names_neither_its_class_nor_the_request(
         raise AdminTopicNotFound("Topic t not found (HTTP 404 for GET a/b/t) (did you mean 'u'?)")
 
     monkeypatch.setattr(command, "main", fail)
-    assert entry._run([]) == 1
+    with pytest.raises(SystemExit, match="1"):
+        main([])
     assert capsys.readouterr().err == "geminga: Topic t not found (did you mean 'u'?)\n"
 
 

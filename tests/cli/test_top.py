@@ -38,7 +38,7 @@ def rows(number: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("width", [40, 80, 100, 300])
 def test_the_table_fits_the_width_and_keeps_the_end_of_names(width: int) -> None:
-    lines = [click.unstyle(line) for line in fitted(rows(3), top._TOPICS, width)]
+    lines = [click.unstyle(line) for line in fitted(rows(3), top.TOPICS, width)]
     assert max(map(len, lines)) <= width
     assert "orders-2" in lines[3]
     assert ("…" in lines[3]) == (width < 300)
@@ -50,7 +50,7 @@ def test_the_screen_has_a_header_and_fits_the_height(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
-    top._show(rows(100), top._TOPICS, "100 topics in shop/web", live=True)
+    top.show(rows(100), top.TOPICS, "100 topics in shop/web", live=True)
     shown = [click.unstyle(line) for line in capsys.readouterr().out.splitlines()]
     assert len(shown) < 24
     assert max(len(line) for line in shown[1:]) <= 80

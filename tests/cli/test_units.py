@@ -8,7 +8,7 @@ import click
 import pytest
 
 from geminga import MessageId
-from geminga.cli.common import SECONDS, Choice
+from geminga.cli.common import SECONDS, Duration, WordChoice
 from geminga.cli.units import (
     SIZE_OR_UNLIMITED,
     SPAN_OR_FOREVER,
@@ -37,6 +37,9 @@ def test_wrong_durations_name_the_forms(text: str) -> None:
 
 def test_time_limits_take_durations() -> None:
     assert [SECONDS.convert(text, None, None) for text in ("2", "2s", "1m", 0.5)] == [2, 2, 60, 0.5]
+    in_ms, in_hours = Duration(2, unit="ms"), Duration(0, unit="h")
+    assert [in_ms.convert(text, None, None) for text in ("50", "50ms", "1s", 50)] == [50, 50, 1000, 50]
+    assert [in_hours.convert(text, None, None) for text in ("24", "2d", 24)] == [24, 48, 24]
     for text in ("0", "-1", "nan", "soon"):
         with pytest.raises(click.BadParameter):
             SECONDS.convert(text, None, None)
@@ -82,7 +85,7 @@ def test_sizes_are_in_multiples_of_1024(value: int, text: str) -> None:
 
 
 def test_choices_are_taken_in_any_spelling() -> None:
-    kind = Choice(("producer_request_hold", "Key_Shared"))
+    kind = WordChoice(("producer_request_hold", "Key_Shared"))
     assert kind.convert("producer-request-hold", None, None) == "producer_request_hold"
     assert kind.convert("keyshared", None, None) == "Key_Shared"
     with pytest.raises(click.BadParameter, match="Key_Shared"):

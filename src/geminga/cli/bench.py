@@ -26,13 +26,9 @@ RECEIVE_SECONDS_MAX = 60
     help="Seconds to publish in each part.",
 )  # fmt: skip
 @click.option(
-    "--size",
-    "payload_size",
-    type=SIZE,
-    default="1K",
-    show_default=True,
+    "--size", "payload_size", type=SIZE, default="1K", show_default=True,
     help="Payload size; the bytes are random.",
-)
+)  # fmt: skip
 @click.option(
     "--partitions", "-p", type=click.IntRange(0), default=0, show_default=True, help="0: no partitions."
 )

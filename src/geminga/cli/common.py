@@ -94,18 +94,22 @@ class Number(click.FloatRange):
         return number
 
 
-class _Seconds(Number):
-    """Duration in seconds: a number, or a text such as ``90s`` or ``5m``."""
+class Duration(Number):
+    """Duration as a number of ``unit`` (s, ms, h): a number, or a text such as ``90s`` or ``5m``."""
 
     name = "time"
 
+    def __init__(self, minimum: float, maximum: float | None = None, unit: str = "s") -> None:
+        super().__init__(minimum, maximum)
+        self._unit = unit
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         with contextlib.suppress(ValueError):
-            value = parse_span(str(value)).total_seconds()
+            value = parse_span(str(value), self._unit) / parse_span("1", self._unit)
         return super().convert(value, param, ctx)
 
 
-class Choice(click.Choice):  # type: ignore[type-arg]  # no subscript before click 8.2
+class WordChoice(click.Choice):  # type: ignore[type-arg]  # no subscript before click 8.2
     """Choice of words that may be written in any case, with or without ``-`` or ``_``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -113,7 +117,16 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # no subscript before cli
         return super().convert(known.get(re.sub("[-_]", "", str(value).lower()), value), param, ctx)
 
 
-SECONDS = _Seconds(0.1, 1_000_000)
+SECONDS = Duration(0.1, 1_000_000)
+
+
+def pairs(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Callback of a repeated option: return its ``NAME=VALUE`` as a dict."""
+    for one in values:
+        if one.find("=") < 1:
+            raise click.BadParameter(f"{one!r} is not NAME=VALUE")
+    return dict(one.split("=", 1) for one in values)
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 

@@ -72,8 +72,6 @@ _OTHER_TOOLS = {
     **dict.fromkeys(("--group", "-g", "--subscription-name"), "give --subscription"),
     "--subscription-type": "give --type",
     "--subscription-position": "give --from",
-    "--messages": "give --message, or text after the topic",
-    "--num-produce": "give --repeat",
     **dict.fromkeys(("--format", "--print-key"), "give --json"),
 }
 """Options of ``pulsar-client``, ``kafka-console-*`` and ``rpk``: what to write here."""

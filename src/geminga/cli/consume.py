@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import SECONDS, Choice, how_many, json_option, show_warnings
+from geminga.cli.common import SECONDS, WordChoice, how_many, json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, check_exists, connecting
 from geminga.cli.peek import decode_option, decoded_value, payload_of, show
 from geminga.cli.units import WHERE, Where, id_text
@@ -53,8 +53,9 @@ def open_reader(client: Any, topic: str, where: Where, **arguments: Any) -> Any:
     "--subscription", "-s", help="Consume with this subscription and acknowledge; without: use a reader."
 )
 @click.option(
-    "--type", "kind", type=Choice(TYPES), default="Exclusive", show_default=True, help="Subscription type."
-)
+    "--type", "kind", type=WordChoice(TYPES), default="Exclusive", show_default=True,
+    help="Subscription type.",
+)  # fmt: skip
 @click.option(
     "--from", "where", type=WHERE, metavar="WHERE", default="earliest", show_default=True,
     help="Start: earliest, latest, '2h ago', a time, or LEDGER:ENTRY; a new subscription: the first two.",

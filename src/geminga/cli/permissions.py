@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Choice, emit
+from geminga.cli.common import WordChoice, emit
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.client.admin.sync.namespaces import ACTIONS
@@ -26,7 +26,7 @@ def add_permission_commands(group: click.Group, kind: str, argument: Any) -> Non
         print_rows(rows, _COLUMNS, as_json=as_json)
 
     @operation(group, "grant", argument, "role")
-    @click.argument("actions", nargs=-1, required=True, type=Choice(ACTIONS))
+    @click.argument("actions", nargs=-1, required=True, type=WordChoice(ACTIONS))
     def grant(resource: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
         """Allow ROLE these ACTIONS, replacing its earlier permissions here."""
         getattr(cluster.admin(), kind).grant(resource, role, actions)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from geminga.cli.common import Choice, emit
+from geminga.cli.common import WordChoice, emit
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.cli.units import (
@@ -81,7 +81,7 @@ _FORMS: dict[tuple[type, str], ArgumentForm] = {
 def _form(policy: Policy[Any]) -> ArgumentForm | None:
     """Return the form of a policy whose value is one argument, else None."""
     if policy.kind is str:
-        return ArgumentForm(Choice(policy.choices), _number, str)
+        return ArgumentForm(WordChoice(policy.choices), _number, str)
     return _FORMS.get((policy.kind, policy.unit))
 
 
@@ -219,7 +219,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("set-quota")
     @click.argument("limit", metavar="[SIZE]", type=SIZE, required=False)
     @click.option("--age", type=SPAN, help="Limit the oldest message's age instead of the size.")
-    @click.option("--policy", type=Choice(QUOTA_ACTIONS), default=QUOTA_ACTIONS[0],
+    @click.option("--policy", type=WordChoice(QUOTA_ACTIONS), default=QUOTA_ACTIONS[0],
                   show_default=True, help="Hold producers, refuse them, or delete the oldest.")  # fmt: skip
     def set_quota(
         place: str, limit: int | None, age: Any, policy: str, cluster: Cluster, as_json: bool
@@ -247,11 +247,9 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
             help="Messages per second; -1, the default: no limit.",
         )  # fmt: skip
         @click.option(
-            "--bytes",
-            "size_limit",
-            type=SIZE_OR_UNLIMITED,
+            "--bytes", "size_limit", type=SIZE_OR_UNLIMITED,
             help="Bytes per second, such as 10M; without: no limit.",
-        )
+        )  # fmt: skip
         def set_rate(place: str, messages: int, size_limit: Any, cluster: Cluster, as_json: bool) -> None:
             limit = -1 if size_limit in (None, "unlimited") else size_limit
             value = make(messages=messages, bytes=limit)
@@ -332,7 +330,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         put(cluster, place, "auto_subscription_creation", AutoSubscriptionCreation(allow=allow), as_json)
 
     @command("set-subscription-types")
-    @click.argument("types", nargs=-1, required=True, type=Choice(SUBSCRIPTION_TYPES))
+    @click.argument("types", nargs=-1, required=True, type=WordChoice(SUBSCRIPTION_TYPES))
     def set_subscription_types(place: str, types: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
         """Set the allowed subscription types."""
         put(cluster, place, "subscription_types", types, as_json)

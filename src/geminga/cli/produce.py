@@ -9,11 +9,21 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import click
 
-from geminga.cli.common import SECONDS, Choice, Number, emit, how_many, json_option, say, show_warnings
+from geminga.cli.common import (
+    SECONDS,
+    Number,
+    WordChoice,
+    emit,
+    how_many,
+    json_option,
+    pairs,
+    say,
+    show_warnings,
+)
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.peek import reading
 from geminga.cli.units import id_text
@@ -24,18 +34,6 @@ COMPRESSIONS = {"none": "NONE", "lz4": "LZ4", "zlib": "ZLib", "zstd": "ZSTD", "s
 """Value of --compression: name in `geminga.CompressionType`."""
 _PROGRESS_SECONDS = 0.5
 _INTERRUPTED = 130
-
-
-def _properties(
-    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str]:
-    pairs = {}
-    for value in values:
-        key, separator, text = value.partition("=")
-        if not separator or not key:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
-        pairs[key] = text
-    return pairs
 
 
 def _lines(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -> Iterator[bytes]:
@@ -50,38 +48,36 @@ def _lines(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -> I
         yield line.rstrip(b"\r\n")
 
 
-def _arguments(line: bytes, common: dict[str, Any], separator: str | None, from_json: bool) -> dict[str, Any]:
-    """Return the arguments of a send. Raises `ValueError` for a line of the wrong form."""
-    send: dict[str, Any] = {**common, "content": line}
-    if separator is not None:
-        key, found, send["content"] = line.partition(separator.encode())
-        if not found:
-            raise ValueError(f"no {separator!r} after the key")
-        send["partition_key"] = key.decode()
-    return send | _row(json.loads(line), common) if from_json else send
+class _Form(NamedTuple):
+    """Form of the lines: what each holds besides its value, and what the value is."""
 
+    common: dict[str, Any]
+    separator: str | None
+    from_json: bool
+    by_schema: bool
 
-def _as_bytes(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
-
-
-def _as_json_value(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, bytes) else value
-
-
-def _row(row: Any, common: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a send from a line of ``consume --json``."""
-    if not isinstance(row, dict) or not row.keys() & {"value", "value_base64"}:
-        raise ValueError('no JSON object with "value" or "value_base64"')
-    is_binary = "value" not in row
-    return {
-        "content": base64.b64decode(row["value_base64"]) if is_binary else row["value"],
-        "partition_key": row.get("key") or common["partition_key"],
-        "properties": {**(common["properties"] or {}), **(row.get("properties") or {})} or None,
-        "event_timestamp": row.get("event_time"),
-    }
+    def arguments(self, line: bytes) -> dict[str, Any]:
+        """Return the arguments of a send. Raises `ValueError` for a line of the wrong form."""
+        send: dict[str, Any] = {**self.common, "content": line}
+        if self.separator is not None:
+            key, found, send["content"] = line.partition(self.separator.encode())
+            if not found:
+                raise ValueError(f"no {self.separator!r} after the key")
+            send["partition_key"] = key.decode()
+        elif self.from_json:
+            row = json.loads(line)
+            if not isinstance(row, dict) or not row.keys() & {"value", "value_base64"}:
+                raise ValueError('no JSON object with "value" or "value_base64"')
+            send["content"] = row["value"] if "value" in row else base64.b64decode(row["value_base64"])
+            send["partition_key"] = row.get("key") or self.common["partition_key"]
+            send["properties"] = {**self.common["properties"], **(row.get("properties") or {})}
+            send["event_timestamp"] = row.get("event_time")
+        value = send["content"]
+        if self.by_schema:
+            send["content"] = json.loads(value) if isinstance(value, bytes) else value
+        elif not isinstance(value, bytes):
+            send["content"] = value.encode() if isinstance(value, str) else json.dumps(value).encode()
+        return send
 
 
 class _Receipts:
@@ -136,16 +132,12 @@ class _Receipts:
     help="File with one message per line; without messages and -f: stdin.",
 )  # fmt: skip
 @click.option(
-    "--repeat",
-    "-n",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
+    "--repeat", "-n", type=click.IntRange(1), default=1, show_default=True,
     help="Send the messages of the command line this many times.",
-)
+)  # fmt: skip
 @click.option("--key", "-k", help="Key of every message.")
 @click.option(
-    "--property", "-p", "properties", multiple=True, callback=_properties, help="NAME=VALUE; may be repeated."
+    "--property", "-p", "properties", multiple=True, callback=pairs, help="NAME=VALUE; may be repeated."
 )
 @click.option("--key-separator", metavar="TEXT", help="Each line is a key, TEXT and a value.")
 @click.option(
@@ -156,12 +148,9 @@ class _Receipts:
     "--schema", "by_schema", is_flag=True, help="Values are JSON; encode them by the topic's schema."
 )
 @click.option(
-    "--compression",
-    type=Choice(tuple(COMPRESSIONS)),
-    default="none",
-    show_default=True,
+    "--compression", type=WordChoice(tuple(COMPRESSIONS)), default="none", show_default=True,
     help="Compression of batches.",
-)
+)  # fmt: skip
 @click.option("--rate", type=Number(min=0.001), help="Limit in messages per second.")
 @click.option(
     "--timeout", "timeout_seconds", type=SECONDS, default=30.0, show_default=True,
@@ -197,9 +186,8 @@ def command(
     if from_json and key_separator is not None:
         raise click.UsageError("give either --from-json or --key-separator")
     show_warnings()
-    common = {"properties": properties or None, "partition_key": key}
+    form = _Form({"properties": properties, "partition_key": key}, key_separator, from_json, by_schema)
     texts = _lines((*messages, *values), lines, repeat)
-    is_one_key = not from_json and key_separator is None
     receipts, code = _Receipts(as_json), 0
     with cluster.client(operation_timeout_seconds=max(1, round(timeout_seconds))) as client:
         producer = client.create_producer(
@@ -207,21 +195,12 @@ def command(
             send_timeout_millis=round(timeout_seconds * 1000),
             block_if_queue_full=True,
             batching_enabled=True,
-            batching_type=geminga.BatchingType.Default if is_one_key else geminga.BatchingType.KeyBased,
+            batching_type=geminga.BatchingType.KeyBased,
             compression_type=geminga.CompressionType[COMPRESSIONS[compression]],
             **({"schema": _schema(cluster, topic)} if by_schema else {}),
         )
         try:
-            for number, line in enumerate(texts, start=1):
-                try:
-                    send = _arguments(line, common, key_separator, from_json)
-                    send["content"] = (_as_json_value if by_schema else _as_bytes)(send["content"])
-                    producer.send_async(callback=receipts.receipted, **send)
-                except (ValueError, TypeError, CorruptPayload) as error:
-                    raise click.ClickException(f"line {number}: {error}") from None
-                receipts.count()
-                if rate:
-                    time.sleep(max(0.0, receipts.started + receipts.sent / rate - time.perf_counter()))
+            _send(producer, texts, form, receipts, rate)
             producer.flush()
         except KeyboardInterrupt:
             code = _INTERRUPTED
@@ -231,6 +210,19 @@ def command(
             receipts.report(topic, as_json)
     if code or receipts.failures:
         raise click.exceptions.Exit(code or 1)
+
+
+def _send(
+    producer: Any, lines: Iterator[bytes], form: _Form, receipts: _Receipts, rate: float | None
+) -> None:
+    for number, line in enumerate(lines, start=1):
+        try:
+            producer.send_async(callback=receipts.receipted, **form.arguments(line))
+        except (ValueError, TypeError, CorruptPayload) as error:
+            raise click.ClickException(f"line {number}: {error}") from None
+        receipts.count()
+        if rate:
+            time.sleep(max(0.0, receipts.started + number / rate - time.perf_counter()))
 
 
 def _schema(cluster: Cluster, topic: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Choice, Commands, confirm, emit, yes_option
+from geminga.cli.common import Commands, WordChoice, confirm, emit, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.client.cluster import Cluster
@@ -62,7 +62,7 @@ _source_options = (
     click.option("--class", "named", metavar="MODULE:NAME", help="Python schema, record or dataclass."),
     click.option("--file", "-f", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                  help="Avro schema definition (JSON); used with --type."),
-    click.option("--type", "kind", type=Choice(_KINDS), default="JSON",
+    click.option("--type", "kind", type=WordChoice(_KINDS), default="JSON",
                  show_default=True, help="Schema type of --file."),
 )  # fmt: skip
 

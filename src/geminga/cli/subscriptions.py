@@ -61,13 +61,9 @@ def list_subscriptions(topic: str, cluster: Cluster, as_json: bool) -> None:
 
 @operation(command, "create", "topic", "subscription")
 @click.option(
-    "--from",
-    "where",
-    type=WHERE,
-    default="latest",
-    show_default=True,
+    "--from", "where", type=WHERE, default="latest", show_default=True,
     help="earliest, latest, '2h ago', a time, or LEDGER:ENTRY.",
-)
+)  # fmt: skip
 def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_json: bool) -> None:
     """Create SUBSCRIPTION on TOPIC."""
     part = cluster.admin().subscriptions

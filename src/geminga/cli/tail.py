@@ -8,27 +8,17 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import json_option, show_warnings
+from geminga.cli.common import json_option, pairs, show_warnings
 from geminga.cli.connecting import ConnectingCommand, check_exists, connecting
 from geminga.cli.consume import describe, open_reader, schema_arguments
 from geminga.cli.peek import decode_option, show
-from geminga.cli.units import SPAN, WHERE, Where
+from geminga.cli.units import PATTERN, SPAN, WHERE, Where
 from geminga.client.cluster import Cluster
 from geminga.errors import Timeout
 from geminga.ids import MessageId
 
 _POLL_MS = 500
 """Interval at which Ctrl-C and the end of --for are checked."""
-
-
-class _Pattern(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
-    name = "regex"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return re.compile(value)
-        except re.error as error:
-            self.fail(f"{value!r} is no regular expression: {error}", param, ctx)
 
 
 @click.command("tail", cls=ConnectingCommand)
@@ -39,15 +29,11 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg]  # no subscript befor
 )  # fmt: skip
 @click.option("--count", "-n", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--key", help="Only messages with this key.")
-@click.option("--grep", type=_Pattern(), metavar="REGEX", help="Only messages whose text matches.")
+@click.option("--grep", type=PATTERN, metavar="REGEX", help="Only messages whose text matches.")
 @click.option(
-    "--property",
-    "-p",
-    "properties",
-    multiple=True,
-    metavar="NAME=VALUE",
+    "--property", "-p", "properties", multiple=True, metavar="NAME=VALUE", callback=pairs,
     help="Only messages with this property; may be repeated.",
-)
+)  # fmt: skip
 @decode_option
 @click.option(
     "--for", "seconds", type=SPAN, metavar="TIME", help="Stop after this time.  [default: at Ctrl-C]"
@@ -60,7 +46,7 @@ def command(
     count: int | None,
     key: str | None,
     grep: re.Pattern[str] | None,
-    properties: tuple[str, ...],
+    properties: dict[str, str],
     decode: bool,
     seconds: dt.timedelta | None,
     cluster: Cluster,
@@ -72,7 +58,6 @@ def command(
     """
     import time
 
-    wanted = dict(_pair(text) for text in properties)
     show_warnings()
     deadline = None if seconds is None else time.monotonic() + seconds.total_seconds()
     with cluster.client() as client:
@@ -90,17 +75,10 @@ def command(
                     break
                 continue
             row = describe(message, decode)
-            if not _matches(row, key, grep, wanted):
+            if not _matches(row, key, grep, properties):
                 continue
             show(row, as_json)
             printed += 1
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
-    return name, value
 
 
 def _matches(

@@ -14,10 +14,10 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Choice, how_many, json_option
+from geminga.cli.common import WordChoice, how_many, json_option
 from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
 from geminga.cli.tables import TableColumn, fitted, table, trouble
-from geminga.cli.units import SPAN, count, rate, size, span
+from geminga.cli.units import PATTERN, SPAN, count, rate, size, span
 from geminga.client.cluster import Cluster
 from geminga.errors import AdminNotFound, PulsarException
 from geminga.ids import TopicName
@@ -27,7 +27,7 @@ LISTED_EACH_TIME_MAX = 1000
 DEFAULT_NAMESPACE = "public/default"
 LIST_AGAIN_SECONDS = 30.0
 """Interval between listings of more than LISTED_EACH_TIME_MAX topics: 600,000 names take 40 MB."""
-_TOPICS = (
+TOPICS = (
     TableColumn("topic", "topic"),
     TableColumn("in", "rate_in", rate, right=True),
     TableColumn("bytes in", "bytes_in", lambda v: f"{size(v)}/s", right=True),
@@ -62,16 +62,12 @@ SORTS = ("backlog", "in", "out", "name")
 @click.option("--all", "-a", "everything", is_flag=True, help="All namespaces, and idle topics too.")
 @click.option("--every", type=SPAN, default="2s", show_default=True, help="Refresh interval.")
 @click.option("--count", "-n", "frames", type=click.IntRange(1), help="Stop after this many refreshes.")
-@click.option("--sort", type=Choice(SORTS), default="backlog", show_default=True, help="Sort key.")
-@click.option("--pattern", default="", metavar="REGEX", help="Only topics whose name matches.")
+@click.option("--sort", type=WordChoice(SORTS), default="backlog", show_default=True, help="Sort key.")
+@click.option("--pattern", type=PATTERN, default="", metavar="REGEX", help="Only topics whose name matches.")
 @click.option(
-    "--topics",
-    "topics_max",
-    type=click.IntRange(1),
-    default=2000,
-    show_default=True,
+    "--topics", "topics_max", type=click.IntRange(1), default=2000, show_default=True,
     help="Maximum number of topics to query.",
-)
+)  # fmt: skip
 @connecting
 @json_option
 def command(
@@ -81,7 +77,7 @@ def command(
     every: dt.timedelta,
     frames: int | None,
     sort: str,
-    pattern: str,
+    pattern: re.Pattern[str],
     topics_max: int,
     cluster: Cluster,
     as_json: bool,
@@ -93,12 +89,6 @@ def command(
     """
     live = sys.stdout.isatty() and not as_json
     left = frames if frames is not None else (None if live else 1)
-    try:
-        wanted = re.compile(pattern)
-    except re.error as error:
-        raise click.BadParameter(
-            f"{pattern!r} is no regular expression: {error}", param_hint="--pattern"
-        ) from None
     names: list[str] = []
     listed_at = float("-inf")
     with cluster.admin() as admin:
@@ -107,7 +97,7 @@ def command(
         while left is None or left > 0:
             began = time.monotonic()
             if len(names) < LISTED_EACH_TIME_MAX or began - listed_at > LIST_AGAIN_SECONDS:
-                names, listed_at = _names(admin, namespaces or (DEFAULT_NAMESPACE,), wanted), began
+                names, listed_at = _names(admin, namespaces or (DEFAULT_NAMESPACE,), pattern), began
             rows = look(admin, names[:topics_max], by_subscription)
             rows.sort(key=_key(sort))
             if as_json:
@@ -115,7 +105,7 @@ def command(
             else:
                 active = rows if everything else [row for row in rows if not _is_idle(row)]
                 summary = _summary(admin, namespaces, len(names), topics_max, len(rows) - len(active))
-                _show(active, _SUBSCRIPTIONS if by_subscription else _TOPICS, summary, live)
+                show(active, _SUBSCRIPTIONS if by_subscription else TOPICS, summary, live)
             left = None if left is None else left - 1
             if left != 0:
                 time.sleep(max(0.05, every.total_seconds() - (time.monotonic() - began)))
@@ -221,7 +211,7 @@ def _summary(admin: Any, namespaces: tuple[str, ...], total: int, queried: int, 
     return text + (f", {idle:,} idle (-a shows them)" if idle else "")
 
 
-def _show(rows: list[dict[str, Any]], columns: tuple[TableColumn, ...], summary: str, live: bool) -> None:
+def show(rows: list[dict[str, Any]], columns: tuple[TableColumn, ...], summary: str, live: bool) -> None:
     summary = f"{time.strftime('%H:%M:%S')}  {summary}"
     if live:
         width, height = shutil.get_terminal_size()

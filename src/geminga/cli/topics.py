@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, confirm, emit, how_many, yes_option
+from geminga.cli.common import Commands, confirm, emit, how_many, pairs, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.permissions import add_permission_commands
 from geminga.cli.policies import add_policy_commands
@@ -228,14 +228,11 @@ def truncate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
 
 
 @operation(command, "properties", "topic")
-@click.argument("pairs", nargs=-1, metavar="[NAME=VALUE]...")
-def properties(topic: str, pairs: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
+@click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...", callback=pairs)
+def properties(topic: str, changes: dict[str, str], cluster: Cluster, as_json: bool) -> None:
     """Show or set properties of TOPIC; NAME= removes a property."""
     topics = cluster.admin().topics
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator or not name:
-            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="NAME=VALUE")
+    for name, value in changes.items():
         if value:
             topics.update_properties(topic, {name: value})
         else:

@@ -21,11 +21,11 @@ _WORDS = {"seconds": "s", "second": "s", "sec": "s", "minutes": "m", "minute": "
           "days": "d", "day": "d", "weeks": "w", "week": "w", "years": "y", "year": "y"}  # fmt: skip
 
 
-def parse_span(text: str) -> dt.timedelta:
-    """Parse a duration: ``1h30m``, ``7d``, ``2 hours ago``, ``90`` (seconds). Raises `ValueError`."""
+def parse_span(text: str, unit: str = "s") -> dt.timedelta:
+    """Parse a duration: ``1h30m``, ``7d``, ``2 hours ago``, ``90`` (of ``unit``). Raises `ValueError`."""
     plain = text.strip().lower().removesuffix("ago").rstrip()
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", plain):
-        plain += "s"
+        plain += unit
     shorter = re.sub(r"[a-z]{2,}", lambda word: _WORDS.get(word[0], word[0]), plain)
     total, position = 0.0, 0
     while position < len(shorter):
@@ -98,6 +98,14 @@ def id_text(message_id: MessageId) -> str:
     return ":".join(map(str, parts))
 
 
+def parse_pattern(text: str) -> re.Pattern[str]:
+    """Compile a regular expression. Raises `ValueError`."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from None
+
+
 def parse_switch(text: str) -> bool:
     """``on`` or ``off``. Raises `ValueError`."""
     word = text.strip().lower()
@@ -133,6 +141,7 @@ SIZE = _Parsed[int]("size", parse_size)
 SIZE_OR_UNLIMITED = _Parsed[Any]("size", parse_size, "unlimited")
 WHERE = _Parsed[Where]("where", parse_where)
 ID = _Parsed[MessageId]("ledger:entry", parse_id)
+PATTERN = _Parsed[re.Pattern[str]]("regex", parse_pattern)
 SWITCH = _Parsed[bool]("on|off", parse_switch)
 
 

@@ -26,7 +26,7 @@ from geminga.connection.addresses import Address, parse_broker_url
 from geminga.connection.authentication import Credentials
 from geminga.connection.keepalive import INTERVAL_SECONDS, KeepAlive, KeepAliveAction
 from geminga.connection.requests import ANSWERS, RequestTable, is_interim, request_id_of
-from geminga.errors import AuthenticationError, ConnectError, InvalidUrl, ProtocolError, Timeout, from_server
+from geminga.errors import ConnectError, InvalidUrl, ProtocolError, Timeout, from_server
 from geminga.wire.client_frames import ClientFrameDecoder
 from geminga.wire.frames import (
     FRAME_PADDING,
@@ -371,14 +371,10 @@ class ClientConnection:
             # The broker refuses the handshake with an ERROR without a request (framing.md section 3).
             if command.type != Type.ERROR:
                 raise ProtocolError(f"{self.peer} answered a request before CONNECTED")
-            refused = from_server(
-                command.error.error, f"{self.peer} refused the connection: {command.error.message}"
-            )
-            if isinstance(refused, AuthenticationError) and self._is_anonymous:
-                refused.args = (
-                    f"{refused}: no credentials were given (--token-file, or authentication=...)",
-                )
-            raise refused
+            text = f"{self.peer} refused the connection: {command.error.message}"
+            if self._is_anonymous and command.error.error == pb.AuthenticationError:
+                text += ": no credentials were given (--token-file, or authentication=...)"
+            raise from_server(command.error.error, text)
         request_id = request_id_of(command)
         if is_interim(command):
             # The wait for exclusive access has no time limit; the caller may still cancel.
