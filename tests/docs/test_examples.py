@@ -75,9 +75,11 @@ def test_examples_run(page: str, pulsar_broker: Any, tmp_path: Path, monkeypatch
         assert capsys.readouterr().out.startswith("hello as (")
 
 
-NEEDS = {"import pyarrow": "columnar", "send_table(": "columnar", "receive_table(": "columnar",
-         ".tables(": "columnar", "AvroSchema": "avro", "opentelemetry": "otel",
-         "telemetry import": "telemetry", "CryptoKeyReader": "encryption", "load_settings": "tune", "read_pandas": "pandas"}  # fmt: skip
+NEEDS = {
+    "import pyarrow": "columnar", "send_table(": "columnar", "receive_table(": "columnar",
+    ".tables(": "columnar", "read_pandas": "pandas", "AvroSchema": "avro", "opentelemetry": "otel",
+    "telemetry import": "telemetry", "CryptoKeyReader": "encryption", "load_settings": "tune",
+}  # fmt: skip
 """Text in a program, and the extra or package that it needs."""
 
 

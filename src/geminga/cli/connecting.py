@@ -61,19 +61,15 @@ class ConnectingCommand(click.Command):
 
 
 _OTHER_TOOLS = {
-    **dict.fromkeys(("--topic", "--subscription-topic"), "name the topic without an option"),
-    **dict.fromkeys(
-        ("--bootstrap-server", "--broker-list", "--brokers", "-X"), "give --url pulsar://HOST:PORT"
-    ),
-    **dict.fromkeys(
-        ("--from-beginning", "--offset", "-o"), "give --from earliest, latest, '2h ago' or an id"
-    ),
+    "--topic": "name the topic without an option",
+    **dict.fromkeys(("--bootstrap-server", "--broker-list", "--brokers"), "give --url pulsar://HOST:PORT"),
+    **dict.fromkeys(("--from-beginning", "--offset", "-o"), "give --from earliest, '2h ago' or an id"),
     **dict.fromkeys(("--max-messages", "--num", "--num-messages"), "give --count"),
     **dict.fromkeys(("--group", "-g", "--subscription-name"), "give --subscription"),
     "--subscription-type": "give --type",
     "--subscription-position": "give --from",
-    **dict.fromkeys(("--format", "--print-key"), "give --json"),
-}
+    "--format": "give --json",
+}  # fmt: skip
 """Options of ``pulsar-client``, ``kafka-console-*`` and ``rpk``: what to write here."""
 
 _COMMON = (

@@ -103,9 +103,7 @@ def command(
                 topic,
                 subscription,
                 consumer_type=geminga.ConsumerType[kind],
-                initial_position=geminga.InitialPosition[
-                    "Earliest" if where == MessageId.earliest else "Latest"
-                ],
+                initial_position=geminga.InitialPosition(int(where == MessageId.earliest)),
                 # Messages acknowledged before a stop inside a batch must not be redelivered.
                 batch_index_ack_enabled=True,
                 **schema_arguments(decode),

@@ -117,7 +117,7 @@ def shown(policy: Policy[Any] | None, value: Any) -> str:
     return json.dumps(value)
 
 
-_UNSET = (None, (), False, "None", "UNDEFINED", -1)
+_UNSET = (None, (), "None", "UNDEFINED", -1)
 """Values of a policy that is not set."""
 
 
@@ -166,7 +166,9 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         part = holder(cluster, kind)
         if kind == "namespaces":
             part.policies(place)  # raises AdminNotFound for an unknown namespace
-        rows = [row for row in _rows(part, place) if everything or row["value"] not in _UNSET]
+        rows = [
+            row for row in _rows(part, place) if everything or (row["value"] and row["value"] not in _UNSET)
+        ]
         columns = [
             TableColumn("policy", "policy"),
             TableColumn("value", "shown"),
@@ -180,7 +182,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
                     **row,
                     "policy": row["policy"].replace("_", "-"),
                     "shown": "-"
-                    if row["value"] in _UNSET and row["value"] is not False
+                    if row["value"] in _UNSET
                     else shown(known.get(row["policy"]), row["value"]) or "-",
                 }
                 for row in rows
