@@ -50,9 +50,18 @@ by option or environment leaves the current context out: no token goes to a clus
 COMPLETION = """
 Commands, options and their values complete in bash, zsh and fish. Once, in the shell's own file:
 
-    eval "$(_GEMINGA_COMPLETE=bash_source geminga)"     # ~/.bashrc
-    eval "$(_GEMINGA_COMPLETE=zsh_source geminga)"      # ~/.zshrc
-    _GEMINGA_COMPLETE=fish_source geminga | source      # ~/.config/fish/completions/geminga.fish
+    eval "$(geminga completion bash)"     # ~/.bashrc
+    eval "$(geminga completion zsh)"      # ~/.zshrc
+    geminga completion fish | source      # ~/.config/fish/config.fish
+"""
+EXIT_CODES = """
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | failed: the broker refused, a check found something, or the answer to a question was not yes |
+| 2 | wrong usage: an option, argument or address; or a question without a terminal and without `--yes` |
+| 3 | timed out: no broker within the time limit, or fewer messages than `--count` |
+| 130 | interrupted by Ctrl-C |
 """
 
 SETTINGS = (
@@ -89,7 +98,7 @@ def cli_page() -> str:
     import click
 
     from geminga.cli.connecting import ConnectionOption, connection_options
-    from geminga.cli.main import COMMANDS, command
+    from geminga.cli.main import command
 
     lines = ["# The `geminga` command", "", "Drawn from the code by `make docs`.", ""]
 
@@ -127,7 +136,8 @@ def cli_page() -> str:
     connecting = connection_options(click.Command("connection").callback or (lambda: None))
     table(list(reversed(connecting.__click_params__)), click.Context(command))  # type: ignore[attr-defined]
     lines.extend(["## Completion", "", *COMPLETION.strip().splitlines(), ""])
-    for name in COMMANDS:
+    lines.extend(["## Exit codes", "", *EXIT_CODES.strip().splitlines(), ""])
+    for name in command.list_commands(click.Context(command)):
         found = command.get_command(click.Context(command), name)
         assert found is not None
         describe(f"geminga {name}", found)

@@ -151,6 +151,14 @@ def test_secrets_are_not_shown_and_files_are_private(invoke: Invoke, tmp_path: P
     assert repr(Cluster(auth_plugin="token", auth_params="token:sesame")).count("sesame") == 0
 
 
+def test_a_context_is_shown_in_words(invoke: Invoke) -> None:
+    assert invoke("context", "set", "one", "--url", "pulsar://a:6650").exit_code == 0
+    shown = invoke("context", "show").stdout
+    assert "current: yes\ncontext: one\nservice url: pulsar://a:6650\n" in shown
+    for text in ("None", "True", "False", "_"):
+        assert text not in shown
+
+
 def test_contexts_are_created_and_deleted(invoke: Invoke) -> None:
     assert "no context yet" in invoke("context", "list").stderr
     invoke("context", "set", "a", "--url", "pulsar://a:1")

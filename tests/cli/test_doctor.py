@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,16 @@ def test_a_missing_core_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     core, spark = doctor.check_packages()
     assert (core.status, spark.status) == ("error", "warning")
     assert "pip install 'geminga[spark]'" in spark.detail
+
+
+def test_every_extra_is_checked() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    del extras["all"], extras["otel"], extras["java"]  # made of others; java is checked by running it
+    assert set(doctor.PACKAGES) == {"core", *extras}
+    for extra, requirements in extras.items():
+        named = {re.split(r"[\[<>=; ]", one)[0].lower() for one in requirements}
+        assert set(doctor.PACKAGES[extra]) <= named | {"pyyaml"}, extra
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -12,10 +12,14 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from geminga.cli import warning_lines
 from geminga.cli.common import say
+from geminga.cli.main import SECTIONS, command, main
+from geminga.errors import AdminTopicNotFound
 
 GEMINGA = [sys.executable, "-m", "geminga.cli.main"]
 
@@ -40,6 +44,36 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     assert "HEAVY []" in done.stdout
     for name in ("standalone", "produce", "consume", "topics", "demo", "doctor"):
         assert name in done.stdout
+
+
+def test_help_groups_the_commands_by_task() -> None:
+    shown = CliRunner().invoke(command, ["--help"]).stdout
+    for title, first in (("Send and read messages", "produce"), ("Manage a cluster", "topics")):
+        assert f"{title}:\n  {first} " in shown
+    listed = [name for section in SECTIONS.values() for name in section]
+    assert len(listed) == len(set(listed)) == len(command.list_commands(click.Context(command)))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
+    assert "_GEMINGA_COMPLETE" in CliRunner().invoke(command, ["completion", shell]).stdout
+
+
+def test_commands_are_completed_without_loading_their_modules() -> None:
+    found = command.shell_complete(click.Context(command), "t")
+    assert [one.value for one in found] == ["token", "tail", "top", "topics", "tenants", "tune"]
+
+
+def test_an_error_names_neither_its_class_nor_the_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: object) -> None:
+        raise AdminTopicNotFound("Topic t not found (HTTP 404 for GET a/b/t) (did you mean 'u'?)")
+
+    monkeypatch.setattr(command, "main", fail)
+    with pytest.raises(SystemExit, match="1"):
+        main([])
+    assert capsys.readouterr().err == "geminga: Topic t not found (did you mean 'u'?)\n"
 
 
 def test_help_answers_at_once() -> None:

@@ -155,8 +155,8 @@ def test_skip_counts_messages_and_not_batches(run: Any, broker: Any) -> None:
         for number in range(1000):
             producer.send_async(str(number).encode(), lambda result, message_id: None)
         producer.flush()
-    assert "backlog 1000 messages" in run("topics", "stats", topic).stdout
-    assert "skipped 1 messages" in run("subscriptions", "skip", "--yes", topic, "s", "-n", "1").stdout
+    assert "backlog 1,000 messages" in run("topics", "stats", topic).stdout
+    assert "skipped 1 message\n" in run("subscriptions", "skip", "--yes", topic, "s", "-n", "1").stdout
     (skipped,) = _lines(run("subscriptions", "skip", "--yes", topic, "s", "-n", "98", "--json"))
     assert (skipped["skipped"], skipped["unit"]) == (98, "messages")
     assert "backlog 901 messages" in run("topics", "stats", topic).stdout
@@ -225,3 +225,124 @@ def test_policies_of_a_topic_are_set_and_removed(run: Any) -> None:
         == 3600
     )
     assert "unloaded" in run("topics", "unload", "cli-policy").stdout
+
+
+def test_words_after_the_topic_are_messages(run: Any) -> None:
+    run("produce", "cli-words", "hello", "-m", "first", "world")
+    rows = _lines(run("consume", "cli-words", "-n", "3", "--json"))
+    assert [row["value"] for row in rows] == ["first", "hello", "world"]
+
+
+def test_consumed_json_is_produced_again_with_keys_and_properties(run: Any, broker: Any) -> None:
+    with broker.client() as client, client.create_producer("cli-from") as producer:
+        producer.send(b"one", partition_key="k", properties={"a": "b"}, event_timestamp=5)
+        producer.send(b"\xff")
+    lines = run("consume", "cli-from", "-n", "2", "--json").stdout
+    run("produce", "cli-to", "--from-json", stdin=lines)
+    rows = sorted(_lines(run("consume", "cli-to", "-n", "2", "--json")), key=lambda row: "value" not in row)
+    assert (rows[0]["value"], rows[0]["key"], rows[0]["properties"]) == ("one", "k", {"a": "b"})
+    assert (rows[0]["event_time"], rows[1]["value_base64"]) == (5, "/w==")
+    assert run("consume", "cli-to", "-n", "2").stdout.rstrip().splitlines()[-1].endswith("base64:/w==")
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "text"),
+    [(["--key-separator", ":"], "k1:v1\nk2", "line 2: no ':' after the key"),
+     (["--from-json"], '{"value": "x"}\n{"x": 1}', 'line 2: no JSON object with "value"')],
+)  # fmt: skip
+def test_a_line_of_the_wrong_form_is_named(run: Any, options: list[str], line: str, text: str) -> None:
+    done = run("produce", "cli-wrong", *options, stdin=line, check=False)
+    assert (done.exit_code, text in done.stderr) == (1, True)
+    assert done.stdout.startswith("1 message to cli-wrong")
+
+
+def test_values_are_encoded_and_decoded_by_the_topics_schema(run: Any, broker: Any, tmp_path: Any) -> None:
+    definition = tmp_path / "job.avsc"
+    fields = [{"name": "number", "type": "long"}]
+    definition.write_text(json.dumps({"type": "record", "name": "Job", "fields": fields}))
+    run("schemas", "upload", "cli-schema", "--file", str(definition), "--type", "avro")
+    run("subscriptions", "create", "cli-schema", "s", "--from", "earliest")
+    run("produce", "cli-schema", "--schema", stdin='{"number": 7}\n')
+    for words in ("consume cli-schema -n 1", "peek cli-schema s", "tail cli-schema --since 1h -n 1"):
+        assert run(*words.split(), "--decode").stdout.endswith('  {"number":7}\n')
+        assert _lines(run(*words.split(), "--decode", "--json"))[0]["value"] == {"number": 7}
+    wrong = run("produce", "cli-schema", "--schema", stdin='{"number": "x"}\n', check=False)
+    assert (wrong.exit_code, "line 1: " in wrong.stderr) == (1, True)
+    none = run("produce", "cli-plain", "--schema", stdin="1\n", check=False)
+    assert "cli-plain has no schema; register one: geminga schemas upload" in none.stderr
+
+
+def test_consume_starts_at_a_time_or_a_printed_id(run: Any) -> None:
+    for text in ("one", "two", "three"):
+        run("produce", "cli-where", text)
+    rows = _lines(run("consume", "cli-where", "-n", "3", "--json", "--from", "1h"))
+    second = rows[1]["message_id"]
+    rows = _lines(run("consume", "cli-where", "-n", "2", "--json", "--from", second))
+    assert [row["value"] for row in rows] == ["two", "three"]
+    refused = run("consume", "cli-where", "-s", "s", "--from", second, check=False)
+    assert (refused.exit_code, "geminga subscriptions reset" in refused.stderr) == (2, True)
+
+
+def test_minus_one_is_a_value_and_no_option(run: Any) -> None:
+    run("topics", "create", "cli-minus")
+    assert run("topics", "set-retention", "cli-minus", "-1").stdout.endswith("retention forever, any size\n")
+
+
+def test_explain_without_a_subscription_explains_each(run: Any) -> None:
+    run("topics", "create", "cli-all")
+    assert "has no subscription" in run("explain", "cli-all").stdout
+    for name in ("a", "b"):
+        run("subscriptions", "create", "cli-all", name)
+    assert [row["subscription"] for row in _lines(run("explain", "cli-all", "--json"))] == ["a", "b"]
+
+
+def test_printed_commands_carry_the_address_and_no_token(run: Any, broker: Any) -> None:
+    topic = "persistent://public/default/cli-pasted"
+    run("topics", "create", topic)
+    run("subscriptions", "create", topic, "s")
+    run("produce", topic, "x")
+    screen = run("explain", topic, "s", "--token", "secret").stdout
+    assert f"geminga peek {topic} s --url {broker.service_url} --admin-url {broker.admin_url}\n" in screen
+
+
+@pytest.mark.parametrize("words", ["peek {} bilin", "explain {} bilin", "subscriptions clear {} bilin"])
+def test_a_missing_subscription_gets_a_suggestion(run: Any, words: str) -> None:
+    if "cli-orders-2" not in run("topics", "list").stdout:
+        run("topics", "create", "cli-orders-2")
+        run("subscriptions", "create", "cli-orders-2", "billing")
+    done = run(*words.format("cli-orders-2").split(), check=False)
+    assert str(done.exception).endswith(" (did you mean 'billing'?)")
+
+
+def test_questions_count_messages(run: Any, broker: Any) -> None:
+    with broker.client() as client:
+        client.subscribe("cli-count", "s").close()
+        with client.create_producer("cli-count", batching_enabled=True) as producer:
+            producer.send_many([b"%d" % number for number in range(3)])
+    for words in ("clear", "delete"):
+        done = run("subscriptions", words, "cli-count", "s", stdin="n\n", check=False)
+        assert "(3 messages, " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [("consume t --from-beginning", "give --from earliest"), ("consume --topic t", "name the topic without"),
+     ("produce t --bootstrap-server localhost:9092", "give --url pulsar://HOST:PORT"),
+     ("consume t -o start", "give --from earliest"), ("consume t --max-messages 3", "give --count")],
+)  # fmt: skip
+def test_options_of_other_tools_get_the_option_to_use(run: Any, words: str, hint: str) -> None:
+    done = run(*words.split(), check=False)
+    assert (done.exit_code, hint in done.stderr) == (2, True)
+
+
+def test_stats_and_policies_are_in_words(run: Any) -> None:
+    run("topics", "create", "cli-words-of-stats")
+    run("subscriptions", "create", "cli-words-of-stats", "s")
+    run("topics", "set-auto-subscription-creation", "cli-words-of-stats", "off")
+    shown = run("topics", "stats", "cli-words-of-stats").stdout
+    shown += run("topics", "policies", "cli-words-of-stats").stdout
+    shown += run("namespaces", "policies", "public/default").stdout
+    assert "s: no consumer, backlog 0 messages, 0 B" in shown
+    assert "auto-subscription-creation  allow off" in shown
+    for text in ("None", "UNDEFINED", "msg/s", "message_ttl"):
+        assert text not in shown

@@ -220,6 +220,16 @@ def test_a_refused_handshake_raises_what_the_broker_reported(code, expected):
         connection.receive(encode_command(refusal), NOW)
 
 
+def test_a_refusal_without_credentials_says_that_none_were_given():
+    connection = ClientConnection(Credentials("none", b""), now=NOW, peer="pulsar://broker:6650")
+    connection.start(NOW)
+    refusal = command(
+        pb.BaseCommand.ERROR, "error", request_id=UNSOLICITED, error=pb.AuthenticationError, message="no"
+    )
+    with pytest.raises(AuthenticationError, match="no: no credentials were given"):
+        connection.receive(encode_command(refusal), NOW)
+
+
 def test_a_handshake_past_its_deadline_fails():
     connection = make(handshake_timeout_seconds=10.0)
     connection.start(NOW)

@@ -82,7 +82,7 @@ def test_the_error_tree_is_described() -> None:
 def test_every_command_and_option_has_words() -> None:
     import click
 
-    from geminga.cli.main import COMMANDS, command
+    from geminga.cli.main import command
 
     def look(path: str, one: click.Command) -> list[str]:
         context = click.Context(one, info_name=path)
@@ -102,7 +102,7 @@ def test_every_command_and_option_has_words() -> None:
         return found
 
     wordless: list[str] = []
-    for name in COMMANDS:
+    for name in command.list_commands(click.Context(command)):
         found = command.get_command(click.Context(command), name)
         assert found is not None
         wordless += look(f"geminga {name}", found)

@@ -2,7 +2,7 @@
 
 Every page with ```` ```python ```` or ```` ```bash ```` blocks is run; what needs Spark or minutes is named
 in `ELSEWHERE`, with the tests that hold it. On a page with ```` ```bash ```` all blocks together are one
-script; on the others ``geminga``, ``broker`` and ``client`` are there.
+script. Nothing is defined beforehand; only the address of a standalone broker is replaced.
 """
 
 from __future__ import annotations
@@ -57,11 +57,9 @@ def test_pages_that_are_left_out_are_there_and_have_their_tests() -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in {*ELSEWHERE, *SCRIPTS}])
-def test_examples_run(
-    page: str, pulsar_broker: Any, pulsar_client: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_examples_run(page: str, pulsar_broker: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     example = ModuleType("example")  # as the classes of a program have one
-    names = vars(example) | {"geminga": geminga, "broker": pulsar_broker, "client": pulsar_client}
+    names = vars(example)
     monkeypatch.setitem(sys.modules, "example", example)
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.findall((DOCS / page).read_text()):
@@ -70,6 +68,28 @@ def test_examples_run(
         lines_before = block.string.count("\n", 0, block.start(2))
         code = block[2].replace("pulsar://localhost:6650", pulsar_broker.service_url)
         exec(compile("\n" * lines_before + code, str(DOCS / page), "exec"), names)
+    for name in ("client", "broker"):
+        if isinstance(names.get(name), geminga.Client | geminga.EmbeddedBroker):
+            names[name].close()
+    if page == "../README.md":
+        assert capsys.readouterr().out.startswith("hello as (")
+
+
+NEEDS = {
+    "import pyarrow": "columnar", "send_table(": "columnar", "receive_table(": "columnar",
+    ".tables(": "columnar", "read_pandas": "pandas", "AvroSchema": "avro", "opentelemetry": "otel",
+    "telemetry import": "telemetry", "CryptoKeyReader": "encryption", "load_settings": "tune",
+}  # fmt: skip
+"""Text in a program, and the extra or package that it needs."""
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
+def test_a_page_that_needs_an_extra_starts_with_it(page: str) -> None:
+    text = (DOCS / page).read_text()
+    first = " ".join(re.findall(r"pip install [^`\n]+", text[:1500]))
+    programs = "".join(block[2] for block in blocks_of(DOCS / page))
+    missing = {extra for word, extra in NEEDS.items() if word in programs and extra not in first}
+    assert missing <= {"telemetry"} if "otel" in first else not missing
 
 
 def script_of(page: Path) -> str:
@@ -77,7 +97,7 @@ def script_of(page: Path) -> str:
     lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"]
     for block in blocks_of(page):
         inner = block[2]
-        lines.append(inner if block[1] == "bash" else f"python - <<'END'\nimport geminga\n{inner}\nEND")
+        lines.append(inner if block[1] == "bash" else f"python - <<'END'\n{inner}\nEND")
     script = "\n".join(lines)
     named = sorted(set(re.findall(r"\b1[68]\d{3}\b", script)))
     free = dict(zip(named, map(str, free_ports(len(named))), strict=True))

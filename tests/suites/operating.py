@@ -117,10 +117,10 @@ def check_namespaces(run: Run, _place: Place) -> None:
     assert name in run("namespaces", "list").stdout
     assert "forever" not in run("namespaces", "policies", name).stdout
     assert run("namespaces", "set-retention", name, "7d", "--size", "20G").stdout == (
-        f"{name}: retention 7d, 20.0 GB\n"
+        f"{name}: retention 7d, 20 GiB\n"
     )
-    run("namespaces", "set-ttl", name, "1h30m")
-    run("namespaces", "set-quota", name, "10G", "--policy", "producer_exception")
+    run("namespaces", "set-ttl", name, "5400")
+    run("namespaces", "set-quota", name, "10G", "--policy", "producer-exception")
     run("namespaces", "set-quota", name, "--age", "1d")
     run("namespaces", "set-publish-rate", name, "--messages", "1000", "--bytes", "10M")
     run("namespaces", "set-deduplication", name, "on")
@@ -135,7 +135,7 @@ def check_namespaces(run: Run, _place: Place) -> None:
     assert (rows["deduplication"], rows["max_unacked_messages_per_consumer"]) == (True, 500)
     assert rows["schema_compatibility"] == "BACKWARD"
     shown = run("namespaces", "policies", name).stdout
-    for text in ("7d, 20.0 GB", "1h 30m", "1,000/s messages, 10.0 MB/s", "1d: producer_request_hold"):
+    for text in ("7d, 20 GiB", "1h 30m", "1,000/s messages, 10 MiB/s", "1d: producer_request_hold"):
         assert text in shown
     run("namespaces", "unset", name, "message-ttl")
     run("namespaces", "unset", name, "backlog_quota")
@@ -176,7 +176,7 @@ def check_topics(run: Run, _place: Place) -> None:
         "team": "a", "tier": "1",
     }  # fmt: skip
     run("topics", "properties", plain, "team=")
-    assert run("topics", "properties", plain).stdout.split() == ["tier", "1"]
+    assert run("topics", "properties", plain).stdout.split() == ["NAME", "VALUE", "tier", "1"]
     run("topics", "set-retention", plain, "forever")
 
     def kept() -> bool:
@@ -206,8 +206,8 @@ def check_subscriptions(run: Run, place: Place) -> None:
     assert "skipped 4 messages" in run("subscriptions", "skip", "--yes", name, "s", "-n", "4").stdout
     (row,) = run("peek", name, "s", "-n", "1", "--json").rows
     assert row["value"] == "4"
-    ledger = row["message_id"].strip("(").split(",")[0]
-    run("subscriptions", "reset", "--yes", name, "s", f"{ledger}:2")
+    ledger = row["message_id"].split(":")[0]
+    run("subscriptions", "reset", "--yes", name, "s", f"({ledger},2,-1,-1)")
     assert run("peek", name, "s", "-n", "1", "--json").rows[0]["value"] == "2"
     run("subscriptions", "reset", "--yes", name, "s", f"{ledger}:2", "--after")
     assert run("peek", name, "s", "-n", "1", "--json").rows[0]["value"] == "3"

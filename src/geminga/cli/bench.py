@@ -12,7 +12,7 @@ import click
 
 from geminga.cli.common import emit, json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.cli.units import SIZE, SPAN
+from geminga.cli.units import SIZE, SPAN, size
 from geminga.client.cluster import Cluster
 from geminga.errors import PulsarException, Timeout
 
@@ -26,16 +26,19 @@ RECEIVE_SECONDS_MAX = 60
     help="Seconds to publish in each part.",
 )  # fmt: skip
 @click.option(
-    "--size", type=SIZE, default="1K", show_default=True, help="Payload size; the bytes are random."
+    "--size", "payload_size", type=SIZE, default="1K", show_default=True,
+    help="Payload size; the bytes are random.",
+)  # fmt: skip
+@click.option(
+    "--partitions", "-p", type=click.IntRange(0), default=0, show_default=True, help="0: no partitions."
 )
-@click.option("--partitions", type=click.IntRange(0), default=0, show_default=True, help="0: no partitions.")
 @click.option("--namespace", default="public/default", show_default=True, help="Namespace of the test topic.")
 @click.option("--keep", is_flag=True, help="Do not delete the test topic.")
 @connecting
 @json_option
 def command(
     length: dt.timedelta,
-    size: int,
+    payload_size: int,
     partitions: int,
     namespace: str,
     keep: bool,
@@ -51,7 +54,7 @@ def command(
 
     show_warnings()
     topic = f"persistent://{namespace}/geminga-bench-{uuid4().hex[:10]}"
-    payload = os.urandom(max(1, size))
+    payload = os.urandom(max(1, payload_size))
     seconds = max(0.1, length.total_seconds())
     admin = cluster.admin()
     with cluster.client() as client:
@@ -79,7 +82,7 @@ def _say(name: str, found: dict[str, Any], as_json: bool) -> None:
     if "p50_ms" in found:
         parts.append(f"{found['p50_ms']:.2f} ms (p50), {found['p99_ms']:.2f} ms (p99)")
     else:
-        parts.append(f"{found['messages_per_second']:,.0f}/s, {found['megabytes_per_second']:,.1f} MB/s")
+        parts.append(f"{found['messages_per_second']:,.0f}/s, {size(found['megabytes_per_second'] * 1e6)}/s")
     emit({"part": name, **found}, as_json=as_json, text=f"{name:<22} {'; '.join(parts)}")
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from geminga.cli.units import parse_span
 from geminga.config import suggestion
+from geminga.errors import UsageError
 
 PORT = click.IntRange(0, 65535)
 
@@ -17,14 +21,16 @@ PORT = click.IntRange(0, 65535)
 class LazyGroup(click.Group):
     """Click group that shows the help lines of its commands without importing their modules.
 
-    ``commands_by_name`` maps each sub-command to its module (which holds a ``command``) and its help line.
+    ``sections`` maps each heading of the help to its sub-commands: the module of each (which holds a
+    ``command``) and its help line.
     """
 
     def __init__(
-        self, *arguments: Any, commands_by_name: Mapping[str, tuple[str, str]], **settings: Any
+        self, *arguments: Any, sections: Mapping[str, Mapping[str, tuple[str, str]]], **settings: Any
     ) -> None:
         super().__init__(*arguments, **settings)
-        self._commands_by_name = commands_by_name
+        self._sections = sections
+        self._commands_by_name = {name: one for each in sections.values() for name, one in each.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._commands_by_name)
@@ -44,9 +50,18 @@ class LazyGroup(click.Group):
             ctx.fail(f"no command {args[0]!r}{suggestion(args[0], known)}")
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        known = {
+            name: text for name, (_, text) in self._commands_by_name.items() if name.startswith(incomplete)
+        }
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=text) for name, text in known.items()), *options]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._commands_by_name.items()])
+        width = max(map(len, self._commands_by_name))
+        for title, commands in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in commands.items()])
 
 
 class Commands(click.Group):
@@ -79,7 +94,39 @@ class Number(click.FloatRange):
         return number
 
 
-SECONDS = Number(0.1, 1_000_000)
+class Duration(Number):
+    """Duration as a number of ``unit`` (s, ms, h): a number, or a text such as ``90s`` or ``5m``."""
+
+    name = "time"
+
+    def __init__(self, minimum: float, maximum: float | None = None, unit: str = "s") -> None:
+        super().__init__(minimum, maximum)
+        self._unit = unit
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        with contextlib.suppress(ValueError):
+            value = parse_span(str(value), self._unit) / parse_span("1", self._unit)
+        return super().convert(value, param, ctx)
+
+
+class WordChoice(click.Choice):  # type: ignore[type-arg]  # no subscript before click 8.2
+    """Choice of words that may be written in any case, with or without ``-`` or ``_``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        known = {re.sub("[-_]", "", str(one).lower()): one for one in self.choices}
+        return super().convert(known.get(re.sub("[-_]", "", str(value).lower()), value), param, ctx)
+
+
+SECONDS = Duration(0.1, 1_000_000)
+
+
+def pairs(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Callback of a repeated option: return its ``NAME=VALUE`` as a dict."""
+    for one in values:
+        if one.find("=") < 1:
+            raise click.BadParameter(f"{one!r} is not NAME=VALUE")
+    return dict(one.split("=", 1) for one in values)
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
@@ -98,8 +145,8 @@ def say(line: str, *, nl: bool = True) -> None:
 
 
 def how_many(count: int, noun: str = "message") -> str:
-    """``1 message``, ``2 messages``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    """``1 message``, ``2,000 messages``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -108,7 +155,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 def confirm(question: str, *, yes: bool, err: bool = True) -> None:
     """Ask before data is destroyed, unless ``yes``. ``err``: on standard error.
 
-    Raises `click.Abort` for any answer but yes, and `click.UsageError` at the end of the input.
+    Raises `click.Abort` for any answer but yes, and `UsageError` at the end of the input.
     """
     if yes:
         return
@@ -116,7 +163,8 @@ def confirm(question: str, *, yes: bool, err: bool = True) -> None:
         click.confirm(question, abort=True, err=err)
     except click.Abort as error:
         if isinstance(error.__context__, EOFError):
-            raise click.UsageError("no answer at the end of the input: give --yes to do it unasked") from None
+            click.echo(err=err)
+            raise UsageError("no answer at the end of the input: give --yes to do it unasked") from None
         raise
 
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from geminga.cli.common import json_option
 from geminga.client.cluster import DEFAULT_URL, Cluster
 from geminga.config import names_file, suggestion
 from geminga.connection.addresses import ServiceUrl
-from geminga.errors import PulsarException, TopicNotFound
+from geminga.errors import PulsarException, SubscriptionNotFound, TopicNotFound
 from geminga.ids import TopicName
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,6 +34,15 @@ class ConnectionOption(click.Option):
 
 class ConnectingCommand(click.Command):
     """Click command whose help lists connection options in a section "Connection"."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.ignore_unknown_options = any(re.fullmatch(r"-\d+", word) for word in args)  # -1 is a value
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if (ours := _OTHER_TOOLS.get(error.option_name)) is None:
+                raise
+            raise click.UsageError(f"no option {error.option_name}: {ours}", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Connection": []}
@@ -48,6 +59,18 @@ class ConnectingCommand(click.Command):
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
+
+_OTHER_TOOLS = {
+    "--topic": "name the topic without an option",
+    **dict.fromkeys(("--bootstrap-server", "--broker-list", "--brokers"), "give --url pulsar://HOST:PORT"),
+    **dict.fromkeys(("--from-beginning", "--offset", "-o"), "give --from earliest, '2h ago' or an id"),
+    **dict.fromkeys(("--max-messages", "--num", "--num-messages"), "give --count"),
+    **dict.fromkeys(("--group", "-g", "--subscription-name"), "give --subscription"),
+    "--subscription-type": "give --type",
+    "--subscription-position": "give --from",
+    "--format": "give --json",
+}  # fmt: skip
+"""Options of ``pulsar-client``, ``kafka-console-*`` and ``rpk``: what to write here."""
 
 _COMMON = (
     (("--context",), {"metavar": "NAME", "envvar": "GEMINGA_CONTEXT",
@@ -81,12 +104,29 @@ def connecting(command: F) -> F:
         cluster = check_tls(cluster_of(**chosen))
         try:
             return command(cluster=cluster, **given)
-        except TopicNotFound as error:
-            if isinstance(given.get("topic"), str):
-                error.args = (f"{error}{_nearest(cluster, given['topic'])}",)
+        except (TopicNotFound, SubscriptionNotFound) as error:
+            topic, subscription = given.get("topic"), given.get("subscription")
+            if isinstance(topic, str):
+                absent = subscription if isinstance(error, SubscriptionNotFound) else None
+                error.args = (f"{error}{_nearest(cluster, topic, absent)}",)
             raise
 
     return connection_options(wrapped)  # type: ignore[return-value]
+
+
+def operation(group: click.Group, name: str, *arguments: Any) -> Callable[[F], click.Command]:
+    """Add a function to ``group`` as a command that connects and can print JSON. ``arguments``: names of its
+    first arguments, or decorators."""
+
+    def decorate(function: F) -> click.Command:
+        options = function.__dict__.pop("__click_params__", [])
+        made: Any = connecting(json_option(function))
+        made.__click_params__ += options
+        for argument in reversed(arguments):
+            made = (click.argument(argument) if isinstance(argument, str) else argument)(made)
+        return group.command(name, cls=ConnectingCommand)(made)
+
+    return decorate
 
 
 def check_exists(client: Any, topic: str) -> None:
@@ -99,14 +139,33 @@ def check_exists(client: Any, topic: str) -> None:
             raise TopicNotFound(f"there is no topic {name}") from None
 
 
-def _nearest(cluster: Cluster, topic: str) -> str:
-    """Return the suggestion of a topic that exists; empty when none is near, or none can be listed."""
+def _nearest(cluster: Cluster, topic: str, subscription: str | None) -> str:
+    """Return the suggestion of a subscription, or without one of a topic; empty if none is near."""
     name = TopicName.parse(topic)
     try:
-        names = cluster.admin().topics.list(name.namespace_name, persistent=name.persistent)
+        topics = cluster.admin().topics
+        if subscription is not None:
+            return suggestion(subscription, topics.stats(topic).subscriptions)
+        names = topics.list(name.namespace_name, persistent=name.persistent)
     except PulsarException:
         return ""
     return suggestion(name.base.local, {TopicName.parse(each).base.local for each in names})
+
+
+def as_pasted(command: str) -> str:
+    """Return a command that is printed for a person to paste, with the connection options in use. Tokens and
+    passwords are left out."""
+    ctx = click.get_current_context()
+    for option in ctx.command.params:
+        source, value = ctx.get_parameter_source(str(option.name)), ctx.params.get(str(option.name))
+        if not isinstance(option, ConnectionOption) or source not in (COMMANDLINE, _ENVIRONMENT) or not value:
+            continue
+        if option.name == "auth_params" or (
+            option.name == "token" and not str(value).startswith(("env:", "file:"))
+        ):
+            continue
+        command += f" {option.opts[0]}" + ("" if option.is_flag else f" {shlex.quote(str(value))}")
+    return command
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -221,7 +280,7 @@ def check_tls(cluster: Cluster, prefix: str = "") -> Cluster:
     return cluster
 
 
-_ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
+COMMANDLINE, _ENVIRONMENT = click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT
 
 
 def _source(name: str) -> click.core.ParameterSource | None:
@@ -230,7 +289,7 @@ def _source(name: str) -> click.core.ParameterSource | None:
 
 
 def _given(name: str) -> bool:
-    return _source(name) is click.core.ParameterSource.COMMANDLINE
+    return _source(name) is COMMANDLINE
 
 
 def given(*names: str) -> bool:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from geminga.cli.common import SECONDS, how_many, json_option, show_warnings
+from geminga.cli.common import SECONDS, WordChoice, how_many, json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, check_exists, connecting
-from geminga.cli.peek import line, payload_of
+from geminga.cli.peek import decode_option, decoded_value, payload_of, show
+from geminga.cli.units import WHERE, Where, id_text
 from geminga.client.cluster import Cluster
 from geminga.errors import Timeout
+from geminga.ids import MessageId
 
 TYPES = ("Exclusive", "Shared", "Failover", "KeyShared")
 
 
-def describe(message: Any) -> dict[str, Any]:
+def describe(message: Any, decode: bool) -> dict[str, Any]:
     """Return a message as JSON values; a payload that is not UTF-8 is base64 in ``value_base64``."""
     row: dict[str, Any] = {
-        "message_id": str(message.message_id()),
+        "message_id": id_text(message.message_id()),
         "topic": message.topic_name(),
         "key": message.partition_key() or None,
         "publish_time": message.publish_timestamp(),
@@ -27,7 +28,23 @@ def describe(message: Any) -> dict[str, Any]:
         "properties": message.properties(),
         "redelivery_count": message.redelivery_count(),
     }
-    return {**row, **payload_of(bytes(message.data()))}
+    return {**row, **(decoded_value(message.value()) if decode else payload_of(bytes(message.data())))}
+
+
+def schema_arguments(decode: bool) -> dict[str, Any]:
+    """Return the arguments of a reader or consumer that decodes values, or takes them as bytes."""
+    if not decode:
+        return {}
+    from geminga.schema import AutoConsumeSchema
+
+    return {"schema": AutoConsumeSchema()}
+
+
+def open_reader(client: Any, topic: str, where: Where, **arguments: Any) -> Any:
+    """Open a reader at a position: an end of the topic, a message, a time or a duration before now."""
+    if isinstance(where, MessageId):
+        return client.create_reader(topic, where, start_message_id_inclusive=True, **arguments)
+    return client.create_reader(topic, start_time=where, **arguments)
 
 
 @click.command("consume", cls=ConnectingCommand)
@@ -36,57 +53,60 @@ def describe(message: Any) -> dict[str, Any]:
     "--subscription", "-s", help="Consume with this subscription and acknowledge; without: use a reader."
 )
 @click.option(
-    "--type",
-    "kind",
-    type=click.Choice(TYPES, case_sensitive=False),
-    default="Exclusive",
-    show_default=True,
+    "--type", "kind", type=WordChoice(TYPES), default="Exclusive", show_default=True,
     help="Subscription type.",
-)
-@click.option(
-    "--from", "position", type=click.Choice(("earliest", "latest")), default="earliest", show_default=True,
-    help="Start position of a reader or of a new subscription.",
 )  # fmt: skip
-@click.option("--count", "-n", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option(
+    "--from", "where", type=WHERE, metavar="WHERE", default="earliest", show_default=True,
+    help="Start: earliest, latest, '2h ago', a time, or LEDGER:ENTRY; a new subscription: the first two.",
+)  # fmt: skip
+@click.option("--count", "-n", type=click.IntRange(0), help="Stop after this many messages; 0: never.")
 @click.option(
     "--timeout", "timeout_seconds", type=SECONDS,
-    help="Stop after this many seconds without a message. Default: 5 without --follow.",
+    help="Stop after this time without a message. Default: 5s without --follow.",
 )  # fmt: skip
 @click.option("--follow", is_flag=True, help="Keep waiting for new messages.")
+@decode_option
 @connecting
 @json_option
 def command(
     topic: str,
     subscription: str | None,
     kind: str,
-    position: str,
+    where: Where,
     count: int | None,
     timeout_seconds: float | None,
     follow: bool,
+    decode: bool,
     cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Print the messages of TOPIC, one per line."""
     import geminga
 
+    if subscription is not None and where not in (MessageId.earliest, MessageId.latest):
+        raise click.UsageError(
+            "--from of a subscription is earliest or latest; another position: geminga subscriptions reset"
+        )
     show_warnings()
+    follow, count = follow or count == 0, count or None
     wait_ms = None if follow else round((timeout_seconds or 5.0) * 1000)
     printed = 0
     operation_seconds = max(1.0, timeout_seconds or 30.0)
     with cluster.client(operation_timeout_seconds=operation_seconds) as client:
         if subscription is None:
             check_exists(client, topic)
-            start = geminga.MessageId.earliest if position == "earliest" else geminga.MessageId.latest
-            source: Any = client.create_reader(topic, start)
+            source: Any = open_reader(client, topic, where, **schema_arguments(decode))
             receive = source.read_next
         else:
             source = client.subscribe(
                 topic,
                 subscription,
                 consumer_type=geminga.ConsumerType[kind],
-                initial_position=geminga.InitialPosition[position.capitalize()],
+                initial_position=geminga.InitialPosition(int(where == MessageId.earliest)),
                 # Messages acknowledged before a stop inside a batch must not be redelivered.
                 batch_index_ack_enabled=True,
+                **schema_arguments(decode),
             )
             receive = source.receive
         while count is None or printed < count:
@@ -94,8 +114,7 @@ def command(
                 message = receive(wait_ms)
             except Timeout:
                 break
-            row = describe(message)
-            click.echo(json.dumps(row, separators=(",", ":")) if as_json else line(row))
+            show(describe(message, decode), as_json)
             if subscription is not None:
                 source.acknowledge(message)
             printed += 1

@@ -20,6 +20,7 @@ _COLUMNS = (
     TableColumn("admin url", "admin_url"),
     TableColumn("shows", "authentication"),
 )
+_YES = {True: "yes", False: "no"}
 
 
 @click.group("context", cls=Commands)
@@ -47,7 +48,9 @@ def show(name: str | None, as_json: bool) -> None:
     if chosen is None:
         raise click.UsageError("there is no current context: name one")
     row = _row(chosen, contexts)
-    emit(row, as_json=as_json, text="\n".join(f"{field}: {value}" for field, value in row.items()))
+    shown = {field.replace("_", " "): value for field, value in row.items() if value not in (None, "")}
+    text = "\n".join(f"{field}: {_YES.get(value, value)}" for field, value in shown.items())
+    emit(row, as_json=as_json, text=text)
 
 
 @command.command("set", cls=ConnectingCommand)

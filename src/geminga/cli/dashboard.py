@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from geminga.cli.common import Commands
 
-@click.group("dashboard")
+
+@click.group("dashboard", cls=Commands)
 def command() -> None:
     """Print dashboards of a broker's metrics, as files for other programs."""
 

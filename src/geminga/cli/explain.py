@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from geminga.cli.common import emit, how_many, json_option
-from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
+from geminga.cli.units import size, span
 from geminga.client.admin.types import Explanation
 from geminga.client.cluster import Cluster
 from geminga.diagnosis.conclude import Trouble
@@ -20,16 +21,19 @@ QUIET_SHOWN_MAX = 3
 
 @click.command("explain", cls=ConnectingCommand)
 @click.argument("topic")
-@click.argument("subscription")
+@click.argument("subscription", required=False)
 @connecting
 @json_option
-def command(topic: str, subscription: str, cluster: Cluster, as_json: bool) -> None:
-    """Show why SUBSCRIPTION does not receive the messages of TOPIC, with advice.
+def command(topic: str, subscription: str | None, cluster: Cluster, as_json: bool) -> None:
+    """Show why SUBSCRIPTION, by default each one, does not receive the messages of TOPIC, with advice.
 
     For Apache Pulsar the explanation uses its statistics, which hold less detail.
     """
-    quiet = 0
-    for found in cluster.admin().subscriptions.explain(topic, subscription):
+    admin, quiet = cluster.admin(), 0
+    names = [subscription] if subscription is not None else sorted(admin.topics.stats(topic).subscriptions)
+    if not names and not as_json:
+        click.echo(f"{topic} has no subscription: its messages are stored only as long as retention says")
+    for found in (one for name in names for one in admin.subscriptions.explain(topic, name)):
         if not as_json and not found.findings:
             quiet += 1
             if quiet > QUIET_SHOWN_MAX:
@@ -43,7 +47,7 @@ def as_text(found: Explanation) -> str:
     """Return a subscription's explanation as text."""
     facts = found.facts
     count = facts["consumers"]
-    consumers = f"{count} {facts['type']} consumer{'s' if count > 1 else ''}" if count else "no consumers"
+    consumers = how_many(count, f"{facts['type']} consumer") if count else "no consumers"
     unread = facts.get("entriesNotReadYet")
     lines = [
         f"{found.topic}  {found.subscription}: {found.summary}",
@@ -61,14 +65,15 @@ def as_text(found: Explanation) -> str:
         mark = click.style("!", fg=color, bold=True) if finding.stops else "-"
         lines.append(f"{mark} {finding.kind}: {finding.text}")
         for each in finding.advice:
-            lines.append(f"    {each.text}: {each.command}" if each.command else f"    {each.text}")
+            command = as_pasted(each.command) if each.command.startswith("geminga ") else each.command
+            lines.append(f"    {each.text}: {command}" if command else f"    {each.text}")
     return "\n".join(lines)
 
 
 def _backlog(facts: Mapping[str, Any]) -> str:
     if facts["messagesInBacklog"] < 0:
-        return f"a backlog of {facts['entriesInBacklog']} entries"
-    text = f"a backlog of {how_many(facts['messagesInBacklog'])}, {facts['bytesInBacklog']} bytes"
+        return f"a backlog of {facts['entriesInBacklog']:,} entries"
+    text = f"a backlog of {how_many(facts['messagesInBacklog'])}, {size(facts['bytesInBacklog'])}"
     if facts["oldestBacklogMessageAgeSeconds"] >= 0:
-        text += f", the oldest {facts['oldestBacklogMessageAgeSeconds']} s old"
-    return text + f", {facts['ackHoles']} ack holes"
+        text += f", the oldest {span(facts['oldestBacklogMessageAgeSeconds'])} old"
+    return text + f", {how_many(facts['ackHoles'], 'ack hole')}"

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import say
+from geminga.cli.common import Commands, WordChoice, say
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.cluster import Cluster
 
 
-@click.group("function")
+@click.group("function", cls=Commands)
 def command() -> None:
     """Run functions from topics to topics, without a cluster of workers."""
 
@@ -21,11 +21,9 @@ def command() -> None:
 @command.command("run", cls=ConnectingCommand)
 @click.argument("function", required=False)
 @click.option(
-    "--config",
-    "config_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="YAML or JSON with the fields of pulsar-admin functions; options take precedence.",
-)
+)  # fmt: skip
 @click.option("--input", "inputs", multiple=True, help="Input topic; may be repeated.")
 @click.option("--topics-pattern", help="Read all topics whose names match, instead of --input.")
 @click.option("--output", help="Topic for results; without: results are dropped.")
@@ -34,22 +32,17 @@ def command() -> None:
 @click.option("--namespace", help="The function's namespace.  [default: default]")
 @click.option("--subscription", help="Subscription name.  [default: TENANT/NAMESPACE/NAME]")
 @click.option(
-    "--from",
-    "subscription_position",
-    type=click.Choice(("earliest", "latest")),
+    "--from", "subscription_position", type=WordChoice(("earliest", "latest")),
     help="Start position of a new subscription.  [default: earliest]",
-)
+)  # fmt: skip
 @click.option(
-    "--guarantee",
-    type=click.Choice(("atleast_once", "effectively_once", "atmost_once", "manual"), case_sensitive=False),
+    "--guarantee", type=WordChoice(("atleast_once", "effectively_once", "atmost_once", "manual")),
     help="Processing guarantee.  [default: atleast_once]",
-)
+)  # fmt: skip
 @click.option(
-    "--max-retries",
-    "max_message_retries",
-    type=click.IntRange(1),
+    "--max-retries", "max_message_retries", type=click.IntRange(1),
     help="Retries of a failing message before it goes to the dead letter topic.",
-)
+)  # fmt: skip
 @click.option(
     "--dead-letter-topic",
     help="Topic for messages that failed --max-retries times.  [default: TOPIC-SUBSCRIPTION-DLQ]",
@@ -57,10 +50,9 @@ def command() -> None:
 @click.option("--arrow", is_flag=True, default=None, help="The callable takes and returns Arrow tables.")
 @click.option("--max-rows", type=click.IntRange(1), help="Most rows in an Arrow table.  [default: 100000]")
 @click.option(
-    "--max-concurrency",
-    type=click.IntRange(1),
+    "--max-concurrency", type=click.IntRange(1),
     help="Concurrent calls of an async callable.  [default: 100]",
-)
+)  # fmt: skip
 @click.option("--no-order", is_flag=True, help="Publish results of async calls as they complete.")
 @click.option("--input-schema", metavar="MODULE:NAME", help="Input schema: a schema, record or dataclass.")
 @click.option("--output-schema", metavar="MODULE:NAME", help="Output schema: a schema, record or dataclass.")
@@ -68,10 +60,9 @@ def command() -> None:
 @click.option("--log-topic", help="Topic for the function's log lines.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Loopback port of Prometheus' /metrics.")
 @click.option(
-    "--compression",
-    type=click.Choice(("none", "lz4", "zlib", "zstd", "snappy"), case_sensitive=False),
+    "--compression", type=WordChoice(("none", "lz4", "zlib", "zstd", "snappy")),
     help="Compression of results.  [default: none]",
-)
+)  # fmt: skip
 @click.option("--parallelism", type=click.IntRange(1), help="Processes.  [default: 1]")
 @connecting
 def run(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -26,38 +27,55 @@ from geminga.errors import PulsarException, Timeout, UsageError
 from geminga.exits import leave
 from geminga.extras import MissingExtra, missing
 
-COMMANDS = {
-    "standalone": ("geminga.cli.standalone", "Run the broker."),
-    "config": ("geminga.cli.config", "Show the broker's configuration, or write a file of it."),
-    "produce": ("geminga.cli.produce", "Publish messages to a topic."),
-    "consume": ("geminga.cli.consume", "Print the messages of a topic."),
-    "tail": ("geminga.cli.tail", "Print new messages of a topic as they are published."),
-    "peek": ("geminga.cli.peek", "Print a subscription's next messages without consuming them."),
-    "top": ("geminga.cli.top", "Live table of topics or subscriptions, the busiest first."),
-    "console": ("geminga.cli.console", "Web console for an Apache Pulsar or another Geminga."),
-    "dashboard": ("geminga.cli.dashboard", "Print a Grafana dashboard."),
-    "explain": ("geminga.cli.explain", "Explain why a consumer is stuck, with advice."),
-    "tenants": ("geminga.cli.tenants", "List, create, change and delete tenants."),
-    "namespaces": ("geminga.cli.namespaces", "List, create, configure and delete namespaces."),
-    "topics": ("geminga.cli.topics", "List, create, describe, configure and delete topics."),
-    "subscriptions": ("geminga.cli.subscriptions", "Create, move, skip in and delete subscriptions."),
-    "schemas": ("geminga.cli.schemas", "Show, register and check schemas of topics."),
-    "context": ("geminga.cli.context", "Manage named clusters: address, token and TLS."),
-    "bench": ("geminga.cli.bench", "Measure a broker's latency and throughput."),
-    "function": ("geminga.cli.function", "Call a function for every message of its input topics."),
-    "mirror": ("geminga.cli.mirror", "Copy topics from one cluster to another, continuously."),
-    "pipeline": ("geminga.cli.pipeline", "Run Spark pipelines from topics to a lake and back."),
-    "token": ("geminga.cli.token", "Create keys and tokens, and show them."),
-    "store": ("geminga.cli.store", "Check, repair, back up and restore a broker's data folder."),
-    "tune": ("geminga.cli.tune", "Advise, measure and compare producer settings."),
-    "demo": (
-        "geminga.cli.demo",
-        "Stream flights through the broker and Spark into a lake, and check every row.",
-    ),
-    "health": ("geminga.cli.health", "Check whether a broker is ready, for containers."),
-    "doctor": ("geminga.cli.doctor", "Check Java, Python packages, ports and the disk."),
+SECTIONS = {
+    "Run a broker": {
+        "standalone": ("geminga.cli.standalone", "Run the broker."),
+        "config": ("geminga.cli.config", "Show the broker's configuration, or write a file of it."),
+        "health": ("geminga.cli.health", "Check whether a broker is ready, for containers."),
+        "store": ("geminga.cli.store", "Check, repair, back up and restore a broker's data folder."),
+        "token": ("geminga.cli.token", "Create keys and tokens, and show them."),
+    },
+    "Send and read messages": {
+        "produce": ("geminga.cli.produce", "Publish messages to a topic."),
+        "consume": ("geminga.cli.consume", "Print the messages of a topic."),
+        "tail": ("geminga.cli.tail", "Print new messages of a topic as they are published."),
+        "peek": ("geminga.cli.peek", "Print a subscription's next messages without consuming them."),
+        "bench": ("geminga.cli.bench", "Measure a broker's latency and throughput."),
+    },
+    "See what happens": {
+        "top": ("geminga.cli.top", "Live table of topics or subscriptions, the busiest first."),
+        "explain": ("geminga.cli.explain", "Explain why a consumer is stuck, with advice."),
+        "console": ("geminga.cli.console", "Web console for an Apache Pulsar or another Geminga."),
+        "dashboard": ("geminga.cli.dashboard", "Print a Grafana dashboard."),
+    },
+    "Manage a cluster": {
+        "topics": ("geminga.cli.topics", "List, create, describe, configure and delete topics."),
+        "subscriptions": ("geminga.cli.subscriptions", "Create, move, skip in and delete subscriptions."),
+        "schemas": ("geminga.cli.schemas", "Show, register and check schemas of topics."),
+        "namespaces": ("geminga.cli.namespaces", "List, create, configure and delete namespaces."),
+        "tenants": ("geminga.cli.tenants", "List, create, change and delete tenants."),
+    },
+    "Run programs": {
+        "function": ("geminga.cli.function", "Call a function for every message of its input topics."),
+        "mirror": ("geminga.cli.mirror", "Copy topics from one cluster to another, continuously."),
+        "pipeline": ("geminga.cli.pipeline", "Run Spark pipelines from topics to a lake and back."),
+        "tune": ("geminga.cli.tune", "Advise, measure and compare producer settings."),
+        "demo": (
+            "geminga.cli.demo",
+            "Stream flights through broker and Spark into a lake, and check every row.",
+        ),
+    },
+    "This command line": {
+        "context": ("geminga.cli.context", "Manage named clusters: address, token and TLS."),
+        "completion": (
+            "geminga.cli.completion",
+            "Print the script that completes commands in bash, zsh or fish.",
+        ),
+        "doctor": ("geminga.cli.doctor", "Check Java, Python packages, ports and the disk."),
+    },
 }
-"""Name of each sub-command: its module (which holds a ``command``) and its line in the help."""
+"""Headings of the help, with the name of each sub-command: its module (which holds a ``command``) and its
+line in the help."""
 
 LOADED_OBJECTS = 100_000
 """Threshold of the garbage collector's first generation. Loading a command creates 50,000 objects that live
@@ -66,6 +84,7 @@ EXIT_USAGE = 2
 EXIT_FAILED = 1
 EXIT_TIMEOUT = 3
 EXIT_INTERRUPTED = 130
+_REQUEST = r" \(HTTP \d+ for [^)]*\)"
 
 
 class _ReaderGoneError(Exception):
@@ -94,7 +113,7 @@ class _MainGroup(LazyGroup):
 
 @click.group(
     cls=_MainGroup,
-    commands_by_name=COMMANDS,
+    sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="geminga")
@@ -130,7 +149,8 @@ def _run(arguments: list[str] | None) -> int:
         click.echo(f"geminga: {better}", err=True)
         return EXIT_FAILED
     except PulsarException as error:
-        click.echo(f"geminga: {type(error).__name__}: {error}", err=True)
+        # Class and request help a program, which has them; a person reads the broker's reason.
+        click.echo(f"geminga: {re.sub(_REQUEST, '', str(error))}", err=True)
         if isinstance(error, Timeout):
             return EXIT_TIMEOUT
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import json_option, say, show_warnings
+from geminga.cli.common import WordChoice, json_option, say, show_warnings
 from geminga.cli.connecting import ConnectingCommand, cluster_of_side, side_options
 
 _REASONS_AT_ONCE = 10
@@ -16,51 +16,35 @@ _REASONS_AT_ONCE = 10
 
 @click.command("mirror", cls=ConnectingCommand)
 @click.option(
-    "--topics",
-    multiple=True,
-    required=True,
-    metavar="PATTERN",
+    "--topics", multiple=True, required=True, metavar="PATTERN",
     help="[tenant/namespace/]topic, each part a regular expression; may be repeated.",
-)
+)  # fmt: skip
 @click.option("--once", is_flag=True, help="Exit when the messages present at the start are mirrored.")
 @click.option("--name", metavar="NAME", help="Name of this mirror.  [default: the source cluster's name]")
 @click.option("--from-name", "source_name", metavar="NAME", help="The source cluster's name.")
 @click.option(
-    "--to-name",
-    "target_name",
-    metavar="NAME",
+    "--to-name", "target_name", metavar="NAME",
     help="The target cluster's name, for --forward.  [default: from the cluster]",
-)
+)  # fmt: skip
 @click.option(
-    "--forward",
-    is_flag=True,
+    "--forward", is_flag=True,
     help="Copy also messages of other clusters in the source, except those mirrored from the target.",
-)
+)  # fmt: skip
 @click.option(
     "--no-subscriptions", "subscriptions", flag_value=False, default=True, help="Do not mirror subscriptions."
 )
 @click.option(
-    "--no-policies",
-    "policies",
-    flag_value=False,
-    default=True,
+    "--no-policies", "policies", flag_value=False, default=True,
     help="Do not copy policies to newly created namespaces and topics.",
-)
+)  # fmt: skip
 @click.option(
-    "--on-mismatch",
-    type=click.Choice(("stop", "continue", "restart")),
-    default="stop",
-    show_default=True,
+    "--on-mismatch", type=WordChoice(("stop", "continue", "restart")), default="stop", show_default=True,
     help="Action if the recorded progress does not fit source and target.",
-)
+)  # fmt: skip
 @click.option(
-    "--memory",
-    "memory_mib",
-    type=click.IntRange(1),
-    default=256,
-    show_default=True,
+    "--memory", "memory_mib", type=click.IntRange(1), default=256, show_default=True,
     help="Memory for messages in flight, in MiB.",
-)
+)  # fmt: skip
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Loopback port of Prometheus' /metrics.")
 @json_option
 @side_options("from", "to read")

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Number
+from geminga.cli.common import Commands, Duration, Number, pairs
 from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options, given
 from geminga.client.cluster import DEFAULT_URL, Cluster
 
 _FOLDER = click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 
 
-@click.group("pipeline")
+@click.group("pipeline", cls=Commands)
 def command() -> None:
     """Create and run pipelines from topics to a lake and back, on Spark Declarative Pipelines.
 
@@ -38,20 +38,14 @@ def templates() -> None:
 @click.argument("folder", metavar="NAME", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--from", "template", default="ingest", show_default=True, help="Name of a template.")
 @click.option(
-    "--set", "answers", multiple=True, metavar="FIELD=VALUE", help="Value of a template field.",
+    "--set", "answers", multiple=True, metavar="FIELD=VALUE", callback=pairs, help="Value of a field.",
 )  # fmt: skip
-def init(folder: Path, template: str, answers: tuple[str, ...]) -> None:
+def init(folder: Path, template: str, answers: dict[str, str]) -> None:
     """Create a project in the new folder NAME."""
     from geminga.spark.pipelines import project
 
-    given = {}
-    for answer in answers:
-        name, equals, value = answer.partition("=")
-        if not equals:
-            raise click.UsageError(f"--set {answer}: FIELD=VALUE is expected")
-        given[name] = value
     try:
-        made = project.create(folder, template, given)
+        made = project.create(folder, template, answers)
     except FileExistsError:
         raise click.UsageError(f"{folder} is there already: choose another name") from None
     for path in made:
@@ -129,12 +123,9 @@ def _handed_over(connecting: dict[str, Any]) -> str:
     "--target-mb", type=Number(1), default=128, show_default=True, help="Approximate size of new files.",
 )  # fmt: skip
 @click.option(
-    "--keep-hours",
-    type=Number(0),
-    default=24,
-    show_default=True,
+    "--keep-hours", type=Duration(0, unit="h"), default=24, show_default=True,
     help="Hours to keep replaced files for readers that still use them.",
-)
+)  # fmt: skip
 def compact(folder: Path, names: tuple[str, ...], target_mb: float, keep_hours: float) -> None:
     """Merge small Parquet files of a project's streaming tables, and delete replaced files.
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from geminga.cli.common import emit, json_option
-from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.common import WordChoice, emit
+from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.cli.units import (
     SIZE,
@@ -81,7 +81,7 @@ _FORMS: dict[tuple[type, str], ArgumentForm] = {
 def _form(policy: Policy[Any]) -> ArgumentForm | None:
     """Return the form of a policy whose value is one argument, else None."""
     if policy.kind is str:
-        return ArgumentForm(click.Choice(policy.choices, case_sensitive=False), _number, str)
+        return ArgumentForm(WordChoice(policy.choices), _number, str)
     return _FORMS.get((policy.kind, policy.unit))
 
 
@@ -106,12 +106,19 @@ def shown(policy: Policy[Any] | None, value: Any) -> str:
     if isinstance(value, PublishRate | DispatchRate):
         return f"{_rate(value.messages, count)} messages, {_rate(value.bytes, size)}"
     if dataclasses.is_dataclass(value):
+        fields = [(one.name.replace("_", " "), getattr(value, one.name)) for one in dataclasses.fields(value)]
         return ", ".join(
-            f"{one.name}={getattr(value, one.name)}" for one in dataclasses.fields(value) if one.name != "raw"
+            f"{name} {_on(one) if isinstance(one, bool) else one}"
+            for name, one in fields
+            if name != "raw" and one is not None
         )
     if isinstance(value, tuple):
         return ", ".join(value)
     return json.dumps(value)
+
+
+_UNSET = (None, (), "None", "UNDEFINED", -1)
+"""Values of a policy that is not set."""
 
 
 def _minutes(minutes: int) -> str:
@@ -142,20 +149,14 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     known = {policy.name: policy for policy in of.policies_known()}
 
     def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-        def decorate(function: Callable[..., Any]) -> click.Command:
-            found: Any = json_option(connecting(function))
-            found = click.argument("place", metavar=metavar)(found)
-            made = group.command(name, cls=ConnectingCommand)(found)
-            return made
-
-        return decorate
+        return operation(group, name, click.argument("place", metavar=metavar))
 
     def put(cluster: Cluster, place: str, name: str, value: Any, as_json: bool) -> None:
         getattr(holder(cluster, kind), name).set(place, value)
         emit(
             {"place": place, "policy": name, "value": _json(value)},
             as_json=as_json,
-            text=f"{place}: {name} {shown(known[name], value)}",
+            text=f"{place}: {name.replace('_', '-')} {shown(known[name], value)}",
         )
 
     @command("policies")
@@ -165,7 +166,9 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         part = holder(cluster, kind)
         if kind == "namespaces":
             part.policies(place)  # raises AdminNotFound for an unknown namespace
-        rows = [row for row in _rows(part, place) if everything or row["value"] not in (None, (), False)]
+        rows = [
+            row for row in _rows(part, place) if everything or (row["value"] and row["value"] not in _UNSET)
+        ]
         columns = [
             TableColumn("policy", "policy"),
             TableColumn("value", "shown"),
@@ -175,7 +178,13 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
             (
                 {**row, "value": _json(row["value"])}
                 if as_json
-                else {**row, "shown": shown(known.get(row["policy"]), row["value"]) or "-"}
+                else {
+                    **row,
+                    "policy": row["policy"].replace("_", "-"),
+                    "shown": "-"
+                    if row["value"] in _UNSET
+                    else shown(known.get(row["policy"]), row["value"]) or "-",
+                }
                 for row in rows
             ),
             columns,
@@ -194,7 +203,9 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
                 part.remove_backlog_quota(place, kind=each)
         else:
             getattr(part, name).remove(place)
-        emit({"place": place, "policy": name, "value": None}, as_json=as_json, text=f"{place}: {name} unset")
+        emit(
+            {"place": place, "policy": name, "value": None}, as_json=as_json, text=f"{place}: {policy} unset"
+        )
 
     @command("set-retention")
     @click.argument("time", metavar="TIME", type=SPAN_OR_FOREVER)
@@ -210,7 +221,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("set-quota")
     @click.argument("limit", metavar="[SIZE]", type=SIZE, required=False)
     @click.option("--age", type=SPAN, help="Limit the oldest message's age instead of the size.")
-    @click.option("--policy", type=click.Choice(QUOTA_ACTIONS), default=QUOTA_ACTIONS[0],
+    @click.option("--policy", type=WordChoice(QUOTA_ACTIONS), default=QUOTA_ACTIONS[0],
                   show_default=True, help="Hold producers, refuse them, or delete the oldest.")  # fmt: skip
     def set_quota(
         place: str, limit: int | None, age: Any, policy: str, cluster: Cluster, as_json: bool
@@ -228,7 +239,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         emit(
             {"place": place, "policy": f"backlog_quota {which}", "value": _json(quota)},
             as_json=as_json,
-            text=f"{place}: backlog_quota {shown(None, quota)}",
+            text=f"{place}: backlog-quota {shown(None, quota)}",
         )
 
     def rate_command(name: str, make: Any, about: str) -> None:
@@ -238,12 +249,12 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
             help="Messages per second; -1, the default: no limit.",
         )  # fmt: skip
         @click.option(
-            "--bytes", "size_limit", type=SIZE, help="Bytes per second, such as 10M; without: no limit."
-        )
-        def set_rate(
-            place: str, messages: int, size_limit: int | None, cluster: Cluster, as_json: bool
-        ) -> None:
-            value = make(messages=messages, bytes=-1 if size_limit is None else size_limit)
+            "--bytes", "size_limit", type=SIZE_OR_UNLIMITED,
+            help="Bytes per second, such as 10M; without: no limit.",
+        )  # fmt: skip
+        def set_rate(place: str, messages: int, size_limit: Any, cluster: Cluster, as_json: bool) -> None:
+            limit = -1 if size_limit in (None, "unlimited") else size_limit
+            value = make(messages=messages, bytes=limit)
             put(cluster, place, name, value, as_json)
 
         group.commands[f"set-{name.replace('_', '-')}"].help = about
@@ -321,7 +332,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         put(cluster, place, "auto_subscription_creation", AutoSubscriptionCreation(allow=allow), as_json)
 
     @command("set-subscription-types")
-    @click.argument("types", nargs=-1, required=True, type=click.Choice(SUBSCRIPTION_TYPES))
+    @click.argument("types", nargs=-1, required=True, type=WordChoice(SUBSCRIPTION_TYPES))
     def set_subscription_types(place: str, types: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
         """Set the allowed subscription types."""
         put(cluster, place, "subscription_types", types, as_json)
@@ -330,7 +341,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
         @command("set-auto-topic-creation")
         @click.argument("allow", metavar="on|off", type=SWITCH)
-        @click.option("--partitions", type=click.IntRange(1), help="Partitions of new topics.")
+        @click.option("--partitions", "-p", type=click.IntRange(1), help="Partitions of new topics.")
         def set_auto_topics(
             place: str, allow: bool, partitions: int | None, cluster: Cluster, as_json: bool
         ) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
-from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.common import Commands, WordChoice, confirm, emit, yes_option
+from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.client.cluster import Cluster
 from geminga.errors import AdminNotFound
@@ -25,11 +25,8 @@ def command() -> None:
     """Show, register, check and delete schemas of topics."""
 
 
-@command.command("get", cls=ConnectingCommand)
-@click.argument("topic")
+@operation(command, "get", "topic")
 @click.option("--version", type=click.IntRange(0), help="Schema version.  [default: the newest]")
-@connecting
-@json_option
 def get(topic: str, version: int | None, cluster: Cluster, as_json: bool) -> None:
     """Show a schema of TOPIC. Exits with 1 if the topic has no schema."""
     found = cluster.admin().schemas.get(topic, version)
@@ -39,10 +36,7 @@ def get(topic: str, version: int | None, cluster: Cluster, as_json: bool) -> Non
     emit(_row(found), as_json=as_json, text=f"{found.type}, version {found.version}\n{found.data}")
 
 
-@command.command("versions", cls=ConnectingCommand)
-@click.argument("topic")
-@connecting
-@json_option
+@operation(command, "versions", "topic")
 def versions(topic: str, cluster: Cluster, as_json: bool) -> None:
     """List all versions of the schema of TOPIC."""
     rows = [_row(one) for one in cluster.admin().schemas.versions(topic)]
@@ -68,7 +62,7 @@ _source_options = (
     click.option("--class", "named", metavar="MODULE:NAME", help="Python schema, record or dataclass."),
     click.option("--file", "-f", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                  help="Avro schema definition (JSON); used with --type."),
-    click.option("--type", "kind", type=click.Choice(_KINDS, case_sensitive=False), default="JSON",
+    click.option("--type", "kind", type=WordChoice(_KINDS), default="JSON",
                  show_default=True, help="Schema type of --file."),
 )  # fmt: skip
 
@@ -98,11 +92,8 @@ def _source(named: str | None, path: Path | None, kind: str) -> Any:
         raise click.BadParameter(f"{named!r}: {error}", param_hint="--class") from None
 
 
-@command.command("upload", cls=ConnectingCommand)
-@click.argument("topic")
+@operation(command, "upload", "topic")
 @_with_source
-@connecting
-@json_option
 def upload(
     topic: str, named: str | None, path: Path | None, kind: str, cluster: Cluster, as_json: bool
 ) -> None:
@@ -111,11 +102,8 @@ def upload(
     emit({"topic": topic, "version": version}, as_json=as_json, text=f"{topic}: version {version}")
 
 
-@command.command("check", cls=ConnectingCommand)
-@click.argument("topic")
+@operation(command, "check", "topic")
 @_with_source
-@connecting
-@json_option
 def check(
     topic: str, named: str | None, path: Path | None, kind: str, cluster: Cluster, as_json: bool
 ) -> int:
@@ -129,11 +117,8 @@ def check(
     return 0 if found.compatible else 1
 
 
-@command.command("delete", cls=ConnectingCommand)
-@click.argument("topic")
+@operation(command, "delete", "topic")
 @yes_option
-@connecting
-@json_option
 def delete(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete all versions of the schema of TOPIC; messages written with them can no longer be decoded.
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
+from geminga.cli.units import size
 
 EXIT_DAMAGED = 1
 
@@ -155,7 +156,7 @@ def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bo
             "seconds": round(copied.seconds, 3),
         },
         as_json=as_json,
-        text=f"{what} {copied.files} log files, {copied.bytes / 1e6:,.1f} MB, in {copied.seconds:.1f} s, "
+        text=f"{what} {copied.files} log files, {size(copied.bytes)}, in {copied.seconds:.1f} s, "
         f"up to {copied.end}: {target}",
     )
     if not verify:
@@ -192,10 +193,10 @@ def _print(report: Any, *, as_json: bool) -> None:
             "borrowed": report.borrowed,
         },
         as_json=as_json,
-        text=f"{report.folder}: {report.log_files} log files ({report.log_bytes / 1e6:,.1f} MB), "
+        text=f"{report.folder}: {report.log_files} log files ({size(report.log_bytes)}), "
         f"{report.ledgers:,} ledgers, {report.keys:,} keys: {summary}."
         + (
-            f"\n{report.offloaded_ledgers:,} ledgers are offloaded, {report.offloaded_bytes / 1e6:,.1f} MB."
+            f"\n{report.offloaded_ledgers:,} ledgers are offloaded, {size(report.offloaded_bytes)}."
             if report.offloaded_ledgers
             else ""
         )

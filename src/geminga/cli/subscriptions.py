@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
-from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.common import Commands, confirm, emit, how_many, yes_option
+from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows, trouble
-from geminga.cli.units import SPAN, WHERE, Where, count, rate, size, span
+from geminga.cli.units import ID, SPAN, WHERE, Where, backlog, count, id_text, rate, size, span
 from geminga.client.cluster import Cluster
+from geminga.errors import AdminSubscriptionNotFound
 from geminga.ids import MessageId, TopicName
 
 _COLUMNS = (
@@ -33,10 +34,7 @@ def command() -> None:
     """List, create, move and delete subscriptions of topics."""
 
 
-@command.command("list", cls=ConnectingCommand)
-@click.argument("topic")
-@connecting
-@json_option
+@operation(command, "list", "topic")
 def list_subscriptions(topic: str, cluster: Cluster, as_json: bool) -> None:
     """List the subscriptions of TOPIC with their backlogs.
 
@@ -61,19 +59,11 @@ def list_subscriptions(topic: str, cluster: Cluster, as_json: bool) -> None:
     print_rows(rows, _COLUMNS, as_json=as_json)
 
 
-@command.command("create", cls=ConnectingCommand)
-@click.argument("topic")
-@click.argument("subscription")
+@operation(command, "create", "topic", "subscription")
 @click.option(
-    "--from",
-    "where",
-    type=WHERE,
-    default="latest",
-    show_default=True,
+    "--from", "where", type=WHERE, default="latest", show_default=True,
     help="earliest, latest, '2h ago', a time, or LEDGER:ENTRY.",
-)
-@connecting
-@json_option
+)  # fmt: skip
 def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_json: bool) -> None:
     """Create SUBSCRIPTION on TOPIC."""
     part = cluster.admin().subscriptions
@@ -89,17 +79,16 @@ def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_jso
     )
 
 
-@command.command("delete", cls=ConnectingCommand)
-@click.argument("topic")
-@click.argument("subscription")
+@operation(command, "delete", "topic", "subscription")
 @click.option("--force", is_flag=True, help="Disconnect its consumers first.")
 @yes_option
-@connecting
-@json_option
 def delete(topic: str, subscription: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete SUBSCRIPTION of TOPIC with its backlog."""
-    confirm(f"Delete the subscription {subscription!r} of {topic} with its backlog?", yes=yes)
-    cluster.admin().subscriptions.delete(topic, subscription, force=force)
+    admin = cluster.admin()
+    if not yes:
+        waiting = _backlog(admin, topic, subscription)
+        confirm(f"Delete the subscription {subscription!r} of {topic} with its backlog ({waiting})?", yes=yes)
+    admin.subscriptions.delete(topic, subscription, force=force)
     emit(
         {"topic": topic, "subscription": subscription, "deleted": True},
         as_json=as_json,
@@ -107,19 +96,14 @@ def delete(topic: str, subscription: str, force: bool, yes: bool, cluster: Clust
     )
 
 
-@command.command("clear", cls=ConnectingCommand)
-@click.argument("topic")
-@click.argument("subscription")
+@operation(command, "clear", "topic", "subscription")
 @yes_option
-@connecting
-@json_option
 def clear(topic: str, subscription: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Skip the whole backlog of SUBSCRIPTION."""
     admin = cluster.admin()
     if not yes:
-        waiting = admin.topics.stats(topic).subscriptions.get(subscription)
-        many = "" if waiting is None else f" ({count(waiting.msg_backlog)} entries)"
-        confirm(f"Skip the backlog of {subscription!r} of {topic}{many}?", yes=yes)
+        waiting = _backlog(admin, topic, subscription)
+        confirm(f"Skip the backlog of {subscription!r} of {topic} ({waiting})?", yes=yes)
     admin.subscriptions.clear(topic, subscription)
     emit(
         {"topic": topic, "subscription": subscription, "cleared": True},
@@ -128,21 +112,19 @@ def clear(topic: str, subscription: str, yes: bool, cluster: Cluster, as_json: b
     )
 
 
-@command.command("skip", cls=ConnectingCommand)
-@click.argument("topic")
-@click.argument("subscription")
+@operation(command, "skip", "topic", "subscription")
 @click.option("--count", "-n", "messages", type=click.IntRange(1), help="Messages to skip.")
 @click.option("--entries", type=click.IntRange(1), help="Entries to skip; a batch is one entry.")
-@click.option("--message", metavar="LEDGER:ENTRY", help="Skip only this entry, for example a damaged one.")
+@click.option(
+    "--message", type=ID, metavar="LEDGER:ENTRY", help="Skip only this entry, such as a damaged one."
+)
 @yes_option
-@connecting
-@json_option
 def skip(
     topic: str,
     subscription: str,
     messages: int | None,
     entries: int | None,
-    message: str | None,
+    message: MessageId | None,
     yes: bool,
     cluster: Cluster,
     as_json: bool,
@@ -156,17 +138,16 @@ def skip(
         raise click.UsageError("give one of --count, --entries and --message")
     part, name = cluster.admin().subscriptions, TopicName.parse(topic)
     if message is not None:
-        ledger, _, entry = message.partition(":")
-        if not (ledger.isdecimal() and entry.isdecimal()):
-            raise click.BadParameter(f"{message!r} is not LEDGER:ENTRY", param_hint="--message")
-        confirm(f"Skip entry {message} in {subscription!r} of {name}?", yes=yes)
-        part.skip_entry(name, subscription, MessageId(name.partition, int(ledger), int(entry)))
-        skipped, unit, text = 1, "entries", f"{subscription} skipped {message}"
+        ledger, entry = message.ledger_id(), message.entry_id()
+        confirm(f"Skip entry {ledger}:{entry} in {subscription!r} of {name}?", yes=yes)
+        part.skip_entry(name, subscription, MessageId(name.partition, ledger, entry))
+        skipped, unit, text = 1, "entries", f"{subscription} skipped {ledger}:{entry}"
     else:
         unit = "messages" if entries is None else "entries"
-        confirm(f"Skip the next {messages or entries} {unit} in {subscription!r} of {name}?", yes=yes)
+        next_ones = _many(messages or entries or 1, unit)
+        confirm(f"Skip the next {next_ones} in {subscription!r} of {name}?", yes=yes)
         skipped = part.skip(name, subscription, messages or entries or 1, unit=unit)
-        text = f"{subscription} skipped {skipped} {unit}"
+        text = f"{subscription} skipped {_many(skipped, unit)}"
     emit(
         {"topic": str(name), "subscription": subscription, "skipped": skipped, "unit": unit},
         as_json=as_json,
@@ -174,14 +155,10 @@ def skip(
     )
 
 
-@command.command("reset", cls=ConnectingCommand)
-@click.argument("topic")
-@click.argument("subscription")
+@operation(command, "reset", "topic", "subscription")
 @click.argument("where", nargs=-1, required=True)
 @click.option("--after", is_flag=True, help="Start after the message of WHERE.")
 @yes_option
-@connecting
-@json_option
 def reset(
     topic: str,
     subscription: str,
@@ -212,27 +189,23 @@ def reset(
     )
 
 
-@command.command("expire", cls=ConnectingCommand)
-@click.argument("topic")
-@click.argument("subscription")
+@operation(command, "expire", "topic", "subscription")
 @click.option("--older-than", "age", type=SPAN, help="Expire messages published longer ago, such as 2h.")
 @click.option(
-    "--to", "position", metavar="LEDGER:ENTRY", help="Expire messages up to and including this one."
+    "--to", "last", type=ID, metavar="LEDGER:ENTRY", help="Expire messages up to and including this one."
 )
 @yes_option
-@connecting
-@json_option
 def expire(
     topic: str,
     subscription: str,
     age: dt.timedelta | None,
-    position: str | None,
+    last: MessageId | None,
     yes: bool,
     cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Expire old messages of SUBSCRIPTION: they count as acknowledged."""
-    if (age is None) == (position is None):
+    if (age is None) == (last is None):
         raise click.UsageError("give either --older-than or --to")
     part = cluster.admin().subscriptions
     if age is not None:
@@ -240,27 +213,23 @@ def expire(
         confirm(f"Expire the messages older than {older} in {subscription!r} of {topic}?", yes=yes)
         part.expire(topic, subscription, age)
         text = f"{subscription} continues without messages older than {older}"
-    else:
-        last = WHERE.convert(position, None, None)
-        if not isinstance(last, MessageId):
-            raise click.BadParameter(f"{position!r} is not LEDGER:ENTRY", param_hint="--to")
-        confirm(f"Expire the messages in {subscription!r} of {topic} up to {position}?", yes=yes)
+    elif last is not None:
+        confirm(f"Expire the messages in {subscription!r} of {topic} up to {id_text(last)}?", yes=yes)
         part.expire_to_id(topic, subscription, last)
-        text = f"{subscription} continues after {position}"
+        text = f"{subscription} continues after {id_text(last)}"
     emit({"topic": topic, "subscription": subscription, "expired": True}, as_json=as_json, text=text)
 
 
-@command.command("redeliver-unacked", cls=ConnectingCommand)
-@click.argument("topic")
-@click.argument("subscription")
-@click.argument("seconds", type=click.FloatRange(0))
-@connecting
-@json_option
-def redeliver_unacked(topic: str, subscription: str, seconds: float, cluster: Cluster, as_json: bool) -> None:
-    """Redeliver messages of SUBSCRIPTION that are not acknowledged within SECONDS; 0: never.
+@operation(command, "redeliver-unacked", "topic", "subscription")
+@click.argument("after", type=SPAN)
+def redeliver_unacked(
+    topic: str, subscription: str, after: dt.timedelta, cluster: Cluster, as_json: bool
+) -> None:
+    """Redeliver messages of SUBSCRIPTION that are not acknowledged within AFTER, such as 60s; 0: never.
 
     Works with Geminga brokers; Apache Pulsar stores the property and ignores it.
     """
+    seconds = after.total_seconds()
     part, name = cluster.admin().subscriptions, TopicName.parse(topic)
     properties = dict(part.properties(name, subscription))
     part.set_properties(name, subscription, {**properties, "redeliver-unacked-after-seconds": f"{seconds:g}"})
@@ -281,6 +250,15 @@ def _said(where: Any) -> str:
         return "earliest"
     if where == MessageId.latest:
         return "latest"
-    if isinstance(where, MessageId):
-        return f"{int(where.ledger_id)}:{int(where.entry_id)}"
-    return str(where)
+    return id_text(where) if isinstance(where, MessageId) else str(where)
+
+
+def _many(number: int, unit: str) -> str:
+    return how_many(number) if unit == "messages" else f"{number:,} {'entry' if number == 1 else 'entries'}"
+
+
+def _backlog(admin: Any, topic: str, subscription: str) -> str:
+    found = admin.topics.stats(topic).subscriptions
+    if subscription not in found:
+        raise AdminSubscriptionNotFound(f"{topic} has no subscription {subscription}", status=404)
+    return backlog(found[subscription])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
+
+NAME_WIDTH = 28
 
 
 class TableColumn(NamedTuple):
@@ -22,8 +23,8 @@ class TableColumn(NamedTuple):
 
 
 def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn], *, as_json: bool) -> int:
-    """Print rows and return their number. A table has a header only on a terminal, so that other programs
-    read rows only; values are not truncated."""
+    """Print rows and return their number. A table has a header also when it is piped; values are not
+    truncated."""
     if as_json:
         number = 0
         for row in rows:
@@ -31,20 +32,18 @@ def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn]
             number += 1
         return number
     kept = list(rows)
-    for line in table(kept, columns, heads=sys.stdout.isatty()):
+    for line in table(kept, columns):
         click.echo(line)
     return len(kept)
 
 
-def table(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn], *, heads: bool = True
-) -> list[str]:
-    """Return the lines of a table."""
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn]) -> list[str]:
+    """Return the lines of a table, the header first; no lines without rows."""
     texts = [[_text(column, row.get(column.key)) for column in columns] for row in rows]
-    titles = [column.title.upper() for column in columns] if heads else ["" for _ in columns]
+    titles = [column.title.upper() for column in columns]
     widths = [max([_width(title), *(_width(row[at]) for row in texts)]) for at, title in enumerate(titles)]
     lines = []
-    if heads and rows:
+    if rows:
         lines.append(_line([(title, None) for title in titles], columns, widths, bold=True))
     for row, line in zip(rows, texts, strict=True):
         styled = [
@@ -52,6 +51,25 @@ def table(
         ]
         lines.append(_line(styled, columns, widths))
     return lines
+
+
+def fitted(rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn], width: int) -> list[str]:
+    """Return the lines of a table, at most ``width`` wide: columns at the right are left out until names of
+    NAME_WIDTH fit, and texts of the first column are shortened at their left."""
+    first, *others = columns
+    names = max((_width(_text(first, row.get(first.key))) for row in rows), default=0)
+    while True:
+        rest = table(rows, [TableColumn("", ""), *others])
+        room = width - max((_width(click.unstyle(line)) for line in rest), default=0)
+        if room >= min(names, NAME_WIDTH) or not others:
+            break
+        others.pop()
+
+    def show(value: Any) -> str:
+        text = first.show(value)
+        return text if _width(text) <= room else f"…{text[len(text) - max(1, room - 1) :]}"
+
+    return table(rows, [first._replace(show=show), *others])
 
 
 def _text(column: TableColumn, value: Any) -> str:
@@ -87,8 +105,3 @@ def _width(text: str) -> int:
 def trouble(value: Any) -> str | None:
     """Return red for a value that should be zero and is not."""
     return "red" if value else None
-
-
-def done(value: Mapping[str, Any], text: str, *, as_json: bool) -> None:
-    """Print the result of a command on one resource."""
-    click.echo(json.dumps(value, separators=(",", ":"), default=str) if as_json else text)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
-from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.common import Commands, confirm, emit, yes_option
+from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.client.cluster import Cluster
 
@@ -21,9 +21,7 @@ def command() -> None:
     """List, create, change and delete tenants."""
 
 
-@command.command("list", cls=ConnectingCommand)
-@connecting
-@json_option
+@operation(command, "list")
 def list_tenants(cluster: Cluster, as_json: bool) -> None:
     """List the tenants with their admin roles and clusters."""
     admin = cluster.admin()
@@ -40,14 +38,11 @@ def list_tenants(cluster: Cluster, as_json: bool) -> None:
     print_rows(rows, _COLUMNS, as_json=as_json)
 
 
-@command.command("create", cls=ConnectingCommand)
-@click.argument("tenant")
+@operation(command, "create", "tenant")
 @click.option("--admin-role", "roles", multiple=True, help="Role that administers it; may be repeated.")
 @click.option(
     "--cluster", "clusters", multiple=True, help="Allowed cluster; may be repeated.  [default: all]"
 )
-@connecting
-@json_option
 def create(
     tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster, as_json: bool
 ) -> None:
@@ -56,15 +51,12 @@ def create(
     emit({"tenant": tenant, "created": True}, as_json=as_json, text=f"created {tenant}")
 
 
-@command.command("update", cls=ConnectingCommand)
-@click.argument("tenant")
+@operation(command, "update", "tenant")
 @click.option(
     "--admin-role", "roles", multiple=True,
     help="New admin role, replacing all present ones; may be repeated.",
 )  # fmt: skip
 @click.option("--cluster", "clusters", multiple=True, help="New allowed cluster, replacing all present ones.")
-@connecting
-@json_option
 def update(
     tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster, as_json: bool
 ) -> None:
@@ -75,12 +67,9 @@ def update(
     emit({"tenant": tenant, "updated": True}, as_json=as_json, text=f"updated {tenant}")
 
 
-@command.command("delete", cls=ConnectingCommand)
-@click.argument("tenant")
+@operation(command, "delete", "tenant")
 @click.option("--force", is_flag=True, help="Delete its namespaces, topics and messages too.")
 @yes_option
-@connecting
-@json_option
 def delete(tenant: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete TENANT."""
     confirm(f"Delete {tenant}{' with all namespaces, topics and messages' if force else ''}?", yes=yes)

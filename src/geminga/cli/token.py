@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
 import os
-import re
 import secrets
 import sys
 import time
@@ -28,25 +28,12 @@ from geminga.broker.rules.tokens import (
     secret_algorithms,
 )
 from geminga.broker.serving.credentials import read_key, read_secret
+from geminga.cli.common import Commands
+from geminga.cli.units import SPAN
 from geminga.errors import UsageError
 
 _RSA_BITS = {"RS256": 2048, "RS384": 3072, "RS512": 4096, "PS256": 2048, "PS384": 3072, "PS512": 4096}
 _PAIR_ALGORITHMS = (*RSA_ALGORITHMS, *CURVE_ALGORITHMS.values())
-_UNIT_SECONDS = {
-    "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400,
-}  # fmt: skip
-
-
-class _Duration(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
-    """Duration in the form of Pulsar's tools: a number of seconds, or a number with s, m, h, d, w or y."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"(\d+)([smhdwy]?)", str(value).strip().lower())
-        if found is None or not int(found[1]):
-            self.fail(f"{value!r} is no length of time: give a number with s, m, h, d, w or y", param, ctx)
-        return int(found[1]) * _UNIT_SECONDS[found[2] or "s"]
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -57,7 +44,7 @@ def _write(path: Path, data: bytes) -> None:
     os.replace(beside, path)
 
 
-@click.group("token")
+@click.group("token", cls=Commands)
 def command() -> None:
     """Create keys and tokens for brokers with authentication, and show or verify tokens.
 
@@ -125,9 +112,7 @@ def create_key_pair(algorithm: str, private_key: Path, public_key: Path) -> None
 
 @command.command("create")
 @click.option("-s", "--subject", required=True, help="Role of the token.")
-@click.option(
-    "-e", "--expiry-time", "span", type=_Duration(), help="Validity, such as 1h or 3d.  [default: no end]"
-)
+@click.option("-e", "--expiry-time", "span", type=SPAN, help="Validity, such as 1h or 3d.  [default: no end]")
 @click.option("-sk", "--secret-key", metavar="KEY", help="Secret key to sign with.")
 @click.option("-pk", "--private-key", metavar="KEY", help="Private key to sign with.")
 @click.option(
@@ -139,7 +124,7 @@ def create_key_pair(algorithm: str, private_key: Path, public_key: Path) -> None
 )
 def create(
     subject: str,
-    span: int | None,
+    span: dt.timedelta | None,
     secret_key: str | None,
     private_key: str | None,
     algorithm: str | None,
@@ -160,13 +145,15 @@ def create(
         )
     if not subject.strip():
         raise click.UsageError("--subject must not be empty")
+    if span == dt.timedelta():
+        raise click.UsageError("--expiry-time 0: the token would never be valid; leave it out for no end")
     extra: dict[str, Any] = {}
     for header in headers:
         name, equals, value = header.partition("=")
         if not equals or name in ("alg", "crit", "b64"):
             raise click.UsageError(f"--headers {header} is not NAME=VALUE with a name of your own")
         extra[name] = value
-    expires = None if span is None else int(time.time()) + span
+    expires = None if span is None else int(time.time() + span.total_seconds())
     click.echo(make_token(subject, key, algorithm or possible[0], expires_at=expires, headers=extra))
 
 

@@ -14,26 +14,27 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import json_option
-from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.cli.tables import TableColumn, table, trouble
-from geminga.cli.units import SPAN, count, rate, size, span
+from geminga.cli.common import WordChoice, how_many, json_option
+from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
+from geminga.cli.tables import TableColumn, fitted, table, trouble
+from geminga.cli.units import PATTERN, SPAN, count, rate, size, span
 from geminga.client.cluster import Cluster
 from geminga.errors import AdminNotFound, PulsarException
 from geminga.ids import TopicName
 
 CALLS_AT_ONCE = 8
 LISTED_EACH_TIME_MAX = 1000
+DEFAULT_NAMESPACE = "public/default"
 LIST_AGAIN_SECONDS = 30.0
 """Interval between listings of more than LISTED_EACH_TIME_MAX topics: 600,000 names take 40 MB."""
-_TOPICS = (
+TOPICS = (
     TableColumn("topic", "topic"),
     TableColumn("in", "rate_in", rate, right=True),
-    TableColumn("in", "bytes_in", lambda v: f"{size(v)}/s", right=True),
+    TableColumn("bytes in", "bytes_in", lambda v: f"{size(v)}/s", right=True),
     TableColumn("out", "rate_out", rate, right=True),
     TableColumn("backlog", "backlog", count, right=True),
     TableColumn("unacked", "unacknowledged", count, right=True),
-    TableColumn("kept", "stored", size, right=True),
+    TableColumn("stored", "stored", size, right=True),
     TableColumn("producers", "producers", count, right=True),
     TableColumn("subscriptions", "subscriptions", count, right=True),
     TableColumn("consumers", "consumers", count, right=True),
@@ -47,7 +48,7 @@ _SUBSCRIPTIONS = (
     TableColumn("unacked", "unacknowledged", count, right=True),
     TableColumn("holes", "holes", count, right=True, style=trouble),
     TableColumn("out", "rate_out", rate, right=True),
-    TableColumn("again", "rate_redelivered", rate, right=True, style=trouble),
+    TableColumn("redelivered", "rate_redelivered", rate, right=True, style=trouble),
     TableColumn("consumers", "consumers", count, right=True),
 )
 SORTS = ("backlog", "in", "out", "name")
@@ -58,56 +59,53 @@ SORTS = ("backlog", "in", "out", "name")
 @click.option(
     "--subscriptions", "by_subscription", is_flag=True, help="One row per subscription instead of per topic."
 )
+@click.option("--all", "-a", "everything", is_flag=True, help="All namespaces, and idle topics too.")
 @click.option("--every", type=SPAN, default="2s", show_default=True, help="Refresh interval.")
 @click.option("--count", "-n", "frames", type=click.IntRange(1), help="Stop after this many refreshes.")
-@click.option("--sort", type=click.Choice(SORTS), default="backlog", show_default=True, help="Sort key.")
-@click.option("--pattern", default="", metavar="REGEX", help="Only topics whose name matches.")
+@click.option("--sort", type=WordChoice(SORTS), default="backlog", show_default=True, help="Sort key.")
+@click.option("--pattern", type=PATTERN, default="", metavar="REGEX", help="Only topics whose name matches.")
 @click.option(
-    "--topics",
-    "topics_max",
-    type=click.IntRange(1),
-    default=2000,
-    show_default=True,
+    "--topics", "topics_max", type=click.IntRange(1), default=2000, show_default=True,
     help="Maximum number of topics to query.",
-)
+)  # fmt: skip
 @connecting
 @json_option
 def command(
     namespaces: tuple[str, ...],
     by_subscription: bool,
+    everything: bool,
     every: dt.timedelta,
     frames: int | None,
     sort: str,
-    pattern: str,
+    pattern: re.Pattern[str],
     topics_max: int,
     cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Show a live table of the topics of namespaces (default: public/default), until Ctrl-C.
 
-    If the output is not a terminal, print once, or --count times. With --json, print one line per refresh.
+    Idle topics, without traffic and backlog, are hidden. If the output is not a terminal, print once, or
+    --count times. With --json, print one line per refresh.
     """
     live = sys.stdout.isatty() and not as_json
     left = frames if frames is not None else (None if live else 1)
-    try:
-        wanted = re.compile(pattern)
-    except re.error as error:
-        raise click.BadParameter(
-            f"{pattern!r} is no regular expression: {error}", param_hint="--pattern"
-        ) from None
     names: list[str] = []
     listed_at = float("-inf")
     with cluster.admin() as admin:
+        if everything and not namespaces:
+            namespaces = tuple(_namespaces(admin))
         while left is None or left > 0:
             began = time.monotonic()
             if len(names) < LISTED_EACH_TIME_MAX or began - listed_at > LIST_AGAIN_SECONDS:
-                names, listed_at = _names(admin, namespaces or ("public/default",), wanted), began
+                names, listed_at = _names(admin, namespaces or (DEFAULT_NAMESPACE,), pattern), began
             rows = look(admin, names[:topics_max], by_subscription)
             rows.sort(key=_key(sort))
             if as_json:
                 click.echo(json.dumps({"time": int(time.time() * 1000), "rows": rows}, separators=(",", ":")))
             else:
-                _show(rows, _SUBSCRIPTIONS if by_subscription else _TOPICS, len(names), topics_max, live)
+                active = rows if everything else [row for row in rows if not _is_idle(row)]
+                summary = _summary(admin, namespaces, len(names), topics_max, len(rows) - len(active))
+                show(active, _SUBSCRIPTIONS if by_subscription else TOPICS, summary, live)
             left = None if left is None else left - 1
             if left != 0:
                 time.sleep(max(0.05, every.total_seconds() - (time.monotonic() - began)))
@@ -191,18 +189,42 @@ def _key(sort: str) -> Any:
     )
 
 
-def _show(
-    rows: list[dict[str, Any]], columns: tuple[TableColumn, ...], total: int, queried: int, live: bool
-) -> None:
-    lines = table(rows, columns, heads=True)
+def _is_idle(row: dict[str, Any]) -> bool:
+    return not any(row.get(name) for name in ("failed", "rate_in", "rate_out", "backlog", "unacknowledged"))
+
+
+def _namespaces(admin: Any) -> list[str]:
+    return [name for tenant in admin.tenants.list() for name in admin.namespaces.list(tenant)]
+
+
+def _summary(admin: Any, namespaces: tuple[str, ...], total: int, queried: int, idle: int) -> str:
+    text = how_many(total, "topic")
+    if len(namespaces) <= 1:
+        text += f" in {(*namespaces, DEFAULT_NAMESPACE)[0]}"
+    if total == 0 and not namespaces:
+        found = [len(admin.topics.list(name)) for name in _namespaces(admin) if name != DEFAULT_NAMESPACE]
+        if other := [number for number in found if number]:
+            where = how_many(len(other), "other namespace")
+            text += f"; {sum(other):,} in {where}: {as_pasted('geminga top --all')}"
+    if total > queried:
+        text += f", the first {queried:,} queried"
+    return text + (f", {idle:,} idle (-a shows them)" if idle else "")
+
+
+def show(rows: list[dict[str, Any]], columns: tuple[TableColumn, ...], summary: str, live: bool) -> None:
+    summary = f"{time.strftime('%H:%M:%S')}  {summary}"
     if live:
-        height = shutil.get_terminal_size().lines - 3
-        hidden = len(lines) - height
-        lines = lines[:height] + ([f"... {hidden} more"] if hidden > 0 else [])
-        click.echo("\x1b[H\x1b[J", nl=False)
-    what = f"{total} topics" + (f", the first {queried} queried" if total > queried else "")
-    click.echo(f"{time.strftime('%H:%M:%S')}  {what}")
-    click.echo("\n".join(lines))
+        width, height = shutil.get_terminal_size()
+        hidden = len(rows) - (height - 4)
+        name = columns[0]._replace(show=lambda topic: topic.removeprefix("persistent://"))
+        lines = fitted(rows[: height - 4], (name, *columns[1:]), width)
+        lines += [f"... {hidden:,} more"] if hidden > 0 else []
+        click.echo(f"\x1b[H\x1b[J{summary[:width]}")
+    else:
+        lines = table(rows, columns)
+        click.echo(summary)
+    for line in lines:
+        click.echo(line)
     for row in rows:
         if "failed" in row:
             click.echo(f"{row['topic']}: {row['failed']}", err=True)

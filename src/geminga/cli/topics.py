@@ -8,23 +8,23 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
-from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.common import Commands, confirm, emit, how_many, pairs, yes_option
+from geminga.cli.connecting import operation
+from geminga.cli.permissions import add_permission_commands
 from geminga.cli.policies import add_policy_commands
 from geminga.cli.tables import TableColumn, print_rows
-from geminga.cli.units import SIZE, count, size, span
-from geminga.client.admin.sync.namespaces import ACTIONS
+from geminga.cli.units import SIZE, backlog, count, id_text, rate, size
 from geminga.client.admin.sync.policies import TopicPolicies
-from geminga.client.admin.types import LedgerInfo, SubscriptionStats
+from geminga.client.admin.types import LedgerInfo
 from geminga.client.cluster import Cluster
 from geminga.ids import MessageId, TopicName
 
 _POLL_SECONDS = 0.2
+_STATUS_WORDS = {"NOT_RUN": "never run", "RUNNING": "running", "SUCCESS": "done", "ERROR": "failed"}
 _LISTED = (
     TableColumn("topic", "topic"),
-    TableColumn("partitions", "partitions", lambda n: f"{n} partitions" if n else ""),
+    TableColumn("partitions", "partitions", lambda n: count(n) if n else "", right=True),
 )
-topic_argument = click.argument("topic")
 
 
 @click.group("topics", cls=Commands)
@@ -32,10 +32,8 @@ def command() -> None:
     """List, create, describe, configure, compact, offload and delete topics."""
 
 
-@command.command("list", cls=ConnectingCommand)
+@operation(command, "list")
 @click.argument("namespace", default="public/default")
-@connecting
-@json_option
 def list_topics(namespace: str, cluster: Cluster, as_json: bool) -> None:
     """List the topics of NAMESPACE (tenant/namespace); a partitioned topic is one row."""
     if namespace.count("/") != 1 or not all(namespace.split("/")):
@@ -53,11 +51,8 @@ def list_topics(namespace: str, cluster: Cluster, as_json: bool) -> None:
     print_rows(sorted(rows, key=lambda row: str(row["topic"])), _LISTED, as_json=as_json)
 
 
-@command.command("create", cls=ConnectingCommand)
-@topic_argument
+@operation(command, "create", "topic")
 @click.option("--partitions", "-p", type=click.IntRange(0), default=0, help="0: not partitioned.")
-@connecting
-@json_option
 def create(topic: str, partitions: int, cluster: Cluster, as_json: bool) -> None:
     """Create TOPIC."""
     name = TopicName.parse(topic)
@@ -65,11 +60,8 @@ def create(topic: str, partitions: int, cluster: Cluster, as_json: bool) -> None
     emit({"topic": str(name), "partitions": partitions}, as_json=as_json, text=f"created {name}")
 
 
-@command.command("partitions", cls=ConnectingCommand)
-@topic_argument
-@click.option("--set", "new_count", type=click.IntRange(1), help="Grow to this many partitions.")
-@connecting
-@json_option
+@operation(command, "partitions", "topic")
+@click.option("--set", "-p", "new_count", type=click.IntRange(1), help="Grow to this many partitions.")
 def partitions(topic: str, new_count: int | None, cluster: Cluster, as_json: bool) -> None:
     """Show or grow the number of partitions of TOPIC."""
     name, topics = TopicName.parse(topic), cluster.admin().topics
@@ -79,12 +71,9 @@ def partitions(topic: str, new_count: int | None, cluster: Cluster, as_json: boo
     emit({"topic": str(name), "partitions": found}, as_json=as_json, text=str(found))
 
 
-@command.command("delete", cls=ConnectingCommand)
-@topic_argument
+@operation(command, "delete", "topic")
 @click.option("--force", is_flag=True, help="Disconnect its clients first.")
 @yes_option
-@connecting
-@json_option
 def delete(topic: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete TOPIC with its messages and subscriptions."""
     name = TopicName.parse(topic)
@@ -93,11 +82,8 @@ def delete(topic: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) 
     emit({"topic": str(name), "deleted": True}, as_json=as_json, text=f"deleted {name}")
 
 
-@command.command("stats", cls=ConnectingCommand)
-@topic_argument
+@operation(command, "stats", "topic")
 @click.option("--internal", is_flag=True, help="Ledgers and cursors of a partition or unpartitioned topic.")
-@connecting
-@json_option
 def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
     """Show rates, backlog, producers and subscriptions of TOPIC."""
     name, topics = TopicName.parse(topic), cluster.admin().topics
@@ -106,35 +92,25 @@ def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
         return
     found = topics.stats(name)
     lines = [
-        str(name) + (f", {len(found.partitions)} partitions" if found.partitions else ""),
-        f"  in {found.msg_rate_in:.1f} msg/s, {found.msg_throughput_in / 1e6:.2f} MB/s; "
-        f"{found.msg_in_counter} messages since the topic was loaded",
-        f"  kept {found.storage_size / 1e6:.2f} MB; {len(found.publishers)} producers",
+        str(name) + (f", {how_many(len(found.partitions), 'partition')}" if found.partitions else ""),
+        f"  in {rate(found.msg_rate_in)}, {size(found.msg_throughput_in)}/s; "
+        f"{how_many(found.msg_in_counter)} since the topic was loaded",
+        f"  stored {size(found.storage_size)}; {how_many(len(found.publishers), 'producer')}",
     ]
     for subscription, row in sorted(found.subscriptions.items()):
-        lines.append(
-            f"  {subscription}: {row.type or 'no consumer'}, backlog {backlog(row)}, "
-            f"unacknowledged {row.unacked_messages}, {len(row.consumers)} consumers"
-        )
+        consumers = how_many(len(row.consumers), f"{row.type} consumer") if row.consumers else "no consumer"
+        unacknowledged = f"{count(row.unacked_messages)} unacknowledged"
+        lines.append(f"  {subscription}: {consumers}, backlog {backlog(row)}, {unacknowledged}")
     emit(found.raw, as_json=as_json, text="\n".join(lines))
-
-
-def backlog(row: SubscriptionStats) -> str:
-    """Return a subscription's backlog in messages if the broker counts them, else in entries."""
-    if row.messages_in_backlog < 0:
-        return f"{row.msg_backlog} entries"
-    text = f"{row.messages_in_backlog} messages, {row.bytes_in_backlog / 1e6:.2f} MB"
-    if row.oldest_backlog_message_age_seconds >= 0:
-        text += f", the oldest {span(row.oldest_backlog_message_age_seconds)} old"
-    return text + (f", {row.ack_holes} ack holes" if row.ack_holes > 0 else "")
 
 
 def _internal(found: Any, as_json: bool) -> None:
     if as_json:
         emit(found.raw, as_json=True, text="")
         return
+    state = (found.state or "open").removeprefix("Ledger").lower()
     click.echo(
-        f"{found.state or 'open'}; {count(found.number_of_entries)} entries, {size(found.total_size)}; last "
+        f"{state}; {count(found.number_of_entries)} entries, {size(found.total_size)}; last "
         f"{found.last_confirmed_entry}"
     )
     rows = [{"ledger": one.ledger_id, "entries": one.entries, "size": one.size} for one in found.ledgers]
@@ -151,12 +127,9 @@ def _internal(found: Any, as_json: bool) -> None:
         )
 
 
-@command.command("compact", cls=ConnectingCommand)
-@topic_argument
+@operation(command, "compact", "topic")
 @click.option("--status", is_flag=True, help="Only show the status of the last compaction.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the end.")
-@connecting
-@json_option
 def compact(topic: str, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
     """Compact TOPIC: readers with read_compacted receive the newest message of each key.
 
@@ -169,13 +142,10 @@ def compact(topic: str, status: bool, wait: bool, cluster: Cluster, as_json: boo
     _print_status(names, topics.compaction_status, status, wait, as_json)
 
 
-@command.command("offload", cls=ConnectingCommand)
-@topic_argument
+@operation(command, "offload", "topic")
 @click.option("--keep", type=SIZE, default="0", help="Size of the newest ledgers to keep, such as 1G.")
 @click.option("--status", is_flag=True, help="Only show the status of the last offload.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the end.")
-@connecting
-@json_option
 def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
     """Move the closed ledgers of TOPIC to the broker's offload location; readers are not affected.
 
@@ -183,19 +153,26 @@ def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster, a
     """
     topics = cluster.admin().topics
     names = topics.names(topic)
+    moving = list(names) if status else []
     for each in names if not status else ():
-        first_kept = _first_kept(topics.internal_stats(each).ledgers, keep)
-        if first_kept is not None:
+        ledgers = topics.internal_stats(each).ledgers
+        first_kept = _first_kept(ledgers, keep)
+        if any(one.ledger_id < first_kept and not one.offloaded for one in ledgers):
             topics.offload(each, MessageId(-1, first_kept, 0))
-    _print_status(names, topics.offload_status, status, wait, as_json)
+            moving.append(each)
+        else:
+            text = f"{each}  nothing to move: the open ledger and --keep stay; see `topics stats --internal`"
+            emit({"topic": each, "status": "NOTHING_TO_MOVE"}, as_json=as_json, text=text)
+    _print_status(moving, topics.offload_status, status, wait, as_json)
 
 
-def _first_kept(ledgers: Sequence[LedgerInfo], keep: int) -> int | None:
-    """Return the first ledger to keep: the last ledger stays, and those before it up to ``keep`` bytes."""
-    kept, size = None, 0
+def _first_kept(ledgers: Sequence[LedgerInfo], keep: int) -> int:
+    """Return the first ledger to keep, -1 without ledgers: the last ledger stays, and those before it up to
+    ``keep`` bytes."""
+    kept, total = -1, 0
     for ledger in reversed(ledgers):
-        size += ledger.size
-        if kept is not None and size > keep:
+        total += ledger.size
+        if kept >= 0 and total > keep:
             break
         kept = ledger.ledger_id
     return kept
@@ -214,16 +191,13 @@ def _print_status(names: Sequence[str], query: Any, status: bool, wait: bool, as
         emit(
             {"topic": each, **found.raw},
             as_json=as_json,
-            text=f"{each}  {found.status}{error}",
+            text=f"{each}  {_STATUS_WORDS.get(found.status, found.status)}{error}",
         )
     if failed and not status:
         raise SystemExit(1)
 
 
-@command.command("unload", cls=ConnectingCommand)
-@topic_argument
-@connecting
-@json_option
+@operation(command, "unload", "topic")
 def unload(topic: str, cluster: Cluster, as_json: bool) -> None:
     """Disconnect all clients from TOPIC: they reconnect, and unacknowledged messages are redelivered."""
     name = TopicName.parse(topic)
@@ -231,25 +205,20 @@ def unload(topic: str, cluster: Cluster, as_json: bool) -> None:
     emit({"topic": str(name), "unloaded": True}, as_json=as_json, text=f"unloaded {name}")
 
 
-@command.command("terminate", cls=ConnectingCommand)
-@topic_argument
+@operation(command, "terminate", "topic")
 @yes_option
-@connecting
-@json_option
 def terminate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Refuse new messages for TOPIC forever; consumers can still read to its end."""
     name = TopicName.parse(topic)
     confirm(f"Refuse new messages for {name} forever?", yes=yes)
     for each, last in cluster.admin().topics.terminate(name).items():
-        position = f"{int(last.ledger_id)}:{int(last.entry_id)}"
-        emit({"topic": each, "last": position}, as_json=as_json, text=f"{each} ends with {position}")
+        emit(
+            {"topic": each, "last": id_text(last)}, as_json=as_json, text=f"{each} ends with {id_text(last)}"
+        )
 
 
-@command.command("truncate", cls=ConnectingCommand)
-@topic_argument
+@operation(command, "truncate", "topic")
 @yes_option
-@connecting
-@json_option
 def truncate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete all messages of TOPIC, acknowledged or not."""
     name = TopicName.parse(topic)
@@ -258,18 +227,12 @@ def truncate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     emit({"topic": str(name), "truncated": True}, as_json=as_json, text=f"truncated {name}")
 
 
-@command.command("properties", cls=ConnectingCommand)
-@topic_argument
-@click.argument("pairs", nargs=-1, metavar="[NAME=VALUE]...")
-@connecting
-@json_option
-def properties(topic: str, pairs: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
+@operation(command, "properties", "topic")
+@click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...", callback=pairs)
+def properties(topic: str, changes: dict[str, str], cluster: Cluster, as_json: bool) -> None:
     """Show or set properties of TOPIC; NAME= removes a property."""
     topics = cluster.admin().topics
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator or not name:
-            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="NAME=VALUE")
+    for name, value in changes.items():
         if value:
             topics.update_properties(topic, {name: value})
         else:
@@ -278,41 +241,5 @@ def properties(topic: str, pairs: tuple[str, ...], cluster: Cluster, as_json: bo
     print_rows(rows, (TableColumn("name", "name"), TableColumn("value", "value")), as_json=as_json)
 
 
-@command.command("permissions", cls=ConnectingCommand)
-@topic_argument
-@connecting
-@json_option
-def permissions(topic: str, cluster: Cluster, as_json: bool) -> None:
-    """List the permissions of each role for TOPIC."""
-    found = cluster.admin().topics.permissions(topic)
-    rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
-    print_rows(
-        rows, (TableColumn("role", "role"), TableColumn("actions", "actions", ", ".join)), as_json=as_json
-    )
-
-
-@command.command("grant", cls=ConnectingCommand)
-@topic_argument
-@click.argument("role")
-@click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
-@connecting
-@json_option
-def grant(topic: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
-    """Allow ROLE these ACTIONS with TOPIC."""
-    cluster.admin().topics.grant(topic, role, actions)
-    text = f"{role} may {', '.join(actions)} in {topic}"
-    emit({"topic": topic, "role": role, "actions": actions}, as_json=as_json, text=text)
-
-
-@command.command("revoke", cls=ConnectingCommand)
-@topic_argument
-@click.argument("role")
-@connecting
-@json_option
-def revoke(topic: str, role: str, cluster: Cluster, as_json: bool) -> None:
-    """Revoke the permissions that ROLE was granted for TOPIC."""
-    cluster.admin().topics.revoke(topic, role)
-    emit({"topic": topic, "role": role, "actions": []}, as_json=as_json, text=f"{role}: permissions revoked")
-
-
+add_permission_commands(command, "topics", click.argument("resource", metavar="TOPIC"))
 add_policy_commands(command, "topic_policies", "TOPIC", TopicPolicies)

@@ -17,6 +17,6 @@ COMMANDS = {
 """Name of each sub-command: its module (which holds a ``command``) and its line in the help."""
 
 
-@click.group("tune", cls=LazyGroup, commands_by_name=COMMANDS)
+@click.group("tune", cls=LazyGroup, sections={"Commands": COMMANDS})
 def command() -> None:
     """Advise, measure and compare producer settings."""

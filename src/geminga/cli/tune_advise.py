@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Number, json_option
+from geminga.cli.common import Duration, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import (
     OutputFile,
@@ -38,48 +38,30 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
 @click.option("--topic", help="Topic whose traffic is measured, instead of giving numbers.")
 @connecting
 @click.option(
-    "--watch",
-    "watch_seconds",
-    type=Number(0.1, 600),
-    default=5,
-    show_default=True,
+    "--watch", "watch_seconds", type=Duration(0.1, 600), default=5, show_default=True,
     help="Seconds to measure the topic.",
-)
+)  # fmt: skip
 @sample_option
 @click.option(
-    "--compression",
-    type=click.Choice(list(CODECS), case_sensitive=False),
+    "--compression", type=click.Choice(list(CODECS), case_sensitive=False),
     help="Codec.  [default: the most economical on the sample]",
-)
+)  # fmt: skip
 @click.option(
-    "--compression-level",
-    type=click.IntRange(0, 19),
-    default=0,
+    "--compression-level", type=click.IntRange(0, 19), default=0,
     help="Level for --compression ZSTD (1 to 19) or ZLIB (1 to 9); 0: the codec's default.",
-)
+)  # fmt: skip
 @click.option(
-    "--stock",
-    "stock_name",
-    type=click.Choice(list(STOCK)),
-    default="java",
-    show_default=True,
+    "--stock", "stock_name", type=click.Choice(list(STOCK)), default="java", show_default=True,
     help="Client whose default settings are compared.",
-)
+)  # fmt: skip
 @click.option(
-    "--format",
-    "kinds",
-    type=click.Choice(list(render.FORMATS)),
-    multiple=True,
-    default=("python",),
-    show_default=True,
-    help="Format of the settings.",
-)
+    "--format", "kinds", type=click.Choice(list(render.FORMATS)), multiple=True, default=("python",),
+    show_default=True, help="Format of the settings.",
+)  # fmt: skip
 @click.option(
-    "--apply",
-    "apply_path",
-    type=OutputFile(),
+    "--apply", "apply_path", type=OutputFile(),
     help="Write the settings to this file (TOML), for geminga.load_settings and Spark's sink.",
-)
+)  # fmt: skip
 @picture_option
 @json_option
 def command(

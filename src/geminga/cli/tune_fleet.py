@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from geminga.cli.common import Number, json_option
+from geminga.cli.common import Duration, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
@@ -32,52 +32,33 @@ if TYPE_CHECKING:
     "--namespace", "namespaces", multiple=True, help="Namespace of topics; may be repeated.  [default: all]"
 )
 @click.option(
-    "--watch",
-    "watch_seconds",
-    type=Number(0.1, 3600),
-    default=10,
-    show_default=True,
+    "--watch", "watch_seconds", type=Duration(0.1, 3600), default=10, show_default=True,
     help="Seconds between the two measurements of each topic.",
-)
+)  # fmt: skip
 @click.option(
-    "--topics",
-    "file",
-    type=click.Path(exists=True, path_type=Path),
+    "--topics", "file", type=click.Path(exists=True, path_type=Path),
     help="Parquet file with a row per topic, instead of statistics of a broker.",
-)
+)  # fmt: skip
 @click.option(
-    "--latency-budget",
-    "latency_budget_ms",
-    type=Number(2),
-    default=50,
-    show_default=True,
+    "--latency-budget", "latency_budget_ms", type=Duration(2, unit="ms"), default=50, show_default=True,
     help="Limit of the 99th percentile latency, in milliseconds.",
-)
+)  # fmt: skip
 @click.option(
-    "--compression",
-    type=click.Choice(["keep", *(codec.name for codec in CompressionType)]),
-    default="keep",
-    show_default=True,
-    help="Codec for all topics; keep: each topic's present codec.",
-)
+    "--compression", type=click.Choice(["keep", *(codec.name for codec in CompressionType)]), default="keep",
+    show_default=True, help="Codec for all topics; keep: each topic's present codec.",
+)  # fmt: skip
 @click.option(
-    "--stock",
-    type=click.Choice(sorted(STOCK)),
-    default="java",
-    show_default=True,
+    "--stock", type=click.Choice(sorted(STOCK)), default="java", show_default=True,
     help="Client whose default settings are assumed for topics without entry counts.",
-)
+)  # fmt: skip
 @click.option(
     "--brokers", type=click.IntRange(1), default=1, show_default=True, help="Brokers that share the topics."
 )
 @click.option("--master", help="Spark master.  [default: Spark's configuration, else local[*]]")
 @click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("build/fleet"),
-    show_default=True,
-    help="Folder for statistics, settings and summary.",
-)
+    "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("build/fleet"),
+    show_default=True, help="Folder for statistics, settings and summary.",
+)  # fmt: skip
 @json_option
 def command(
     cluster: Cluster,

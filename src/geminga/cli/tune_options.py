@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Number
+from geminga.cli.common import Duration, Number
 from geminga.config import refuse
 from geminga.tuning.traffic import Bursts, TrafficProfile
 
@@ -86,7 +86,7 @@ def traffic_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[
         ]  # fmt: skip
         options.append(
             click.option(
-                "--latency-budget", "latency_budget_ms", type=Number(2), show_default=True,
+                "--latency-budget", "latency_budget_ms", type=Duration(2, unit="ms"), show_default=True,
                 default=defaults.get("latency_budget_ms", 50),
                 help="Limit of the 99th percentile latency from send to receive, in milliseconds.",
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Number
+from geminga.cli.common import Duration, Number
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import (
     namespace_option,
@@ -27,72 +27,51 @@ from geminga.tuning.prove import PARTS, ProofPlan, Prover
 @connecting
 @traffic_options(rate_messages_per_second=20_000, message_bytes=200, partitions=60)
 @click.option(
-    "--payload",
-    type=click.Choice(["logs", "telemetry", "orders"]),
-    default="logs",
-    show_default=True,
+    "--payload", type=click.Choice(["logs", "telemetry", "orders"]), default="logs", show_default=True,
     help="Kind of generated messages.",
-)
+)  # fmt: skip
 @sample_option
 @click.option(
-    "--seconds", type=Number(0.1, 3600), default=30, show_default=True, help="Measured seconds of a run."
+    "--seconds", type=Duration(0.1, 3600), default=30, show_default=True, help="Measured seconds of a run."
 )
 @click.option(
-    "--warm-seconds", type=Number(0, 600), default=5, show_default=True, help="Seconds of load before."
+    "--warm-seconds", type=Duration(0, 600), default=5, show_default=True, help="Seconds of load before."
 )
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs per subject.")
 @click.option(
-    "--part",
-    "parts",
-    type=click.Choice(PARTS),
-    multiple=True,
-    default=("settings", "slow"),
+    "--part", "parts", type=click.Choice(PARTS), multiple=True, default=("settings", "slow"),
     show_default=True,
     help="settings: defaults and advice; slow: one slow partition; break: fault by a command.",
-)
+)  # fmt: skip
 @click.option(
-    "--client",
-    "clients",
-    type=click.Choice(["geminga", "java", "pulsar"]),
-    multiple=True,
+    "--client", "clients", type=click.Choice(["geminga", "java", "pulsar"]), multiple=True,
     help="Client whose producers run; may be repeated.  [default: all that are installed]",
-)
+)  # fmt: skip
 @click.option(
     "--only", multiple=True, metavar="PATTERN", help="Subjects to run, such as '*ZSTD'.  [default: all]"
 )
 @click.option(
-    "--idle-seconds",
-    type=Number(0.1, 600),
-    default=5,
-    show_default=True,
+    "--idle-seconds", type=Duration(0.1, 600), default=5, show_default=True,
     help="Seconds to measure the idle broker before each run.",
-)
+)  # fmt: skip
 @click.option(
-    "--slow-share",
-    type=Number(0.001, 1),
-    default=0.05,
-    show_default=True,
+    "--slow-share", type=Number(0.001, 1), default=0.05, show_default=True,
     help="Fraction of its share of the rate that the slow partition accepts.",
-)
+)  # fmt: skip
 @namespace_option
 @click.option(
-    "--pulsar-home",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    envvar="PULSAR_HOME",
+    "--pulsar-home", type=click.Path(exists=True, file_okay=False, path_type=Path), envvar="PULSAR_HOME",
     help="Folder of a Pulsar distribution, for pulsar-perf.",
-)
+)  # fmt: skip
 @server_pid_option
 @click.option("--break-with", "break_command", help="Command that causes the fault of part break.")
 @click.option(
     "--mend-with", "mend_command", help="Command that repairs the fault and returns after recovery."
 )
 @click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("build/proof"),
-    show_default=True,
-    help="Folder for table, picture, JSON and runs; an existing folder is resumed.",
-)
+    "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("build/proof"),
+    show_default=True, help="Folder for table, picture, JSON and runs; an existing folder is resumed.",
+)  # fmt: skip
 def command(
     cluster: Cluster,
     sample: Path | None,

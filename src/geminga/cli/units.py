@@ -1,7 +1,8 @@
-"""Parsing and printing of times, sizes and counts: ``7d``, ``2h ago``, ``20G``, ``off``."""
+"""Parsing and printing of times, positions, sizes and counts: ``7d``, ``2h ago``, ``12:7``, ``20G``."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
 from typing import Any, Generic, TypeVar
@@ -12,17 +13,20 @@ from geminga.ids import MessageId
 
 T = TypeVar("T")
 
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|min|s|m|h|d|w)")
-_SPAN_FORM = "a time such as 90s, 30m, 2h, 7d or 1h30m"
-_POSITION = re.compile(r"([0-9]+):([0-9]+)(?::(-?[0-9]+))?\Z")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
+_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|min|s|m|h|d|w|y)")
+_SPAN_FORM = "a time such as 90s, 30m, 2h, 7d or 1h30m, or a number of seconds"
+_ID = re.compile(r"([0-9]+)[:,] ?([0-9]+)(?:[:,] ?(-?[0-9]+)(?:[:,] ?(-?[0-9]+))?)?\Z")
 _WORDS = {"seconds": "s", "second": "s", "sec": "s", "minutes": "m", "minute": "m", "hours": "h", "hour": "h",
-          "days": "d", "day": "d", "weeks": "w", "week": "w"}  # fmt: skip
+          "days": "d", "day": "d", "weeks": "w", "week": "w", "years": "y", "year": "y"}  # fmt: skip
 
 
-def parse_span(text: str) -> dt.timedelta:
-    """Parse a duration: ``1h30m``, ``7d``, ``2 hours``. Raises `ValueError`."""
-    shorter = re.sub(r"[a-z]{2,}", lambda word: _WORDS.get(word[0], word[0]), text.strip().lower())
+def parse_span(text: str, unit: str = "s") -> dt.timedelta:
+    """Parse a duration: ``1h30m``, ``7d``, ``2 hours ago``, ``90`` (of ``unit``). Raises `ValueError`."""
+    plain = text.strip().lower().removesuffix("ago").rstrip()
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", plain):
+        plain += unit
+    shorter = re.sub(r"[a-z]{2,}", lambda word: _WORDS.get(word[0], word[0]), plain)
     total, position = 0.0, 0
     while position < len(shorter):
         found = _PART.match(shorter, position)
@@ -57,25 +61,49 @@ Where = MessageId | dt.timedelta | dt.datetime | int
 
 
 def parse_where(text: str) -> Where:
-    """Parse a position: ``earliest``, ``latest``, ``2h ago``, ``LEDGER:ENTRY[:PARTITION]``, an ISO time
+    """Parse a position: ``earliest``, ``latest``, ``2h`` or ``2h ago``, an id as of `parse_id`, an ISO time
     (local without a zone), or milliseconds since 1970. Raises `ValueError`."""
     word = text.strip()
     if word.lower() in ("earliest", "latest"):
         return MessageId.earliest if word.lower() == "earliest" else MessageId.latest
-    if (found := _POSITION.match(word)) is not None:
-        return MessageId(int(found[3] or -1), int(found[1]), int(found[2]))
-    if word.lower().endswith("ago"):
-        return parse_span(word[:-3])
     if word.isdecimal() and len(word) >= 9:
         return int(word)
+    for parse in (parse_id, parse_span, dt.datetime.fromisoformat):
+        with contextlib.suppress(ValueError):
+            found: Any = parse(word)
+            is_local = isinstance(found, dt.datetime) and found.tzinfo is None
+            return found.astimezone() if is_local else found  # type: ignore[no-any-return]
+    raise ValueError(
+        f"{text!r} is no position in a topic: give earliest, latest, '2h ago', 2026-01-31T12:00, "
+        "milliseconds since 1970, or LEDGER:ENTRY"
+    )
+
+
+def parse_id(text: str) -> MessageId:
+    """Parse a message id, ``LEDGER:ENTRY[:PARTITION[:BATCH_INDEX]]``, or as ``pulsar-client`` prints it:
+    ``(ledger,entry,partition,batch index)``. Raises `ValueError`."""
+    found = _ID.match(text.strip().removeprefix("(").removesuffix(")"))
+    if found is None:
+        raise ValueError(f"{text!r} is not LEDGER:ENTRY")
+    ledger, entry, partition, index = found.groups("-1")
+    return MessageId(int(partition), int(ledger), int(entry), int(index))
+
+
+def id_text(message_id: MessageId) -> str:
+    """Return a message id as Java's client prints it, ``LEDGER:ENTRY:PARTITION:BATCH_INDEX``, without the
+    parts at the end that are -1."""
+    parts = [message_id.ledger_id(), message_id.entry_id(), message_id.partition(), message_id.batch_index()]
+    while len(parts) > 2 and parts[-1] < 0:
+        parts.pop()
+    return ":".join(map(str, parts))
+
+
+def parse_pattern(text: str) -> re.Pattern[str]:
+    """Compile a regular expression. Raises `ValueError`."""
     try:
-        moment = dt.datetime.fromisoformat(word)
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is no position in a topic: give earliest, latest, '2h ago', 2026-01-31T12:00, "
-            "milliseconds since 1970, or LEDGER:ENTRY"
-        ) from None
-    return moment if moment.tzinfo is not None else moment.astimezone()
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from None
 
 
 def parse_switch(text: str) -> bool:
@@ -97,8 +125,9 @@ class _Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # no subs
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        if value.strip().lower() in self._also:
-            return value.strip().lower()
+        word = value.strip().lower()
+        if self._also and word in (*self._also, "-1"):
+            return self._also[0]
         try:
             return self._parse(value)
         except ValueError as error:
@@ -111,6 +140,8 @@ SPAN_OR_FOREVER = _Parsed[Any]("span", parse_span, "forever")
 SIZE = _Parsed[int]("size", parse_size)
 SIZE_OR_UNLIMITED = _Parsed[Any]("size", parse_size, "unlimited")
 WHERE = _Parsed[Where]("where", parse_where)
+ID = _Parsed[MessageId]("ledger:entry", parse_id)
+PATTERN = _Parsed[re.Pattern[str]]("regex", parse_pattern)
 SWITCH = _Parsed[bool]("on|off", parse_switch)
 
 
@@ -118,14 +149,16 @@ SWITCH = _Parsed[bool]("on|off", parse_switch)
 
 
 def size(value: float) -> str:
-    """Return a size as ``1.5 GB``, in multiples of 1,024; ``-`` if unknown (below 0)."""
+    """Return a size as ``1.5 GiB`` or, if whole, ``20 GiB``; ``-`` if unknown (below 0)."""
     if value < 0:
         return "-"
-    for unit in ("B", "KB", "MB", "GB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+    unit = "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
         value /= 1024
-    return f"{value:.1f} TB"
+    digits = 0 if unit == "B" or value >= 100 or value == round(value) else 1
+    return f"{value:,.{digits}f} {unit}"
 
 
 def span(seconds: float) -> str:
@@ -138,6 +171,17 @@ def span(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2]) or "0s"
+
+
+def backlog(row: Any) -> str:
+    """Return a subscription's backlog in messages if the broker counts them, else in entries."""
+    if row.messages_in_backlog < 0:
+        return f"{row.msg_backlog:,} {'entry' if row.msg_backlog == 1 else 'entries'}"
+    one = row.messages_in_backlog == 1
+    text = f"{row.messages_in_backlog:,} message{'' if one else 's'}, {size(row.bytes_in_backlog)}"
+    if row.oldest_backlog_message_age_seconds >= 0:
+        text += f", the oldest {span(row.oldest_backlog_message_age_seconds)} old"
+    return text + (f", {row.ack_holes:,} ack holes" if row.ack_holes > 0 else "")
 
 
 def rate(value: float) -> str:

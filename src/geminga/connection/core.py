@@ -219,6 +219,7 @@ class ClientConnection:
         """The broker's CONNECTED command; empty before."""
         self._tls = tls
         self._credentials: Credentials | None = credentials
+        self._is_anonymous = credentials.method == "none"
         self._proxy_to_broker = proxy_to_broker
         self._handshake_timeout_seconds = handshake_timeout_seconds
         self._handshake_deadline = now + handshake_timeout_seconds
@@ -370,9 +371,10 @@ class ClientConnection:
             # The broker refuses the handshake with an ERROR without a request (framing.md section 3).
             if command.type != Type.ERROR:
                 raise ProtocolError(f"{self.peer} answered a request before CONNECTED")
-            raise from_server(
-                command.error.error, f"{self.peer} refused the connection: {command.error.message}"
-            )
+            text = f"{self.peer} refused the connection: {command.error.message}"
+            if self._is_anonymous and command.error.error == pb.AuthenticationError:
+                text += ": no credentials were given (--token-file, or authentication=...)"
+            raise from_server(command.error.error, text)
         request_id = request_id_of(command)
         if is_interim(command):
             # The wait for exclusive access has no time limit; the caller may still cancel.

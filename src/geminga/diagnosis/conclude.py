@@ -287,18 +287,18 @@ class _Inquiry:
     def _relief(self, oldest: str, first: Relief | None, enough: Relief | None) -> Iterator[Advice]:
         """Advise what frees enough for producers to continue."""
         if first is not None and not first.still_over:
-            text = f"acknowledge {oldest}, or skip it: frees {first.frees} bytes, and producers continue"
+            text = f"acknowledge {oldest}, or skip it: frees {first.frees:,} bytes, and producers continue"
             yield _advise(text, self._skip(oldest), frees=first.frees, producersContinue=True)
         elif enough is not None:
             what = f"all up to {enough.up_to}" if enough.up_to else "all of the backlog"
             number = f" ({_count(enough.messages, 'message')})" if enough.messages >= 0 else ""
-            text = f"acknowledge {what}{number}, or give them up: frees {enough.frees} bytes, "
+            text = f"acknowledge {what}{number}, or give them up: frees {enough.frees:,} bytes, "
             text += "and producers continue"
             if enough.still_over:
                 text = text.removesuffix("and producers continue")
                 text += f"but subscription {enough.still_over!r} exceeds the quota, too"
             if first is not None:
-                text += f"; {oldest} alone frees {first.frees} bytes, too little"
+                text += f"; {oldest} alone frees {first.frees:,} bytes, too little"
             to = f"expire {self.where} --to {enough.up_to}" if enough.up_to else f"clear {self.where}"
             yield _advise(
                 text, f"geminga subscriptions {to}", frees=enough.frees, messages=enough.messages,
@@ -535,7 +535,7 @@ class _Inquiry:
             return
         if hole.delivered:
             yield from self._redeliver(1)
-        freed = f": frees {hole.frees} bytes" if hole.frees > 0 else ""
+        freed = f": frees {hole.frees:,} bytes" if hole.frees > 0 else ""
         yield _advise(f"skip it{freed}", self._skip(hole.message), frees=hole.frees)
 
     def _held(self) -> Iterator[Finding]:
