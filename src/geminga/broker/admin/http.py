@@ -20,6 +20,7 @@ from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.routes import Handler, Route, declared
+from geminga.broker.admin.stats import Steps
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.cooperative import STEP_SECONDS
 from geminga.broker.core import Broker
@@ -50,6 +51,7 @@ _LOOK_AGAIN_SECONDS = 0.05
 _BEHIND_SECONDS = 0.05
 """Interval of checks whether the store is still behind."""
 _PIECE_BYTES = 64 * 1024
+_MEMBERS_MAX = 100
 """Longer answers are sent in pieces while they are made."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 DOORKEEPER: web.AppKey[AuthorizationMiddleware] = web.AppKey("doorkeeper", AuthorizationMiddleware)
@@ -181,6 +183,22 @@ class Resource:
     def now(self, call: Callable[[], Any]) -> Any:
         """Run ``call()`` on the core, for changes that need no wait."""
         return self.server.call(call)
+
+    async def in_steps(self, steps: Steps[T]) -> T:
+        """Run ``steps`` on the core and return their result; others are served in between."""
+
+        def run() -> list[T]:
+            began = time.monotonic()
+            while time.monotonic() - began < STEP_SECONDS:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    return [end.value]
+            return []
+
+        while not (result := self.server.call(run)):
+            await asyncio.sleep(0)
+        return result[0]
 
 
 async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
@@ -352,6 +370,39 @@ async def answer_pieces(
         if request.transport is not None:
             request.transport.abort()
     return response
+
+
+def json_pieces(document: Any) -> Iterator[str]:
+    """Yield the JSON text of ``document``; of a container with very many members, a member at a time."""
+    if not _is_long(document):
+        yield json.dumps(document, separators=(",", ":"))
+    elif isinstance(document, dict):
+        separator = "{"
+        for key, value in document.items():
+            yield f"{separator}{json.dumps(key)}:"
+            yield from json_pieces(value)
+            separator = ","
+        yield "}"
+    else:
+        separator = "["
+        for value in document:
+            yield separator
+            yield from json_pieces(value)
+            separator = ","
+        yield "]"
+
+
+def _is_long(document: Any) -> bool:
+    """Whether a container has, or one within it, more than `_MEMBERS_MAX` members."""
+    if not isinstance(document, (dict, list)):
+        return False
+    members = document.values() if isinstance(document, dict) else document
+    return len(members) > _MEMBERS_MAX or any(map(_is_long, members))
+
+
+async def answer_long(request: web.Request, document: Any) -> web.StreamResponse:
+    """Return a JSON answer that may be long; others are served while its text is made."""
+    return await answer_pieces(request, stepwise(json_pieces(document)))
 
 
 async def answer_names(request: web.Request, names: AsyncIterator[str]) -> web.StreamResponse:
