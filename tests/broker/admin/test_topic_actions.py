@@ -238,7 +238,7 @@ def test_skipping_counts_open_entries(harness: Any, make_entry: Any) -> None:
 def test_expiring_passes_over_older_messages(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     harness.advance(10)
-    topics.expire(NAME, "s", 7, ignore)
+    topics.expire(NAME, "s", ignore, seconds=7)
     harness.restart()
     assert read(harness) == [b"m3", b"m4"]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +25,7 @@ from geminga.broker.admin.stats import Steps
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.cooperative import STEP_SECONDS
 from geminga.broker.core import Broker
+from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.rules.policies import RuleViolation
 from geminga.broker.settings import BrokerSettings
@@ -52,6 +54,8 @@ _BEHIND_SECONDS = 0.05
 """Interval of checks whether the store is still behind."""
 _PIECE_BYTES = 64 * 1024
 _MEMBERS_MAX = 100
+_AT_A_TIME = 256
+"""Topics or subscriptions that one request changes concurrently, sharing syncs."""
 """Longer answers are sent in pieces while they are made."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 DOORKEEPER: web.AppKey[AuthorizationMiddleware] = web.AppKey("doorkeeper", AuthorizationMiddleware)
@@ -153,6 +157,19 @@ class Resource:
         await self.durable(call)
         await _when_done(self.server, self.topics.when_told)
 
+    async def change_each(
+        self, subscriptions: Iterable[tuple[TopicName, str]], change: Callable[[TopicName, str, Done], None]
+    ) -> None:
+        """Make a change of many subscriptions durable. Those that are gone meanwhile are passed over, as is
+        that of compaction."""
+
+        async def one(subscription: tuple[TopicName, str]) -> None:
+            with passing_over_missing():
+                await self.durable(partial(change, *subscription))
+
+        found = (each for each in subscriptions if each[1] != COMPACTION)
+        await for_each(stepwise(found), one)
+
     async def walk_names(self, *walks: TopicNames) -> AsyncIterator[str]:
         """Yield the names of ``walks`` in turn; others are served in between. 503 if the disk hangs."""
         began = time.monotonic()
@@ -199,6 +216,28 @@ class Resource:
         while not (result := self.server.call(run)):
             await asyncio.sleep(0)
         return result[0]
+
+
+@contextlib.contextmanager
+def passing_over_missing() -> Iterator[None]:
+    """Suppress the refusal of what does not exist: it was deleted meanwhile."""
+    try:
+        yield
+    except AdminRefusal as error:
+        if error.status != 404:
+            raise
+
+
+async def for_each(items: AsyncIterator[T], act: Callable[[T], Coroutine[Any, Any, None]]) -> None:
+    """Await ``act(item)`` of each item, several at a time; the first error ends the others."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            free = asyncio.Semaphore(_AT_A_TIME)
+            async for item in items:
+                await free.acquire()
+                tasks.create_task(act(item)).add_done_callback(lambda _: free.release())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None  # the task group has cancelled the others; this is the cause
 
 
 async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:

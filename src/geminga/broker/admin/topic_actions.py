@@ -428,7 +428,7 @@ class TopicActions:
         found = self._movable(name, subscription)
         found.skip_to(found.topic.ledger.confirmed, done)
 
-    def expire(self, name: TopicName, subscription: str, seconds: int, done: Done) -> None:
+    def expire(self, name: TopicName, subscription: str, done: Done, *, seconds: int) -> None:
         """Skip entries published more than ``seconds`` ago."""
         found = self._movable(name, subscription)
         now_ms = self._scheduler.now_ms
