@@ -33,17 +33,17 @@ def test_state_messages_that_compaction_covers_are_trimmed_and_the_state_stays(s
     topic = f"{settings.tenant}/{settings.namespace}/{settings.name}-state"
     with geminga.Admin(place.broker.admin_url) as admin:
         with FunctionRunner(settings):
-            for value in range(60):
+            for value in range(20):
                 place.send(value)
                 until(lambda count=value + 1: _messages(admin, topic) >= 2 * count)
             until(lambda: admin.topic_policies.retention.get(topic) == Retention(minutes=0, megabytes=0))
             until(lambda: admin.topic_policies.compaction_threshold.get(topic) == 16 * 1024 * 1024)
-            assert admin.topics.internal_stats(topic).number_of_entries >= 60
+            assert admin.topics.internal_stats(topic).number_of_entries >= 20
             admin.topics.compact(topic)
             until(lambda: admin.topics.internal_stats(topic).number_of_entries <= 10)
         with FunctionRunner(settings):
             place.send("again")
-            assert place.values(61)[-1] == "again 61"
+            assert place.values(21)[-1] == "again 21"
 
 
 def _messages(admin: geminga.Admin, topic: str) -> int:

@@ -504,6 +504,35 @@ def test_subscriptions_are_created_shown_and_deleted(rest: Rest, namespace: str)
     rest.fails(404, "DELETE", f"{path}/subscription/s")
 
 
+@pytest.mark.parametrize("action", ["expire", "skip_all"])
+def test_a_change_of_all_subscriptions_passes_over_those_deleted_meanwhile(
+    rest: Rest, broker: EmbeddedBroker, namespace: str, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    topic = f"persistent/{namespace}/t"
+    rest.call("PUT", f"{topic}/subscription/first", EARLIEST)
+    with geminga.Client(broker.service_url) as client:
+        client.create_producer(f"{namespace}/t").send(b"x")
+    for number in range(30):
+        rest.call("PUT", f"{topic}/subscription/s{number}", EARLIEST)
+    change = getattr(TopicActions, action)
+
+    def delete_then_change(
+        self: TopicActions, name: TopicName, subscription: str, *rest: Any, **also: Any
+    ) -> None:
+        if subscription == "s1":
+            self.delete_subscription(name, subscription, lambda error: None, force=True)
+        change(self, name, subscription, *rest, **also)
+
+    monkeypatch.setattr(TopicActions, action, delete_then_change)
+    if action == "skip_all":
+        rest.call("POST", f"namespaces/{namespace}/clearBacklog", status=204)
+    else:
+        rest.call("POST", f"{topic}/all_subscription/expireMessages/0", status=204)
+    found = rest.call("GET", f"{topic}/stats")["subscriptions"]
+    assert len(found) == 30
+    assert {each["msgBacklog"] for each in found.values()} == {0}
+
+
 def test_the_age_of_a_backlog_grows_while_the_broker_is_idle(
     rest: Rest, broker: EmbeddedBroker, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.admin import facts
+from geminga.broker.admin.stats import at_once
 from geminga.broker.delivery import delayed, key_shared, shared
 from geminga.diagnosis.conclude import QUIET_SECONDS, STUCK_SECONDS, Trouble, diagnose
 from geminga.diagnosis.pulsar import facts_from_stats
@@ -299,7 +300,7 @@ def check_from_stats(world: World, quiet_since: float, taking_over: bool) -> Non
     """The same from the JSON of stats, as if the broker were an Apache Pulsar: with less knowledge."""
     actions, now = world.actions, world.now
     stats = json.loads(json.dumps(actions.stats(NAME)))
-    inside = json.loads(json.dumps(actions.internal_stats(NAME)))
+    inside = json.loads(json.dumps(at_once(actions.internal_stats(NAME))))
     found = diagnose(facts_from_stats(TOPIC, "s", stats, inside, world.harness.now_ms))
     for consumer in world.consumers.values():
         if now - consumer.acked_at < QUIET_SECONDS:

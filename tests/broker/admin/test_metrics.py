@@ -13,6 +13,7 @@ import pytest
 import geminga
 from geminga.broker.admin import metrics
 from geminga.broker.admin.metric_table import METRICS
+from geminga.broker.admin.stats import at_once
 from geminga.broker.delivery.selectors import ConsistentHashSelector
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats
@@ -36,7 +37,7 @@ def render(harness: Any) -> str:
     topics = [(TopicName.parse("a"), STATS), (TopicName.parse("b"), STATS)]
     listed = metrics.TopicMetrics(out)
     for topic, stats in topics:
-        listed.add(topic, stats)
+        at_once(listed.add(topic, stats))
     listed.finish({"public/default": 5}, harness.broker.topics.resting, lambda text: True)
     metrics.add_store(out, StoreStats(1, 2, 3, 0.5, 4, 5), healthy=True)
     metrics.add_failures(out, {"timer": 2, "store": 0})
@@ -95,7 +96,7 @@ def test_exact_backlogs_have_metrics(harness: Any) -> None:
     name = NAME
     out = metrics.Exposition()
     listed = metrics.TopicMetrics(out)
-    listed.add(name, harness.actions.stats(name))
+    at_once(listed.add(name, harness.actions.stats(name)))
     listed.finish({}, harness.broker.topics.resting, lambda text: True)
     values = {line.split("{")[0]: line.split()[-1] for line in out.text().splitlines() if "{" in line}
     assert values["geminga_subscription_messages_in_backlog"] == "2"

@@ -100,7 +100,7 @@ def test_a_preview_of_skipping_all_counts_all_messages(case: Case) -> None:
 def test_a_preview_of_expiring_counts_what_then_expires(case: Case, seconds: int) -> None:
     before = case.open
     found = case.preview("expire", seconds=seconds)
-    case.harness.actions.expire(NAME, "s", seconds, done)
+    case.harness.actions.expire(NAME, "s", done, seconds=seconds)
     assert found["messages"] == before - case.open
 
 

@@ -6,8 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from geminga.broker.admin import metrics
+from geminga.broker.admin.http import json_pieces
 from geminga.broker.admin.partitioned import MergedStats
-from geminga.broker.admin.stats import iso_time
+from geminga.broker.admin.stats import at_once, iso_time
 from geminga.ids import TopicName
 
 TOPIC = "persistent://public/default/t"
@@ -125,6 +129,71 @@ def test_stats_of_key_shared_consumers_are_made_in_one_pass(
     assert lines[1] < 12 * lines[0]
 
 
+def longest_step(steps: Any, lines_run: Callable[..., int]) -> int:
+    """The most lines of Python that one of the steps runs."""
+    longest = 0
+    ended = False
+
+    def step() -> None:
+        nonlocal ended
+        ended = next(steps, steps) is steps
+
+    while not ended:
+        longest = max(longest, lines_run(step))
+    return longest
+
+
+def test_stats_of_many_subscriptions_and_consumers_are_made_in_short_steps(
+    harness: Any, lines_run: Callable[..., int]
+) -> None:
+    found: dict[str, list[int]] = {}
+    for topic, count in (("few", 10), ("many", 300)):
+        name = TopicName.parse(topic)
+        for number in range(count):
+            harness.peer().subscribe(topic, "shared", kind="Shared", consumer_name=f"c{number}")
+            harness.peer().subscribe(topic, f"s{number}")
+        actions = harness.actions
+        found[topic] = [
+            longest_step(steps, lines_run)
+            for steps in (
+                actions.stats_steps(name),
+                actions.stats_among_all(name),
+                actions.internal_stats(name),
+                metrics.TopicMetrics(metrics.Exposition()).add(name, actions.stats(name)),
+                json_pieces(actions.stats(name)),
+            )
+        ]
+    sums = 12 * 300  # added up in one step, a dozen lines for each member; its statistics take 100 and more
+    assert all(many < 3 * few + sums for few, many in zip(*found.values(), strict=True)), found
+
+
+def test_stats_leave_out_consumers_that_leave_meanwhile(harness: Any) -> None:
+    peers = [harness.peer() for _ in range(3)]
+    for number, peer in enumerate(peers):
+        peer.subscribe(TOPIC, "shared", kind="Shared", consumer_name=f"c{number}")
+        peer.subscribe(TOPIC, f"reader{number}", consumer_id=2, durable=False)
+    steps = harness.actions.stats_steps(NAME)
+    for _ in range(3):
+        next(steps)
+    peers[0].disconnect()
+    stats = at_once(steps)
+    assert set(stats["subscriptions"]) == {"shared", "reader1", "reader2"}
+    assert [each["consumerName"] for each in stats["subscriptions"]["shared"]["consumers"]] == ["c1", "c2"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"a": [1, {"b": ["\u00e9", None]}]},
+        [[]] * 200,
+        {"a": {f"{n}": [n] * 2 * n for n in range(101)}, "c": 1.5},
+    ],
+)
+def test_pieces_of_json_make_the_document(document: Any) -> None:
+    assert "".join(json_pieces(document)) == json.dumps(document, separators=(",", ":"))
+
+
 def test_stats_without_key_ranges_walk_no_hash_ring(harness: Any) -> None:
     prepared(harness)
     selector = harness.actions.topics.find(NAME).subscriptions["ks"].dispatcher.selector
@@ -136,7 +205,7 @@ def test_stats_without_key_ranges_walk_no_hash_ring(harness: Any) -> None:
 
 def test_internal_stats_have_the_fields_of_pulsar(harness: Any) -> None:
     topics = prepared(harness)
-    stats = topics.internal_stats(NAME)
+    stats = at_once(topics.internal_stats(NAME))
     assert (stats["numberOfEntries"], stats["lastConfirmedEntry"], stats["state"]) == (
         5,
         "0:4",
@@ -150,7 +219,7 @@ def test_internal_stats_have_the_fields_of_pulsar(harness: Any) -> None:
     assert key_shared["markDeletePosition"] == "0:-1"
     assert shared["numberOfEntriesSinceFirstNotAckedMessage"] == 4
     topics.topics.find(NAME).subscriptions["shared"].cursor.acknowledge(3)
-    shown = topics.internal_stats(NAME)["cursors"]["shared"]["individuallyDeletedMessages"]
+    shown = at_once(topics.internal_stats(NAME))["cursors"]["shared"]["individuallyDeletedMessages"]
     assert shown == "[(0:2..0:3]]"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from geminga.broker import entry_counts
 from geminga.broker.admin.errors import AdminRefusal, admin_error
+from geminga.broker.admin.stats import at_once
 from geminga.broker.admin.topic_actions import JoinedCompletion
 from geminga.broker.refusal import Refused
 from geminga.errors import StoreStopped
@@ -237,7 +238,7 @@ def test_skipping_counts_open_entries(harness: Any, make_entry: Any) -> None:
 def test_expiring_passes_over_older_messages(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     harness.advance(10)
-    topics.expire(NAME, "s", 7, ignore)
+    topics.expire(NAME, "s", ignore, seconds=7)
     harness.restart()
     assert read(harness) == [b"m3", b"m4"]
 
@@ -367,7 +368,7 @@ def test_messages_are_skipped_one_by_one(harness: Any, make_entry: Callable[...,
     assert actions.skip_messages(NAME, "s", 104, ignore) == 104
     stats = subscription_stats(actions)
     assert (stats["msgBacklog"], stats["messagesInBacklog"], stats["ackHoles"]) == (2, 901, 0)
-    cursor = actions.internal_stats(NAME)["cursors"]["s"]
+    cursor = at_once(actions.internal_stats(NAME))["cursors"]["s"]
     assert cursor["partlyAcknowledgedBatches"] == {"0:2": {"messages": 1000, "open": [(101, 999)]}}
     harness.crash()
     assert subscription_stats(harness.actions)["messagesInBacklog"] == 901
@@ -410,7 +411,7 @@ def test_holes_are_counted_between_messages(harness: Any, make_entry: Callable[.
     assert acknowledge(0, 0) == 3
     assert acknowledge(4, 0b0111) == 4
     assert acknowledge(5, 0) == 4
-    internals = actions.internal_stats(NAME)["cursors"]["s"]
+    internals = at_once(actions.internal_stats(NAME))["cursors"]["s"]
     assert internals["partlyAcknowledgedBatchCount"] == 3
     assert internals["partlyAcknowledgedBatches"]["0:1"] == {"messages": 4, "open": [(1, 1), (3, 3)]}
 

@@ -9,6 +9,7 @@ import pytest
 
 from geminga.broker import background_jobs
 from geminga.broker.admin import metrics
+from geminga.broker.admin.stats import at_once
 from geminga.broker.topics import resting as module
 from geminga.broker.topics.resting import Figures
 from geminga.errors import StoreBusy
@@ -54,7 +55,7 @@ def scrape(harness: Harness) -> dict[str, float]:
     out = metrics.Exposition()
     listed = metrics.TopicMetrics(out)
     for name in topics.loaded():
-        listed.add(name, harness.actions.stats(name))
+        at_once(listed.add(name, harness.actions.stats(name)))
     listed.finish({SPACE: 1}, topics.resting, topics.in_memory_text)
     samples: dict[str, float] = {}
     for line in out.text().splitlines():

@@ -24,11 +24,13 @@ from geminga.broker.admin.http import (
     answer_pieces,
     bare_text,
     done_answer,
+    json_pieces,
     part,
     stepwise,
 )
 from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.admin.routes import CREDENTIALS, NOTHING, SUPER_USER, route
+from geminga.broker.admin.stats import at_once
 from geminga.broker.core import Broker
 from geminga.broker.rules.dynamic import DYNAMIC
 from geminga.broker.settings import shown
@@ -254,10 +256,11 @@ class BrokersResource(Resource):
         topics = metrics.TopicMetrics(out)
         async for topic in stepwise(self.topics.loaded()):
             if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
-                topics.add(topic, self.actions.stats(topic, key_ranges=False))
+                stats = await self.in_steps(self.actions.stats_steps(topic, key_ranges=False))
+                await self.in_steps(topics.add(topic, stats))
         for topic in self.topics.loaded():
             if topic not in topics:  # it was loaded meanwhile
-                topics.add(topic, self.actions.stats(topic, key_ranges=False))
+                at_once(topics.add(topic, self.actions.stats(topic, key_ranges=False)))
         out.add("geminga_topics_loaded", self.topics.loaded_count)
         topics.finish(by_namespace, self.topics.resting, self.topics.in_memory_text)
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)
@@ -309,8 +312,10 @@ class BrokerStatsResource(Resource):
                 before, inner = bundle, ""
                 async for topic in stepwise(places[bundle, domain]):
                     if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
-                        stats = json.dumps(self.actions.stats_among_all(topic), separators=(",", ":"))
-                        yield f"{inner}{json.dumps(str(topic))}:{stats}"
+                        stats = await self.in_steps(self.actions.stats_among_all(topic))
+                        yield f"{inner}{json.dumps(str(topic))}:"
+                        async for piece in stepwise(json_pieces(stats)):
+                            yield piece
                         inner = ","
                 yield "}"
             yield "}}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -21,9 +22,11 @@ from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.redacted_log import peer_text
 from geminga.broker.admin.routes import Handler, Route, declared
+from geminga.broker.admin.stats import Steps
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.cooperative import STEP_SECONDS
 from geminga.broker.core import Broker
+from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rate_limited_logger import AuditedRequest
 from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.rules.policies import RuleViolation
@@ -52,6 +55,9 @@ _LOOK_AGAIN_SECONDS = 0.05
 _BEHIND_SECONDS = 0.05
 """Interval of checks whether the store is still behind."""
 _PIECE_BYTES = 64 * 1024
+_MEMBERS_MAX = 100
+_AT_A_TIME = 256
+"""Topics or subscriptions that one request changes concurrently, sharing syncs."""
 """Longer answers are sent in pieces while they are made."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 DOORKEEPER: web.AppKey[AuthorizationMiddleware] = web.AppKey("doorkeeper", AuthorizationMiddleware)
@@ -157,6 +163,19 @@ class Resource:
         await self.durable(call)
         await _when_done(self.server, self.topics.when_told)
 
+    async def change_each(
+        self, subscriptions: Iterable[tuple[TopicName, str]], change: Callable[[TopicName, str, Done], None]
+    ) -> None:
+        """Make a change of many subscriptions durable. Those that are gone meanwhile are passed over, as is
+        that of compaction."""
+
+        async def one(subscription: tuple[TopicName, str]) -> None:
+            with passing_over_missing():
+                await self.durable(partial(change, *subscription))
+
+        found = (each for each in subscriptions if each[1] != COMPACTION)
+        await for_each(stepwise(found), one)
+
     async def walk_names(self, *walks: TopicNames) -> AsyncIterator[str]:
         """Yield the names of ``walks`` in turn; others are served in between. 503 if the disk hangs."""
         began = time.monotonic()
@@ -187,6 +206,44 @@ class Resource:
     def now(self, call: Callable[[], Any]) -> Any:
         """Run ``call()`` on the core, for changes that need no wait."""
         return self.server.call(call)
+
+    async def in_steps(self, steps: Steps[T]) -> T:
+        """Run ``steps`` on the core and return their result; others are served in between."""
+
+        def run() -> list[T]:
+            began = time.monotonic()
+            while time.monotonic() - began < STEP_SECONDS:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    return [end.value]
+            return []
+
+        while not (result := self.server.call(run)):
+            await asyncio.sleep(0)
+        return result[0]
+
+
+@contextlib.contextmanager
+def passing_over_missing() -> Iterator[None]:
+    """Suppress the refusal of what does not exist: it was deleted meanwhile."""
+    try:
+        yield
+    except AdminRefusal as error:
+        if error.status != 404:
+            raise
+
+
+async def for_each(items: AsyncIterator[T], act: Callable[[T], Coroutine[Any, Any, None]]) -> None:
+    """Await ``act(item)`` of each item, several at a time; the first error ends the others."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            free = asyncio.Semaphore(_AT_A_TIME)
+            async for item in items:
+                await free.acquire()
+                tasks.create_task(act(item)).add_done_callback(lambda _: free.release())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None  # the task group has cancelled the others; this is the cause
 
 
 async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
@@ -358,6 +415,39 @@ async def answer_pieces(
         if request.transport is not None:
             request.transport.abort()
     return response
+
+
+def json_pieces(document: Any) -> Iterator[str]:
+    """Yield the JSON text of ``document``; of a container with very many members, a member at a time."""
+    if not _is_long(document):
+        yield json.dumps(document, separators=(",", ":"))
+    elif isinstance(document, dict):
+        separator = "{"
+        for key, value in document.items():
+            yield f"{separator}{json.dumps(key)}:"
+            yield from json_pieces(value)
+            separator = ","
+        yield "}"
+    else:
+        separator = "["
+        for value in document:
+            yield separator
+            yield from json_pieces(value)
+            separator = ","
+        yield "]"
+
+
+def _is_long(document: Any) -> bool:
+    """Whether a container has, or one within it, more than `_MEMBERS_MAX` members."""
+    if not isinstance(document, (dict, list)):
+        return False
+    members = document.values() if isinstance(document, dict) else document
+    return len(members) > _MEMBERS_MAX or any(map(_is_long, members))
+
+
+async def answer_long(request: web.Request, document: Any) -> web.StreamResponse:
+    """Return a JSON answer that may be long; others are served while its text is made."""
+    return await answer_pieces(request, stepwise(json_pieces(document)))
 
 
 async def answer_names(request: web.Request, names: AsyncIterator[str]) -> web.StreamResponse:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from geminga._version import __version__
 from geminga.broker.admin.metric_table import METRICS
+from geminga.broker.admin.stats import Steps
 from geminga.broker.topics.resting import Figures, RestingTopics
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats, TierStats
@@ -154,11 +155,11 @@ class TopicMetrics:
     def __contains__(self, topic: TopicName) -> bool:
         return str(topic) in self._listed
 
-    def add(self, topic: TopicName, found: Mapping[str, Any]) -> None:
+    def add(self, topic: TopicName, found: Mapping[str, Any]) -> Steps[None]:
         """Add a topic's stats."""
         for key in self._sums:
             self._sums[key] += found.get(key, 0)
-        figures = _add_topic(self._out, topic, found, self._counts)
+        figures = yield from _add_topic(self._out, topic, found, self._counts)
         self._listed[str(topic)] = topic.namespace_name, figures
 
     def finish(
@@ -205,7 +206,7 @@ def _add_resting(out: Exposition, topic: TopicName, backlogs: Mapping[str, int])
 
 def _add_topic(
     out: Exposition, topic: TopicName, found: Mapping[str, Any], counts: dict[str, int]
-) -> Figures:
+) -> Steps[Figures]:
     named: Labels = (("namespace", topic.namespace_name), ("topic", str(topic)))
     labels = out.labels(named)
     subscriptions: Mapping[str, Mapping[str, Any]] = found.get("subscriptions", {})
@@ -231,6 +232,7 @@ def _add_topic(
         for metric, key in _SUBSCRIPTION:
             if key in subscription:
                 out.add(metric, subscription[key], inner)
+        yield
     return Figures(len(subscriptions), backlog, found.get("storageSize", 0))
 
 

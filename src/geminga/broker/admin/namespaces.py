@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -19,13 +18,14 @@ from geminga.broker.admin.http import (
     answer_names,
     body,
     done_answer,
+    for_each,
     object_body,
     part,
+    passing_over_missing,
     query_flag,
     stepwise,
 )
 from geminga.broker.admin.routes import ADMINISTRATOR, LIST, SUBSCRIPTIONS, SUPER_USER, route
-from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rules.policies import AUTH_ACTIONS, words
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
@@ -34,8 +34,6 @@ _BASE = "/admin/v2/namespaces"
 _PATH = _BASE + "/{tenant}/{namespace}"
 _MODES = {"PERSISTENT": ("persistent",), "NON_PERSISTENT": ("non-persistent",)}
 _ALL_DOMAINS = ("persistent", "non-persistent")
-_DELETED_AT_ONCE = 256
-"""Topics of a namespace that are deleted concurrently, sharing syncs."""
 
 
 def bundle_of(boundaries: list[str], topic: TopicName) -> str:
@@ -50,30 +48,15 @@ def bundle_of(boundaries: list[str], topic: TopicName) -> str:
 async def delete_namespace_with_topics(resource: Resource, tenant: str, namespace: str) -> None:
     """Delete a namespace by force: topics first; their clients are disconnected."""
     with resource.namespaces.leaving(tenant, namespace):
-        await _delete_topics(resource, tenant, namespace)
+        await for_each(topics_of(resource, tenant, namespace), partial(_delete_topic, resource))
         async for base in resource.walk_names(*resource.actions.walk_partitioned(f"{tenant}/{namespace}")):
             await _delete_topic(resource, TopicName.parse(base))
         await resource.durable(lambda done: resource.namespaces.delete_namespace(tenant, namespace, done))
 
 
-async def _delete_topics(resource: Resource, tenant: str, namespace: str) -> None:
-    try:
-        async with asyncio.TaskGroup() as deletions:
-            free = asyncio.Semaphore(_DELETED_AT_ONCE)
-            async for topic in topics_of(resource, tenant, namespace):
-                await free.acquire()
-                deletion = deletions.create_task(_delete_topic(resource, topic))
-                deletion.add_done_callback(lambda _: free.release())
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None  # the task group has cancelled the others; this is the cause
-
-
 async def _delete_topic(resource: Resource, topic: TopicName) -> None:
-    try:
+    with passing_over_missing():
         await resource.durable(lambda done: resource.actions.delete(topic, True, done))
-    except AdminRefusal as error:
-        if error.status != 404:
-            raise
 
 
 async def topics_of(
@@ -160,9 +143,8 @@ class NamespacesResource(Resource):
         """Acknowledge everything: for one subscription, or for all, of each topic."""
         only = request.match_info.get("subscription")
         async for topic in self._topics_in_path(request, ("persistent",)):
-            for subscription in self.actions.subscriptions(topic):
-                if only in (None, subscription) and subscription != COMPACTION:
-                    await self.durable(partial(self.actions.skip_all, topic, subscription))
+            found = [(topic, name) for name in self.actions.subscriptions(topic) if only in (None, name)]
+            await self.change_each(found, self.actions.skip_all)
         return done_answer()
 
     @route("POST", _PATH + "/unsubscribe/{subscription}", needs=SUBSCRIPTIONS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from geminga.broker.admin.http import (
     answer_pieces,
     body,
     done_answer,
+    json_pieces,
     message_id_json,
     part,
     query_flag,
@@ -127,8 +128,8 @@ class PartitionedTopicsResource(TopicResourceBase):
         is_listed = query_flag(request, "perPartition", True)
         merged = MergedStats()
 
-        def stats_of(name: TopicName) -> dict[str, Any]:
-            found = self.asked_stats(request, name)
+        async def stats_of(name: TopicName) -> dict[str, Any]:
+            found = await self.asked_stats(request, name)
             merged.add(found)
             return found
 
@@ -138,12 +139,16 @@ class PartitionedTopicsResource(TopicResourceBase):
     async def internal_stats(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors of each partition."""
         topic = self._partitioned(request)
-        return await answer_pieces(request, self._pieces(topic, self.actions.internal_stats, dict, True))
+
+        async def stats_of(name: TopicName) -> dict[str, Any]:
+            return await self.in_steps(self.actions.internal_stats(name))
+
+        return await answer_pieces(request, self._pieces(topic, stats_of, dict, True))
 
     async def _pieces(
         self,
         topic: TopicName,
-        stats_of: Callable[[TopicName], dict[str, Any]],
+        stats_of: Callable[[TopicName], Awaitable[dict[str, Any]]],
         whole: Callable[[], dict[str, Any]],
         is_listed: bool,
     ) -> AsyncIterator[str]:
@@ -153,12 +158,17 @@ class PartitionedTopicsResource(TopicResourceBase):
         async for index in stepwise(range(count)):
             name = topic.partition_name(index)
             if self.actions.exists(name):
-                found = stats_of(name)
+                found = await stats_of(name)
                 if is_listed:
-                    yield f"{separator}{json.dumps(str(name))}:{json.dumps(found, separators=(',', ':'))}"
+                    yield f"{separator}{json.dumps(str(name))}:"
+                    async for piece in stepwise(json_pieces(found)):
+                        yield piece
                     separator = ","
         rest = {**whole(), "metadata": {"partitions": count, "deleted": False}}
-        yield f"{'' if separator == ',' else separator}}},{json.dumps(rest, separators=(',', ':'))[1:]}"
+        pieces = json_pieces(rest)
+        yield f"{'' if separator == ',' else separator}}},{next(pieces)[1:]}"
+        async for piece in stepwise(pieces):
+            yield piece
 
     def _partitioned(self, request: web.Request) -> TopicName:
         topic = topic_of(request)

@@ -1,12 +1,17 @@
 """Topic statistics of the admin API and CONSUMER_STATS, in the format that Pulsar's tools expect.
 
 Field names are Pulsar's. Fields of absent features (replication, transactions) are empty.
+
+A topic may have tens of thousands of subscriptions and consumers. Its statistics are made by a generator
+that yields after each, so that the caller can serve others in between (`Resource.in_steps`) or not
+(`at_once`). Who leaves meanwhile is left out.
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import Any
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 from geminga.broker.admin.facts import trouble
 from geminga.broker.delivery.consumer import Consumer, Subscription, type_name
@@ -23,6 +28,18 @@ from geminga.broker.topics.topic import Topic
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Json = dict[str, Any]
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Run all of ``steps`` and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 # --- topics ---
@@ -48,18 +65,23 @@ _COMPACTION: Json = {
 }
 
 
-def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = True) -> Json:
+def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = True) -> Steps[Json]:
     """``GET .../stats`` of one topic; ``now`` is monotonic, for rates. ``key_ranges``: with the hash ranges
     of Key_Shared consumers, which are long lists."""
-    subscriptions = {
-        name: _subscription_stats(topic.subscriptions[name], now, key_ranges)
-        for name in sorted(topic.subscriptions)
-    }
-    for name, each in subscriptions.items():
-        subscription = topic.subscriptions[name]
+    subscriptions: dict[str, Json] = {}
+    for name in sorted(topic.subscriptions):
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            continue
+        subscriptions[name] = yield from _subscription_stats(subscription, now, key_ranges)
         if isinstance(topic, PersistentTopic) and isinstance(subscription, PersistentSubscription):
-            each["trouble"] = trouble(topic, subscription)
-    publishers = [_publisher_stats(producer, now) for producer in topic.access.producers.values()]
+            subscriptions[name]["trouble"] = trouble(topic, subscription)
+        yield
+    publishers = []
+    for producer in list(topic.access.producers.values()):
+        publishers.append(_publisher_stats(producer, now))
+        yield
+    subscriptions = {name: each for name, each in subscriptions.items() if name in topic.subscriptions}
     messages_out = topic.messages_out_gone + sum(each["msgOutCounter"] for each in subscriptions.values())
     bytes_out = topic.bytes_out_gone + sum(each["bytesOutCounter"] for each in subscriptions.values())
     policies = topic.policies
@@ -105,16 +127,18 @@ _OTHER_NAMES = {
 }  # fmt: skip
 
 
-def stats_among_all(topic: Topic, now: float, broker_id: str) -> Json:
+def stats_among_all(topic: Topic, now: float, broker_id: str) -> Steps[Json]:
     """Return one topic's part of ``broker-stats/topics``: `topic_stats` and further fields."""
-    found = topic_stats(topic, now, broker_id)
+    found = yield from topic_stats(topic, now, broker_id)
     found |= {name: found[known] for name, known in _OTHER_NAMES.items()}
     found |= {"producerCount": len(found["publishers"]), "filteredEntriesCount": 0}
     if isinstance(topic, PersistentTopic):
         found["pendingAddEntriesCount"] = topic.ledger.end - topic.ledger.confirmed
-        for name, subscription in topic.subscriptions.items():
-            if name in found["subscriptions"] and isinstance(subscription, PersistentSubscription):
-                found["subscriptions"][name] |= _read_and_open(subscription)
+        for name, listed in found["subscriptions"].items():
+            subscription = topic.subscriptions.get(name)
+            if isinstance(subscription, PersistentSubscription):
+                listed |= _read_and_open(subscription)
+            yield
     return found
 
 
@@ -192,12 +216,17 @@ def _publisher_stats(producer: Producer, now: float) -> Json:
 
 
 # --- subscriptions ---
-def _subscription_stats(subscription: Subscription, now: float, key_ranges: bool) -> Json:
-    consumers = [_consumer_stats(consumer, now) for consumer in subscription.consumers]
+def _subscription_stats(subscription: Subscription, now: float, key_ranges: bool) -> Steps[Json]:
+    listed: dict[Consumer, Json] = {}
+    for consumer in list(subscription.consumers):
+        listed[consumer] = _consumer_stats(consumer, now)
+        yield
+    listed = {consumer: listed[consumer] for consumer in subscription.consumers if consumer in listed}
+    consumers = list(listed.values())
     dispatcher = subscription.dispatcher if isinstance(subscription, PersistentSubscription) else None
     if isinstance(dispatcher, KeySharedDispatcher):
         ranges = dispatcher.selector.ranges() if key_ranges else {}
-        for consumer, found in zip(subscription.consumers, consumers, strict=True):
+        for consumer, found in listed.items():
             found["entriesQueued"] = dispatcher.queued_for(consumer)
             if key_ranges:
                 found["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
@@ -342,8 +371,14 @@ def _consumer_stats(consumer: Consumer, now: float) -> Json:
 
 
 # --- internals ---
-def internal_stats(topic: PersistentTopic) -> Json:
+def internal_stats(topic: Topic) -> Steps[Json]:
     """``GET .../internalStats`` of one topic."""
+    if not isinstance(topic, PersistentTopic):
+        return _light_internal_stats(topic)
+    cursors = {}
+    for name, subscription in sorted(topic.subscriptions.items()):
+        cursors[name] = _cursor_internals(subscription)
+        yield
     ledger = topic.ledger
     last_ledger, last_entry = last_position(topic.ledger)
     segments, view = ledger.segments, topic.compacted
@@ -370,7 +405,7 @@ def internal_stats(topic: PersistentTopic) -> Json:
             }
             for segment in segments
         ],
-        "cursors": {name: _cursor_internals(each) for name, each in sorted(topic.subscriptions.items())},
+        "cursors": cursors,
         "schemaLedgers": [],
         "compactedLedger": {
             "ledgerId": -1 if view is None else view.ledger_id,
@@ -382,7 +417,7 @@ def internal_stats(topic: PersistentTopic) -> Json:
     }
 
 
-def light_internal_stats(topic: Topic) -> Json:
+def _light_internal_stats(topic: Topic) -> Json:
     """Return internal stats of a topic that stores nothing: counters, and cursors without a position."""
     cursor = {
         "waitingReadOp": False, "pendingReadOps": 0, "messagesConsumedCounter": 0, "cursorLedger": 0,

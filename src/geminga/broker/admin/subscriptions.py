@@ -25,7 +25,6 @@ from geminga.broker.admin.http import (
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, route
 from geminga.broker.admin.topics import PATH, TopicResourceBase
-from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rules.policies import flag, one_of, properties_map
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
@@ -183,21 +182,19 @@ class SubscriptionsResource(TopicResourceBase):
     async def expire(self, request: web.Request) -> web.Response:
         """Acknowledge messages that are older than a number of seconds."""
         topics, name = self._with_subscription(request)
-        await self._expire(request, [(topic, name) for topic in topics])
+        seconds = whole_number(part(request, "seconds"), "expireTimeInSeconds")
+        for topic in topics:
+            await self.durable(partial(self.actions.expire, topic, name, seconds=seconds))
         return done_answer()
 
     @route("POST", PATH + "/all_subscription/expireMessages/{seconds}", needs=ADMINISTRATOR)
     async def expire_all(self, request: web.Request) -> web.Response:
         """Acknowledge messages older than a number of seconds, for all subscriptions of the topic."""
         topics = [t for t in self.parts(request) if self.actions.exists(t)]
-        found = [(t, s) for t in topics for s in self.actions.subscriptions(t) if s != COMPACTION]
-        await self._expire(request, found)
-        return done_answer()
-
-    async def _expire(self, request: web.Request, targets: list[tuple[TopicName, str]]) -> None:
+        found = [(t, s) for t in topics for s in self.actions.subscriptions(t)]
         seconds = whole_number(part(request, "seconds"), "expireTimeInSeconds")
-        for topic, name in targets:
-            await self.durable(partial(self.actions.expire, topic, name, seconds))
+        await self.change_each(found, partial(self.actions.expire, seconds=seconds))
+        return done_answer()
 
     @route("POST", _SUBSCRIPTION + "/expireMessages", needs=CONSUME)
     async def expire_to_position(self, request: web.Request) -> web.Response:

@@ -13,9 +13,10 @@ from geminga.broker import position_lookup
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.facts import facts_of
 from geminga.broker.admin.stats import (
+    Steps,
+    at_once,
     internal_info,
     internal_stats,
-    light_internal_stats,
     stats_among_all,
     topic_stats,
 )
@@ -213,18 +214,21 @@ class TopicActions:
 
     # --- what it holds ---
     def stats(self, name: TopicName, *, key_ranges: bool = True) -> dict[str, Any]:
+        """``GET .../stats`` in one step."""
+        return at_once(self.stats_steps(name, key_ranges=key_ranges))
+
+    def stats_steps(self, name: TopicName, *, key_ranges: bool = True) -> Steps[dict[str, Any]]:
         """``GET .../stats``; see `topic_stats`."""
         topic = self._topic(name)
         return topic_stats(topic, self._scheduler.now, self._settings.broker_id, key_ranges=key_ranges)
 
-    def stats_among_all(self, name: TopicName) -> dict[str, Any]:
+    def stats_among_all(self, name: TopicName) -> Steps[dict[str, Any]]:
         """Return its part of ``GET broker-stats/topics``."""
         return stats_among_all(self._topic(name), self._scheduler.now, self._settings.broker_id)
 
-    def internal_stats(self, name: TopicName) -> dict[str, Any]:
+    def internal_stats(self, name: TopicName) -> Steps[dict[str, Any]]:
         """``GET .../internalStats``"""
-        topic = self._topic(name)
-        return internal_stats(topic) if isinstance(topic, PersistentTopic) else light_internal_stats(topic)
+        return internal_stats(self._topic(name))
 
     def internal_info(self, name: TopicName) -> dict[str, Any]:
         """``GET .../internal-info``"""
@@ -424,7 +428,7 @@ class TopicActions:
         found = self._movable(name, subscription)
         found.skip_to(found.topic.ledger.confirmed, done)
 
-    def expire(self, name: TopicName, subscription: str, seconds: int, done: Done) -> None:
+    def expire(self, name: TopicName, subscription: str, done: Done, *, seconds: int) -> None:
         """Skip entries published more than ``seconds`` ago."""
         found = self._movable(name, subscription)
         now_ms = self._scheduler.now_ms

@@ -13,6 +13,7 @@ from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
     answer,
+    answer_long,
     answer_names,
     bare_text,
     body,
@@ -69,10 +70,10 @@ class TopicResourceBase(Resource):
         count = self.actions.partitions(topic)
         return [topic.partition_name(index) for index in range(count)] if count else [topic]
 
-    def asked_stats(self, request: web.Request, topic: TopicName) -> dict[str, Any]:
+    async def asked_stats(self, request: web.Request, topic: TopicName) -> dict[str, Any]:
         """Return statistics of a plain topic, without the lists that the request excludes."""
         no_consumers = query_flag(request, "excludeConsumers")
-        found = self.actions.stats(topic, key_ranges=not no_consumers)
+        found = await self.in_steps(self.actions.stats_steps(topic, key_ranges=not no_consumers))
         if query_flag(request, "excludePublishers"):
             found["publishers"] = []
         if no_consumers:
@@ -160,17 +161,17 @@ class TopicsResource(TopicResourceBase):
 
     # --- what it holds ---
     @route("GET", PATH + "/stats", needs=LOOK)
-    async def stats(self, request: web.Request) -> web.Response:
+    async def stats(self, request: web.Request) -> web.StreamResponse:
         """Rates, sizes, producers, subscriptions and consumers. ``?excludePublishers=true`` and
         ``?excludeConsumers=true`` leave those out."""
         topic = self._plain(request)
-        return answer(self.asked_stats(request, topic))
+        return await answer_long(request, await self.asked_stats(request, topic))
 
     @route("GET", PATH + "/internalStats", needs=LOOK)
-    async def internal_stats(self, request: web.Request) -> web.Response:
+    async def internal_stats(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors."""
         topic = self._plain(request)
-        return answer(self.actions.internal_stats(topic))
+        return await answer_long(request, await self.in_steps(self.actions.internal_stats(topic)))
 
     @route("GET", PATH + "/internal-info", needs=LOOK)
     async def internal_info(self, request: web.Request) -> web.Response:
@@ -229,7 +230,7 @@ class TopicsResource(TopicResourceBase):
     @route("GET", PATH + "/backlog", needs=CONSUME)
     async def backlog(self, request: web.Request) -> web.Response:
         """Figures of a backlog estimate, without scheduling one."""
-        found = self.actions.stats(self.stored(request), key_ranges=False)
+        found = await self.in_steps(self.actions.stats_steps(self.stored(request), key_ranges=False))
         backlogs = {name: s.get("backlogSize", 0) for name, s in found["subscriptions"].items()}
         return answer({"storageSize": found["storageSize"], "backlogSizes": backlogs})
 
