@@ -14,8 +14,7 @@ from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fu
 
 _GATHERED_BYTES = 1024 * 1024
 _SYNCED_BYTES = 16 * 1024 * 1024
-"""Bytes written between syncs, as a long sync delays the syncs of others on this disk. The kernel starts
-writing them out earlier, and drops them from its cache after the sync."""
+"""Bytes written between syncs, as a long sync delays the syncs of others on this disk."""
 _NEW = ".new"
 
 
@@ -160,15 +159,12 @@ class FolderWriter:
 
     def _write(self) -> None:
         data, self._gathered = bytes(self._gathered), bytearray()
-        written = write_fully(self._file, [data], self._at)
-        self._file.let_go(self._at, written)  # so that a sync finds little left to be written
-        self._at += written
+        self._at += write_fully(self._file, [data], self._at)
         if self._at - self._synced >= _SYNCED_BYTES:
             self._sync()
 
     def _sync(self) -> None:
         self._file.sync()
-        self._file.let_go(self._synced, self._at - self._synced)
         self._synced = self._at
 
     def finish(self) -> None:

@@ -24,9 +24,8 @@ from geminga.broker.topics.offloading import FAILED_RETRY_MS, Offload, OffloadQu
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
-from geminga.ledger import offload_worker
 from geminga.ledger.backup import backup
-from geminga.ledger.offload_worker import OffloadWorker
+from geminga.ledger.offload_worker import WorkerOffloadWriting
 from geminga.ledger.tier_reading import OffloadedRead, TierReader
 from geminga.testing.inside import inside
 
@@ -202,18 +201,17 @@ def test_failures_are_in_the_status_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_killed_offload_process_is_in_the_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add = OffloadWorker.add
+    add = WorkerOffloadWriting.add
     processes: list[subprocess.Popen[bytes]] = []
 
-    def add_or_die(process: OffloadWorker, file: str, entries: Any, *, hurries: bool) -> None:
-        processes.append(process._process)
+    def add_or_die(writing: WorkerOffloadWriting, piece: Any) -> None:
+        process = writing._process._process
+        processes.append(process)
         if len(processes) <= 2:
-            process._process.kill()
-        add(process, file, entries, hurries=hurries)
+            process.kill()
+        add(writing, piece)
 
-    monkeypatch.setattr(offload_worker, "SMALL_BYTES", -1)
-    monkeypatch.setattr(offload_worker, "STEP", 0)
-    monkeypatch.setattr(OffloadWorker, "add", add_or_die)
+    monkeypatch.setattr(WorkerOffloadWriting, "add", add_or_die)
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 25)
         last = ledgers(broker)[-1]["ledgerId"]
