@@ -52,10 +52,10 @@ def test_without_a_limit_nothing_waits() -> None:
 def store(tmp_path: Path) -> Iterator[TieredStore]:
     """Store that offloads a byte in ten minutes, and has just done so."""
     storage = place_at(str(tmp_path / "tier"))
-    storage.elsewhere = None  # type: ignore[misc]  # no worker process
+    storage.worker_location = None  # type: ignore[misc]  # no worker process
     store = TieredStore(FileStore.open(tmp_path / "store"), storage, rate_bytes=1)
-    store.tier.rate._bytes_per_second = 1 / 600  # type: ignore[assignment]
-    store.tier.rate.wait(1)
+    store.tier.writers.rate._bytes_per_second = 1 / 600  # type: ignore[assignment]
+    store.tier.writers.rate.wait(1)
     yield store
     store.close()
 
@@ -75,13 +75,13 @@ def begin(store: TieredStore) -> list[StoreError | None]:
     store.append(ledger, b"\0" * 100, written.append)
     until(store, written)
     waits: list[StoreError | None] = []
-    wait, said = store.tier.rate.wait, list[StoreError | None]()
+    wait, said = store.tier.writers.rate.wait, list[StoreError | None]()
 
     def noted(size_bytes: int) -> None:
         waits.append(None)
         wait(size_bytes)
 
-    store.tier.rate.wait = noted  # type: ignore[method-assign]
+    store.tier.writers.rate.wait = noted  # type: ignore[method-assign]
     store.tier.offload(TOPIC, ledger, 1, said.append, offset=0)
     until(store, waits)
     return said

@@ -110,13 +110,13 @@ def reopened(store: TieredStore, tmp_path: Path) -> TieredStore:
 def fetched(store: TieredStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the first entries of reads by the store itself from now on."""
     found: list[int] = []
-    fetch = store._local.fetch
+    fetch = store.local.fetch
 
     def noted(ledger_id: int, first: int, **options: Any) -> Any:
         found.append(first)
         return fetch(ledger_id, first, **options)
 
-    monkeypatch.setattr(store._local, "fetch", noted)
+    monkeypatch.setattr(store.local, "fetch", noted)
     return found
 
 
@@ -187,7 +187,7 @@ def at_each_piece(monkeypatch: pytest.MonkeyPatch, happens: Callable[[OffloadWor
     given, add = [0], WorkerOffloadWriting.add
 
     def wrapped(writing: WorkerOffloadWriting, piece: Any) -> None:
-        happens(writing._process, given[0])
+        happens(writing.process, given[0])
         given[0] += 1
         add(writing, piece)
 
@@ -409,7 +409,7 @@ from geminga.ledger.tier_storage import place_at
 from geminga.ledger.tiered import TieredStore
 
 def add(writing, piece):
-    print(writing._process._process.pid, flush=True)
+    print(writing.process._process.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 offload_worker.WorkerOffloadWriting.add = add
 store = TieredStore(FileStore.open("store"), place_at("tier"))

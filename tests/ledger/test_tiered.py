@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -357,7 +358,7 @@ def test_damage_in_the_log_is_read_from_the_file() -> None:
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    position = store._local.position_of(first, 2)
+    position = store.local.position_of(first, 2)
     assert position is not None
     store.close()
     disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
@@ -489,8 +490,8 @@ def test_a_record_lost_to_damage_is_restored_from_the_manifest() -> None:
     store.poll()
     for key in [*store.names("offloaded/"), *store.names("offloaded-by/")]:
         store.delete(key)  # a loss by damage
-    store._local.poll()
-    store._local.close()  # type: ignore[attr-defined]
+    store.local.poll()
+    store.local.close()  # type: ignore[attr-defined]
     filesystem = FaultyFileSystem(disk)
     place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
     report = inspect("/store", filesystem=filesystem, place=place)  # type: ignore[arg-type]
@@ -541,17 +542,17 @@ def test_wrong_bytes_are_read_again_before_they_are_given_up() -> None:
 
 
 class Away:
-    """Storage reader that does not find its file a few times."""
+    """Storage whose next files cannot be found, or can be, as ``times`` say."""
 
     def __init__(self, store: TieredStore, times: list[bool]) -> None:
-        self._reader = store.tier.storage.reader
+        self._open = store.tier.storage.open
         self._times = times
-        store.tier.storage.reader = self.read  # type: ignore[method-assign]
+        store.tier.storage.open = self.open  # type: ignore[method-assign]
 
-    def read(self, path: str) -> tuple[Callable[[int, int], bytes], Callable[[], None]]:
-        if self._times.pop(0):
+    def open(self, path: str) -> Any:
+        if self._times and self._times.pop(0):
             raise FileNotFoundError(path)
-        return self._reader(path)
+        return self._open(path)
 
 
 def test_the_only_copy_is_not_given_up_when_it_cannot_be_read() -> None:
@@ -579,7 +580,7 @@ def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known: bool)
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    position = store._local.position_of(first, 2)
+    position = store.local.position_of(first, 2)
     assert position is not None
     store.close()
     disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
@@ -597,7 +598,7 @@ def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known: bool)
 
 def cut_last_entry(disk: SimulatedDisk, ledger_id: int, store: TieredStore) -> TieredStore:
     """Reopen the store, rebuilt from a log in which the group of the ledger's entry 4 is damaged."""
-    position = store._local.position_of(ledger_id, 4)
+    position = store.local.position_of(ledger_id, 4)
     assert position is not None
     store.put("behind", b"it")
     settle(store)
@@ -619,7 +620,7 @@ def test_the_lost_end_of_a_ledger_is_read_from_the_file() -> None:
         settle(store)
     offload(store, ledger_id, drop=False)
     store = cut_last_entry(disk, ledger_id, store)
-    assert [info.entries for info in store._local.ledgers(TOPIC)] == [4]
+    assert [info.entries for info in store.local.ledgers(TOPIC)] == [4]
     assert read(store, ledger_id) == kept
     ahead = ReadAhead(5, 1 << 20)
     found = store.fetch(ledger_id, 4, entries_max=5, bytes_max=1 << 20, ahead=ahead, done=lambda *_: None)
@@ -705,7 +706,7 @@ def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted() -> None:
     def and_trim(error: Exception | None) -> None:
         finished(error)
         store.delete_ledgers([first])
-        store._local.poll()
+        store.local.poll()
 
     way._finished = and_trim  # type: ignore[method-assign]
     settle(store)
@@ -989,7 +990,7 @@ def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(
     store.close()
     store = open_apart(tier, clock, disk)
     settle(store)
-    database = store._local.filesystem
+    database = store.local.filesystem
     assert isinstance(database, FaultyFileSystem)
     finish = Offloading._finish
 

@@ -28,7 +28,7 @@ class UnresponsiveStorage(FolderStorage):
 
     silences: tuple[str, ...] = ()
 
-    elsewhere: str | None = None  # not in another process, which would answer
+    worker_location: str | None = None  # not in another process, which would answer
 
     def __init__(self, folder: Path) -> None:
         super().__init__(RealFileSystem(), str(folder))
@@ -130,7 +130,10 @@ def test_closing_does_not_wait_for_storage_that_does_not_answer(owner: Owner, by
     assert len(reported) == (by == "reader")  # a consumer knows
 
 
-def test_storage_that_answers_leaves_nothing_unfinished(owner: Owner) -> None:
+def test_storage_that_answers_leaves_nothing_unfinished(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiered, "STOP_SECONDS_MAX", WAIT_SECONDS)
     owner.offload()
     owner.store.close()
     assert exits.unfinished == set()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from typing import Any
 
 from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
@@ -23,7 +22,7 @@ class FolderStorage:
 
     def __init__(self, filesystem: FileSystem, root: str) -> None:
         self.location = root
-        self.elsewhere = root if isinstance(filesystem, RealFileSystem) else None
+        self.worker_location = root if isinstance(filesystem, RealFileSystem) else None
         self._filesystem = filesystem
         self._durable: set[str] = set()
         """Folders that this process has synced in their parents."""
@@ -75,10 +74,6 @@ class FolderStorage:
 
     def open(self, path: str) -> FolderReader:
         return FolderReader(self._filesystem.open_to_read(self._path(path)))
-
-    def reader(self, path: str) -> tuple[Callable[[int, int], bytes], Callable[[], None]]:
-        file = self._filesystem.open_to_read(self._path(path))
-        return file.read, file.close
 
     def read(self, path: str) -> bytes | None:
         try:

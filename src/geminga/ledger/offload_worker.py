@@ -27,6 +27,7 @@ from typing import Any
 
 from geminga import pythons
 from geminga._version import __version__
+from geminga.ledger.byte_rate import ByteRate
 from geminga.ledger.catalog import EntryChunk
 from geminga.ledger.offload_worker_main import NO_MEMORY
 from geminga.ledger.offload_writing import (
@@ -141,34 +142,37 @@ class WorkerOffloadWriting:
     reads_log = True
 
     def __init__(self, process: OffloadWorker, order: OffloadRequest) -> None:
-        self._process = process
+        self.process = process
         self._order = order
         process.ask("begin", order)
 
     def add(self, piece: Sequence[bytes] | EntryChunk) -> None:
-        self._process.ask("add", self._order.path, piece, self._order.ledger_id)
+        self.process.ask("add", self._order.path, piece, self._order.ledger_id)
 
     def finish(self) -> WrittenFile:
-        written: WrittenFile = self._process.ask("finish", self._order.path)
+        written: WrittenFile = self.process.ask("finish", self._order.path)
         return written
 
     def abandon(self) -> None:
         try:
-            if not self._process.is_dead:
-                self._process.ask("abandon", self._order.path)
+            if not self.process.is_dead:
+                self.process.ask("abandon", self._order.path)
         except (WorkerLost, OffloadWriteFailed) as error:
             logger.debug("cannot abandon a file, ending the worker process instead: %s", error)
-            self._process.kill()
+            self.process.kill()
 
 
 class OffloadWriters:
     """Choice of where files are written: in a worker process or, if none can be started, in this one."""
 
-    def __init__(self, storage: OffloadStorage, store: str, *, is_alone: bool = False) -> None:
+    def __init__(
+        self, storage: OffloadStorage, store: str, rate: ByteRate, *, is_alone: bool = False
+    ) -> None:
         """``store``: its folder. ``is_alone``: no broker shares the processor; no process is started."""
+        self.rate = rate
         self._storage = storage
         self._store = store
-        self._location = None if is_alone else storage.elsewhere
+        self._location = None if is_alone else storage.worker_location
         self._lock = threading.Lock()
         self._process: OffloadWorker | None = None
         self._is_over = False
@@ -217,7 +221,8 @@ class OffloadWriters:
 
     # --- any thread ---
     def end(self) -> None:
-        """Kill the process for good, so that pending requests fail at once."""
+        """Kill the process for good, so that pending requests and waits end at once."""
+        self.rate.end()
         with self._lock:
             self._is_over = True
             process = self._process

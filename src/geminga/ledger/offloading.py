@@ -23,7 +23,6 @@ from uuid import uuid4
 
 from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import Done, ReadAhead, StoredLedger
-from geminga.ledger.byte_rate import ByteRate
 from geminga.ledger.catalog import EntryChunk
 from geminga.ledger.offload_worker import OffloadWriters, WorkerLost
 from geminga.ledger.offload_writing import EntriesUnreadable, OffloadRequest, OffloadWriting
@@ -55,7 +54,6 @@ class Offloading:
         self,
         files: TierFiles,
         writers: OffloadWriters,
-        rate: ByteRate,
         owner: str,
         info: StoredLedger,
         offset: int,
@@ -67,7 +65,6 @@ class Offloading:
         self.bytes_written = 0
         self._files = files
         self._writers = writers
-        self._rate = rate
         self._offset = offset
         self._now_ms = now_ms
         self._done: Done | None = done
@@ -194,7 +191,7 @@ class Offloading:
         assert making is not None
 
         def add() -> None:
-            self._rate.wait(size_bytes)
+            self._writers.rate.wait(size_bytes)
             making.add(piece)
 
         self._files.work(add, self._added)

@@ -9,9 +9,9 @@ storage changes it (`geminga.ledger.tier_claim`); a copy of a store only reads.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from geminga.errors import LedgerNotFound, StoreError
@@ -39,30 +39,30 @@ class OffloadTier:
         self,
         local: FileStore,
         storage: OffloadStorage,
-        finished: deque[Callable[[], None]],
-        signal: Callable[[], None],
+        worker: Worker,
         *,
         rate_bytes: int = -1,
         threads: bool = True,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        """``finished`` receives callbacks for the owner's thread, and ``signal`` announces them, on any
-        thread. ``rate_bytes``: limit per second of the bytes of entries that are offloaded; -1: no limit.
+        """``rate_bytes``: limit per second of the bytes of entries that are offloaded; -1: no limit.
         ``sleep`` waits in place of `StorageClaim`'s own waits."""
         self.storage = storage
         self.reader = TierReader(storage)
         self._local = local
-        self._worker = Worker(finished, signal)
+        self._worker = worker
         claim = StorageClaim(
             storage, local.filesystem, local.folder, local.store_id.hex(), clock=clock, sleep=sleep
         )
         self.claim = claim
         self.files = TierFiles(local, storage, claim, self._worker.submit, self._call_in)
         self.catalog = self.files.catalog
-        self.rate = ByteRate(rate_bytes if threads else -1)
         has_disk = isinstance(local.filesystem, RealFileSystem)
-        self.writers = OffloadWriters(storage, local.folder, is_alone=not (threads and has_disk))
+        self.writers = OffloadWriters(
+            storage, local.folder, ByteRate(rate_bytes if threads else -1),
+            is_alone=not (threads and has_disk),
+        )  # fmt: skip
         self._offloads: dict[int, Offloading] = {}
         """Pending offloads by ledger."""
         self._threads = threads
@@ -122,7 +122,7 @@ class OffloadTier:
             self._call_in(IDLE_SECONDS_MAX, self._end_idle_process)
             done(error)
 
-        offloading = Offloading(self.files, self.writers, self.rate, owner, info, offset, now_ms, ended)
+        offloading = Offloading(self.files, self.writers, owner, info, offset, now_ms, ended)
         offloading.begin()
         self._offloads[ledger_id] = offloading
 
@@ -154,15 +154,13 @@ class OffloadTier:
 
         def check() -> None:
             try:
-                read, close = self.storage.reader(path)
+                file = self.storage.open(path)
             except FileNotFoundError:
                 self.claim.check()  # raises if the storage is not mounted
                 wrong.append("it is not there")
                 return
-            try:
-                wrong.append(check_file(read, record.file_bytes, record.crc32c))
-            finally:
-                close()
+            with contextlib.closing(file):
+                wrong.append(check_file(file, record.file_bytes, record.crc32c))
             self.claim.check()  # without the claim, another store may delete the file
 
         def found_wrong(is_whole: bool) -> None:
@@ -282,7 +280,6 @@ class OffloadTier:
         until = time.monotonic() + seconds_max
         self.files.is_closing = True
         self.claim.stop_waiting()
-        self.rate.end()
         for each in list(self._offloads.values()):
             each.cancel("the store is being closed")
         self.writers.end()

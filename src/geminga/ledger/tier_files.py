@@ -55,6 +55,7 @@ class TierFiles:
         self.pending: dict[str, tuple[str, OffloadedLedger | None]] = {}
         """Files that are being written, by their id: owner, and record once the file is complete."""
         self.is_closing = False
+        self._problem = ""
         self._manifests = ManifestWriter(storage, self.store_name)
 
     def open(self) -> None:
@@ -64,9 +65,16 @@ class TierFiles:
     def _opened(self, error: Exception | None) -> None:
         if error is None:
             self.sweep_again()
-        elif not self.claim.refusal and not self.is_closing:
-            logger.warning("%s cannot be changed now: %s", self.storage.location, error)
+        elif self._may_delete:
+            self._log(error)
             self.call_in(AGAIN_SECONDS, self.open)
+
+    def _log(self, error: Exception | None) -> None:
+        """Log an error once, until there is another one or none."""
+        text = "" if error is None else str(error)
+        if text and text != self._problem:
+            logger.error("%s: cannot write or delete files now: %s", self.storage.location, text)
+        self._problem = text
 
     def listing(self, owner: str, without: Set[str] = frozenset()) -> Callable[[], None]:
         """Return a job for the worker that updates the manifest, and leaves out the files in ``without``.
@@ -136,18 +144,17 @@ class TierFiles:
         try:
             save = self.listing(owner, {each.uuid for each in suspects})
         except StoreError as unread:
-            logger.error("cannot delete files of deleted ledgers now: %s", unread)
+            self._log(unread)
             self.call_in(AGAIN_SECONDS, self.sweep_again)
             return
 
         def removed(error: Exception | None) -> None:
             if error is not None:
                 if self._may_delete:
-                    logger.error(
-                        "%s: cannot delete files of deleted ledgers now: %s", self.storage.location, error
-                    )
+                    self._log(error)
                     self.call_in(AGAIN_SECONDS, self.sweep_again)
                 return
+            self._log(None)
             try:
                 for each in suspects:
                     self.catalog.cleared(each.uuid)

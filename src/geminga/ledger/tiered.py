@@ -22,6 +22,7 @@ from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier import OffloadTier
 from geminga.ledger.tier_reading import OffloadedRead
+from geminga.ledger.worker import Worker
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.storage import OffloadStorage, folder_of
 
@@ -56,7 +57,7 @@ class TieredStore:
 
         Without ``threads`` all work runs inside `poll`. Leftovers of a crash are deleted.
         """
-        self._local = local
+        self.local = local
         self._wakeup = wakeup
         self._finished: deque[Callable[[], None]] = deque()
         self._pool: ReadPool[OffloadedRead] | None = None
@@ -64,7 +65,7 @@ class TieredStore:
         self._looks_bytes = 0
         self._is_closing = False
         self.tier = OffloadTier(
-            local, storage, self._finished, self._signal,
+            local, storage, Worker(self._finished, self._signal),
             rate_bytes=rate_bytes, threads=threads, clock=clock, sleep=sleep,
         )  # fmt: skip
         self._reader = self.tier.reader
@@ -82,7 +83,7 @@ class TieredStore:
 
     def _delegate(self) -> None:
         """Make calls that offloading does not change go straight to the store."""
-        local = self._local
+        local = self.local
         self.measure_space = local.measure_space
         self.refuse_entries = local.refuse_entries
         self.settle_damage = local.settle_damage
@@ -106,33 +107,33 @@ class TieredStore:
 
     @property
     def failure(self) -> StoreError | None:
-        return self._local.failure
+        return self.local.failure
 
     @property
     def is_writing(self) -> bool:
-        return self._local.is_writing
+        return self.local.is_writing
 
     @property
     def is_behind(self) -> bool:
-        return self._local.is_behind
+        return self.local.is_behind
 
     @property
     def space(self) -> FreeSpace | None:
-        return self._local.space
+        return self.local.space
 
     @property
     def gives_back(self) -> bool:
-        return self._local.gives_back
+        return self.local.gives_back
 
     @property
     def damage(self) -> list[Damage]:
-        return self._local.damage
+        return self.local.damage
 
     def give_back(self, *, eagerly: bool) -> None:
         # Otherwise published entries would fill the disk, and retention would delete the entries that are to
         # be offloaded.
-        self.tier.rate.lift(eagerly)
-        self._local.give_back(eagerly=eagerly)
+        self.tier.writers.rate.lift(eagerly)
+        self.local.give_back(eagerly=eagerly)
 
     def _signal(self) -> None:
         if self._wakeup is not None:
@@ -150,9 +151,7 @@ class TieredStore:
 
     def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
         try:
-            entries = self._local.read(
-                ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max
-            )
+            entries = self.local.read(ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max)
             record = None if entries else self._cut_here(ledger_id, first_entry_id)
             if record is None:
                 return entries
@@ -209,7 +208,7 @@ class TieredStore:
             done(entries, error)
 
         try:
-            entries = self._local.fetch(
+            entries = self.local.fetch(
                 ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max, ahead=ahead,
                 done=local_done,
             )  # fmt: skip
@@ -234,7 +233,7 @@ class TieredStore:
             error: StoreError | None = None
             try:
                 entries = _taken(answer)
-                if self.tier.record(record.ledger) is None and self._local.owner_of(record.ledger) is None:
+                if self.tier.record(record.ledger) is None and self.local.owner_of(record.ledger) is None:
                     raise LedgerNotFound(f"ledger {record.ledger} was trimmed away")
             except StoreError as problem:
                 entries, error = [], problem
@@ -246,7 +245,7 @@ class TieredStore:
             self._pool.submit((record.ledger, first, ahead), job, deliver)
 
     def ledgers(self, owner: str) -> list[StoredLedger]:
-        found = {info.ledger_id: info for info in self._local.ledgers(owner)}
+        found = {info.ledger_id: info for info in self.local.ledgers(owner)}
         for record in self.tier.catalog.of_owner(owner):
             info = found.get(record.ledger)
             if info is None or info.entries < record.entries:  # damage may have cut it
@@ -254,20 +253,20 @@ class TieredStore:
         return [found[ledger_id] for ledger_id in sorted(found)]
 
     def owner_of(self, ledger_id: int) -> str | None:
-        found = self._local.owner_of(ledger_id)
+        found = self.local.owner_of(ledger_id)
         return self.tier.catalog.owner_of(ledger_id) if found is None else found
 
     def damaged_entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        found = self._local.damaged_entries(ledger_id)
+        found = self.local.damaged_entries(ledger_id)
         return [] if found and self.tier.record(ledger_id) is not None else found
 
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
         self.tier.give_up(ledger_ids)
-        self._local.delete_ledgers(ledger_ids, done)
+        self.local.delete_ledgers(ledger_ids, done)
 
     # --- life ---
     def poll(self, enough: Callable[[], bool] = never) -> int:
-        ran = self._local.poll(enough)
+        ran = self.local.poll(enough)
         self.tier.poll()
         while self._finished:
             run_callback(self._finished.popleft())
@@ -289,7 +288,7 @@ class TieredStore:
             exits.unfinished.add(self.tier.location)
         while self._finished:
             run_callback(self._finished.popleft())
-        self._local.close()
+        self.local.close()
         self._reader.close()
 
 

@@ -175,6 +175,13 @@ def test_offloading_without_a_location_is_refused(tmp_path: Path) -> None:
         embedded(None, offload_location="/x")
 
 
+def test_the_configuration_shows_the_location_without_its_secrets(tmp_path: Path) -> None:
+    with embedded(tmp_path / "store", offload_location="mock://user:password@place/x") as broker:
+        shown = rest(broker, "GET", "brokers/configuration/runtime")
+    assert shown["offload_location"] == "mock://place/x"
+    assert shown["offload_rate_bytes"] == str(16 << 20)
+
+
 def test_a_store_with_offloaded_ledgers_needs_its_location(tmp_path: Path) -> None:
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 15)
@@ -205,7 +212,7 @@ def test_a_killed_offload_process_is_in_the_status(tmp_path: Path, monkeypatch: 
     processes: list[subprocess.Popen[bytes]] = []
 
     def add_or_die(writing: WorkerOffloadWriting, piece: Any) -> None:
-        process = writing._process._process
+        process = writing.process._process
         processes.append(process)
         if len(processes) <= 2:
             process.kill()
@@ -536,7 +543,7 @@ def test_a_copy_of_a_store_deletes_no_files_of_the_original(tmp_path: Path, by: 
             publish(copy, 1000, 15)
             assert command(copy, 1 << 40) == 204
             until(lambda: rest(copy, "GET", f"{PATH}/offload")["status"] == "ERROR")
-            assert "is a copy of" in rest(copy, "GET", f"{PATH}/offload")["lastError"]
+            assert "another copy" in rest(copy, "GET", f"{PATH}/offload")["lastError"]
             assert rest(copy, "DELETE", f"{PATH}?force=true") == 204
             until(lambda: not here(copy))
         assert files() == before

@@ -34,6 +34,7 @@ from geminga.broker.rules.dynamic import DYNAMIC
 from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.ids import TopicName
+from geminga.locations import without_secrets
 
 RESTING_SECONDS = 1.0
 """Longest wait of a scrape, after a start, for the backlogs of topics that are not in memory."""
@@ -118,6 +119,8 @@ class BrokersResource(Resource):
         own = {
             field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.repr
         }
+        if settings.offload_location is not None:
+            own["offload_location"] = without_secrets(settings.offload_location)
         own |= {one.field: getattr(dynamic.current, one.field) for one in DYNAMIC.values()}
         pulsar_names: dict[str, Any] = {
             "clusterName": settings.cluster,
