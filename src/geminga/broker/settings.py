@@ -357,8 +357,7 @@ class BrokerSettings(ByFields):
         option="--offload-rate",
         help="Bytes of messages that are offloaded per second, such as 16M; -1: no limit.",
     )
-    """Bytes of entries offloaded per second, so that publishing stays fast; -1: no limit. Not applied while
-    the disk is nearly full."""
+    """Bytes of entries offloaded per second; -1: no limit. Not applied while the disk is nearly full."""
 
     # --- subscriptions ---
     batch_index_ack: bool = True

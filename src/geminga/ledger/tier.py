@@ -47,7 +47,7 @@ class OffloadTier:
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         """``rate_bytes``: limit per second of the bytes of entries that are offloaded; -1: no limit.
-        ``sleep`` waits in place of `StorageClaim`'s own waits."""
+        ``sleep`` replaces the waits of `StorageClaim`."""
         self.storage = storage
         self.reader = TierReader(storage)
         self._local = local
