@@ -1,39 +1,27 @@
-"""Limit of the bytes per second that a background thread works on."""
+"""Limit of the bytes per second that are offloaded."""
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Callable
 
 
 class ByteRate:
-    """Rate limit of one thread. That thread calls `wait`, its owner's thread the other methods."""
+    """Rate limit, used by one thread. An idle limit saves nothing for later."""
 
-    def __init__(self, bytes_per_second: int) -> None:
-        """-1: no limit."""
+    def __init__(self, bytes_per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """0 or -1: no limit."""
+        self.is_lifted = False
+        """Whether the limit does not apply for now."""
         self._bytes_per_second = bytes_per_second
+        self._clock = clock
         self._free_at = 0.0
-        """Time at which the next bytes may follow."""
-        self._is_off = threading.Event()
-        self._is_over = bytes_per_second < 0
-        self.lift(False)
 
-    def wait(self, size_bytes: int) -> None:
-        """Sleep until the thread may work on these bytes."""
-        if not self._is_off.is_set():
-            now = time.monotonic()
-            if now < self._free_at:
-                self._is_off.wait(self._free_at - now)
-            self._free_at = max(self._free_at, now) + size_bytes / self._bytes_per_second
+    def wait_seconds(self) -> float:
+        """Return the time until the next bytes may follow; 0 if they may now."""
+        return 0.0 if self.is_lifted else max(0.0, self._free_at - self._clock())
 
-    def lift(self, is_lifted: bool) -> None:
-        """Switch the limit off, or on again; ignored once `end` was called."""
-        if is_lifted or self._is_over:
-            self._is_off.set()
-        else:
-            self._is_off.clear()
-
-    def end(self) -> None:
-        """Switch the limit off for good, because the thread is to end."""
-        self._is_over = True
-        self._is_off.set()
+    def take(self, size_bytes: int) -> None:
+        """Count bytes that follow now."""
+        if self._bytes_per_second > 0:
+            self._free_at = max(self._free_at, self._clock()) + size_bytes / self._bytes_per_second

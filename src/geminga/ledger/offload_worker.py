@@ -73,9 +73,12 @@ class OffloadWorker:
         environment.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
         try:
             with theirs:
+                # Linux shares processors among sessions first: in the broker's session, the process would use
+                # the share of the broker on a busy machine.
                 self._process = subprocess.Popen(
-                    arguments, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment
-                )
+                    arguments, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment,
+                    start_new_session=True,
+                )  # fmt: skip
         except Exception as error:  # also what an audit hook of the program raises
             self._socket.close()
             raise WorkerUnavailable(f"{arguments[0]} cannot be started: {error}") from error
@@ -221,8 +224,7 @@ class OffloadWriters:
 
     # --- any thread ---
     def end(self) -> None:
-        """Kill the process for good, so that pending requests and waits end at once."""
-        self.rate.end()
+        """Kill the process for good, so that pending requests fail at once."""
         with self._lock:
             self._is_over = True
             process = self._process

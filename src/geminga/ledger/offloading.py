@@ -10,8 +10,8 @@ Each step is durable before the next one begins:
 The ledger's own entries stay until they are deleted later. A crash between two steps leaves the suspicion,
 by which the file is found and deleted; an error deletes the file at once.
 
-The entries are read on the owner's thread, in pieces; all other steps run on the worker's thread, which keeps
-to a rate, or in a worker process (`geminga.ledger.offload_worker`), which then also reads the log. When that
+The entries are read on the owner's thread, in pieces, at a limited rate; all other steps run on the worker's
+thread, or in a worker process (`geminga.ledger.offload_worker`), which then also reads the log. When that
 process is lost the ledger is offloaded once more, and only once, as the cause may end the next process, too.
 Entries that the process cannot read are read by the store itself, which reports the cause.
 """
@@ -19,6 +19,7 @@ Entries that the process cannot read are read by the store itself, which reports
 from __future__ import annotations
 
 import logging
+from functools import partial
 from uuid import uuid4
 
 from geminga.errors import StoreBusy, StoreError
@@ -41,6 +42,8 @@ PIECE_BYTES = 2 * 1024 * 1024
 PIECES_WAITING_MAX = 2
 """Most pieces that are read ahead of the worker."""
 BUSY_PAUSE_SECONDS = 0.1
+RATE_CHECKED_SECONDS = 1.0
+"""Longest wait for the rate limit, which may be lifted meanwhile."""
 
 
 class OffloadFailed(StoreError):
@@ -125,6 +128,10 @@ class Offloading:
                         self._files.work(self._finish, self._finished)
                     return
                 self._is_reading = True
+                wait = self._writers.rate.wait_seconds()
+                if wait:
+                    self._files.call_in(min(wait, RATE_CHECKED_SECONDS), self._read_on)
+                    return
                 count = min(left, PIECE_ENTRIES)
                 if self._asks_for_positions(count):
                     continue
@@ -187,14 +194,9 @@ class Offloading:
         """Submit the next entries, or their positions, to the worker."""
         self._next += len(piece)
         self._waiting += 1
-        making = self._making
-        assert making is not None
-
-        def add() -> None:
-            self._writers.rate.wait(size_bytes)
-            making.add(piece)
-
-        self._files.work(add, self._added)
+        self._writers.rate.take(size_bytes)
+        assert self._making is not None
+        self._files.work(partial(self._making.add, piece), self._added)
 
     def _added(self, error: Exception | None) -> None:
         self._waiting -= 1

@@ -60,9 +60,8 @@ class OffloadTier:
         self.catalog = self.files.catalog
         has_disk = isinstance(local.filesystem, RealFileSystem)
         self.writers = OffloadWriters(
-            storage, local.folder, ByteRate(rate_bytes if threads else -1),
-            is_alone=not (threads and has_disk),
-        )  # fmt: skip
+            storage, local.folder, ByteRate(rate_bytes, clock), is_alone=not (threads and has_disk)
+        )
         self._offloads: dict[int, Offloading] = {}
         """Pending offloads by ledger."""
         self._threads = threads

@@ -132,7 +132,7 @@ class TieredStore:
     def give_back(self, *, eagerly: bool) -> None:
         # Otherwise published entries would fill the disk, and retention would delete the entries that are to
         # be offloaded.
-        self.tier.writers.rate.lift(eagerly)
+        self.tier.writers.rate.is_lifted = eagerly
         self.local.give_back(eagerly=eagerly)
 
     def _signal(self) -> None:
