@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -14,23 +15,28 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from geminga import pythons
 from geminga.errors import StoreError
-from geminga.ledger import offload_worker
+from geminga.ledger import claim_file as claims
+from geminga.ledger import offload_worker, tier
 from geminga.ledger.catalog import EntryChunk
 from geminga.ledger.format import OFFSET_BITS
-from geminga.ledger.offload_worker import OffloadWorker, OffloadWriteFailed, WorkerLost, WorkerUnavailable
-from geminga.ledger.offload_worker_main import GROUP_STEP, HEAD, NO_MEMORY
+from geminga.ledger.offload_worker import (
+    OffloadWorker,
+    OffloadWriteFailed,
+    WorkerLost,
+    WorkerOffloadWriting,
+    WorkerUnavailable,
+)
+from geminga.ledger.offload_worker_main import NICENESS, NO_MEMORY
 from geminga.ledger.offload_writing import OffloadRequest
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_storage import place_at
 from geminga.ledger.tiered import TieredStore
-from geminga.offload import claim as claims
 
 TOPIC = "persistent://public/default/t"
 pytestmark = [
@@ -39,11 +45,21 @@ pytestmark = [
 ]
 
 
+def at_normal_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start worker processes at normal priority, to finish in time beside other tests."""
+    command = pythons.command
+
+    def with_priority(module: str) -> tuple[list[str], dict[str, str]]:
+        arguments, environment = command(module)
+        return [*arguments[:-1], f"import {module} as m; m.NICENESS = 0; m.main()"], environment
+
+    monkeypatch.setattr(pythons, "command", with_priority)
+
+
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredStore]:
-    """Store whose worker process writes every ledger's file, without pauses."""
-    monkeypatch.setattr(offload_worker, "SMALL_BYTES", -1)
-    monkeypatch.setattr(offload_worker, "STEP", 0)
+    """Store whose worker process writes the files without a limit, at normal priority."""
+    at_normal_priority(monkeypatch)
     store = TieredStore(FileStore.open(tmp_path / "store"), place_at(str(tmp_path / "tier")))
     yield store
     store.close()
@@ -70,13 +86,13 @@ def fill(store: TieredStore, entries: int = 3) -> int:
 
 def offload(store: TieredStore, ledger: int) -> StoreError | None:
     said: list[StoreError | None] = []
-    store.offload(TOPIC, ledger, 1, said.append, offset=0)
+    store.tier.offload(TOPIC, ledger, 1, said.append, offset=0)
     until(store, lambda: said)
     return said[0]
 
 
 def process_of(store: TieredStore) -> subprocess.Popen[bytes]:
-    found = store.makers._process
+    found = store.tier.writers._process
     assert found is not None
     return found._process
 
@@ -116,7 +132,7 @@ def test_entries_on_the_disk_are_read_by_the_process(
         assert offload(store, each) is None
     assert not by_store
     said: list[StoreError | None] = []
-    store.drop_local(TOPIC, ledger, said.append)
+    store.tier.drop_local(TOPIC, ledger, said.append)
     until(store, lambda: said)
     assert said == [None]
     found: list[bytes] = []
@@ -132,20 +148,21 @@ def test_entries_that_the_process_cannot_read_are_read_by_the_store(
     ledger = fill(store, 5000)
     store = reopened(store, tmp_path)
     by_store = fetched(store, monkeypatch)
-    pack, packed = EntryChunk.pack, list[int]()
+    add, added = WorkerOffloadWriting.add, list[int]()
 
-    def moved(chunk: EntryChunk, ledger_id: int) -> bytes:
-        packed.append(chunk.first)
-        if len(packed) == 2:  # it was moved meanwhile, and its file is gone
-            chunk = replace(chunk, positions=array("Q", [(9 << OFFSET_BITS) + 100] * len(chunk)))
-        return pack(chunk, ledger_id)
+    def moved(writing: WorkerOffloadWriting, piece: Any) -> None:
+        if isinstance(piece, EntryChunk):
+            added.append(piece.first)
+            if len(added) == 2:  # it was moved meanwhile, and its file is gone
+                piece = replace(piece, positions=array("Q", [(9 << OFFSET_BITS) + 100] * len(piece)))
+        add(writing, piece)
 
-    monkeypatch.setattr(EntryChunk, "pack", moved)
+    monkeypatch.setattr(WorkerOffloadWriting, "add", moved)
     assert offload(store, ledger) is None
     assert by_store[0] == 0
     assert len(files(tmp_path)) == 1
-    assert store.record(ledger).entries == 5000  # type: ignore[union-attr]
-    until(store, lambda: not store.catalog.suspects())
+    assert store.tier.record(ledger).entries == 5000  # type: ignore[union-attr]
+    until(store, lambda: not store.tier.catalog.suspects())
     store.close()
 
 
@@ -160,21 +177,21 @@ def test_damage_is_found_by_the_process_and_reported_by_the_store(store: TieredS
     error = offload(store, ledger)
     assert f"ledger {ledger}, entry 77 (" in str(error)
     assert "fails its checksum" in str(error)
-    until(store, lambda: not store.catalog.suspects())
+    until(store, lambda: not store.tier.catalog.suspects())
     assert not files(tmp_path)
     store.close()
 
 
 def at_each_piece(monkeypatch: pytest.MonkeyPatch, happens: Callable[[OffloadWorker, int], object]) -> None:
     """Call a function before the process gets a piece, with the number of pieces it got before."""
-    given, add = [0], OffloadWorker.add
+    given, add = [0], WorkerOffloadWriting.add
 
-    def wrapped(process: OffloadWorker, file: str, entries: Any, *, hurries: bool) -> None:
-        happens(process, given[0])
+    def wrapped(writing: WorkerOffloadWriting, piece: Any) -> None:
+        happens(writing.process, given[0])
         given[0] += 1
-        add(process, file, entries, hurries=hurries)
+        add(writing, piece)
 
-    monkeypatch.setattr(OffloadWorker, "add", wrapped)
+    monkeypatch.setattr(WorkerOffloadWriting, "add", wrapped)
 
 
 def kill(process: OffloadWorker) -> None:
@@ -189,21 +206,19 @@ def test_a_file_is_written_by_the_process_and_read_back(
     assert offload(store, ledger) is None
     process = process_of(store)
     second = fill(store)
-    found = store.makers._process
-    assert found is not None
-    found.idle_seconds_max = 0.1
+    monkeypatch.setattr(tier, "IDLE_SECONDS_MAX", 0.1)
     assert offload(store, second) is None
     assert process_of(store) is process, "it is kept for the next ledger"
     said: list[StoreError | None] = []
-    store.drop_local(TOPIC, ledger, said.append)
+    store.tier.drop_local(TOPIC, ledger, said.append)
     until(store, lambda: said)
     assert said == [None]
-    assert not store.is_local(ledger)
+    assert ledger not in store.tier.local_ledgers(TOPIC)
     read: list[bytes] = []
     until(store, lambda: _read(store, ledger, read))
     assert read == [b"entry 0", b"entry 1", b"entry 2"]
     until(store, lambda: process.returncode is not None)  # it was idle
-    assert store.makers._process is None
+    assert store.tier.writers._process is None
     assert len(files(tmp_path)) == 2
 
 
@@ -220,15 +235,17 @@ def test_concurrent_offloads_do_not_mix(store: TieredStore, tmp_path: Path) -> N
     ledgers = [fill(store, 6000) for _ in range(3)]
     said: dict[int, StoreError | None] = {}
     for ledger in ledgers:
-        store.offload(TOPIC, ledger, 1, lambda error, ledger=ledger: said.update({ledger: error}), offset=0)
-    store._under_way[ledgers[0]].cancel("the topic is deleted")
+        store.tier.offload(
+            TOPIC, ledger, 1, lambda error, ledger=ledger: said.update({ledger: error}), offset=0
+        )
+    store.tier._offloads[ledgers[0]].cancel("the topic is deleted")
     until(store, lambda: len(said) == 3)
     assert str(said.pop(ledgers[0])) == "the topic is deleted"
     assert said == dict.fromkeys(ledgers[1:])
     assert len(files(tmp_path)) == 2
     for ledger in ledgers[1:]:
         dropped: list[StoreError | None] = []
-        store.drop_local(TOPIC, ledger, dropped.append)
+        store.tier.drop_local(TOPIC, ledger, dropped.append)
         until(store, lambda dropped=dropped: dropped)
         read: list[bytes] = []
         while len(read) < 6000:
@@ -244,15 +261,16 @@ def answering(answer: bytes) -> Iterator[OffloadWorker]:
     process = OffloadWorker.__new__(OffloadWorker)
     process._socket = ours
     process._process = subprocess.Popen(["sleep", "600"])
+    process._answers = ours.makefile("rb")
     with other:
-        other.sendall(HEAD.pack(len(answer), 0) + answer)
+        other.sendall(answer)
         yield process
 
 
-@pytest.mark.parametrize("answer", [b"[]", b'"unread"', b"7", b"null", b"{", b"\xff"])
+@pytest.mark.parametrize("answer", [pickle.dumps(7), pickle.dumps((1, 2, 3)), b"null", b"{", b"\xff"])
 def test_an_invalid_answer_ends_the_process(answer: bytes) -> None:
     with answering(answer) as process, pytest.raises(WorkerLost):
-        process.begin(OffloadRequest("a", TOPIC, -1, 1, "u"))
+        process.ask("finish", "a")
     assert process.is_dead
     process.close()
 
@@ -264,7 +282,7 @@ def test_a_killed_process_is_replaced_once(
     assert offload(store, fill(store)) is None
     assert "SIGKILL; retrying with a new file" in caplog.text
     assert len(files(tmp_path)) == 1
-    assert not store.catalog.suspects()
+    assert not store.tier.catalog.suspects()
 
 
 def test_a_ledger_that_kills_two_processes_stays_and_is_reported(
@@ -275,8 +293,8 @@ def test_a_ledger_that_kills_two_processes_stays_and_is_reported(
     error = offload(store, ledger)
     assert f"ledger {ledger} cannot be offloaded" in str(error)
     assert "was ended by SIGKILL" in str(error)
-    assert store.is_local(ledger)
-    until(store, lambda: not store.catalog.suspects())
+    assert ledger in store.tier.local_ledgers(TOPIC)
+    until(store, lambda: not store.tier.catalog.suspects())
     assert not files(tmp_path)
     assert offload(store, ledger) is None, "later it goes"
 
@@ -285,20 +303,16 @@ def test_a_process_that_hangs_is_killed(
     store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stopped: list[subprocess.Popen[bytes]] = []
-    add = OffloadWorker.add
 
-    def stop(process: OffloadWorker, file: str, entries: Any, *, hurries: bool) -> None:
-        with monkeypatch.context() as patched:
-            if not stopped:
-                os.kill(process._process.pid, signal.SIGSTOP)
-                stopped.append(process._process)
-                patched.setattr(offload_worker, "STILL_SECONDS_MAX", 0.2)
-            add(process, file, entries, hurries=hurries)
+    def stop(process: OffloadWorker, given: int) -> None:
+        if not given:
+            os.kill(process._process.pid, signal.SIGSTOP)
+            stopped.append(process._process)
+            process._socket.settimeout(0.2)
 
-    monkeypatch.setattr(offload_worker, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(OffloadWorker, "add", stop)
+    at_each_piece(monkeypatch, stop)
     assert offload(store, fill(store)) is None
-    assert "it has done nothing for 0.2 s; retrying with a new file" in caplog.text
+    assert "did not answer for 600 s; retrying with a new file" in caplog.text
     assert stopped[0].returncode == -signal.SIGKILL
     assert len(files(tmp_path)) == 1
 
@@ -314,7 +328,7 @@ def test_a_store_can_be_closed_while_its_process_hangs(
 
     at_each_piece(monkeypatch, stop)
     said: list[StoreError | None] = []
-    store.offload(TOPIC, fill(store), 1, said.append, offset=0)
+    store.tier.offload(TOPIC, fill(store), 1, said.append, offset=0)
     until(store, lambda: stopped)
     store.close()
     assert stopped[0].returncode == -signal.SIGKILL
@@ -343,7 +357,7 @@ def test_without_a_process_the_thread_writes_the_file(
             assert offload(store, fill(store)) is None
     assert caplog.text.count("process offloads ledgers itself") == 1
     assert len(files(tmp_path)) == 2
-    assert store.makers._process is None
+    assert store.tier.writers._process is None
 
 
 def started(tmp_path: Path) -> OffloadWorker:
@@ -359,85 +373,29 @@ def test_a_process_without_standard_streams_reports_storage_errors(
     arguments, environment = pythons.command("geminga.ledger.offload_worker_main")
     arguments = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *arguments]
     monkeypatch.setattr(offload_worker.pythons, "command", lambda module: (arguments, environment))
-    monkeypatch.setattr(offload_worker, "STEP", 0)
     process = started(tmp_path)
     try:
         with pytest.raises(OffloadWriteFailed, match="File name too long"):
-            process.begin(OffloadRequest("a" * 300, TOPIC, -1, 1, "u"))
-        making = process.begin(OffloadRequest("a", TOPIC, -1, 1, "u"))
+            WorkerOffloadWriting(process, OffloadRequest("a" * 300, TOPIC, -1, 1, "u"))
+        making = WorkerOffloadWriting(process, OffloadRequest("a", TOPIC, -1, 1, "u"))
         descriptors = Path(f"/proc/{process._process.pid}/fd")
         if descriptors.exists():
             assert {os.readlink(descriptors / str(number)) for number in range(3)} == {os.devnull}
         making.abandon()
-        with pytest.raises(OffloadWriteFailed, match="a is not being made"):
-            process.finish("a")
+        with pytest.raises(OffloadWriteFailed, match="'a'"):
+            making.finish()
     finally:
         process.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities")
-def test_the_work_has_low_priority_unless_it_is_urgent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(offload_worker, "STEP", 2)  # to finish in time beside other tests
-
-    def threads(process: OffloadWorker) -> list[tuple[int, bool]]:
-        """Return the niceness of each thread, and whether it only gets idle processor time."""
-        tasks = [int(each.name) for each in Path(f"/proc/{process._process.pid}/task").iterdir()]
-        return [
-            (os.getpriority(os.PRIO_PROCESS, each), os.sched_getscheduler(each) == os.SCHED_IDLE)
-            for each in tasks
-        ]
-
+def test_the_process_has_low_priority(tmp_path: Path) -> None:
     process = started(tmp_path)
-    group = Path(f"/proc/{process._process.pid}/autogroup")
-
-    def group_niceness() -> str:
-        return group.read_text().rpartition(" ")[2].strip() if group.exists() else ""
-
     try:
         here = os.getpriority(os.PRIO_PROCESS, 0)
-        quiet = min(19, here + 2)
-        making = process.begin(OffloadRequest("a", TOPIC, -1, 1, "u"))
-        assert os.getsid(process._process.pid) == process._process.pid
-        assert group_niceness() in ("", str(2 + GROUP_STEP))
-        assert (quiet, False) in threads(process)
-        assert (quiet, True) not in threads(process)
-        making.add([b"one"], hurries=False)
-        making.add([b"two"], hurries=False)
-        assert threads(process).count((quiet, True)) == 1
-        count = len(threads(process))
-        making.add([b"three"], hurries=False)
-        assert len(threads(process)) == count
-        making.add([b"four"], hurries=True)
-        assert threads(process).count((here, False)) >= 2, "one that reads, and one that hurries"
-        assert group_niceness() in ("", "0", str(2 + GROUP_STEP)), "it cannot be changed at any time"
-        assert making.finish().summary.entries == 4
-    finally:
-        process.close()
-
-
-def test_a_starved_process_progresses_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that is busy for hours an offload completes, too."""
-    clock, paces = [0.0], list[str]()
-    monkeypatch.setattr(offload_worker, "STEP", 0)
-    monkeypatch.setattr(offload_worker, "NICE_PIECES", 2)
-    process = started(tmp_path)
-    ask = process._ask
-
-    def slowly(message: dict[str, Any], *body: bytes) -> dict[str, Any]:
-        clock[0] += 0.9 if len(paces) < 2 else 1.1
-        paces.extend(filter(None, [message.get("pace")]))
-        return ask(message, *body)
-
-    monkeypatch.setattr(process, "_ask", slowly)
-    monkeypatch.setattr(offload_worker, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    try:
-        making = process.begin(OffloadRequest("a", TOPIC, -1, 1, "u"))
-        for number in range(8):
-            making.add([b"entry"], hurries=number == 5)
-        assert paces == ["nice", "idle", "idle", "nice", "nice", "hurry", "idle", "nice"]
-        assert making.finish().summary.entries == 8
+        assert os.getpriority(os.PRIO_PROCESS, process._process.pid) == min(here + NICENESS, 19)
+        making = WorkerOffloadWriting(process, OffloadRequest("a", TOPIC, -1, 1, "u"))
+        making.add([b"one"])
+        assert making.finish().summary.entries == 1
     finally:
         process.close()
 
@@ -450,17 +408,16 @@ from geminga.ledger.store import FileStore
 from geminga.ledger.tier_storage import place_at
 from geminga.ledger.tiered import TieredStore
 
-offload_worker.SMALL_BYTES, offload_worker.STEP = -1, 0
-def add(process, file, entries, *, hurries):
-    print(process._process.pid, flush=True)
+def add(writing, piece):
+    print(writing.process._process.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
-offload_worker.OffloadWorker.add = add
+offload_worker.WorkerOffloadWriting.add = add
 store = TieredStore(FileStore.open("store"), place_at("tier"))
 ledger = store.create_ledger({topic!r})
 store.append(ledger, b"entry", lambda error: None)
 while store.is_writing:
     store.poll()
-store.offload({topic!r}, ledger, 1, lambda error: print(error, flush=True), offset=0)
+store.tier.offload({topic!r}, ledger, 1, lambda error: print(error, flush=True), offset=0)
 while True:
     store.poll()
     time.sleep(0.01)
@@ -502,7 +459,7 @@ def test_full_storage_is_reported_by_the_process_and_retried(store: TieredStore,
             error = offload(store, ledger)
             assert f"ledger {ledger} cannot be offloaded to {tmp_path}/tier: " in str(error)
             assert "File too large" in str(error)
-            until(store, lambda: not store.catalog.suspects())
+            until(store, lambda: not store.tier.catalog.suspects())
             assert len(files(tmp_path)) == 1
             assert not open_files(process.pid, tmp_path)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -527,11 +484,11 @@ def test_a_process_out_of_memory_is_replaced(
         store.append(ledger, os.urandom(1 << 20) + b"%d" % number, written.append)
     until(store, lambda: len(written) == 12)
     assert offload(store, ledger) is None
-    assert "makes files of ledgers got no memory any more; retrying with a new file" in caplog.text
+    assert "the offload worker process ran out of memory; retrying with a new file" in caplog.text
     assert process_of(store) is not process
     assert process.poll() == NO_MEMORY
     assert len(files(tmp_path)) == 2
-    until(store, lambda: not store.catalog.suspects())
+    until(store, lambda: not store.tier.catalog.suspects())
 
 
 def open_files(process: int, folder: Path) -> list[str]:
@@ -550,18 +507,18 @@ def test_a_store_can_be_closed_while_its_process_starts(
     monkeypatch.setattr(
         offload_worker.pythons, "command", lambda module: (["sleep", "600"], dict(os.environ))
     )
-    store.offload(TOPIC, fill(store), 1, lambda error: None, offset=0)
-    until(store, lambda: store.makers._process)
+    store.tier.offload(TOPIC, fill(store), 1, lambda error: None, offset=0)
+    until(store, lambda: store.tier.writers._process)
     process = process_of(store)
     store.close()
     assert process.returncode == -signal.SIGKILL
-    found = claims.load(store.storage)
+    found = claims.load(store.tier.storage)
     assert found is not None
     assert not found.open
     assert not files(tmp_path)
 
 
-@pytest.mark.parametrize("answer", [b"{}", b'{"unread": "x"}', b'{"failed": "x"}', b'{"version": 7}', b"[]"])
+@pytest.mark.parametrize("answer", [b"{}", pickle.dumps((7, None)), pickle.dumps((None, OSError("x")))])
 def test_another_program_instead_of_the_process_is_rejected(answer: bytes) -> None:
     with answering(answer) as process, pytest.raises(WorkerUnavailable):
         process.open("a", "b")

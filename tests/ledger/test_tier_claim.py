@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from geminga.ledger import claim_file as claims
 from geminga.ledger import identity as identities
-from geminga.ledger import tier_claim, tier_orphans
 from geminga.ledger.backup import backup
-from geminga.ledger.claim_storage import claim, holder
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.inspection import inspect
 from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.store import FileStore
-from geminga.ledger.tier_claim import BEAT_SECONDS, ClaimState, StorageNotClaimed
+from geminga.ledger.tier_claim import BEAT_SECONDS, QUIET_SECONDS, StorageNotClaimed, claim, holder
 from geminga.ledger.tiered import TieredStore
-from geminga.offload import claim as claims
 from geminga.offload import manifest
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk, _Inode
 from tests.ledger.test_tiered import (
@@ -80,20 +78,20 @@ def test_a_copy_that_trims_deletes_no_file_of_the_original(by: str) -> None:
     offload(store, second)
     copy_made(disk, filesystem, by)
     copy = open_after_crash(filesystem, "/copy")
-    assert "copy of" in copy.borrowed
+    assert "another copy" in copy.tier.borrowed
     assert {each: read(copy, each) for each in kept} == kept
-    before, listed = tier_files(disk), manifest.load(store.storage, TOPIC)
+    before, listed = tier_files(disk), manifest.load(store.tier.storage, TOPIC)
     copy.delete_ledgers([first])
     copy.delete_ledgers([third])
     settle(copy)
-    copy.sweep()
+    copy.tier.sweep()
     settle(copy)
     assert [each.ledger_id for each in copy.ledgers(TOPIC)] == [second]
     more = fill(copy, 1)
     with pytest.raises(StorageNotClaimed):
-        copy.offload(TOPIC, min(more), 1, Reports(), offset=15)
+        copy.tier.offload(TOPIC, min(more), 1, Reports(), offset=15)
     assert tier_files(disk) == before
-    assert manifest.load(store.storage, TOPIC) == listed
+    assert manifest.load(store.tier.storage, TOPIC) == listed
     assert {each: read(store, each) for each in kept} == kept
     # The original continues as usual.
     offload(store, third)
@@ -106,7 +104,7 @@ def test_a_copy_that_trims_deletes_no_file_of_the_original(by: str) -> None:
     copy.close()
     store.close()
     copy = open_after_crash(filesystem, "/copy")
-    assert copy.borrowed
+    assert copy.tier.borrowed
     copy.close()
 
 
@@ -120,17 +118,17 @@ def test_a_copy_made_during_an_offload_does_not_sweep_its_file(by: str) -> None:
         kept = fill(store, 1)
         (first,) = kept
         reports = Reports()
-        store.offload(TOPIC, first, 1, reports, offset=0)
+        store.tier.offload(TOPIC, first, 1, reports, offset=0)
         for _ in range(steps):
             store.poll()
         copy_made(disk, filesystem, by)
         settle(store)
         assert reports.is_well
-        store.drop_local(TOPIC, first, Reports())
+        store.tier.drop_local(TOPIC, first, Reports())
         settle(store)
-        assert not store.is_local(first)
+        assert first not in store.tier.local_ledgers(TOPIC)
         copy = open_after_crash(filesystem, "/copy")
-        assert copy.borrowed
+        assert copy.tier.borrowed
         assert read(copy, first) == kept[first]
         copy.close()
         assert read(store, first) == kept[first]
@@ -147,7 +145,7 @@ def test_a_copy_keeps_local_entries_of_files_it_does_not_own() -> None:
     copy_folder(disk, "/store", "/copy")
     copy = open_after_crash(filesystem, "/copy")
     with pytest.raises(StorageNotClaimed):
-        copy.drop_local(TOPIC, first, Reports())
+        copy.tier.drop_local(TOPIC, first, Reports())
     store.delete_ledgers([first])
     settle(store)
     assert tier_files(disk) == []
@@ -162,10 +160,17 @@ class Machines:
     def __init__(self) -> None:
         self.shared = SimulatedDisk()
 
-    def open(self, disk: SimulatedDisk, clock: Clock) -> TieredStore:
+    def open(self, disk: SimulatedDisk, clock: Clock, *beside: TieredStore) -> TieredStore:
+        """Open a store; while it waits, the time passes for the stores ``beside`` it, too."""
+
+        def sleep(seconds: float) -> None:
+            clock.now += seconds
+            for each in beside:
+                settle(each)
+
         local = FileStore.open("/store", filesystem=FaultyFileSystem(disk), threads=False)  # type: ignore[arg-type]
         place = FolderStorage(FaultyFileSystem(self.shared), "/tier")  # type: ignore[arg-type]
-        return TieredStore(local, place, threads=False, clock=clock)
+        return TieredStore(local, place, threads=False, clock=clock, sleep=sleep)
 
 
 def pass_time(clock: Clock, *stores: TieredStore) -> None:
@@ -182,20 +187,18 @@ def test_the_copy_of_a_disk_finds_that_the_original_runs_and_stays_a_copy() -> N
     for ledger_id in kept:
         offload(store, ledger_id)
     clone_disk = disk.copy()
-    clone = machines.open(clone_disk, clock)
-    settle(clone)
-    assert clone.claim.state is ClaimState.ASKING
+    clone = machines.open(clone_disk, clock, store)
     clone.delete_ledgers([min(kept)])
     pass_time(clock, store, clone)
-    assert "belongs to a running store" in clone.borrowed
-    assert store.claim.state is ClaimState.HELD
+    assert "belongs to a running store" in clone.tier.borrowed
+    assert store.tier.claim.is_held
     assert {each: read(store, each) for each in kept} == kept
     clone.close()
     store.close()
     # The original is gone now, and was closed by the session that the clone knows.
     clone = machines.open(clone_disk, clock)
     pass_time(clock, clone)
-    assert clone.borrowed
+    assert clone.tier.borrowed
     assert len(tier_files(machines.shared)) == 3
     clone.close()
 
@@ -214,7 +217,7 @@ def test_an_older_state_of_the_disk_counts_as_a_copy() -> None:
     store.close()
     rolled_back = machines.open(older, clock)
     pass_time(clock, rolled_back)
-    assert "later state" in rolled_back.borrowed
+    assert "later state" in rolled_back.tier.borrowed
     assert {each: read(rolled_back, each) for each in kept} == kept
     rolled_back.delete_ledgers([first])
     settle(rolled_back)
@@ -233,37 +236,38 @@ def test_a_holder_paused_for_long_finds_the_claim_taken() -> None:
         offload(paused, ledger_id)
     clone = machines.open(disk.copy(), clock)
     pass_time(clock, clone)  # and the other store changes nothing
-    assert clone.claim.state is ClaimState.HELD
+    assert clone.tier.claim.is_held
     before = tier_files(machines.shared)
     paused.delete_ledgers([min(kept)])
     settle(paused)
-    assert "taken over" in paused.borrowed
+    assert "taken over" in paused.tier.borrowed
     assert tier_files(machines.shared) == before
     assert {each: read(clone, each) for each in kept} == kept
     paused.close()
-    assert clone.claim.state is ClaimState.HELD
+    settle(clone)
+    assert clone.tier.claim.is_held
     clone.close()
 
 
 def test_the_claim_may_be_taken_while_many_files_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tier_orphans, "CLAIM_CHECKED_SECONDS", -1.0)
+    monkeypatch.setattr("geminga.ledger.tier_files.CLAIM_CHECKED_SECONDS", -1.0)
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     slow = machines.open(disk, clock)
     kept = fill(slow, 3)
     for ledger_id in kept:
         offload(slow, ledger_id)
     clone = machines.open(disk.copy(), clock)
-    delete, before = slow.storage.delete, tier_files(machines.shared)
+    delete, before = slow.tier.storage.delete, tier_files(machines.shared)
 
     def delete_slowly(path: str) -> None:
         delete(path)
         pass_time(clock, clone)
 
-    monkeypatch.setattr(slow.storage, "delete", delete_slowly)
+    monkeypatch.setattr(slow.tier.storage, "delete", delete_slowly)
     slow.delete_ledgers(list(kept))
     settle(slow)
-    assert "taken over" in slow.borrowed
-    assert clone.claim.state is ClaimState.HELD
+    assert "taken over" in slow.tier.borrowed
+    assert clone.tier.claim.is_held
     assert len(set(before) - set(tier_files(machines.shared))) == 1  # the clone only reads the others
     slow.close()
     clone.close()
@@ -279,12 +283,11 @@ def test_changes_wait_until_the_claim_is_decided() -> None:
     clock = Clock()
     store = open_store(FaultyFileSystem(disk), clock)
     offloaded, dropped = Reports(), Reports()
-    store.offload(TOPIC, second, 1, offloaded, offset=5)
-    store.drop_local(TOPIC, first, dropped)
+    store.tier.offload(TOPIC, second, 1, offloaded, offset=5)
+    store.tier.drop_local(TOPIC, first, dropped)
+    before = clock.now
     settle(store)
-    assert (offloaded.found, dropped.found) == ([], [])
-    assert store.is_local(first)
-    pass_time(clock, store)
+    assert clock.now - before >= QUIET_SECONDS
     assert offloaded.is_well
     assert dropped.is_well
     assert {each: read(store, each) for each in kept} == kept
@@ -293,26 +296,10 @@ def test_changes_wait_until_the_claim_is_decided() -> None:
 
 def taken_over(filesystem: FaultyFileSystem, clock: Clock, folder: str = "/copy") -> None:
     place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
-    claim(folder, place, filesystem=filesystem)  # type: ignore[arg-type]
+    claim(folder, place, filesystem=filesystem, clock=clock, sleep=clock.sleep)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Run `take_over` on a clock that advances while it waits."""
-    clock = Clock()
-    real = tier_claim.take_over
-
-    def sleep(seconds: float) -> None:
-        clock.now += seconds
-
-    def quicker(*arguments: object, **_: object) -> None:
-        real(*arguments, clock=clock, sleep=sleep)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("geminga.ledger.claim_storage.take_over", quicker)
-    return clock
-
-
-def test_a_copy_whose_original_is_gone_can_take_the_claim(quick: Clock) -> None:
+def test_a_copy_whose_original_is_gone_can_take_the_claim() -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -332,26 +319,27 @@ def test_a_copy_whose_original_is_gone_can_take_the_claim(quick: Clock) -> None:
     store.close()
     assert inspect("/store", filesystem=filesystem, place=place).borrowed == ""  # type: ignore[arg-type]
     assert holder("/copy", place, filesystem=filesystem)  # type: ignore[arg-type]
-    taken_over(filesystem, quick)
+    taken_over(filesystem, Clock())
     assert not holder("/copy", place, filesystem=filesystem)  # type: ignore[arg-type]
     copy = open_store(filesystem, folder="/copy")
     settle(copy)
-    assert copy.claim.state is ClaimState.HELD
+    assert copy.tier.claim.is_held
     assert read(copy, second) == kept[second]
     assert len(tier_files(disk)) == 2  # the files that it had deleted before are gone now
     copy.close()
     store = open_after_crash(filesystem)
-    assert store.borrowed
+    assert store.tier.borrowed
     store.delete_ledgers([second])
     settle(store)
     assert len(tier_files(disk)) == 2
     store.close()
 
 
-def test_the_claim_of_a_running_store_cannot_be_taken(quick: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_claim_of_a_running_store_cannot_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem, quick)
+    clock = Clock()
+    store = open_store(filesystem, clock)
     settle(store)
     copy_folder(disk, "/store", "/copy")
     load = claims.load
@@ -364,18 +352,18 @@ def test_the_claim_of_a_running_store_cannot_be_taken(quick: Clock, monkeypatch:
 
     monkeypatch.setattr(claims, "load", and_the_other_runs)
     with pytest.raises(StorageNotClaimed, match="stop that broker first"):
-        taken_over(filesystem, quick)
+        taken_over(filesystem, clock)
     other = FileStore.open("/other", filesystem=filesystem, threads=False)  # type: ignore[arg-type]
     other.close()
     with pytest.raises(StorageNotClaimed, match="another store"):
-        taken_over(filesystem, quick, "/other")
+        taken_over(filesystem, clock, "/other")
     monkeypatch.setattr(claims, "load", load)
     settle(store)
-    assert store.claim.state is ClaimState.HELD
+    assert store.tier.claim.is_held
     store.close()
     store = open_store(filesystem)
     settle(store)
-    assert store.claim.state is ClaimState.HELD
+    assert store.tier.claim.is_held
     store.close()
 
 
@@ -402,11 +390,11 @@ def test_no_crash_makes_an_original_a_copy_or_the_reverse(fate: str) -> None:
         )
         again = FaultyFileSystem(after)
         store = open_after_crash(again)
-        assert store.claim.state is ClaimState.HELD
+        assert store.tier.claim.is_held
         copy_folder(after, "/store", "/copy")
         copy = open_after_crash(again, "/copy")
-        assert copy.claim.state is ClaimState.BORROWED
-        assert store.claim.state is ClaimState.HELD
+        assert copy.tier.borrowed
+        assert store.tier.claim.is_held
         copy.close()
         store.close()
 
@@ -424,9 +412,10 @@ def test_errors_of_disk_and_storage_leave_the_claim_undecided_and_are_retried() 
         clock = Clock()
         store = open_store(filesystem, clock)
         settle(store)
-        assert store.claim.state is ClaimState.ASKING
+        assert not store.tier.claim.is_held
+        assert not store.tier.borrowed
         pass_time(clock, store)
-        assert store.claim.state is ClaimState.HELD
+        assert store.tier.claim.is_held
         store.close()
 
 
@@ -446,7 +435,7 @@ def test_an_unmounted_storage_is_not_claimed(is_open: bool) -> None:
         store = open_store(filesystem, clock)
     pass_time(clock, store)
     reports = Reports()
-    store.offload(TOPIC, second, 1_700_000_000_000, reports, offset=5)
+    store.tier.offload(TOPIC, second, 1_700_000_000_000, reports, offset=5)
     settle(store)
     assert "is it mounted?" in str(reports.found)
     assert not in_place(disk)
@@ -464,11 +453,11 @@ def test_an_unmounted_claimed_storage_without_files_is_not_claimed() -> None:
     store = open_store(FaultyFileSystem(disk), clock)
     kept = fill(store)
     settle(store)
-    assert store.claim.state is ClaimState.HELD
+    assert store.tier.claim.is_held
     mounted = unmount(disk)
     pass_time(clock, store)
     reports = Reports()
-    store.offload(TOPIC, min(kept), 1_700_000_000_000, reports, offset=0)
+    store.tier.offload(TOPIC, min(kept), 1_700_000_000_000, reports, offset=0)
     settle(store)
     assert "is it mounted?" in str(reports.found)
     assert not in_place(disk)
@@ -489,14 +478,14 @@ def test_offloaded_ledgers_stay_offloaded_while_the_storage_is_not_mounted() -> 
     offload(store, first, drop=False)
     mounted = unmount(disk)
     reports = Reports()
-    store.drop_local(TOPIC, first, reports)
+    store.tier.drop_local(TOPIC, first, reports)
     settle(store)
     assert "is it mounted?" in str(reports.found)
-    assert store.record(first) is not None
+    assert store.tier.record(first) is not None
     disk.names.update(mounted)
     pass_time(clock, store)
     reports = Reports()
-    store.drop_local(TOPIC, first, reports)
+    store.tier.drop_local(TOPIC, first, reports)
     settle(store)
     assert reports.is_well
     assert read(store, first) == kept[first]
@@ -504,7 +493,7 @@ def test_offloaded_ledgers_stay_offloaded_while_the_storage_is_not_mounted() -> 
     store.close()
 
 
-def test_lost_storage_can_be_replaced(quick: Clock) -> None:
+def test_lost_storage_can_be_replaced() -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -512,7 +501,7 @@ def test_lost_storage_can_be_replaced(quick: Clock) -> None:
     offload(store, first)
     store.close()
     unmount(disk)
-    taken_over(filesystem, quick, "/store")
+    taken_over(filesystem, Clock(), "/store")
     store = open_store(filesystem)
     settle(store)
     offload(store, second)
@@ -521,7 +510,7 @@ def test_lost_storage_can_be_replaced(quick: Clock) -> None:
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_without_a_readable_claim_no_store_deletes_files(is_held: bool, quick: Clock) -> None:
+def test_without_a_readable_claim_no_store_deletes_files(is_held: bool) -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -539,10 +528,10 @@ def test_without_a_readable_claim_no_store_deletes_files(is_held: bool, quick: C
     settle(store)
     assert tier_files(disk) == before
     store.close()
-    taken_over(filesystem, quick, "/store")
+    taken_over(filesystem, Clock(), "/store")
     store = open_store(filesystem)
     settle(store)
-    assert store.claim.state is ClaimState.HELD
+    assert store.tier.claim.is_held
     assert tier_files(disk) == []
     assert read(store, second) == kept[second]
     store.close()
@@ -562,7 +551,7 @@ def test_a_store_with_a_damaged_identity_is_at_worst_a_copy() -> None:
         disk.content(path)[position] ^= 0x11
         disk.content(f"/tier/{claims.CLAIM}")[:] = claimed
         store = open_after_crash(filesystem)
-        assert store.claim.state is not ClaimState.ASKING
+        assert store.tier.claim.is_held or store.tier.borrowed
         store.close()
         assert len(disk.names) == files
 
@@ -599,7 +588,7 @@ def test_a_claim_left_below_the_mount_point_is_not_taken(is_open: bool) -> None:
         store = open_store(filesystem, clock)
     pass_time(clock, store)
     reports = Reports()
-    store.offload(TOPIC, second, 1_700_000_000_000, reports, offset=5)
+    store.tier.offload(TOPIC, second, 1_700_000_000_000, reports, offset=5)
     settle(store)
     assert "is it mounted?" in str(reports.found)
     assert set(in_place(disk)) == set(below)
@@ -613,7 +602,7 @@ def test_a_claim_left_below_the_mount_point_is_not_taken(is_open: bool) -> None:
     store.close()
 
 
-def test_lost_storage_with_an_old_claim_can_be_replaced(quick: Clock) -> None:
+def test_lost_storage_with_an_old_claim_can_be_replaced() -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     open_store(filesystem).close()
@@ -624,7 +613,7 @@ def test_lost_storage_with_an_old_claim_can_be_replaced(quick: Clock) -> None:
     store.close()
     unmount(disk)
     disk.names.update(below)
-    taken_over(filesystem, quick, "/store")
+    taken_over(filesystem, Clock(), "/store")
     store = open_store(filesystem)
     settle(store)
     offload(store, second)

@@ -11,13 +11,16 @@ import subprocess
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from geminga.errors import LedgerNotFound, StoreError
-from geminga.ledger import offload_folder, offload_worker, tier_catalog
+from geminga.ledger import claim_file as claims
+from geminga.ledger import offload_folder, tier_catalog
 from geminga.ledger.api import ReadAhead
 from geminga.ledger.backup import backup
+from geminga.ledger.claim_file import CLAIM
 from geminga.ledger.damage import EntriesDamaged
 from geminga.ledger.filesystem import RealFile, RealFileSystem
 from geminga.ledger.folder import discard_catalog
@@ -26,12 +29,10 @@ from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.offloading import OffloadFailed, Offloading
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.ledger.tier_claim import BEAT_SECONDS, ClaimState, StorageNotClaimed
-from geminga.ledger.tier_orphans import AGAIN_SECONDS
+from geminga.ledger.tier_claim import BEAT_SECONDS, StorageNotClaimed
+from geminga.ledger.tier_files import AGAIN_SECONDS
 from geminga.ledger.tiered import TieredStore
-from geminga.offload import claim as claims
 from geminga.offload import manifest
-from geminga.offload.claim import CLAIM
 from geminga.offload.file import LedgerFile
 from geminga.offload.storage import folder_of
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
@@ -64,22 +65,23 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
 
 def open_store(
     filesystem: FaultyFileSystem, clock: Clock | None = None, folder: str = "/store"
 ) -> TieredStore:
     local = FileStore.open(folder, filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
     place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
-    return TieredStore(local, place, threads=False, clock=clock or Clock())
+    clock = clock or Clock()
+    return TieredStore(local, place, threads=False, clock=clock, sleep=clock.sleep)
 
 
 def open_after_crash(filesystem: FaultyFileSystem, folder: str = "/store") -> TieredStore:
-    """Store whose last process died, once its claim counts as abandoned."""
-    clock = Clock()
-    store = open_store(filesystem, clock, folder)
-    for _ in range(5):
-        settle(store)
-        clock.now += BEAT_SECONDS
+    """Store whose last process died, once it has taken its claim."""
+    store = open_store(filesystem, folder=folder)
+    settle(store)
     return store
 
 
@@ -115,12 +117,12 @@ def fill(store: TieredStore, ledgers: int = 2, entries: int = 5) -> dict[int, li
 
 def offload(store: TieredStore, ledger_id: int, *, drop: bool = True) -> None:
     reports = Reports()
-    store.offload(TOPIC, ledger_id, 1_700_000_000_000, reports, offset=0)
+    store.tier.offload(TOPIC, ledger_id, 1_700_000_000_000, reports, offset=0)
     settle(store)
     assert reports.is_well, reports.found
     if drop:
         reports = Reports()
-        store.drop_local(TOPIC, ledger_id, reports)
+        store.tier.drop_local(TOPIC, ledger_id, reports)
         settle(store)
         assert reports.is_well, reports.found
 
@@ -140,11 +142,11 @@ def tier_files(disk: SimulatedDisk) -> list[str]:
 
 def check_tier(store: TieredStore, disk: SimulatedDisk) -> None:
     """Check that the files are exactly those that are recorded, and listed in the manifest."""
-    records = store.offloaded(TOPIC)
+    records = store.tier.offloaded(TOPIC)
     wanted = sorted(f"{FOLDER}/{each.file}" for each in records)
-    wanted += [f"{FOLDER}/{each}" for each in manifest.files_of(store.storage, TOPIC)]
+    wanted += [f"{FOLDER}/{each}" for each in manifest.files_of(store.tier.storage, TOPIC)]
     assert tier_files(disk) == sorted(wanted)
-    found = manifest.load(store.storage, TOPIC)
+    found = manifest.load(store.tier.storage, TOPIC)
     assert list(found.ledgers if found else ()) == records
 
 
@@ -155,12 +157,12 @@ def test_reads_work_before_and_after_local_entries_are_deleted() -> None:
     first, second = kept
     offload(store, first, drop=False)
     assert read(store, first) == kept[first]
-    assert store.is_local(first)
+    assert first in store.tier.local_ledgers(TOPIC)
     reports = Reports()
-    store.drop_local(TOPIC, first, reports)
+    store.tier.drop_local(TOPIC, first, reports)
     settle(store)
     assert reports.is_well
-    assert not store.is_local(first)
+    assert first not in store.tier.local_ledgers(TOPIC)
     assert [info.ledger_id for info in store.ledgers(TOPIC)] == [first, second]
     assert store.ledgers(TOPIC)[0].entries == 5
     assert store.owner_of(first) == TOPIC
@@ -196,10 +198,10 @@ def scenario(filesystem: FaultyFileSystem, kept: dict[int, list[bytes]], gone: l
     first, second = sorted(kept)
     for ledger_id in (first, second):
         reports = Reports()
-        store.offload(TOPIC, ledger_id, 1, reports, offset=0)
+        store.tier.offload(TOPIC, ledger_id, 1, reports, offset=0)
         settle(store)
         if reports.is_well:
-            store.drop_local(TOPIC, ledger_id, Reports())
+            store.tier.drop_local(TOPIC, ledger_id, Reports())
             settle(store)
     gone.append(first)
     store.delete_ledgers([first])
@@ -209,7 +211,7 @@ def scenario(filesystem: FaultyFileSystem, kept: dict[int, list[bytes]], gone: l
 
 def check_after(disk: SimulatedDisk, kept: dict[int, list[bytes]], gone: list[int]) -> None:
     store = open_after_crash(FaultyFileSystem(disk, process="2"))
-    assert store.claim.state is ClaimState.HELD
+    assert store.tier.claim.is_held
     there = {info.ledger_id for info in store.ledgers(TOPIC)}
     for ledger_id, entries in kept.items():
         if ledger_id not in gone:
@@ -279,17 +281,17 @@ def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files() -> None:
             store = open_store(FaultyFileSystem(disk, Plan(errors={number: code})))
             kept = fill(store)
             reports = Reports()
-            store.offload(TOPIC, first, 1, reports, offset=0)
+            store.tier.offload(TOPIC, first, 1, reports, offset=0)
             settle(store)
             if not reports.is_well:
                 assert isinstance(reports.found[0], StoreError)
-                store.sweep()
+                store.tier.sweep()
                 settle(store)
-                assert store.offloaded(TOPIC) == []
+                assert store.tier.offloaded(TOPIC) == []
             check_tier(store, disk)
             assert {each: read(store, each) for each in kept} == kept
             reports = Reports()
-            if store.offloaded(TOPIC) == []:
+            if store.tier.offloaded(TOPIC) == []:
                 offload(store, first)
             assert {each: read(store, each) for each in kept} == kept
             store.close()
@@ -302,7 +304,7 @@ def test_a_ledger_with_a_damaged_file_keeps_its_local_entries() -> None:
     first = min(kept)
     for harm in ("cut", "flip", "gone", "longer"):
         offload(store, first, drop=False)
-        path = f"{FOLDER}/{store.offloaded(TOPIC)[0].file}"
+        path = f"{FOLDER}/{store.tier.offloaded(TOPIC)[0].file}"
         if harm == "gone":
             disk.remove(path)
         elif harm == "cut":
@@ -312,10 +314,10 @@ def test_a_ledger_with_a_damaged_file_keeps_its_local_entries() -> None:
         else:
             disk.content(path)[40] ^= 1
         reports = Reports()
-        store.drop_local(TOPIC, first, reports)
+        store.tier.drop_local(TOPIC, first, reports)
         settle(store)
         assert isinstance(reports.found[0], OffloadFailed)
-        assert store.is_local(first)
+        assert first in store.tier.local_ledgers(TOPIC)
         assert read(store, first) == kept[first]
         check_tier(store, disk)  # and the damaged file is gone
     offload(store, first)
@@ -328,7 +330,7 @@ def test_later_damage_of_a_file_is_reported_and_not_skipped() -> None:
     store = open_store(FaultyFileSystem(disk))
     first = min(fill(store))
     offload(store, first)
-    path = f"{FOLDER}/{store.offloaded(TOPIC)[0].file}"
+    path = f"{FOLDER}/{store.tier.offloaded(TOPIC)[0].file}"
     whole = bytes(disk.content(path))
     store.close()
     for position in range(0, len(whole), 97):
@@ -356,7 +358,7 @@ def test_damage_in_the_log_is_read_from_the_file() -> None:
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    position = store._local.position_of(first, 2)
+    position = store.local.position_of(first, 2)
     assert position is not None
     store.close()
     disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
@@ -374,9 +376,9 @@ def test_two_stores_cannot_share_a_location() -> None:
     other = open_store(filesystem, folder="/other")
     before = tier_files(disk)
     ledger_id = min(fill(other))
-    assert "holds ledgers of another store" in other.borrowed
+    assert "holds ledgers of another store" in other.tier.borrowed
     with pytest.raises(StorageNotClaimed, match="needs a location of its own"):
-        other.offload(TOPIC, ledger_id, 1, Reports(), offset=0)
+        other.tier.offload(TOPIC, ledger_id, 1, Reports(), offset=0)
     assert tier_files(disk) == before
     other.close()
     store.close()
@@ -388,21 +390,20 @@ def test_a_ledger_deleted_during_its_offload_leaves_no_files() -> None:
         store = open_store(FaultyFileSystem(disk))
         first = min(fill(store))
         reports = Reports()
-        store.offload(TOPIC, first, 1, reports, offset=0)
+        store.tier.offload(TOPIC, first, 1, reports, offset=0)
         for _ in range(steps):
             store.poll()
         store.delete_ledgers([first])
         settle(store)
         assert len(reports.found) == 1
         check_tier(store, disk)
-        assert store.offloaded(TOPIC) == []
+        assert store.tier.offloaded(TOPIC) == []
         store.close()
 
 
 def test_offloading_works_with_threads_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    monkeypatch.setattr(offload_worker, "STEP", 0)  # to finish in time beside other tests
     ready = threading.Event()
     local = FileStore.open(tmp_path / "store", wakeup=ready.set)
     store = TieredStore(local, FolderStorage(RealFileSystem(), str(tmp_path / "tier")), wakeup=ready.set)
@@ -420,11 +421,11 @@ def test_offloading_works_with_threads_on_disk(tmp_path: Path, monkeypatch: pyte
         store.append(ledger_id, each, reports)
     wait(reports, len(entries))
     reports = Reports()
-    store.offload(TOPIC, ledger_id, 1, reports, offset=0)
+    store.tier.offload(TOPIC, ledger_id, 1, reports, offset=0)
     wait(reports)
     assert reports.is_well, reports.found
     reports = Reports()
-    store.drop_local(TOPIC, ledger_id, reports)
+    store.tier.drop_local(TOPIC, ledger_id, reports)
     wait(reports)
     assert reports.is_well, reports.found
     got: list[bytes] = []
@@ -443,7 +444,7 @@ def test_offloading_works_with_threads_on_disk(tmp_path: Path, monkeypatch: pyte
         wait(reported)
         assert reported.is_well, reported.found
     assert got == entries
-    assert store.tier_stats.ledgers == 1
+    assert store.tier.tier_stats.ledgers == 1
     kept = json.loads((tmp_path / "tier" / folder_of(TOPIC) / "manifest.json").read_text())
     assert kept["ledgers"][0]["entries"] == len(entries)
     store.close()
@@ -455,7 +456,7 @@ def test_a_check_reports_offloaded_ledgers_and_damaged_files() -> None:
     kept = fill(store)
     for ledger_id in kept:
         offload(store, ledger_id)
-    files = [each.file for each in store.offloaded(TOPIC)]
+    files = [each.file for each in store.tier.offloaded(TOPIC)]
     store.close()
     filesystem = FaultyFileSystem(disk)
     place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
@@ -513,7 +514,7 @@ def test_wrong_bytes_are_read_again_before_they_are_given_up() -> None:
     offload(store, first)
     now = 100.0
     store._reader._clock = lambda: now
-    path = f"{FOLDER}/{store.offloaded(TOPIC)[0].file}"
+    path = f"{FOLDER}/{store.tier.offloaded(TOPIC)[0].file}"
     file = LedgerFile(BytesIO(bytes(disk.content(path))))
     place = file.summary.groups[0][4] + 20
     disk.content(path)[place] ^= 1
@@ -541,17 +542,17 @@ def test_wrong_bytes_are_read_again_before_they_are_given_up() -> None:
 
 
 class Away:
-    """Storage reader that does not find its file a few times."""
+    """Storage whose next files cannot be found, or can be, as ``times`` say."""
 
     def __init__(self, store: TieredStore, times: list[bool]) -> None:
-        self._reader = store.storage.reader
+        self._open = store.tier.storage.open
         self._times = times
-        store.storage.reader = self.read  # type: ignore[method-assign]
+        store.tier.storage.open = self.open  # type: ignore[method-assign]
 
-    def read(self, path: str) -> tuple[Callable[[int, int], bytes], Callable[[], None]]:
-        if self._times.pop(0):
+    def open(self, path: str) -> Any:
+        if self._times and self._times.pop(0):
             raise FileNotFoundError(path)
-        return self._reader(path)
+        return self._open(path)
 
 
 def test_the_only_copy_is_not_given_up_when_it_cannot_be_read() -> None:
@@ -562,12 +563,12 @@ def test_the_only_copy_is_not_given_up_when_it_cannot_be_read() -> None:
     offload(store, first, drop=False)
     Away(store, [False, True])
     once, again = Reports(), Reports()
-    store.drop_local(TOPIC, first, once)
-    store.drop_local(TOPIC, first, again)
+    store.tier.drop_local(TOPIC, first, once)
+    store.tier.drop_local(TOPIC, first, again)
     settle(store)
     assert once.is_well
     assert isinstance(again.found[0], OffloadFailed)
-    assert not store.is_local(first)
+    assert first not in store.tier.local_ledgers(TOPIC)
     assert read(store, first) == kept[first]
     store.close()
 
@@ -579,7 +580,7 @@ def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known: bool)
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    position = store._local.position_of(first, 2)
+    position = store.local.position_of(first, 2)
     assert position is not None
     store.close()
     disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
@@ -588,7 +589,7 @@ def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known: bool)
         assert read(store, first) == kept[first]
     Away(store, [True])
     reports = Reports()
-    store.drop_local(TOPIC, first, reports)
+    store.tier.drop_local(TOPIC, first, reports)
     settle(store)
     assert isinstance(reports.found[0], OffloadFailed)
     assert read(store, first) == kept[first]
@@ -597,7 +598,7 @@ def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known: bool)
 
 def cut_last_entry(disk: SimulatedDisk, ledger_id: int, store: TieredStore) -> TieredStore:
     """Reopen the store, rebuilt from a log in which the group of the ledger's entry 4 is damaged."""
-    position = store._local.position_of(ledger_id, 4)
+    position = store.local.position_of(ledger_id, 4)
     assert position is not None
     store.put("behind", b"it")
     settle(store)
@@ -662,12 +663,12 @@ def test_folders_whose_sync_failed_are_synced_before_use() -> None:
             store = open_store(FaultyFileSystem(disk, plan))
             kept = fill(store)
             try:
-                store.offload(TOPIC, first, 1, Reports(), offset=0)
+                store.tier.offload(TOPIC, first, 1, Reports(), offset=0)
                 settle(store)
             except PowerLoss:
                 disk = disk.kill()
                 store = open_after_crash(FaultyFileSystem(disk))
-            if not store.offloaded(TOPIC):
+            if not store.tier.offloaded(TOPIC):
                 offload(store, first)
             after = disk.crash(Fate("none", "none", "last"))
             assert read(open_store(FaultyFileSystem(after)), first) == kept[first]
@@ -698,8 +699,8 @@ def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted() -> None:
     first, second = fill(store)
     offload(store, first)
     reports = Reports()
-    store.offload(TOPIC, second, 1, reports, offset=5)
-    way = store._under_way[second]
+    store.tier.offload(TOPIC, second, 1, reports, offset=5)
+    way = store.tier._offloads[second]
     finished = way._finished
 
     def and_trim(error: Exception | None) -> None:
@@ -710,7 +711,7 @@ def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted() -> None:
     way._finished = and_trim  # type: ignore[method-assign]
     settle(store)
     assert reports.is_well
-    assert [each.ledger for each in store.offloaded(TOPIC)] == [second]
+    assert [each.ledger for each in store.tier.offloaded(TOPIC)] == [second]
     check_tier(store, disk)
     store.close()
 
@@ -728,7 +729,7 @@ def test_a_ledger_whose_record_is_lost_stays_in_the_manifest_until_repaired() ->
     content = next(disk.content(path) for path in disk.names if path.startswith("/store/log"))
     content[bytes(content).index(b'{"ledger": 0, "offset"') + 5] ^= 0xFF
     store = open_store(filesystem)
-    assert store.offloaded(TOPIC) == []
+    assert store.tier.offloaded(TOPIC) == []
     offload(store, second)
     store.close()
     place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
@@ -758,18 +759,22 @@ def test_a_repair_ignores_manifest_records_of_reused_ledger_ids() -> None:
         store = TieredStore(local, place, threads=False)
         kept = fill(store, 1)
         assert {each: read(store, each) for each in kept} == kept
-        assert all(store.record(each) is None for each in kept)
+        assert all(store.tier.record(each) is None for each in kept)
         store.close()
 
 
 def open_apart(
-    tier: SimulatedDisk, clock: Clock | None = None, disk: SimulatedDisk | None = None
+    tier: SimulatedDisk,
+    clock: Clock | None = None,
+    disk: SimulatedDisk | None = None,
+    sleep: Callable[[float], object] | None = None,
 ) -> TieredStore:
     """Open a store whose storage location is on a disk of its own."""
     filesystem = FaultyFileSystem(disk or SimulatedDisk())
     local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
     place = FolderStorage(FaultyFileSystem(tier), "/tier")  # type: ignore[arg-type]
-    return TieredStore(local, place, threads=False, clock=clock or Clock())
+    clock = clock or Clock()
+    return TieredStore(local, place, threads=False, clock=clock, sleep=sleep or clock.sleep)
 
 
 def test_a_failed_write_to_full_storage_takes_no_space() -> None:
@@ -783,7 +788,7 @@ def test_a_failed_write_to_full_storage_takes_no_space() -> None:
     for room in (0, 1, 700, 3000):
         tier.others_bytes = tier.capacity_bytes - used - room
         reports = Reports()
-        store.offload(TOPIC, second, 1, reports, offset=0)
+        store.tier.offload(TOPIC, second, 1, reports, offset=0)
         settle(store)
         assert "No space left on device" in str(reports.found[0])
         assert tier_files(tier) == before
@@ -792,7 +797,7 @@ def test_a_failed_write_to_full_storage_takes_no_space() -> None:
     offload(store, second)
     clock.now += 100
     settle(store)
-    assert not store.catalog.suspects()
+    assert not store.tier.catalog.suspects()
     check_tier(store, tier)
     store.close()
 
@@ -807,9 +812,9 @@ def test_trimmed_ledgers_free_the_space_of_full_storage() -> None:
     first, second, third = kept
     store.delete_ledgers([first])
     settle(store)
-    assert [each.ledger for each in store.offloaded(TOPIC)] == [second, third]
+    assert [each.ledger for each in store.tier.offloaded(TOPIC)] == [second, third]
     check_tier(store, tier)
-    assert not store.catalog.suspects()
+    assert not store.tier.catalog.suspects()
     assert read(store, third) == kept[third]
     store.close()
 
@@ -829,19 +834,17 @@ def test_full_storage_is_claimed_when_a_broker_starts(end: str, room: int) -> No
     else:
         disk = disk.kill()
     store = open_apart(tier, clock, disk)
-    for _ in range(5):
-        settle(store)
-        clock.now += BEAT_SECONDS
-    assert store.claim.state is ClaimState.HELD, store.claim.problem
+    settle(store)
+    assert store.tier.claim.is_held
     first, second, third = kept
     store.delete_ledgers([first])
     settle(store)
-    assert [each.ledger for each in store.offloaded(TOPIC)] == [second, third]
-    assert not store.catalog.suspects()
+    assert [each.ledger for each in store.tier.offloaded(TOPIC)] == [second, third]
+    assert not store.tier.catalog.suspects()
     check_tier(store, tier)
     assert read(store, third) == kept[third]
     store.close()
-    assert not claims.load(store.storage).open  # type: ignore[union-attr]
+    assert not claims.load(store.tier.storage).open  # type: ignore[union-attr]
 
 
 def test_full_storage_that_is_in_use_or_of_another_store_is_not_claimed() -> None:
@@ -851,14 +854,18 @@ def test_full_storage_that_is_in_use_or_of_another_store_is_not_claimed() -> Non
     (first,) = fill(store, ledgers=1)
     offload(store, first)
     tier.others_bytes = tier.capacity_bytes - tier.used_bytes
-    other = open_apart(tier, clock, disk.kill())  # the clone of a disk
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+        settle(store)
+
+    other = open_apart(tier, clock, disk.kill(), sleep)  # the clone of a disk
     stranger = open_apart(tier, clock)
-    for _ in range(5):
-        for each in (store, other, stranger):
-            settle(each)
-        clock.now += BEAT_SECONDS
-    states = [each.claim.state for each in (store, other, stranger)]
-    assert states == [ClaimState.HELD, ClaimState.BORROWED, ClaimState.BORROWED]
+    for each in (other, stranger, store):
+        settle(each)
+    assert [each.tier.claim.is_held for each in (store, other, stranger)] == [True, False, False]
+    assert other.tier.borrowed
+    assert stranger.tier.borrowed
     for each in (other, stranger, store):
         each.close()
 
@@ -872,7 +879,7 @@ def test_a_crash_while_a_claim_is_overwritten_leaves_one_claim(seed: int) -> Non
     (first,) = fill(store, ledgers=1)
     offload(store, first)
     tier.others_bytes = tier.capacity_bytes - tier.used_bytes
-    filesystem = store.storage._filesystem  # type: ignore[attr-defined]
+    filesystem = store.tier.storage._filesystem  # type: ignore[attr-defined]
     filesystem.plan.crash_at = filesystem.operations + 1 + chance.randrange(8)
 
     def renew() -> None:
@@ -884,13 +891,11 @@ def test_a_crash_while_a_claim_is_overwritten_leaves_one_claim(seed: int) -> Non
         renew()
     tier, disk = tier.crash(Fate.by_chance(chance)), disk.kill()
     store = open_apart(tier, clock, disk)
-    for _ in range(5):
-        settle(store)
-        clock.now += BEAT_SECONDS
-    assert store.claim.state is ClaimState.HELD, store.claim.problem
+    settle(store)
+    assert store.tier.claim.is_held
     store.delete_ledgers([first])
     settle(store)
-    assert not store.catalog.suspects()
+    assert not store.tier.catalog.suspects()
     store.close()
 
 
@@ -921,27 +926,28 @@ def test_full_storage_on_a_small_file_system_recovers_by_itself(tmp_path: Path) 
         store.close()
         store = opened()
         settle(store)
-        assert store.claim.state is ClaimState.HELD, store.claim.problem
+        assert store.tier.claim.is_held
         store.delete_ledgers([first])
         settle(store)
         assert files.space(str(place))[1] > 0
-        assert [each.ledger for each in store.offloaded(TOPIC)] == [second]
+        assert [each.ledger for each in store.tier.offloaded(TOPIC)] == [second]
         assert read(store, second) == kept[second]
         store.close()
     finally:
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_full_storage_without_a_claim_is_not_changed() -> None:
+def test_full_storage_without_a_claim_is_not_changed(caplog: pytest.LogCaptureFixture) -> None:
     tier, clock = SimulatedDisk(), Clock()
     tier.others_bytes = tier.capacity_bytes
     store = open_apart(tier, clock)
     settle(store)
-    assert "No space left on device" in store.claim.problem
+    assert not store.tier.claim.is_held
+    assert "No space left on device" in caplog.text
     tier.others_bytes = 0
-    clock.now += BEAT_SECONDS
+    clock.now += AGAIN_SECONDS
     settle(store)
-    assert store.claim.state is ClaimState.HELD
+    assert store.tier.claim.is_held
     store.close()
 
 
@@ -951,21 +957,21 @@ def test_files_that_could_not_be_deleted_are_deleted_later() -> None:
     first, second = fill(store)
     offload(store, first)
     offload(store, second)
-    filesystem = store.storage._filesystem  # type: ignore[attr-defined]
+    filesystem = store.tier.storage._filesystem  # type: ignore[attr-defined]
     filesystem.plan.errors = dict.fromkeys(
         range(filesystem.operations, filesystem.operations + 500), errno.EIO
     )
     store.delete_ledgers([first])
     settle(store)
-    assert len(store.catalog.suspects()) == 1
+    assert len(store.tier.catalog.suspects()) == 1
     clock.now += AGAIN_SECONDS
     settle(store)
-    assert len(store.catalog.suspects()) == 1, "and once more"
+    assert len(store.tier.catalog.suspects()) == 1, "and once more"
     filesystem.plan.errors = {}
     settle(store)
     clock.now += AGAIN_SECONDS
     settle(store)
-    assert not store.catalog.suspects()
+    assert not store.tier.catalog.suspects()
     check_tier(store, tier)
     store.close()
 
@@ -984,7 +990,7 @@ def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(
     store.close()
     store = open_apart(tier, clock, disk)
     settle(store)
-    database = store._local.filesystem
+    database = store.local.filesystem
     assert isinstance(database, FaultyFileSystem)
     finish = Offloading._finish
 
@@ -996,7 +1002,7 @@ def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(
 
     monkeypatch.setattr(Offloading, "_finish", finished)
     reports = Reports()
-    store.offload(TOPIC, third, 1, reports, offset=0)
+    store.tier.offload(TOPIC, third, 1, reports, offset=0)
     settle(store)
     assert not database.database_errors
     assert isinstance(reports.found[0], StoreError)
@@ -1004,7 +1010,7 @@ def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(
     clock.now += AGAIN_SECONDS
     settle(store)
     offload(store, third)
-    assert not store.catalog.suspects()
+    assert not store.tier.catalog.suspects()
     check_tier(store, tier)
     assert {each: read(store, each) for each in kept} == kept
     store.close()
@@ -1017,13 +1023,13 @@ def test_the_memory_for_owners_without_offloaded_ledgers_is_bounded(monkeypatch:
     kept = fill(store)
     for number in range(1_000):
         assert store.ledgers(f"{TOPIC}-{number}") == []
-        assert len(store.catalog._owners) <= 100
+        assert len(store.tier.catalog._owners) <= 100
     for each in kept:
         offload(store, each)
-    assert [each.ledger for each in store.offloaded(TOPIC)] == sorted(kept)
+    assert [each.ledger for each in store.tier.offloaded(TOPIC)] == sorted(kept)
     store.delete_ledgers([min(kept)])
     settle(store)
-    assert [each.ledger for each in store.offloaded(TOPIC)] == [max(kept)]
-    owners = store.catalog._owners
-    assert store.catalog._owned == sum(1 + len(each) for each in owners.values())
+    assert [each.ledger for each in store.tier.offloaded(TOPIC)] == [max(kept)]
+    owners = store.tier.catalog._owners
+    assert store.tier.catalog._owned == sum(1 + len(each) for each in owners.values())
     store.close()

@@ -28,7 +28,7 @@ class UnresponsiveStorage(FolderStorage):
 
     silences: tuple[str, ...] = ()
 
-    elsewhere: str | None = None  # not in another process, which would answer
+    worker_location: str | None = None  # not in another process, which would answer
 
     def __init__(self, folder: Path) -> None:
         super().__init__(RealFileSystem(), str(folder))
@@ -81,8 +81,10 @@ class Owner:
         return found[0]
 
     def offload(self) -> None:
-        assert self.reported(lambda done: self.store.offload(TOPIC, self.ledger, 1, done, offset=0)) is None
-        assert self.reported(lambda done: self.store.drop_local(TOPIC, self.ledger, done)) is None
+        assert (
+            self.reported(lambda done: self.store.tier.offload(TOPIC, self.ledger, 1, done, offset=0)) is None
+        )
+        assert self.reported(lambda done: self.store.tier.drop_local(TOPIC, self.ledger, done)) is None
 
     def ask_to_read(self, reported: Any) -> None:
         self.store.fetch(
@@ -118,7 +120,7 @@ def test_closing_does_not_wait_for_storage_that_does_not_answer(owner: Owner, by
     if by == "reader":
         owner.ask_to_read(lambda *found: reported.append(found))
     elif by == "worker":
-        owner.store.offload(TOPIC, owner.ledger, 1, reported.append, offset=0)
+        owner.store.tier.offload(TOPIC, owner.ledger, 1, reported.append, offset=0)
     until = time.monotonic() + WAIT_SECONDS
     while not owner.place.asked.wait(0.01):
         assert time.monotonic() < until
@@ -128,7 +130,10 @@ def test_closing_does_not_wait_for_storage_that_does_not_answer(owner: Owner, by
     assert len(reported) == (by == "reader")  # a consumer knows
 
 
-def test_storage_that_answers_leaves_nothing_unfinished(owner: Owner) -> None:
+def test_storage_that_answers_leaves_nothing_unfinished(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiered, "STOP_SECONDS_MAX", WAIT_SECONDS)
     owner.offload()
     owner.store.close()
     assert exits.unfinished == set()

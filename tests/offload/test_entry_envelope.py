@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -176,6 +177,12 @@ def test_a_codec_that_compresses_differently_gives_uncompressed_messages(
     plain = parse_entry(found.entries[0])
     assert plain.metadata.compression == NONE
     assert bytes(plain.payload) == bytes(parse_entry(batch()).payload)
+
+
+def test_nulls_of_a_part_of_an_array_are_found() -> None:
+    array = pa.array([None, 1, None, 3, 4, None, 6, 7, None, 9])
+    for start in range(9):
+        assert residue_module._nulls(array[start:]).tolist() == array[start:].is_null().to_pylist()
 
 
 def test_wrong_bytes_are_never_returned() -> None:

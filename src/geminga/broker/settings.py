@@ -361,6 +361,13 @@ class BrokerSettings(ByFields):
         4 * 60 * 60, minimum=-1.0, dynamic="managedLedgerOffloadDeletionLagMs"
     )
     """Time for which an offloaded ledger's local copy is kept; -1: forever. Policies override it."""
+    offload_rate_bytes: int = setting(
+        16 << 20,
+        minimum=-1,
+        option="--offload-rate",
+        help="Bytes of messages that are offloaded per second, such as 16M; -1: no limit.",
+    )
+    """Bytes of entries offloaded per second; -1: no limit. Not applied while the disk is nearly full."""
 
     # --- subscriptions ---
     batch_index_ack: bool = True

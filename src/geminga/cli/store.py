@@ -116,8 +116,8 @@ def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
     A copy of a store only reads the original's offloaded files. If the original is gone for good, this
     command makes the copy their owner, which then deletes unneeded files. Stop the brokers of both first.
     """
-    from geminga.ledger.claim_storage import claim as claim_storage
-    from geminga.ledger.claim_storage import holder
+    from geminga.ledger.tier_claim import claim as claim_storage
+    from geminga.ledger.tier_claim import holder
 
     storage = _storage(offload_location)
     held = holder(folder, storage)

@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from geminga.errors import NotAStore, StoreDamaged, StoreError
+from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
-from geminga.ledger.folder import SUPERBLOCK_FILE
+from geminga.ledger.folder import SUPERBLOCK_FILE, check_is_store
 from geminga.ledger.format import (
     FILE_HEADER_BYTES,
     MARK_BYTES,
@@ -175,12 +175,7 @@ def _path(folder: str | os.PathLike[str]) -> str:
 
 
 def _store_id(filesystem: FileSystem, folder: str) -> bytes:
-    try:
-        names = filesystem.list_folder(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        names = []
-    if SUPERBLOCK_FILE not in names:
-        raise NotAStore(f"{folder} is no store: name the folder that the broker was given as --data-dir")
+    check_is_store(filesystem, folder)
     file = filesystem.open_to_read(f"{folder}/{SUPERBLOCK_FILE}")
     try:
         superblock = decode_superblock(file.read(SUPERBLOCK_BYTES + 1, 0))

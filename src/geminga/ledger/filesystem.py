@@ -39,10 +39,6 @@ class File(Protocol):
     def allocate(self, offset: int, size: int) -> None:
         """Reserve zero bytes; raises OSError where that is impossible (an optimisation only)."""
 
-    def let_go(self, offset: int, size: int) -> None:
-        """Hint that these bytes will not be read soon: the system starts to write them to the disk, and may
-        drop those already written from memory. Never raises."""
-
     def truncate(self, size: int) -> None: ...
 
     def size(self) -> int: ...
@@ -209,12 +205,6 @@ class RealFile:
         if allocate is None:
             raise OSError(errno.EOPNOTSUPP, "files cannot be allocated ahead on this system")
         allocate(self._fd, offset, size)
-
-    def let_go(self, offset: int, size: int) -> None:
-        advise = getattr(os, "posix_fadvise", None)
-        if advise is not None:
-            with contextlib.suppress(OSError):
-                advise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

@@ -80,9 +80,19 @@ def file_gone(folder: str, name: str) -> StoreError:
     )
 
 
+def check_is_store(filesystem: FileSystem, folder: str) -> None:
+    """Raise `NotAStore` for a folder without a store; changes nothing."""
+    try:
+        names = filesystem.list_folder(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    if SUPERBLOCK_FILE not in names:
+        raise NotAStore(f"{folder} is no store: name the folder that the broker was given as --data-dir")
+
+
 def open_folder(filesystem: FileSystem, folder: str) -> tuple[StoreLock, bytes]:
     """Lock the store and read its superblock, creating both in an empty folder; returns (lock, store id)."""
-    _check_is_store(filesystem, folder)
+    _check_may_be_store(filesystem, folder)
     lock = StoreLock(filesystem, folder)
     try:
         lock.take(LOCK_FILE)
@@ -96,7 +106,7 @@ def open_folder(filesystem: FileSystem, folder: str) -> tuple[StoreLock, bytes]:
         raise
 
 
-def _check_is_store(filesystem: FileSystem, folder: str) -> None:
+def _check_may_be_store(filesystem: FileSystem, folder: str) -> None:
     try:
         names = set(filesystem.list_folder(folder))
     except FileNotFoundError:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from geminga.errors import NotAStore, StoreError
+from geminga.errors import StoreError
 from geminga.ledger.bit_correction import flipped_bit
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
-from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE, StoreLock, discard_catalog
+from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE, StoreLock, check_is_store, discard_catalog
 from geminga.ledger.format import (
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,
@@ -31,7 +31,6 @@ from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import TierCatalog
 from geminga.ledger.tier_claim import whose
 from geminga.ledger.tier_inspection import UnrecordedLedger, check_storage, forgotten
-from geminga.offload.claim import ClaimUnreadable
 from geminga.offload.storage import OffloadStorage
 from geminga.wire.checksum import crc32c
 
@@ -122,17 +121,8 @@ def _path_of(folder: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.fspath(folder))
 
 
-def _check_is_store(filesystem: FileSystem, folder: str) -> None:
-    try:
-        is_store = SUPERBLOCK_FILE in filesystem.list_folder(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        is_store = False
-    if not is_store:
-        raise NotAStore(f"{folder} is no store: name the folder that the broker was given as --data-dir")
-
-
 def _inspect(filesystem: FileSystem, folder: str, storage: OffloadStorage | None = None) -> InspectionReport:
-    _check_is_store(filesystem, folder)
+    check_is_store(filesystem, folder)
     store = FileStore.open(
         folder, settings=StoreSettings(verify_on_open=True), filesystem=filesystem, threads=False
     )
@@ -149,20 +139,13 @@ def _inspect(filesystem: FileSystem, folder: str, storage: OffloadStorage | None
         if storage is not None:
             name = store.store_id.hex()
             report.forgotten.extend(forgotten(storage, store, catalog, name))
-            report.borrowed = _whose(storage, filesystem, folder, name)
+            report.borrowed = whose(storage, filesystem, folder, name)
             lost = {each.record.file for each in report.forgotten}
             found = check_storage(storage, catalog, name, is_borrowed=bool(report.borrowed))
             report.tier_findings.extend(each for each in found if not any(file in each for file in lost))
         return report
     finally:
         store.abandon()
-
-
-def _whose(storage: OffloadStorage, filesystem: FileSystem, folder: str, store_name: str) -> str:
-    try:
-        return whose(storage, filesystem, folder, store_name)
-    except ClaimUnreadable as error:
-        return f"{error}: no store may change its files until 'geminga store claim' writes it again"
 
 
 class _WrongBits:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from typing import Any
 
 from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
 
 _GATHERED_BYTES = 1024 * 1024
 _SYNCED_BYTES = 16 * 1024 * 1024
-"""Bytes written between syncs, as a long sync delays the syncs of others on this disk. The kernel starts
-writing them out earlier, and drops them from its cache after the sync."""
+"""Bytes written between syncs, as a long sync delays the syncs of others on this disk."""
 _NEW = ".new"
 
 
@@ -24,7 +22,7 @@ class FolderStorage:
 
     def __init__(self, filesystem: FileSystem, root: str) -> None:
         self.location = root
-        self.elsewhere = root if isinstance(filesystem, RealFileSystem) else None
+        self.worker_location = root if isinstance(filesystem, RealFileSystem) else None
         self._filesystem = filesystem
         self._durable: set[str] = set()
         """Folders that this process has synced in their parents."""
@@ -76,10 +74,6 @@ class FolderStorage:
 
     def open(self, path: str) -> FolderReader:
         return FolderReader(self._filesystem.open_to_read(self._path(path)))
-
-    def reader(self, path: str) -> tuple[Callable[[int, int], bytes], Callable[[], None]]:
-        file = self._filesystem.open_to_read(self._path(path))
-        return file.read, file.close
 
     def read(self, path: str) -> bytes | None:
         try:
@@ -160,15 +154,12 @@ class FolderWriter:
 
     def _write(self) -> None:
         data, self._gathered = bytes(self._gathered), bytearray()
-        written = write_fully(self._file, [data], self._at)
-        self._file.let_go(self._at, written)  # so that a sync finds little left to be written
-        self._at += written
+        self._at += write_fully(self._file, [data], self._at)
         if self._at - self._synced >= _SYNCED_BYTES:
             self._sync()
 
     def _sync(self) -> None:
         self._file.sync()
-        self._file.let_go(self._synced, self._at - self._synced)
         self._synced = self._at
 
     def finish(self) -> None:

@@ -50,9 +50,6 @@ class OverlayFile:
     def allocate(self, offset: int, size: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "nothing is allocated in an overlay")
 
-    def let_go(self, offset: int, size: int) -> None:
-        """Do nothing: changes are only in memory."""
-
     def truncate(self, size: int) -> None:
         self._size = size
         self._shown_below = min(self._shown_below, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -89,14 +90,9 @@ def forgotten(
 
 def _wrong(storage: OffloadStorage, path: str, record: OffloadedLedger) -> str:
     try:
-        read, close = storage.reader(path)
+        with contextlib.closing(storage.open(path)) as file:
+            return check_file(file, record.file_bytes, record.crc32c)
     except FileNotFoundError:
         return "the file is missing"
     except OSError as error:
         return str(error)
-    try:
-        return check_file(read, record.file_bytes, record.crc32c)
-    except OSError as error:
-        return str(error)
-    finally:
-        close()

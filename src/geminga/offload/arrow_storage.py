@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ class ArrowStorage:
         self.location = without_secrets(location)
         self._files, self._root = (resolve_soon_failing if fails_soon else resolve)(location)
         # An in-memory file system exists in this process only, under any fsspec name.
-        self.elsewhere: str | None = None if "memory" in self._files.type_name else location
+        self.worker_location: str | None = None if "memory" in self._files.type_name else location
 
     def _path(self, path: str) -> str:
         return f"{self._root.rstrip('/')}/{path}"
@@ -38,10 +37,6 @@ class ArrowStorage:
 
     def open(self, path: str) -> Any:
         return self._files.open_input_file(self._path(path))
-
-    def reader(self, path: str) -> tuple[Callable[[int, int], bytes], Callable[[], None]]:
-        file = self.open(path)
-        return lambda size, at: bytes(file.read_at(min(size, max(0, file.size() - at)), at)), file.close
 
     def read(self, path: str) -> bytes | None:
         try:

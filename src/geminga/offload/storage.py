@@ -6,7 +6,6 @@ and then completely; a manifest is replaced atomically, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -35,16 +34,13 @@ class OffloadStorage(Protocol):
     """Address of the storage location, without secrets."""
 
     @property
-    def elsewhere(self) -> str | None:
+    def worker_location(self) -> str | None:
         """Return the address with secrets, for opening it in another process; None if none can."""
 
     def create(self, path: str) -> StorageWriter: ...
 
     def open(self, path: str) -> Any:
         """Open a file for random access, as Arrow reads files. Raises `FileNotFoundError`."""
-
-    def reader(self, path: str) -> tuple[Callable[[int, int], bytes], Callable[[], None]]:
-        """Return (``read(size, offset)``, ``close()``) of a file. Raises `FileNotFoundError`."""
 
     def read(self, path: str) -> bytes | None:
         """Return the content of a small file; None if it does not exist."""
@@ -83,17 +79,15 @@ def ledger_file(ledger_id: int, uuid: str) -> str:
     return f"ledger-{ledger_id:019d}-{uuid}.parquet"
 
 
-def check_file(
-    read: Callable[[int, int], bytes], size: int, crc: int, *, piece: int = 4 * 1024 * 1024
-) -> str:
-    """Describe the fault of a file's bytes; empty if size and checksum match."""
+def check_file(file: Any, size: int, crc: int, *, piece: int = 4 * 1024 * 1024) -> str:
+    """Describe the fault of an open file's bytes; empty if size and checksum match."""
     found = at = 0
     while at < size:
-        data = read(min(piece, size - at), at)
+        data = file.read(min(piece, size - at))
         if not data:
             return f"it ends after {at} of {size} bytes"
         found = crc32c(data, found)
         at += len(data)
-    if read(1, size):
+    if file.read(1):
         return f"it is longer than {size} bytes"
     return "" if found == crc else f"its checksum is {found:08x} and should be {crc:08x}"

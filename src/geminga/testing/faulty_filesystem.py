@@ -463,9 +463,6 @@ class FaultyFile:
             self._inode.unsynced.append((len(self._inode.visible), grown))
             self._inode.visible.extend(grown)
 
-    def let_go(self, offset: int, size: int) -> None:
-        """Do nothing: the fate decides which unsynced data reach the disk."""
-
     def truncate(self, size: int) -> None:
         self._filesystem.step("truncate", self._path)
         _apply(self._inode.visible, size, None)

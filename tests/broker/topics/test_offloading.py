@@ -25,9 +25,8 @@ from geminga.broker.topics.offloading import FAILED_RETRY_MS, Offload
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
-from geminga.ledger import offload_worker
 from geminga.ledger.backup import backup
-from geminga.ledger.offload_worker import OffloadWorker
+from geminga.ledger.offload_worker import WorkerOffloadWriting
 from geminga.ledger.tier_reading import OffloadedRead, TierReader
 from geminga.testing.inside import inside
 
@@ -177,6 +176,13 @@ def test_offloading_without_a_location_is_refused(tmp_path: Path) -> None:
         embedded(None, offload_location="/x")
 
 
+def test_the_configuration_shows_the_location_without_its_secrets(tmp_path: Path) -> None:
+    with embedded(tmp_path / "store", offload_location="mock://user:password@place/x") as broker:
+        shown = rest(broker, "GET", "brokers/configuration/runtime")
+    assert shown["offload_location"] == "mock://place/x"
+    assert shown["offload_rate_bytes"] == str(16 << 20)
+
+
 def test_a_store_with_offloaded_ledgers_needs_its_location(tmp_path: Path) -> None:
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 15)
@@ -203,18 +209,17 @@ def test_failures_are_in_the_status_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_killed_offload_process_is_in_the_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add = OffloadWorker.add
+    add = WorkerOffloadWriting.add
     processes: list[subprocess.Popen[bytes]] = []
 
-    def add_or_die(process: OffloadWorker, file: str, entries: Any, *, hurries: bool) -> None:
-        processes.append(process._process)
+    def add_or_die(writing: WorkerOffloadWriting, piece: Any) -> None:
+        process = writing.process._process
+        processes.append(process)
         if len(processes) <= 2:
-            process._process.kill()
-        add(process, file, entries, hurries=hurries)
+            process.kill()
+        add(writing, piece)
 
-    monkeypatch.setattr(offload_worker, "SMALL_BYTES", -1)
-    monkeypatch.setattr(offload_worker, "STEP", 0)
-    monkeypatch.setattr(OffloadWorker, "add", add_or_die)
+    monkeypatch.setattr(WorkerOffloadWriting, "add", add_or_die)
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 25)
         last = ledgers(broker)[-1]["ledgerId"]
@@ -539,7 +544,7 @@ def test_a_copy_of_a_store_deletes_no_files_of_the_original(tmp_path: Path, by: 
             publish(copy, 1000, 15)
             assert command(copy, 1 << 40) == 204
             until(lambda: rest(copy, "GET", f"{PATH}/offload")["status"] == "ERROR")
-            assert "is a copy of" in rest(copy, "GET", f"{PATH}/offload")["lastError"]
+            assert "another copy" in rest(copy, "GET", f"{PATH}/offload")["lastError"]
             assert rest(copy, "DELETE", f"{PATH}?force=true") == 204
             until(lambda: not here(copy))
         assert files() == before

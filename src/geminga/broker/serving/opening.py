@@ -57,7 +57,9 @@ def _with_tier(store: FileStore, settings: BrokerSettings, wakeup: Callable[[], 
             f"offload_location needs packages that are not installed ({error}): "
             "pip install 'geminga[columnar]'"
         ) from error
-    tiered: EntryStore = TieredStore(store, place_at(settings.offload_location), wakeup=wakeup)
+    tiered: EntryStore = TieredStore(
+        store, place_at(settings.offload_location), rate_bytes=settings.offload_rate_bytes, wakeup=wakeup
+    )
     return tiered
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from enum import StrEnum
+from functools import partial
 from typing import Final, Protocol
 
 from geminga.broker.background_jobs import WorkQueue
@@ -222,7 +223,7 @@ class Offload:
 
     def check(self) -> None:
         """Start the work that is due by the policies."""
-        if self.is_running or self.tier.borrowed:
+        if self._is_over or self.is_running or self.tier.borrowed:
             return  # the store logs that; a copy keeps its files
         now_ms, work = self.topic.scheduler.now_ms, list[tuple[int, bool]]()
         if now_ms >= self._drops_from_ms:
@@ -257,19 +258,14 @@ class Offload:
                 if is_going:
                     segment = topic.ledger.segment(ledger_id)
                     if segment is not None and not self.has(ledger_id):
-                        self.tier.offload(
-                            topic.text,
-                            ledger_id,
-                            topic.scheduler.now_ms,
-                            self._offloaded,
-                            offset=segment.base,
-                        )
+                        now_ms, done = topic.scheduler.now_ms, partial(self._reported, True)
+                        self.tier.offload(topic.text, ledger_id, now_ms, done, offset=segment.base)
                         return
                 elif ledger_id in self._here:
                     segment = topic.ledger.segment(ledger_id)
                     if segment is not None:
                         topic.cover(segment)
-                    self.tier.drop_local(topic.text, ledger_id, self._dropped)
+                    self.tier.drop_local(topic.text, ledger_id, partial(self._reported, False))
                     return
             except StoreError as error:
                 self._fail(error, is_going)
@@ -277,11 +273,8 @@ class Offload:
             self._queue.popleft()
         self._end()
 
-    def _offloaded(self, error: StoreError | None) -> None:
-        self.topic.scheduler.isolated("store", self, self._went, error, True)
-
-    def _dropped(self, error: StoreError | None) -> None:
-        self.topic.scheduler.isolated("store", self, self._went, error, False)
+    def _reported(self, is_going: bool, error: StoreError | None) -> None:
+        self.topic.scheduler.isolated("store", self, self._went, error, is_going)
 
     def _went(self, error: StoreError | None, is_going: bool) -> None:
         if self._is_over:
@@ -340,13 +333,8 @@ class Offload:
             self.tier.sweep()
         except StoreError as stopped:
             log.warning("%r: leftover files are searched for later: %s", self, stopped)
-        if not self._is_over:
-            # A just offloaded ledger may be unneeded here at once, also if the next one failed.
-            self.topic.scheduler.after(0.0, self._check_again, self)
-
-    def _check_again(self) -> None:
-        if not self._is_over:
-            self.check()
+        # A just offloaded ledger may be unneeded here at once, also if the next one failed.
+        self.topic.scheduler.after(0.0, self.check, self)
 
     def leave(self, why: str) -> None:
         """Cancel the work of a topic that is deleted or leaves memory."""

@@ -11,17 +11,16 @@ openings of a store, also of two that continue from the same state (a disk that 
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from dataclasses import asdict, dataclass
 
+from geminga.ledger.space import is_no_space
 from geminga.offload.storage import OffloadStorage
 
 VERSION = 1
 CLAIM = "_claim.json"
-_PADDED_BYTES = 512
-"""Size that most disks write atomically."""
+_BLOCK_BYTES = 512
+"""Size of the file, which most disks write atomically."""
 
 
 class ClaimUnreadable(Exception):
@@ -63,33 +62,24 @@ def load(storage: OffloadStorage) -> Claim | None:
 
 
 def save(storage: OffloadStorage, claim: Claim) -> None:
-    """Write the claim on the storage location. Raises `OSError`."""
-    storage.replace(CLAIM, _encoded(claim))
-
-
-def save_in_place(storage: OffloadStorage, claim: Claim) -> None:
-    """Overwrite the existing claim within its size, for storage that is full. Raises `OSError`, also if the
-    storage does not support that."""
-    there = storage.read(CLAIM)
+    """Write the claim on the storage location, within the existing file if the storage is full: its holder
+    must not seem dead, as its deletions are what frees space. Raises `OSError`."""
     data = _encoded(claim)
-    if there is not None and len(data) > len(there):
-        data = json.dumps(_fields(claim), separators=(",", ":")).encode().ljust(len(there))
-    if there is None or len(data) > len(there):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{storage.location}/{CLAIM}")
-    storage.overwrite(CLAIM, data.ljust(len(there)))
-
-
-def _fields(claim: Claim) -> dict[str, object]:
-    return {"version": VERSION, **asdict(claim)}
+    try:
+        storage.replace(CLAIM, data)
+    except OSError as error:
+        there = storage.read(CLAIM) if is_no_space(error) else None
+        if there is None or len(data) > len(there):
+            raise
+        try:
+            storage.overwrite(CLAIM, data.ljust(len(there)))
+        except OSError as refused:
+            raise error from refused
 
 
 def _encoded(claim: Claim) -> bytes:
-    """Encode a claim padded with spaces, so that changes need no more space. Fields that change while a store
-    is open are in the first block: a crash during an overwrite leaves the old or the new claim."""
-    fields = _fields(claim)
-    who = json.dumps(fields.pop("who"))
-    head, rest = json.dumps(fields, indent=1)[:-2] + ",", f'\n "who": {who}\n}}'
-    if len(head) + len(rest) > _PADDED_BYTES:
-        head = head.ljust(_PADDED_BYTES)
-    data = (head + rest).encode()
-    return data.ljust(-(-len(data) // _PADDED_BYTES) * _PADDED_BYTES)
+    """Encode a claim in one block, so that a crash during an overwrite leaves the old or the new claim."""
+    fields = {"version": VERSION, **asdict(claim)}
+    while len(data := json.dumps(fields).encode()) > _BLOCK_BYTES:
+        fields["who"] = f"...{fields['who'][8:]}"
+    return data.ljust(_BLOCK_BYTES)

@@ -1,0 +1,46 @@
+"""Claim on a storage location, replaced or overwritten in the existing file."""
+
+from __future__ import annotations
+
+import errno
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from geminga.ledger import claim_file as claims
+from geminga.ledger.claim_file import CLAIM, Claim
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.offload_folder import FolderStorage
+
+BLOCK = 512
+CLAIM_OF_A_STORE = Claim("a" * 32, "b" * 32, "c" * 32, "d" * 32, 9, True, "host:/data", 1_700_000_000_000)
+
+
+@pytest.mark.parametrize("size", [0, 100, 900])
+def test_a_claim_fits_in_a_block_with_a_folder_name_of_any_length(tmp_path: Path, size: int) -> None:
+    storage = FolderStorage(RealFileSystem(), str(tmp_path))
+    claims.save(storage, replace(CLAIM_OF_A_STORE, who="host:/" + "x" * size))
+    assert (tmp_path / CLAIM).stat().st_size == BLOCK
+    found = claims.load(storage)
+    assert found is not None
+    assert replace(found, who="host:/data") == CLAIM_OF_A_STORE
+    assert found.who.endswith("x" * min(size, 50))
+
+
+@pytest.mark.parametrize("size", [BLOCK, 3 * BLOCK])
+def test_an_earlier_claim_of_any_size_is_read_and_overwritten_in_full_storage(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, path = FolderStorage(RealFileSystem(), str(tmp_path)), tmp_path / CLAIM
+    path.write_bytes(json.dumps({"version": 1, **asdict(CLAIM_OF_A_STORE)}, indent=1).encode().ljust(size))
+    assert claims.load(storage) == CLAIM_OF_A_STORE
+
+    def full(path: str, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(storage, "replace", full)
+    claims.save(storage, replace(CLAIM_OF_A_STORE, beats=10))
+    assert claims.load(storage) == replace(CLAIM_OF_A_STORE, beats=10)
+    assert path.stat().st_size == size
