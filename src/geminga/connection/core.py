@@ -248,7 +248,6 @@ class ClientConnection:
         is closed or not ready."""
         if self.state is not ConnectionState.READY:
             raise ConnectError(f"the connection to {self.peer} is {self.state.value}, not ready")
-        self._move(ConnectionInput.REQUEST)
         self._requests.add(request_id, deadline)
         self._send(command)
 
