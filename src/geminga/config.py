@@ -90,9 +90,9 @@ def utf8(value: Any) -> Any:
     return value
 
 
-def check_choice(field: str, value: Any, choices: Collection[Any]) -> Any:
+def check_choice(field: str, value: Any, choices: Collection[Any] | type[Enum]) -> Any:
     """Return a value out of ``choices``; the error suggests the nearest for a misspelt text."""
-    if value not in choices:
+    if type(value) is not choices and value not in tuple(choices):
         refuse(field, value, ", ".join(repr(c) for c in choices) + suggestion(value, choices))
     return value
 

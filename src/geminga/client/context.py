@@ -77,7 +77,10 @@ H = TypeVar("H", bound=Closable)
 async def all_or_none(openings: Iterable[Coroutine[Any, Any, H]]) -> list[H]:
     """Open several handles at the same time and return them in order. If one fails, or the call is cancelled,
     the opened ones are closed."""
-    tasks = [asyncio.ensure_future(opening) for opening in openings]
+    waiting = list(openings)
+    if len(waiting) == 1:
+        return [await waiting[0]]
+    tasks = [asyncio.ensure_future(opening) for opening in waiting]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:

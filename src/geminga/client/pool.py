@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import ssl
 from collections.abc import Callable
@@ -96,7 +97,7 @@ class BrokerConnection(asyncio.Protocol):
         self._answers: dict[int, asyncio.Future[pb.BaseCommand]] = {}
         self._on_wait: dict[int, Callable[[], None]] = {}
         self._topic_watchers: dict[int, Callable[[pb.BaseCommand], None]] = {}
-        self._next_request_id = 0
+        self._request_ids = itertools.count()
         self._outgoing: list[Buffer] = []
         self._flush_scheduled = False
         self._drained: asyncio.Future[None] | None = None
@@ -174,9 +175,7 @@ class BrokerConnection(asyncio.Protocol):
     # --- requests --------------------------------------------------------------------------------
 
     def new_request_id(self) -> int:
-        request_id = self._next_request_id
-        self._next_request_id = request_id + 1
-        return request_id
+        return next(self._request_ids)
 
     async def request(
         self,
@@ -209,7 +208,8 @@ class BrokerConnection(asyncio.Protocol):
         finally:
             self._answers.pop(request_id, None)
             self._on_wait.pop(request_id, None)
-            self._core.abort(request_id)
+            if answer.cancelled():
+                self._core.abort(request_id)
 
     # --- handles ---------------------------------------------------------------------------------
 

@@ -336,7 +336,8 @@ class ClientConnection:
         before = self.state
         if before is ConnectionState.CLOSED:
             return None
-        self._move(kind)
+        if before is not ConnectionState.READY or kind is not ConnectionInput.ANSWER:
+            self._move(kind)
         command = frame.command
         if kind is ConnectionInput.ANSWER:
             return self._answer(command, before)
