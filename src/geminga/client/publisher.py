@@ -316,8 +316,7 @@ class Publisher:
         if settled:
             run_completions(settled)
         self._worker.run_failures()
-        if forks.stray:
-            forks.returned()
+        forks.returned()
         if self._turns:
             turns, self._turns = self._turns, []
             for turn in turns:
