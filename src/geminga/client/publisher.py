@@ -302,7 +302,6 @@ class Publisher:
         if self._encodes:
             self._encode_ahead()
         writes = self._take_output(now)
-        settled = ready_set.take_settled()
         ready_set.attention = False  # everything that closed or settled above is handled below
         unstarted, state.unstarted = state.unstarted, []
         self._arm_timer(ready_set.next_deadline(), now)
@@ -313,8 +312,8 @@ class Publisher:
                 (connection.write_many if len(writes) > 1 else connection.write_now)(data)
         for partition in unstarted:
             self.spawn(self._start_late(partition))
-        if settled:
-            run_completions(settled)
+        if ready_set.settled:
+            run_completions(ready_set.take_settled())
         self._worker.run_failures()
         forks.returned()
         if self._turns:
