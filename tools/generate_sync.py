@@ -8,9 +8,8 @@ plain one, ``await`` is removed, and classes become those of the synchronous API
 between ``pulsar-client``'s own two APIs. Members of the hand-written base (``client/sync_base.py``) are left
 out.
 
-``client/sync_handles.py``: synchronous producers, consumers and readers have hot calls of their own
-(``send_async``, ``receive``, ``acknowledge``), and methods that call the asyncio handle's and wait for
-coroutines: `HANDLES`.
+``client/sync_handles.py``: synchronous consumers have hot calls of their own (``receive``, ``acknowledge``),
+and methods that call the asyncio consumer's and wait for coroutines: `HANDLES`.
 
 ``client/admin/sync/``: every module of ``client/admin/aio/``, unchanged except for coroutines: `ADMIN`.
 
@@ -113,9 +112,6 @@ class Handle:
 
 
 HANDLES = {
-    "AsyncProducer": Handle(
-        "producer", "_producer", ("topic", "producer_name", "last_sequence_id", "is_connected", "flush")
-    ),
     "AsyncConsumer": Handle(
         "async_consumer",
         "_consumer",
@@ -124,10 +120,9 @@ HANDLES = {
             "get_last_message_id", "get_last_message_ids", "reconsume_later", "acknowledge_table", "stats",
         ),
     ),
-    "AsyncReader": Handle("reader", "_reader", ("topic", "is_connected", "seek", "get_last_message_id")),
 }  # fmt: skip
 
-FACES_HEADER = '''"""Methods of producers, consumers and readers for threads that call the asyncio objects.
+FACES_HEADER = '''"""Methods of consumers for threads that call the asyncio objects.
 
 Generated from the asyncio classes by ``tools/generate_sync.py``: do not edit.
 """

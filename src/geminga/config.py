@@ -43,16 +43,14 @@ INT_MAX = (1 << 63) - 1
 
 def check_int(field: str, value: Any, minimum: int | None = None, maximum: int | None = None) -> int:
     """Return a whole number within the closed range, of 64 bits at most; a bool is refused."""
+    least, most = value if minimum is None else minimum, INT_MAX if maximum is None else maximum
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value
     if maximum is None and isinstance(value, int) and value > INT_MAX:
         maximum = INT_MAX
     low = "" if minimum is None else f" >= {minimum}"
     high = "" if maximum is None else f" <= {maximum}"
-    allowed = f"a whole number{low}{' and' if low and high else ''}{high}"
-    if not isinstance(value, int) or isinstance(value, bool):
-        refuse(field, value, allowed)
-    if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
-        refuse(field, value, allowed)
-    return value
+    refuse(field, value, f"a whole number{low}{' and' if low and high else ''}{high}")
 
 
 def check_seconds(field: str, value: Any, minimum: float = 0.0, maximum: float = SECONDS_MAX) -> float:
@@ -92,9 +90,9 @@ def utf8(value: Any) -> Any:
     return value
 
 
-def check_choice(field: str, value: Any, choices: Collection[Any]) -> Any:
+def check_choice(field: str, value: Any, choices: Collection[Any] | type[Enum]) -> Any:
     """Return a value out of ``choices``; the error suggests the nearest for a misspelt text."""
-    if value not in choices:
+    if type(value) is not choices and value not in tuple(choices):
         refuse(field, value, ", ".join(repr(c) for c in choices) + suggestion(value, choices))
     return value
 

@@ -184,7 +184,7 @@ def test_what_the_new_cluster_sent_is_acknowledged_there(clusters: list[Any]) ->
     client = connect(geminga, provider)
     consumer = client.subscribe("t", "s")
     provider.update(geminga.ServiceInfo(clusters[1].service_url))
-    until(lambda: client.get_service_info().service_url == clusters[1].service_url)
+    until(lambda: client.context.moves)
     with clusters[1].client() as there:
         until(consumer.is_connected)
         producer = there.create_producer("t")

@@ -84,7 +84,7 @@ def test_waiting_for_exclusive_access(bench):
     b.add(b"x")
     assert b.flushed() == []
     b.connect(topic_epoch=1)
-    assert b.partition.ready
+    assert b.partition.state is ProducerState.READY
     assert len(b.written()) == 1
 
 

@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 from geminga.client import crypto
@@ -334,4 +335,9 @@ def _texts(properties: Mapping[Any, Any] | None) -> dict[Any, Any]:
 
 def _of_the_same_name(settings: type, given: Given) -> dict[str, Any]:
     """Return the arguments that are named like a field of the settings, which check them."""
-    return {field.name: given[field.name] for field in fields(settings) if field.name in given}
+    return {name: given[name] for name in _field_names(settings) if name in given}
+
+
+@cache
+def _field_names(settings: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(settings))

@@ -12,14 +12,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from geminga.client.context import ClientContext
+from geminga.client.multi_consumer import HandleGroup
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import EntryAcks, ReceivedEntry
-from geminga.consumer.settings import ConsumerCryptoFailureAction
+from geminga.consumer.queue import ReceiveQueue
+from geminga.consumer.settings import ConsumerCryptoFailureAction, ConsumerSettings
 from geminga.consumer.unbatching import (
     BATCH_DESERIALIZE_ERROR,
     CHECKSUM_MISMATCH,
@@ -41,8 +44,6 @@ from geminga.wire.metadata import RawEntry, build_entry, checksum_matches
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from geminga.client.async_consumer import AsyncConsumer
-
 _origins: dict[int, tuple[weakref.ref[Any], list[ReceivedEntry]]] = {}
 """Entries by the ``id`` of the table made of them, as long as that table exists."""
 
@@ -51,11 +52,25 @@ _U64 = (1 << 64) - 1
 _ID_COLUMNS = ("topic", "ledger_id", "entry_id", "batch_index")
 
 
+class TableSource(Protocol):
+    """Consumer whose messages are received and acknowledged as tables."""
+
+    context: ClientContext
+    settings: ConsumerSettings
+    group: HandleGroup
+    queue: ReceiveQueue
+    tracks_taken: bool
+
+    def check_receiving(self) -> None: ...
+
+    def wait(self, deadline: float | None) -> Awaitable[bool]: ...
+
+
 # --- receiving -----------------------------------------------------------------------------------
 
 
 async def collect_entries(
-    consumer: AsyncConsumer[Any], max_rows: int, timeout_millis: int | None
+    consumer: TableSource, max_rows: int, timeout_millis: int | None
 ) -> list[ReceivedEntry]:
     """Take entries of about ``max_rows`` messages, on the loop's thread; wait for the first. Raises `Timeout`
     if none arrives within ``timeout_millis``, and the error that ended the consumer; `OperationNotSupported`
@@ -138,7 +153,7 @@ def _raw_of(entry: ReceivedEntry) -> bytes:
     return build_entry(metadata.SerializeToString(), entry.body)
 
 
-def _track(consumer: AsyncConsumer[Any], entries: list[ReceivedEntry]) -> None:
+def _track(consumer: TableSource, entries: list[ReceivedEntry]) -> None:
     """Start the acknowledgement time-out of whole entries."""
     now = consumer.context.now()
     for entry in entries:
@@ -148,7 +163,7 @@ def _track(consumer: AsyncConsumer[Any], entries: list[ReceivedEntry]) -> None:
             handle.flush_soon()
 
 
-def put_back_entries(consumer: AsyncConsumer[Any], entries: Sequence[ReceivedEntry]) -> None:
+def put_back_entries(consumer: TableSource, entries: Sequence[ReceivedEntry]) -> None:
     """Put entries back into the queue that were not delivered, and stop their acknowledgement time-outs; on
     the loop's thread."""
     consumer.queue.put_back_entries(entries)
@@ -176,7 +191,7 @@ def raw_entry(entry: ReceivedEntry) -> RawEntry:
 
 
 def decode_table(
-    consumer: AsyncConsumer[Any],
+    consumer: TableSource,
     entries: list[ReceivedEntry],
     columns: Sequence[str] | None,
     post: Callable[..., None] | None = None,
@@ -198,7 +213,7 @@ def decode_table(
 
 
 def _decode_table(
-    consumer: AsyncConsumer[Any],
+    consumer: TableSource,
     entries: list[ReceivedEntry],
     columns: Sequence[str] | None,
     post: Callable[..., None] | None,
@@ -239,7 +254,7 @@ def _forgetter(key: int) -> Callable[[object], None]:
     return forget
 
 
-def _refuse(consumer: AsyncConsumer[Any], entry: ReceivedEntry, error: CorruptPayload) -> None:
+def _refuse(consumer: TableSource, entry: ReceivedEntry, error: CorruptPayload) -> None:
     """Refuse an unreadable entry, on the loop's thread."""
     assert entry.raw is not None
     handle = consumer.group.handles.get(entry.origin.topic)
@@ -258,7 +273,7 @@ def _refuse(consumer: AsyncConsumer[Any], entry: ReceivedEntry, error: CorruptPa
 # --- acknowledging -------------------------------------------------------------------------------
 
 
-def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table | pa.RecordBatch) -> None:
+def acknowledge_rows(consumer: TableSource, table: pa.Table | pa.RecordBatch) -> None:
     """Acknowledge the messages of a table, on the loop's thread.
 
     A table returned by `receive_table` is recognised and costs one step per entry. Of any other table
@@ -291,7 +306,7 @@ def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table | pa.RecordBa
         handle.flush_soon()
 
 
-def refuse_rows(consumer: AsyncConsumer[Any], table: pa.Table) -> None:
+def refuse_rows(consumer: TableSource, table: pa.Table) -> None:
     """Negatively acknowledge the messages of a table with the columns of `receive_table`, on the loop's
     thread. They are redelivered after the delay for their redelivery count."""
     now = consumer.context.now()
@@ -302,7 +317,7 @@ def refuse_rows(consumer: AsyncConsumer[Any], table: pa.Table) -> None:
         handle.flush_soon()
 
 
-def _acknowledge_entry(consumer: AsyncConsumer[Any], entry: ReceivedEntry, now: float) -> None:
+def _acknowledge_entry(consumer: TableSource, entry: ReceivedEntry, now: float) -> None:
     """Acknowledge the rows of an entry in a table: the whole entry, or the messages in its ``ack_set``."""
     handle = consumer.group.handles.get(entry.origin.topic)
     if handle is None:
@@ -347,7 +362,7 @@ class _Rows:
     """Index of the first of these rows in the table."""
 
 
-def _acknowledge_by_columns(consumer: AsyncConsumer[Any], table: pa.Table, now: float) -> None:
+def _acknowledge_by_columns(consumer: TableSource, table: pa.Table, now: float) -> None:
     # All rows are read before any is acknowledged: a refused table has no effect.
     for rows in list(_rows_by_entry(consumer, table)):
         if rows.size:
@@ -356,7 +371,7 @@ def _acknowledge_by_columns(consumer: AsyncConsumer[Any], table: pa.Table, now: 
             rows.consumer.acknowledge_id(MessageId(-1, *rows.key), now)
 
 
-def _rows_by_entry(consumer: AsyncConsumer[Any], table: pa.Table) -> Iterator[_Rows]:
+def _rows_by_entry(consumer: TableSource, table: pa.Table) -> Iterator[_Rows]:
     """Yield the rows of ``table`` entry by entry, without those of topics that this consumer does not
     read."""
     import numpy as np

@@ -77,7 +77,10 @@ H = TypeVar("H", bound=Closable)
 async def all_or_none(openings: Iterable[Coroutine[Any, Any, H]]) -> list[H]:
     """Open several handles at the same time and return them in order. If one fails, or the call is cancelled,
     the opened ones are closed."""
-    tasks = [asyncio.ensure_future(opening) for opening in openings]
+    waiting = list(openings)
+    if len(waiting) == 1:
+        return [await waiting[0]]
+    tasks = [asyncio.ensure_future(opening) for opening in waiting]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
@@ -158,7 +161,7 @@ class ClientContext:
         self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
         self._early_lookups: dict[str, asyncio.Task[BrokerLocation]] = {}
         """Lookups of topics whose partitions are being requested."""
-        self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
+        self.service = make_lookup(self.pool, settings, self.random)
         """Lookups of topics."""
         self.moves = 0
         """Number of times the client moved to another cluster."""
@@ -264,13 +267,14 @@ class ClientContext:
         ``timeout``."""
         return await self.retrying(
             f"connecting to the broker of {topic!r}",
-            self._connection_once,
+            self.connection_once,
             topic,
             timeout=timeout,
             awaits_service=awaits_service,
         )
 
-    async def _connection_once(self, topic: str, remaining: float) -> BrokerConnection:
+    async def connection_once(self, topic: str, remaining: float) -> BrokerConnection:
+        """Do `connection_to` without retrying."""
         moves = self.moves
         location = None
         early = self._early_lookups.pop(topic, None)
@@ -362,7 +366,7 @@ class ClientContext:
 
         async def attempt(topic: str, remaining: float) -> pb.BaseCommand:
             deadline = self.now() + remaining
-            connection = await self._connection_once(topic, remaining)
+            connection = await self.connection_once(topic, remaining)
             request_id = connection.new_request_id()
             left = max(0.0, deadline - self.now())
             return await connection.request(make_command(request_id), request_id, left)
@@ -446,7 +450,7 @@ class ClientContext:
         received before are not acknowledged in the new cluster, where they have other ids.
         """
         self.settings = settings
-        self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
+        self.service = make_lookup(self.pool, settings, self.random)
         self.schemas.forget()
         self.moves += 1
         self.pool.move_to(settings)

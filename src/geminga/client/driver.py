@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import Enum
+from functools import cached_property
 from typing import Protocol
 
 from geminga.client.context import ClientContext
 from geminga.client.pool import BrokerConnection
 from geminga.connection.addresses import Address
+from geminga.connection.backoff import Backoff
 from geminga.errors import AlreadyClosed, ConnectError, PulsarException, Timeout
 from geminga.wire.frames import Frame
 
@@ -69,7 +71,6 @@ class HandleDriver:
         self.connection: BrokerConnection | None = None
         self._context = context
         self._handle = handle
-        self._backoff = context.backoff()
         self._task: asyncio.Task[None] | None = None
         self._detached: asyncio.Future[Exception | None] | None = None
         self._assigned: Address | None = None
@@ -79,6 +80,10 @@ class HandleDriver:
         self._attached_at = 0.0
         self._skip_delay = False
         self._wake: asyncio.Future[None] | None = None
+
+    @cached_property
+    def _backoff(self) -> Backoff:
+        return self._context.backoff()
 
     @property
     def attached(self) -> bool:
@@ -104,8 +109,6 @@ class HandleDriver:
             self._detach()
             self.state = DriverState.CLOSED
             raise
-        self._backoff.reset()
-        self._task = self._context.task(self._run(), f"geminga {self._handle.topic}")
 
     async def close(self) -> None:
         """Stop driving and remove the handle from its connection, without notifying the broker: a handle that
@@ -148,16 +151,15 @@ class HandleDriver:
     # --- the loop --------------------------------------------------------------------------------
 
     async def _attach_first(self, topic: str, remaining: float) -> None:
-        await self._attach(await self._context.connection_to(topic, remaining))
+        await self._attach(await self._context.connection_once(topic, remaining))
 
     async def _run(self) -> None:
+        """Attach again, until an attachment stays."""
         try:
-            while True:
-                assert self._detached is not None
-                await self._detached
-                self.state = DriverState.WAITING
+            while self.state is DriverState.WAITING:
                 if not await self._reconnect():
                     return
+            self._task = None
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -249,6 +251,8 @@ class HandleDriver:
     def _notify_detached(self, error: Exception | None) -> None:
         self.state = DriverState.WAITING
         self.connection = None
+        if self._task is None:
+            self._task = self._context.task(self._run(), f"geminga {self._handle.topic}")
         self._handle.on_detached(error)
 
     def _detach(self) -> None:

@@ -125,7 +125,7 @@ class HandleGroup:
             self._keep(handle)
             added.append(handle)
 
-        starting = asyncio.gather(*map(start, made))
+        starting = start(made[0]) if len(made) == 1 else asyncio.gather(*map(start, made))
         try:
             await starting
         except asyncio.CancelledError:

@@ -7,13 +7,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from geminga.client import forks
 from geminga.client.runtime import on_io_thread
+from geminga.client.settings import ClientSettings
 from geminga.client.tasks import run_task, seen
 from geminga.client.tls import make_context
 from geminga.connection.addresses import Address
@@ -21,7 +23,6 @@ from geminga.connection.authentication import Credentials, CredentialsProvider, 
 from geminga.connection.core import (
     ClientConnection,
     Connected,
-    ConnectionState,
     CredentialsWanted,
     HandleClosed,
     RequestAnswered,
@@ -36,9 +37,6 @@ from geminga.wire.frames import Frame, MessageFrame, ReceiptFrame
 from geminga.wire.message_runs import MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.receipt_runs import ReceiptRun
-
-if TYPE_CHECKING:
-    from geminga.client.settings import ClientSettings
 
 logger = logging.getLogger("geminga")
 
@@ -99,7 +97,7 @@ class BrokerConnection(asyncio.Protocol):
         self._answers: dict[int, asyncio.Future[pb.BaseCommand]] = {}
         self._on_wait: dict[int, Callable[[], None]] = {}
         self._topic_watchers: dict[int, Callable[[pb.BaseCommand], None]] = {}
-        self._next_request_id = 0
+        self._request_ids = itertools.count()
         self._outgoing: list[Buffer] = []
         self._flush_scheduled = False
         self._drained: asyncio.Future[None] | None = None
@@ -131,10 +129,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def write(self, data: Buffer) -> None:
         """Queue bytes; all bytes queued in a loop iteration are written together."""
-        self._outgoing.append(data)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+        self.write_many([data])
 
     def write_many(self, data: list[Buffer]) -> None:
         """Queue several pieces in order."""
@@ -142,6 +137,11 @@ class BrokerConnection(asyncio.Protocol):
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
+
+    def write_now(self, data: list[Buffer]) -> None:
+        """Do `write_many` without waiting for the end of the loop iteration."""
+        self._outgoing.extend(data)
+        self._flush()
 
     async def drain(self) -> None:
         """Wait until the connection is writable. Raises `ConnectError` if it ends meanwhile."""
@@ -175,9 +175,7 @@ class BrokerConnection(asyncio.Protocol):
     # --- requests --------------------------------------------------------------------------------
 
     def new_request_id(self) -> int:
-        request_id = self._next_request_id
-        self._next_request_id = request_id + 1
-        return request_id
+        return next(self._request_ids)
 
     async def request(
         self,
@@ -210,7 +208,8 @@ class BrokerConnection(asyncio.Protocol):
         finally:
             self._answers.pop(request_id, None)
             self._on_wait.pop(request_id, None)
-            self._core.abort(request_id)
+            if answer.cancelled():
+                self._core.abort(request_id)
 
     # --- handles ---------------------------------------------------------------------------------
 
@@ -294,7 +293,8 @@ class BrokerConnection(asyncio.Protocol):
                     continue
                 if handle is not None:
                     handle.on_frame(event)
-            self._write_core_output()
+            if output := self._core.take_output():
+                self.write_many(output)  # type: ignore[arg-type]
             if (error := self._core.error) is not None:
                 raise error
         except PulsarException as error:
@@ -432,6 +432,7 @@ class BrokerConnection(asyncio.Protocol):
             self._handle_closed(event)
         elif isinstance(event, Connected):
             self.max_message_size = event.max_message_size
+            self._arm_timer()
             if not self.ready.done():
                 self.ready.set_result(None)
         elif isinstance(event, CredentialsWanted):
@@ -518,7 +519,7 @@ class ConnectionPool:
 
     def __init__(self, settings: ClientSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._settings = settings
-        self._loop = loop
+        self.loop = loop
         self._closed = False
         self._connections: dict[tuple[Address, str | None, int], asyncio.Task[BrokerConnection]] = {}
         self._tls_context: ssl.SSLContext | None = None
@@ -537,10 +538,10 @@ class ConnectionPool:
         key = (address, proxy_to_broker, slot)
         task = self._connections.get(key)
         if task is None or (task.done() and _unusable(task)):
-            task = run_task(self._loop, self._open(key))
+            task = run_task(self.loop, self._open(key))
             task.add_done_callback(seen)
             self._connections[key] = task
-        return await asyncio.shield(task)
+        return task.result() if task.done() else await asyncio.shield(task)
 
     @property
     def closed(self) -> bool:
@@ -569,12 +570,12 @@ class ConnectionPool:
         self, address: Address, proxy_to_broker: str | None, key: tuple[Address, str | None, int]
     ) -> BrokerConnection:
         provider = self._settings.credentials
-        credentials = await obtain_credentials(self._loop, provider)
+        credentials = await obtain_credentials(self.loop, provider)
 
         def make_protocol() -> BrokerConnection:
             core = ClientConnection(
                 credentials,
-                now=self._loop.time(),
+                now=self.loop.time(),
                 peer=str(address) if proxy_to_broker is None else f"{address} (for {proxy_to_broker})",
                 tls=address.tls,
                 proxy_to_broker=proxy_to_broker,
@@ -582,11 +583,11 @@ class ConnectionPool:
                 handshake_timeout_seconds=self._settings.connection_timeout_seconds * 0.95,
                 keepalive_interval_seconds=self._settings.keepalive_interval_seconds,
             )
-            return BrokerConnection(core, provider, self._loop, lambda lost: self._lost(key, lost))
+            return BrokerConnection(core, provider, self.loop, lambda lost: self._lost(key, lost))
 
         connection: BrokerConnection | None = None
         try:
-            _, connection = await self._loop.create_connection(
+            _, connection = await self.loop.create_connection(
                 make_protocol,
                 address.host,
                 address.port,
@@ -696,4 +697,4 @@ def connect_error(address: Address, error: OSError | ssl.SSLError) -> ConnectErr
     return ConnectError(f"cannot connect to {address}: {reason}")
 
 
-__all__ = ["BrokerConnection", "ConnectionPool", "ConnectionState", "FrameReceiver"]
+__all__ = ["BrokerConnection", "ConnectionPool", "FrameReceiver"]

@@ -7,6 +7,7 @@ Both submit messages to the same `Publisher`. Plain bytes without further argume
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -22,7 +23,6 @@ from geminga.client.ordered_calls import OrderedCalls
 from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
 from geminga.client.statistics_log import HandleCounts
-from geminga.client.sync_handles import SyncProducerBase
 from geminga.client.tasks import OnceTask
 from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
@@ -48,8 +48,7 @@ SendCallback = Callable[[Result, MessageId], object]
 
 
 ManyCallback = Callable[[ManySent], object]
-"""Callback of a `send_many`; called once, on the client's I/O thread, when all messages have their outcome.
-"""
+"""Callback of a `send_many`; called once, on the client's I/O thread, after the last message's outcome."""
 
 
 async def create_producer(
@@ -94,9 +93,13 @@ async def renew_data_key(context: ClientContext, encryptor: PayloadEncryptor) ->
         logger.warning("sending continues without a new data key (crypto_failure_action=SEND): %s", error)
 
 
-def waiters_close_batches(settings: ProducerSettings) -> bool:
-    """Return whether a waiting sender closes its batch: not with a batching delay above the default."""
-    return settings.batching_max_publish_delay_seconds <= BATCHING_DELAY_SECONDS
+def _view(producer: Any, schema: Schema, version: bytes) -> Any:
+    """Return a copy of ``producer`` whose messages have another schema, and share no batch with others."""
+    view = copy.copy(producer)
+    view._messages = producer._messages.with_schema(schema.encode_message, version)
+    view._offer = view._offer_waited = never
+    view._offer_simple = never_simple
+    return view
 
 
 def never(payload: bytes, token: Any) -> bool:
@@ -113,6 +116,9 @@ def never_simple(payload: bytes, token: Any, key: Any, properties: Any) -> bool:
 class AsyncProducer(Generic[T_contra]):
     """Producer for asyncio code. Use it on the event loop of its client context."""
 
+    _origin: AsyncProducer[Any] | None = None
+    """Producer of which this is a view, see `with_schema`."""
+
     def __init__(self, context: ClientContext, publisher: Publisher) -> None:
         self._context = context
         self._publisher = publisher
@@ -124,7 +130,8 @@ class AsyncProducer(Generic[T_contra]):
         plain = self._messages.takes_plain
         self._offer = publisher.submit_queue.offer if plain else never
         self._offer_simple = never_simple
-        self._at_once = waiters_close_batches(publisher.settings)
+        self._at_once = self._settings.batching_max_publish_delay_seconds <= BATCHING_DELAY_SECONDS
+        """Whether a waiting sender closes its batch."""
         self._offer_waited = publisher.submit_queue.offer_urgent if plain else never
         if not self._at_once:
             self._offer_waited = self._offer
@@ -327,7 +334,7 @@ class AsyncProducer(Generic[T_contra]):
         self._stop_tasks()
         if await self._publisher.close():
             self._messages.interceptors.close()
-        self._context.unregister(self)
+        self._context.unregister(self._origin or self)
 
     def abort(self) -> None:
         """Close at once: pending messages fail."""
@@ -368,16 +375,15 @@ class AsyncProducer(Generic[T_contra]):
     # --- schemas ----------------------------------------------------------------------------------
 
     async def with_schema(self, schema: Schema[T]) -> AsyncProducer[T]:
-        """Return a view of this producer that publishes values of another schema.
+        """Return a view of this producer that publishes values of another schema; closing either closes both.
 
         The schema is registered on the topic; messages sent through the view carry its version, and never
         share a batch with other versions. Order, sequence ids and limits are the producer's. Raises
         `IncompatibleSchema` if the topic refuses the schema.
         """
-        from geminga.client.schema_producer import AsyncSchemaProducer
-
-        schema, version = await self._register(schema)
-        return AsyncSchemaProducer(self, self._messages.with_schema(schema.encode_message, version))
+        view: AsyncProducer[T] = _view(self, *await self._register(schema))
+        view._origin = self._origin or self
+        return view
 
     async def _register(self, schema: Schema) -> tuple[Schema, bytes]:
         if self._publisher.closed:
@@ -463,7 +469,7 @@ class AsyncProducer(Generic[T_contra]):
         return self._context, self._publisher
 
 
-class Producer(SyncProducerBase, Generic[T_contra]):
+class Producer(Generic[T_contra]):
     """Producer for threads; any number of threads may use it at once."""
 
     def __init__(self, runtime: LoopThread, producer: AsyncProducer[Any]) -> None:
@@ -485,6 +491,27 @@ class Producer(SyncProducerBase, Generic[T_contra]):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def topic(self) -> str:
+        """Return the full name of the topic, without a partition suffix."""
+        return self._producer.topic()
+
+    def producer_name(self) -> str:
+        """Return the producer name, given or chosen by the broker; empty while it is not known."""
+        return self._producer.producer_name()
+
+    def last_sequence_id(self) -> int:
+        """Return the highest sequence id with a receipt; at first the broker's last for this name, or -1."""
+        return self._producer.last_sequence_id()
+
+    def is_connected(self) -> bool:
+        """Return whether every started partition has a connection now."""
+        return self._producer.is_connected()
+
+    def flush(self) -> None:
+        """Send open batches and wait until every message submitted before has its receipt. Raises
+        `AlreadyClosed`."""
+        self._runtime.call(self._producer.flush())
 
     def statistics(self) -> ProducerStatistics:
         """Return a snapshot of all counts; ``partitions`` holds those of each partition."""
@@ -602,18 +629,9 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         properties: dict[str, str] | Sequence[dict[str, str] | None] | None = None,
     ) -> ManySent | None:
         """Publish many messages in one call: several times the rate of `send_async`, with the same
-        guarantees.
+        guarantees. Arguments, result and errors are those of `AsyncProducer.send_many`.
 
-        ``values`` are the ``content`` of each message; ``keys`` a partition key (or None) for each;
-        ``properties`` a dict for all, or a dict (or None) for each. ``callback`` is one callable that is
-        called once with `ManySent` when every message has its outcome, or a sequence with a callable
-        ``(result, message_id)`` (or None) for each message. Without a callback the call waits for the
-        receipts and returns `ManySent`. Callbacks run on the client's I/O thread.
-
-        Messages are sent in the order of ``values``. Invalid arguments are raised before anything is sent.
-        With ``block_if_queue_full`` the call waits for permits (never inside a callback); without, a full
-        queue refuses messages. After a refused message no further one is sent, except where only this message
-        is at fault (`MessageTooBig`). `ManySent.failures` and `SendManyFailed.failures` list the failed ones.
+        Callbacks run on the client's I/O thread; a call inside a callback never waits for permits.
         """
         publisher = self._publisher
         done, each = callbacks_of(callback)
@@ -655,10 +673,8 @@ class Producer(SyncProducerBase, Generic[T_contra]):
 
     def with_schema(self, schema: Schema[T]) -> Producer[T]:
         """Return a view of this producer for another schema; see `AsyncProducer.with_schema`."""
-        from geminga.client.schema_producer import SchemaProducer
-
-        schema, version = self._runtime.call(self._producer._register(schema))
-        return SchemaProducer(self, self._messages.with_schema(schema.encode_message, version))
+        view: Producer[T] = _view(self, *self._runtime.call(self._producer._register(schema)))
+        return view
 
     def send_table(self, table: pa.Table | pa.RecordBatch) -> TableResult:
         """Publish every row of an Arrow table and return when all have their receipts. See

@@ -89,6 +89,10 @@ class Publisher:
         self._loop_thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
         self._credits = SendCredits(self.state, settings)
+        self._recounts = settings.batching_enabled or self.memory.limited or partitions > 0
+        """Whether the credits depend on more than the permits of one partition."""
+        self._recount_at = 0
+        """Value of `SubmitQueue.room` at which the credits are counted again: half of the last count."""
         self._worker = SubmitWorker(self.state, self.submit_queue)
         self._wait_queue = self._worker.wait_queue
         self._listens_for_bytes = False
@@ -285,7 +289,7 @@ class Publisher:
         """Process everything that is queued or due: submitted messages, time, frames to write, completions of
         receipts, the timer."""
         submit_queue, state, ready_set = self.submit_queue, self.state, self.state.ready_set
-        self._scheduled = False
+        scheduled, self._scheduled = self._scheduled, False
         urgent = submit_queue.begin()
         self._worker.take_in()
         if urgent and self.settings.batching_enabled:
@@ -298,18 +302,18 @@ class Publisher:
         if self._encodes:
             self._encode_ahead()
         writes = self._take_output(now)
-        settled = ready_set.take_settled()
         ready_set.attention = False  # everything that closed or settled above is handled below
         unstarted, state.unstarted = state.unstarted, []
-        self._arm_timer(state.next_deadline(), now)
-        self._update_credits()
+        self._arm_timer(ready_set.next_deadline(), now)
+        if scheduled or self._recounts or submit_queue.room <= self._recount_at:
+            self._update_credits()
         for connection, data in writes:
             if data:
-                connection.write_many(data)
+                (connection.write_many if len(writes) > 1 else connection.write_now)(data)
         for partition in unstarted:
             self.spawn(self._start_late(partition))
-        if settled:
-            run_completions(settled)
+        if ready_set.settled:
+            run_completions(ready_set.take_settled())
         self._worker.run_failures()
         forks.returned()
         if self._turns:
@@ -366,6 +370,7 @@ class Publisher:
             numbers = self._credits.numbers(producers, standing, self._worker.largest)
         if self.submit_queue.open(*numbers):
             self.schedule()
+        self._recount_at = self.submit_queue.room >> 1
 
     # --- time -------------------------------------------------------------------------------------
 

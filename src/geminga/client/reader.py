@@ -19,7 +19,6 @@ from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
 from geminga.client.listener import ListenerRunner, ListenerThreads
 from geminga.client.runtime import LoopThread
-from geminga.client.sync_handles import SyncReaderBase
 from geminga.client.topic_set import TopicSet
 from geminga.config import refuse
 from geminga.consumer.inbox import ReadThrough
@@ -213,7 +212,7 @@ class AsyncReader(Generic[T_co]):
         return f"<AsyncReader of {self.topic()}>"
 
 
-class Reader(SyncReaderBase, Generic[T_co]):
+class Reader(Generic[T_co]):
     """Reader for threads; ``for message in reader`` reads without end.
 
     Made by `geminga.Client.create_reader`. Methods are ``pulsar-client``'s.
@@ -229,6 +228,23 @@ class Reader(SyncReaderBase, Generic[T_co]):
         if reader.listener is not None and threads is not None:
             self._listener = ListenerRunner(self, reader.listener, self._take_now, self._tell)
             self._listener.start(threads)
+
+    def topic(self) -> str:
+        """Return the topic, the topics separated by commas, or the pattern."""
+        return self._reader.topic()
+
+    def is_connected(self) -> bool:
+        """Return True while every topic and partition is connected."""
+        return self._reader.is_connected()
+
+    def seek(self, messageid: MessageId | int) -> None:
+        """Continue after a message (at it, with ``start_message_id_inclusive``), or at a publish time in
+        milliseconds since 1970."""
+        self._runtime.call(self._reader.seek(messageid))
+
+    def get_last_message_id(self) -> MessageId:
+        """Return the id of the topic's last message; its entry id is -1 if the topic is empty."""
+        return self._runtime.call(self._reader.get_last_message_id())
 
     def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message; wait for one, at most ``timeout_millis``. Raises `Timeout`,

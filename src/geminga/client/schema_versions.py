@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
+from geminga.client.runtime import LoopThread
 from geminga.client.tasks import run_task, seen
 from geminga.connection import commands
 from geminga.errors import AlreadyClosed, PulsarException
 from geminga.ids import TopicName
 from geminga.schema.schema import Schema, SchemaInfo, from_wire, to_wire
 from geminga.values import T
-
-if TYPE_CHECKING:
-    from geminga.client.context import ClientContext
-    from geminga.client.runtime import LoopThread
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 logger = logging.getLogger("geminga")
 
@@ -32,10 +31,24 @@ Key = tuple[str, str]
 """Topic as messages name it, and version as `Message.schema_version` returns it."""
 
 
+class SchemaRequests(Protocol):
+    """Requests about schemas, as `ClientContext` sends them."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def schema(self, topic: str, version: bytes | None = None) -> Awaitable[pb.Schema | None]: ...
+
+    def schema_answer(self, topic: str) -> Awaitable[pb.CommandGetSchemaResponse | None]: ...
+
+    def request_on_topic(
+        self, topic: str, make_command: Callable[[int], pb.BaseCommand]
+    ) -> Awaitable[pb.BaseCommand]: ...
+
+
 class SchemaVersions:
     """Schema cache of a `ClientContext`: methods that wait run on its loop, `known` on any thread."""
 
-    def __init__(self, context: ClientContext) -> None:
+    def __init__(self, context: SchemaRequests) -> None:
         self._context = context
         self.generation = 0
         """Incremented when cached versions become invalid."""

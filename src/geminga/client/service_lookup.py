@@ -9,9 +9,17 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from random import Random
+from typing import Protocol, TypeVar
 
-from geminga.client.pool import BrokerConnection, Unreachable, connect_error, obtain_credentials
+from geminga.client.pool import (
+    BrokerConnection,
+    ConnectionPool,
+    Unreachable,
+    connect_error,
+    obtain_credentials,
+)
+from geminga.client.settings import ClientSettings
 from geminga.connection import commands, http_lookup
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.lookup import BrokerLocation, TopicLookup
@@ -28,9 +36,6 @@ from geminga.errors import (
 )
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-if TYPE_CHECKING:
-    from geminga.client.context import ClientContext
 
 T = TypeVar("T")
 
@@ -125,24 +130,25 @@ class Hosts:
 class BinaryLookup:
     """Lookups in the binary protocol (framing.md section 4)."""
 
-    def __init__(self, context: ClientContext, url: ServiceUrl, start: int) -> None:
+    def __init__(self, pool: ConnectionPool, settings: ClientSettings, url: ServiceUrl, start: int) -> None:
         self.hosts = Hosts(url.addresses, start)
-        self._context = context
+        self._pool = pool
+        self._settings = settings
         self._url = url
 
     async def connection(self) -> BrokerConnection:
-        return await self.hosts.first_that(lambda address: self._context.pool.get(address, slot=0))
+        return await self.hosts.first_that(lambda address: self._pool.get(address, slot=0))
 
     async def place(self, topic: str, remaining: float) -> BrokerLocation:
-        deadline = self._context.now() + remaining
-        settings = self._context.settings
+        deadline = self._pool.loop.time() + remaining
+        settings = self._settings
         lookup = TopicLookup(topic, tls=self._url.tls, redirects_max=settings.lookup_redirects_max)
         while True:
             question = lookup.question
             if question.address is None:
                 connection = await self.connection()
             else:
-                connection = await self._context.pool.get(question.address, slot=0)
+                connection = await self._pool.get(question.address, slot=0)
             request_id = connection.new_request_id()
             command = commands.lookup(
                 topic,
@@ -152,7 +158,7 @@ class BinaryLookup:
             )
             try:
                 answer = await connection.request(
-                    command, request_id, max(0.0, deadline - self._context.now())
+                    command, request_id, max(0.0, deadline - self._pool.loop.time())
                 )
             except ServiceUnitNotReady:
                 self.hosts.next()  # perhaps another broker is ready
@@ -182,20 +188,21 @@ class BinaryLookup:
         return None  # no command returns it
 
     async def _ask(self, make: Callable[[int], pb.BaseCommand], remaining: float) -> pb.BaseCommand:
-        deadline = self._context.now() + remaining
+        deadline = self._pool.loop.time() + remaining
         connection = await self.connection()
         request_id = connection.new_request_id()
         return await connection.request(
-            make(request_id), request_id, max(0.0, deadline - self._context.now())
+            make(request_id), request_id, max(0.0, deadline - self._pool.loop.time())
         )
 
 
 class HttpLookup:
     """Lookups over the REST API, with one connection per request."""
 
-    def __init__(self, context: ClientContext, url: ServiceUrl, start: int) -> None:
+    def __init__(self, pool: ConnectionPool, settings: ClientSettings, url: ServiceUrl, start: int) -> None:
         self.hosts = Hosts(url.addresses, start)
-        self._context = context
+        self._pool = pool
+        self._settings = settings
         self._url = url
 
     async def connection(self) -> BrokerConnection:
@@ -203,7 +210,7 @@ class HttpLookup:
         raise OperationNotSupported(f"{self._url.text} is not an address of the binary protocol")
 
     async def place(self, topic: str, remaining: float) -> BrokerLocation:
-        path = http_lookup.place_path(topic, self._context.settings.listener_name)
+        path = http_lookup.place_path(topic, self._settings.listener_name)
         content = await self._ask(path, f"lookup of {topic!r}")
         return http_lookup.place_of(content, topic, tls=self._url.tls)
 
@@ -226,7 +233,7 @@ class HttpLookup:
         async def attempt(address: Address) -> object:
             target = path
             answer = await self.get(address, target)
-            for _ in range(self._context.settings.lookup_redirects_max):
+            for _ in range(self._settings.lookup_redirects_max):
                 if not answer.redirected:
                     return http_lookup.content_of(answer, what)
                 address, target = followed(answer.status, answer.location or "", address, target)
@@ -239,17 +246,17 @@ class HttpLookup:
         self, address: Address, path: str, *, with_credentials: bool = True
     ) -> http_lookup.HttpAnswer:
         """Return the answer of ``address`` to one GET, with any status. Raises `ConnectError`."""
-        settings = self._context.settings
+        settings = self._settings
         headers: tuple[tuple[str, str], ...] = ()
         if with_credentials:
-            headers = (await obtain_credentials(self._context.loop, settings.credentials)).http_headers
+            headers = (await obtain_credentials(self._pool.loop, settings.credentials)).http_headers
         question = http_lookup.request(address, path, headers)
         try:
             async with asyncio.timeout(settings.connection_timeout_seconds):
                 reader, writer = await asyncio.open_connection(
                     address.host,
                     address.port,
-                    ssl=self._context.pool.tls_context() if address.tls else None,
+                    ssl=self._pool.tls_context() if address.tls else None,
                     server_hostname=address.host if address.tls else None,
                 )
         except (OSError, ssl.SSLError) as error:
@@ -279,8 +286,9 @@ async def _read_all(reader: asyncio.StreamReader, address: Address) -> bytes:
     return b"".join(pieces)
 
 
-def make_lookup(context: ClientContext, url: ServiceUrl) -> ServiceLookup:
-    """Return the lookup for a service URL. The first host is chosen at random, so that many clients spread
-    over the hosts."""
-    start = context.random.randrange(len(url.addresses))
-    return HttpLookup(context, url, start) if url.http else BinaryLookup(context, url, start)
+def make_lookup(pool: ConnectionPool, settings: ClientSettings, random: Random) -> ServiceLookup:
+    """Return the lookup for the service URL of ``settings``. The first host is chosen at random, so that many
+    clients spread over the hosts."""
+    url = ServiceUrl.parse(settings.service_url)
+    start = random.randrange(len(url.addresses))
+    return (HttpLookup if url.http else BinaryLookup)(pool, settings, url, start)

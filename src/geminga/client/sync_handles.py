@@ -1,4 +1,4 @@
-"""Methods of producers, consumers and readers for threads that call the asyncio objects.
+"""Methods of consumers for threads that call the asyncio objects.
 
 Generated from the asyncio classes by ``tools/generate_sync.py``: do not edit.
 """
@@ -14,40 +14,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from geminga.client.async_consumer import AsyncConsumer
-    from geminga.client.producer import AsyncProducer
-    from geminga.client.reader import AsyncReader
     from geminga.client.runtime import LoopThread
     from geminga.consumer.message import Message
     from geminga.consumer.statistics import ConsumerStatistics
     from geminga.ids import MessageId
-
-
-class SyncProducerBase:
-    """Methods of `Producer` that call the asyncio object."""
-
-    _runtime: LoopThread
-    _producer: AsyncProducer
-
-    def topic(self) -> str:
-        """Return the full name of the topic, without a partition suffix."""
-        return self._producer.topic()
-
-    def producer_name(self) -> str:
-        """Return the producer name, given or chosen by the broker; empty while it is not known."""
-        return self._producer.producer_name()
-
-    def last_sequence_id(self) -> int:
-        """Return the highest sequence id with a receipt; at first the broker's last for this name, or -1."""
-        return self._producer.last_sequence_id()
-
-    def is_connected(self) -> bool:
-        """Return whether every started partition has a connection now."""
-        return self._producer.is_connected()
-
-    def flush(self) -> None:
-        """Send open batches and wait until every message submitted before has its receipt. Raises
-        `AlreadyClosed`."""
-        self._runtime.call(self._producer.flush())
 
 
 class SyncConsumerBase:
@@ -111,27 +81,3 @@ class SyncConsumerBase:
         cached for ``broker_consumer_stats_cache_time_ms``. Raises `AlreadyClosed`, `Timeout`, and the errors
         that the broker reports."""
         return self._runtime.call(self._consumer.stats())
-
-
-class SyncReaderBase:
-    """Methods of `Reader` that call the asyncio object."""
-
-    _runtime: LoopThread
-    _reader: AsyncReader
-
-    def topic(self) -> str:
-        """Return the topic, the topics separated by commas, or the pattern."""
-        return self._reader.topic()
-
-    def is_connected(self) -> bool:
-        """Return True while every topic and partition is connected."""
-        return self._reader.is_connected()
-
-    def seek(self, messageid: MessageId | int) -> None:
-        """Continue after a message (at it, with ``start_message_id_inclusive``), or at a publish time in
-        milliseconds since 1970."""
-        self._runtime.call(self._reader.seek(messageid))
-
-    def get_last_message_id(self) -> MessageId:
-        """Return the id of the topic's last message; its entry id is -1 if the topic is empty."""
-        return self._runtime.call(self._reader.get_last_message_id())

@@ -47,7 +47,7 @@ async def _by_instance_id(context: ClientContext, connected: pb.CommandConnected
         own = ServiceUrl.parse(sent).addresses[0]
     except InvalidUrl:
         raise InvalidConfiguration(f"the broker at {host} has no web port that can be used here") from None
-    lookup = HttpLookup(context, ServiceUrl.parse(sent), 0)
+    lookup = HttpLookup(context.pool, context.settings, ServiceUrl.parse(sent), 0)
     failures: list[str] = []
     is_reached = False
     # The host that this client reached comes first; published ports of a container may be the default ones.
@@ -79,7 +79,7 @@ async def _by_lookup(context: ClientContext, url: ServiceUrl) -> str:
 
     async def confirmed(address: Address) -> str | None:
         """Return why an address is not taken; None if it is confirmed."""
-        web = HttpLookup(context, ServiceUrl.parse(_text(address)), 0)
+        web = HttpLookup(context.pool, context.settings, ServiceUrl.parse(_text(address)), 0)
         try:
             async with asyncio.timeout(context.settings.connection_timeout_seconds):
                 found = (await web.place(LOOKED_UP, 0)).broker

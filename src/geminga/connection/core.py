@@ -249,7 +249,6 @@ class ClientConnection:
         is closed or not ready."""
         if self.state is not ConnectionState.READY:
             raise ConnectError(f"the connection to {self.peer} is {self.state.value}, not ready")
-        self._move(ConnectionInput.REQUEST)
         self._requests.add(request_id, deadline)
         self._send(command)
 
@@ -338,7 +337,8 @@ class ClientConnection:
         before = self.state
         if before is ConnectionState.CLOSED:
             return None
-        self._move(kind)
+        if before is not ConnectionState.READY or kind is not ConnectionInput.ANSWER:
+            self._move(kind)
         command = frame.command
         if kind is ConnectionInput.ANSWER:
             return self._answer(command, before)

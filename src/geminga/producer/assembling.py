@@ -243,7 +243,9 @@ class BatchBuilder:
         has a key or properties.
         """
         batch = self.batch
-        count = min(len(payloads) - start, self._backlog.free)
+        count = len(payloads) - start
+        if count > 1:
+            count = min(count, self._backlog.free)
         if self._runs:
             count = min(count, RUN_MESSAGES_MAX)
             room, largest = RUN_BYTES_MAX, min(RUN_PAYLOAD_BYTES_MAX, self.max_message_size)

@@ -137,10 +137,6 @@ class PartitionProducer:
 
     # --- creation ---------------------------------------------------------------------------------
 
-    @property
-    def ready(self) -> bool:
-        return self.state is ProducerState.READY
-
     def start(self) -> None:
         """Note that the owner begins to look up the broker."""
         self._move(ProducerInput.START)
@@ -183,10 +179,12 @@ class PartitionProducer:
         It grants a producer that shares the topic. Its answer has a ``topic_epoch`` only if an exclusive
         producer has used the topic before."""
         mode = self._settings.access_mode
+        if mode is ProducerAccessMode.Shared:
+            return
         found = _APACHE_VERSION.match(server_version)
         version = (int(found[1]), int(found[2])) if found else _FENCING_SINCE
         is_known = mode is not ProducerAccessMode.ExclusiveWithFencing or version >= _FENCING_SINCE
-        if mode is not ProducerAccessMode.Shared and not (is_known and success.HasField("topic_epoch")):
+        if not (is_known and success.HasField("topic_epoch")):
             raise UnsupportedVersionError(
                 f"{self.topic}: the broker does not know access_mode={mode.name} and granted a producer that "
                 "shares the topic; it was closed again. Update the broker (ExclusiveWithFencing needs Apache "
@@ -370,7 +368,6 @@ class PartitionProducer:
         counters.sent_batches += operation.entries
         counters.sent_payload_bytes += operation.size
         self._ready_set.enqueued(self, operation)
-        self.has_output()
 
     def close_batch(self) -> None:
         """Close the open batch, if any."""

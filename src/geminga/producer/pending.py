@@ -120,10 +120,11 @@ class PendingQueue:
         operation; a larger one, or another highest id, means that the two sides disagree. Raises
         `ProtocolError` then: the connection must be closed, and everything is sent again.
         """
-        head = self.head
-        if head is None:
+        queue = self._queue
+        if not queue:
             return None
-        if not self.in_flight:
+        head = queue[0]
+        if len(queue) == len(self._unsent):
             if sequence_id < head.sequence_id:
                 return None
             raise ProtocolError(f"a receipt for sequence id {sequence_id} came and nothing is in flight")
@@ -141,7 +142,7 @@ class PendingQueue:
             )
         if head.is_run:
             return self._receipted(head, 1, ledger_id, entry_id)
-        self.messages -= self._queue.popleft().count
+        self.messages -= queue.popleft().count
         head.ledger_id = ledger_id
         head.entry_id = entry_id
         return head

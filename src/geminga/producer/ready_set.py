@@ -69,13 +69,10 @@ class ReadySet(Generic[P]):
             self.attention = True
 
     def enqueued(self, partition: P, operation: SendOperation) -> None:
-        """Register an operation that waits for its receipt, up to its send time-out."""
-        self.busy[partition] = None
-        deadline = operation.deadline
-        if deadline < self._send_deadline:
-            self._send_deadline = deadline
-        if deadline < self.timer_at:
-            self.attention = True
+        """Register an operation to be written, which waits for its receipt up to its send time-out."""
+        self.busy[partition] = self.writable[partition] = None
+        self._send_deadline = min(self._send_deadline, operation.deadline)
+        self.attention = True
 
     def take_settled(self) -> list[SendOperation]:
         settled, self.settled = self.settled, []

@@ -196,7 +196,7 @@ class ProducerSettings:
             check_type("properties key", key, str)
         if self.initial_sequence_id is not None:
             check_int("initial_sequence_id", self.initial_sequence_id, -1, SEQUENCE_ID_MAX)
-        check_choice("access_mode", self.access_mode, list(ProducerAccessMode))
+        check_choice("access_mode", self.access_mode, ProducerAccessMode)
         check_type("initial_subscription_name", self.initial_subscription_name, str, optional=True)
         check_type("schema", self.schema, SchemaInfo, optional=True)
         check_type("encryptor", self.encryptor, PayloadEncryptor, optional=True)
@@ -206,12 +206,12 @@ class ProducerSettings:
         check_int("max_pending_messages", self.max_pending_messages, 0)
         check_int("max_pending_messages_across_partitions", self.max_pending_messages_across_partitions, 0)
         check_type("block_if_queue_full", self.block_if_queue_full, bool)
-        check_choice("compression_type", self.compression_type, list(CompressionType))
+        check_choice("compression_type", self.compression_type, CompressionType)
         check_compression_level("compression_level", self.compression_level, self.compression_type)
 
     def _check_batching(self) -> None:
         check_type("batching_enabled", self.batching_enabled, bool)
-        check_choice("batching_type", self.batching_type, list(BatchingType))
+        check_choice("batching_type", self.batching_type, BatchingType)
         check_int("batching_max_messages", self.batching_max_messages, 1, MAX_MESSAGES_LIMIT)
         check_int(
             "batching_max_allowed_size_in_bytes",
@@ -248,8 +248,8 @@ class ProducerSettings:
                 refuse(name, value, f"its default {default!r} with a latency budget: the producer chooses it")
 
     def _check_routing(self) -> None:
-        check_choice("message_routing_mode", self.message_routing_mode, list(PartitionsRoutingMode))
-        check_choice("hashing_scheme", self.hashing_scheme, list(HashingScheme))
+        check_choice("message_routing_mode", self.message_routing_mode, PartitionsRoutingMode)
+        check_choice("hashing_scheme", self.hashing_scheme, HashingScheme)
         check_type("lazy_start_partitioned_producers", self.lazy_start_partitioned_producers, bool)
         check_seconds("partitions_refresh_seconds", self.partitions_refresh_seconds)
         check_seconds("blocked_after_seconds", self.blocked_after_seconds)
