@@ -211,8 +211,7 @@ class AsyncConsumer(Generic[T_co]):
                     return None
                 self.open_entry()
                 continue
-            releases = message._entry.releases
-            if releases and message._index in releases:
+            if message._entry.has_release(message._index):
                 self.group.took(message)
             return message
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.core import ConsumerCore
-from geminga.consumer.message import EntryAcks, ReceivedEntry
+from geminga.consumer.message import EntryAcks, ReceivedEntry, UnbatchedRun
 from geminga.consumer.settings import ConsumerCryptoFailureAction
 from geminga.consumer.unbatching import (
     BATCH_DESERIALIZE_ERROR,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from geminga.client.async_consumer import AsyncConsumer
+    from geminga.consumer.queue import Taken
 
 _origins: dict[int, tuple[weakref.ref[Any], list[ReceivedEntry]]] = {}
 """Entries by the ``id`` of the table made of them, as long as that table exists."""
@@ -94,19 +95,29 @@ async def collect_entries(
     return entries
 
 
-def _regroup(taken: list[tuple[ReceivedEntry, list[int]]]) -> list[ReceivedEntry]:
+def _regroup(taken: list[Taken]) -> list[ReceivedEntry]:
     """Return the entries of messages that were taken singly, each with the set of taken messages.
 
     Messages of an entry are adjacent, except those that were put back in front of others. An entry that was
     delivered twice is returned once.
     """
     of_entry: dict[Any, tuple[ReceivedEntry, set[int]]] = {}
-    for opened, indexes in taken:
+    for opened, indexes in _by_entry(taken):
         key: Any = (opened.origin, opened.ledger_id, opened.entry_id)
         if not opened.origin.keeps:
             key = opened  # the ids of non-persistent entries are all equal
         of_entry.setdefault(key, (opened, set()))[1].update(indexes)
     return [_whole(opened, indexes) for opened, indexes in of_entry.values()]
+
+
+def _by_entry(taken: list[Taken]) -> Iterator[tuple[ReceivedEntry, list[int]]]:
+    """Yield what was taken by entries: each message of a run is one."""
+    for opened, indexes in taken:
+        if isinstance(opened, UnbatchedRun):
+            for row in indexes:
+                yield opened.entry_of(row), [-1]
+        else:
+            yield opened, indexes
 
 
 def _whole(opened: ReceivedEntry, indexes: set[int]) -> ReceivedEntry:

@@ -32,7 +32,7 @@ from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
 from geminga.consumer.inbox import AcknowledgedThrough, ReturnedToQueue, TakenByApplication
-from geminga.consumer.message import Message, ReceivedRun
+from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import (
     AlreadyClosed,
@@ -54,7 +54,7 @@ _NOT_ASKED = float("nan")
 """Deadline of a call that has not waited yet."""
 
 _NOTHING = -2
-"""Index before a message is taken: messages have -1 or more."""
+"""Index before a message is taken: messages have -1 or more, or a row."""
 
 _new_message = Message.__new__
 
@@ -99,7 +99,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         if timeout_millis is not None and type(timeout_millis) is not int:
             check_int("timeout_millis", timeout_millis)
         deadline: float | None = _NOT_ASKED
-        index = _NOTHING
+        index: Any = _NOTHING
         try:
             while True:
                 message = None  # a `try` right at the loop's beginning would be outside of the other one
@@ -114,12 +114,10 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
                     else:
                         self._queue.drop(lot)
                         continue
-                    if entry.__class__ is ReceivedRun:
-                        entry, index = entry.entry_at(index), -1
                     message = _new_message(Message)
                     message._entry = entry
                     message._index = index
-                    if self._tracks_taken or (entry.releases is not None and index in entry.releases):
+                    if self._tracks_taken or (entry.releases and entry.has_release(index)):
                         self._note_taken(message)
                     return message
                 except IndexError:
@@ -131,7 +129,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         except BaseException:
             # The caller does not get the message, or was woken and does not take one: return it for the next
             # caller.
-            self._give_back([] if index == _NOTHING else [entry.message_at(index)])
+            self._give_back([] if index == _NOTHING else [Message(entry, index)])
             raise
 
     def _give_back(self, messages: Sequence[Message[Any]]) -> None:
@@ -146,8 +144,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
                 self._runtime.post(self._queue.wake)
 
     def _note_taken(self, message: Message[Any]) -> None:
-        releases = message._entry.releases
-        if releases and message._index in releases:
+        if message._entry.has_release(message._index):
             self._runtime.post(self._consumer.group.took, message)
         if self._tracks_taken:
             self._add(TakenByApplication(message))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from struct import Struct
 from typing import Any
 
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.ids import MessageId, to_unsigned
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.varint import varint
+from geminga.wire.varint import varint, varints
 
 EntryKey = tuple[int, int]
 
@@ -187,12 +189,18 @@ def encode_ack(
     ``ids``: ``(ledger_id, entry_id, ack_set)``. An entry id of -1 (before the first entry) is sent as 2^64-1.
     """
     parts = [b"\x08", varint(consumer_id), b"\x10", varint(ack_type)]
-    heads = _Heads()
-    for ledger_id, entry_id, ack_set in ids:
-        place = varint(entry_id)
-        for word in ack_set:
-            place += b"\x28" + varint(word)
-        parts += (heads[ledger_id, len(place)], place)
+    for ledger_id, same in groupby(ids, itemgetter(0)):
+        place_head = b"\x08" + varint(ledger_id) + b"\x10"
+        _, entry_ids, ack_sets = zip(*same, strict=True)
+        if any(ack_sets):
+            places = list(map(_place, entry_ids, ack_sets))
+        elif entry_ids == tuple(range(max(0, entry_ids[0]), entry_ids[0] + len(entry_ids))):
+            places = varints(entry_ids[0], len(entry_ids))
+        else:
+            places = list(map(varint, entry_ids))
+        for size, alike in groupby(places, len):
+            head = b"\x1a" + varint(len(place_head) + size) + place_head
+            parts += (head, head.join(alike))
     if validation_error is not None:
         parts += (b"\x20", varint(validation_error))
     if request_id is not None:
@@ -202,11 +210,6 @@ def encode_ack(
     return _SIZES.pack(len(command) + 4, len(command)) + command
 
 
-class _Heads(dict[tuple[int, int], bytes]):
-    """Ledger id and size of the rest of a message id to the bytes before the entry id."""
-
-    def __missing__(self, key: tuple[int, int]) -> bytes:
-        ledger_id, size = key
-        place = b"\x08" + varint(ledger_id) + b"\x10"
-        head = self[key] = b"\x1a" + varint(len(place) + size) + place
-        return head
+def _place(entry_id: int, ack_set: Sequence[int]) -> bytes:
+    """Return the entry id and the ack set of a message id."""
+    return varint(entry_id) + b"".join([b"\x28" + varint(word) for word in ack_set])

@@ -492,9 +492,9 @@ def _read_frame(data: bytes | memoryview, start: int, end: int) -> Frame:
     command = parse_command(bytes(data[start + 8 : command_end]))
     kind = command.type
     if kind == SEND:
-        return _full_send(command, _entry_of(data, command_end, end))
+        return _full_send(command, entry_of(data, command_end, end))
     if kind == MESSAGE:
-        return _full_message(command, _entry_of(data, command_end, end))
+        return _full_message(command, entry_of(data, command_end, end))
     if command_end != end:
         raise ProtocolError(f"{end - command_end} bytes follow a {type_name(kind)} command inside its frame")
     if kind == SEND_RECEIPT:
@@ -502,7 +502,8 @@ def _read_frame(data: bytes | memoryview, start: int, end: int) -> Frame:
     return CommandFrame(kind, command)
 
 
-def _entry_of(data: bytes | memoryview, start: int, end: int) -> Buffer:
+def entry_of(data: bytes | memoryview, start: int, end: int) -> Buffer:
+    """Return the entry from ``start`` to ``end``: a copy, or a view if it is large."""
     if end - start <= ENTRY_COPY_BYTES_MAX:
         return bytes(data[start:end])
     return memoryview(data)[start:end]

@@ -26,9 +26,10 @@ log = logging.getLogger("geminga.broker")
 
 ENTRIES_PER_READ_MAX = 100
 BYTES_PER_READ_MAX = 4 * 1024 * 1024
-ENTRIES_PER_CALL_MAX = 1_000
+ENTRIES_PER_CALL_MAX = 500
 BYTES_PER_CALL_MAX = 4 * 1024 * 1024
-"""Bytes that a dispatcher sends in one call; then other work is served before it continues."""
+"""Entries and bytes that a dispatcher sends in one call. What one call sends leaves together; so a consumer
+with 1,000 permits reads the first half while the second is sent."""
 LIMIT_LOOK_SECONDS = 1.0
 """Longest wait of dispatching that a rate limit delays before it tries again."""
 READ_RETRY_SECONDS = 5.0
