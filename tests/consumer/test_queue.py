@@ -231,7 +231,7 @@ def test_take_out_keeps_messages_of_a_lot_that_a_receiver_removes_meanwhile() ->
 
     queue = ReceiveQueue()
     queue.lots = Racing()
-    queue.add(UnbatchedRun(HERE, 1, 0), rows(3))
+    queue.add(UnbatchedRun(HERE, 1, 0, 15), rows(3))
     queue.add(entry(3), ALONE)
     taken, _ = queue.take_out(HERE, {(1, 1)})
     assert [indexes for _, indexes in taken] == [[rows(3)[1]]]
@@ -241,7 +241,7 @@ def test_take_out_keeps_messages_of_a_lot_that_a_receiver_removes_meanwhile() ->
 def test_take_out_does_not_touch_a_run_whose_messages_with_these_ids_were_taken() -> None:
     """While it were replaced, another thread could receive messages behind it."""
     queue = ReceiveQueue()
-    queue.add(UnbatchedRun(HERE, 1, 0), rows(3))
+    queue.add(UnbatchedRun(HERE, 1, 0, 15), rows(3))
     first = queue.take()
     before = list(queue.lots)
     assert queue.take_out(HERE, {(1, 0)}) == ([], [])

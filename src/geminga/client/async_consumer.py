@@ -14,6 +14,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import cached_property
+from sys import maxsize
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
@@ -52,6 +53,8 @@ from geminga.values import T_co
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from geminga.consumer.queue import Taken
 
 logger = logging.getLogger("geminga")
 
@@ -256,16 +259,26 @@ class AsyncConsumer(Generic[T_co]):
                     message = await self.receive(left)
                     if not batch.add(message):
                         self._return([message])
+                    elif not self.reads_versions:
+                        self._note_taken(batch.fill(self.queue))
                 except Timeout:
                     break
                 except AlreadyClosed:
-                    if not batch.messages or self.closed:
+                    if batch.is_empty or self.closed:
                         raise
                     break  # the batch holds the last messages of a drain
         except BaseException:
             self._return(batch.messages)
             raise
         return batch.messages
+
+    def _note_taken(self, taken: Sequence[Taken]) -> None:
+        """Account for the permits and time-outs of messages that were taken together."""
+        for entry, indexes in taken:
+            if entry.releases:
+                self.group.took_of(entry, indexes)
+            for index in indexes if self.tracks_taken else ():
+                self.inbox.add(TakenByApplication(Message(entry, index)))
 
     def _return(self, messages: Sequence[Message[Any]]) -> None:
         """Return received messages to the queue."""
@@ -591,23 +604,46 @@ class ReceivedBatch:
     """Messages collected until a `ConsumerBatchReceivePolicy` is satisfied."""
 
     def __init__(self, policy: ConsumerBatchReceivePolicy) -> None:
-        self.messages: list[Message[Any]] = []
         self.full = False
-        self._count_max = policy.max_num_message if policy.max_num_message > 0 else float("inf")
-        self._bytes_max = policy.max_num_bytes if policy.max_num_bytes > 0 else float("inf")
-        self._size_bytes = 0
+        self._taken: list[Taken] = []
+        self._count_left = policy.max_num_message if policy.max_num_message > 0 else maxsize
+        self._bytes_left = policy.max_num_bytes if policy.max_num_bytes > 0 else maxsize
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._taken
+
+    @property
+    def messages(self) -> list[Message[Any]]:
+        return [Message(entry, index) for entry, indexes in self._taken for index in indexes]
 
     def add(self, message: Message[Any]) -> bool:
         """Add a message; return False for one that would exceed the limit of bytes: the batch is full."""
-        size_bytes = self._size_bytes + message.size_bytes()
-        self.full = size_bytes >= self._bytes_max or len(self.messages) + 1 >= self._count_max
-        if self.messages and size_bytes > self._bytes_max:
+        size = message.size_bytes()
+        if self._taken and size > self._bytes_left:
+            self.full = True
             return False
-        self.messages.append(message)
-        self._size_bytes = size_bytes
+        self._taken.append((message._entry, [message._index]))
+        self._added(1, size)
         return True
+
+    def fill(self, queue: ReceiveQueue) -> list[Taken]:
+        """Add queued messages, as long as all of an entry or run surely fit; return the added ones."""
+        before = len(self._taken)
+        while not self.full and (count := queue.take_lot(self._taken, self._count_left, self._bytes_left)):
+            entry, indexes = self._taken[-1]
+            self._added(count, sum(map(entry.size_bytes, indexes)))
+        return self._taken[before:]
+
+    def _added(self, count: int, size: int) -> None:
+        self._count_left -= count
+        self._bytes_left -= size
+        self.full = self._count_left <= 0 or self._bytes_left <= 0
 
     def with_last(self, message: Message[Any] | None) -> list[Message[Any]]:
         """Return all messages and ``message``, whether it was added or not."""
-        missing = message is not None and (not self.messages or self.messages[-1] is not message)
-        return [*self.messages, message] if missing and message is not None else self.messages
+        messages = self.messages
+        place = None if message is None else (message._entry, message._index)
+        if message is None or place in [(each._entry, each._index) for each in messages]:
+            return messages
+        return [*messages, message]

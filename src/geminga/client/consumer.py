@@ -208,12 +208,18 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
                 except Timeout:
                     break
                 except AlreadyClosed:
-                    if not batch.messages or self._consumer.closed:
+                    if batch.is_empty or self._consumer.closed:
                         raise
                     break  # the batch holds the last messages of a drain
                 if not batch.add(message):
                     self._give_back([message])
                     message = None
+                    break
+                for entry, indexes in batch.fill(self._queue):
+                    if entry.releases:
+                        self._runtime.post(self._consumer.group.took_of, entry, indexes)
+                    for index in indexes if self._tracks_taken else ():
+                        self._add(TakenByApplication(Message(entry, index)))
             return batch.messages
         except BaseException:
             self._give_back(batch.with_last(message))

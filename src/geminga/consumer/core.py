@@ -238,11 +238,12 @@ class ConsumerCore(Settlement):
             or (rows := self.opener.open_run(run)) is None
         ):
             return False
-        queued = UnbatchedRun(self.origin, first.ledger_id, first.redelivery_count)
+        size = sum([len(row[3]) for row in rows])
+        queued = UnbatchedRun(self.origin, first.ledger_id, first.redelivery_count, size)
         self._position.last_queued = (queued, rows[-1])
         self.flow.note_place(keys[-1])
         self.flow.arrived_last = max(self.flow.arrived_last, max(keys))
-        queued.releases = dict(self.flow.arrived(len(keys), queued.held_bytes(rows), len(keys)))
+        queued.releases = dict(self.flow.arrived(len(keys), size, len(keys)))
         if self._tracks_in_hand:
             self.unsettled.delivered(keys)
         self.queue.add(queued, rows)

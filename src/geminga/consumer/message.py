@@ -148,10 +148,22 @@ class ReceivedEntry:
             bytes(body[start + 4 : start + 4 + _read_size(body, start)[0]])
         )
 
+    def size_bytes(self, index: int) -> int:
+        """Return the size of the payload of the message at ``index``."""
+        starts, body = self.starts, self.body
+        assert body is not None
+        if starts is None:
+            return len(body)
+        return starts[index + 1] - starts[index] - 4 - int(_read_size(body, starts[index])[0])
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that the entry holds in memory."""
+        return len(self.body or self.raw or b"")
+
     def held_bytes(self, indexes: Sequence[int]) -> int:
         """Return the share of these messages in the entry's memory."""
-        held = self.raw if self.body is None else self.body
-        return 0 if held is None else len(held) * len(indexes) // max(1, self.count)
+        return self.total_bytes * len(indexes) // max(1, self.count)
 
     def has_release(self, index: int) -> bool:
         """Return whether the message at ``index`` carries permits."""
@@ -187,15 +199,19 @@ class UnbatchedRun:
     ``releases``: see `ReceivedEntry`, by the index in the run.
     """
 
-    __slots__ = ("ledger_id", "origin", "redelivery_count", "releases")
+    __slots__ = ("ledger_id", "origin", "redelivery_count", "releases", "total_bytes")
 
     acks = chunk_ids = metadata = raw = starts = None
     batched = False
 
-    def __init__(self, origin: ConsumerOrigin, ledger_id: int, redelivery_count: int) -> None:
+    def __init__(
+        self, origin: ConsumerOrigin, ledger_id: int, redelivery_count: int, total_bytes: int
+    ) -> None:
         self.origin = origin
         self.ledger_id = ledger_id
         self.redelivery_count = redelivery_count
+        self.total_bytes = total_bytes
+        """Size of all its payloads."""
         self.releases: dict[int, Release] | None = None
 
     def key(self, row: Row) -> tuple[int, int]:
@@ -206,6 +222,10 @@ class UnbatchedRun:
         """Return the metadata of a message."""
         metadata = row[2]
         return pb.MessageMetadata.FromString(metadata) if type(metadata) is bytes else metadata
+
+    def size_bytes(self, row: Row) -> int:
+        """Return the size of a payload."""
+        return len(row[3])
 
     def held_bytes(self, rows: Sequence[Row]) -> int:
         """Return the size of the payloads."""
@@ -310,15 +330,7 @@ class Message(Generic[T_co]):
 
     def size_bytes(self) -> int:
         """Return the size of the payload in bytes."""
-        index = self._index
-        if type(index) is tuple:
-            return len(index[3])
-        entry: ReceivedEntry = self._entry
-        assert entry.body is not None
-        if entry.starts is None:
-            return len(entry.body)
-        start = entry.starts[index]
-        return entry.starts[index + 1] - start - 4 - int(_read_size(entry.body, start)[0])
+        return cast(int, self._entry.size_bytes(self._index))
 
     def value(self) -> T_co:
         """Return the payload decoded by the consumer's schema; the bytes themselves without a schema.

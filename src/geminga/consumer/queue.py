@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set, Sized
 from contextlib import suppress
 from copy import copy
 from itertools import chain, groupby, islice, repeat
+from math import inf
 from operator import attrgetter, length_hint
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -234,18 +235,30 @@ class ReceiveQueue:
     def take_many(self, count_max: int) -> list[Taken]:
         """Return the first messages, at most ``count_max``; other receivers may take some meanwhile."""
         taken: list[Taken] = []
-        while count_max > 0:
+        while count_max > 0 and (count := self.take_lot(taken, count_max)):
+            count_max -= count
+        return taken
+
+    def take_lot(self, taken: list[Taken], count_max: int, bytes_max: float = inf) -> int:
+        """Append messages of the first lot to ``taken``, at most ``count_max``; return their number: 0 if the
+        queue is empty, or if the entry or run holds more than ``bytes_max``.
+
+        They are appended before they are taken, so that an interrupt loses none."""
+        while True:
             try:
                 lot = self.lots[0]
             except IndexError:
-                break
-            indexes = rest(lot[1], count_max)
+                return 0
+            if lot[0].total_bytes > bytes_max:
+                return 0
+            indexes: list[Any] = []
+            taken.append((lot[0], indexes))
+            with suppress(IndexError):
+                indexes.extend(islice(lot[1], count_max))  # keeps the indexes before an error
             if indexes:
-                taken.append((lot[0], indexes))
-                count_max -= len(indexes)
-            else:
-                self.drop(lot)
-        return taken
+                return len(indexes)
+            taken.pop()
+            self.drop(lot)
 
     def drop(self, lot: Lot) -> None:
         """Remove a lot that is used up."""
@@ -272,11 +285,11 @@ class ReceiveQueue:
         self.lots.extendleft(reversed(lots))
 
 
-def rest(indexes: Iterator[Any], count_max: int | None = None) -> list[Any]:
-    """Take all remaining indexes or rows, or at most ``count_max``."""
+def rest(indexes: Iterator[Any]) -> list[Any]:
+    """Take all remaining indexes or rows."""
     rest: list[Any] = []
     with suppress(IndexError):
-        rest.extend(islice(indexes, count_max))  # keeps the indexes before an error
+        rest.extend(indexes)  # keeps the indexes before an error
     return rest
 
 
