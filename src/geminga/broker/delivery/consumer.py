@@ -300,10 +300,16 @@ class Consumer:
             self.unacked_messages_max = limit
             self.blocked = 0 < limit <= self.unacked_messages
 
-    def track(self, offset: int, messages: int) -> None:
-        """Add a sent entry to ``pending`` (Shared, Key_Shared)."""
-        self.pending[offset] = messages
-        self.unacked_messages += messages
+    @property
+    def unacked_left(self) -> int:
+        """Number of messages up to the limit of unacknowledged ones."""
+        limit = self.unacked_messages_max
+        return limit - self.unacked_messages if limit else PERMITS_MAX
+
+    def track(self, offsets: Sequence[int], messages: int) -> None:
+        """Add sent entries of ``messages`` each to ``pending`` (Shared, Key_Shared)."""
+        self.pending.update(dict.fromkeys(offsets, messages))
+        self.unacked_messages += messages * len(offsets)
         if 0 < self.unacked_messages_max <= self.unacked_messages:
             self.blocked = True
 
