@@ -370,15 +370,14 @@ class AckTracker:
         return frames, []
 
     def _encode(self, request: AckRequest, request_id: int | None) -> bytes:
-        if request.cumulative is not None:
-            (ledger_id, entry_id), acks = request.cumulative.key, request.cumulative.acks
-            ids = [(ledger_id, entry_id, acks.ack_set() if _remaining(acks) and acks is not None else [])]
-            return encode_ack(self._consumer_id, ACK_CUMULATIVE, ids, request_id=request_id)
-        ids = [
-            (ledger_id, entry_id, [] if acks is None else acks.ack_set())
-            for (ledger_id, entry_id), acks in request.individual.items()
-        ]
-        return encode_ack(self._consumer_id, ACK_INDIVIDUAL, ids, request_id=request_id)
+        through = request.cumulative
+        keys, kind = request.individual, ACK_INDIVIDUAL
+        if through is not None:
+            keys, kind = {through.key: through.acks if _remaining(through.acks) else None}, ACK_CUMULATIVE
+        ack_sets = {}
+        if any(keys.values()):
+            ack_sets = {key: acks.ack_set() for key, acks in keys.items() if acks is not None}
+        return encode_ack(self._consumer_id, kind, keys, ack_sets, request_id=request_id)
 
     def answered(self, request_id: int, *, failed: bool = False) -> list[Any]:
         """Handle an ACK_RESPONSE; return the tokens that it settles: those whose last answer it is, and with

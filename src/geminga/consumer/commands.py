@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from struct import Struct
+from types import MappingProxyType
 from typing import Any
 
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
@@ -179,25 +180,28 @@ def redeliver(consumer_id: int, keys: Iterable[EntryKey], epoch: int | None) -> 
 def encode_ack(
     consumer_id: int,
     ack_type: int,
-    ids: Iterable[tuple[int, int, Sequence[int]]],
+    keys: Iterable[EntryKey],
+    ack_sets: Mapping[EntryKey, Sequence[int]] = MappingProxyType({}),
     *,
     request_id: int | None = None,
     validation_error: int | None = None,
 ) -> bytes:
     """Return an ACK frame, encoded by hand for speed: unbatched messages have one acknowledgement each.
 
-    ``ids``: ``(ledger_id, entry_id, ack_set)``. An entry id of -1 (before the first entry) is sent as 2^64-1.
+    ``ack_sets``: the open messages of those entries that are not acknowledged whole. An entry id of -1
+    (before the first entry) is sent as 2^64-1.
     """
     parts = [b"\x08", varint(consumer_id), b"\x10", varint(ack_type)]
-    for ledger_id, same in groupby(ids, itemgetter(0)):
-        place_head = b"\x08" + varint(ledger_id) + b"\x10"
-        _, entry_ids, ack_sets = zip(*same, strict=True)
-        if any(ack_sets):
-            places = list(map(_place, entry_ids, ack_sets))
-        elif entry_ids == tuple(range(max(0, entry_ids[0]), entry_ids[0] + len(entry_ids))):
-            places = varints(entry_ids[0], len(entry_ids))
+    for ledger_id, same in groupby(keys, itemgetter(0)):
+        entry_ids = [entry_id for _, entry_id in same]
+        first, count = entry_ids[0], len(entry_ids)
+        if ack_sets:
+            places = [_place(entry_id, ack_sets.get((ledger_id, entry_id), ())) for entry_id in entry_ids]
+        elif first >= 0 and entry_ids == list(range(first, first + count)):
+            places = varints(first, count)
         else:
             places = list(map(varint, entry_ids))
+        place_head = b"\x08" + varint(ledger_id) + b"\x10"
         for size, alike in groupby(places, len):
             head = b"\x1a" + varint(len(place_head) + size) + place_head
             parts += (head, head.join(alike))

@@ -415,8 +415,8 @@ class ConsumerCore(Settlement):
         """Acknowledge damage. Entries rejected by the codec stay: the fault may be this installation's."""
         is_damage = error.validation_error != DECOMPRESSION_ERROR
         if is_damage:
-            ids, kind = [(*key, ())], error.validation_error
-            self.output.append(encode_ack(self.consumer_id, ACK_INDIVIDUAL, ids, validation_error=kind))
+            kind = error.validation_error
+            self.output.append(encode_ack(self.consumer_id, ACK_INDIVIDUAL, [key], validation_error=kind))
         self.events.append(EntryRefused(key, error, is_damage))
 
     def command(self, command: pb.BaseCommand) -> None:
