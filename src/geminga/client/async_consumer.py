@@ -260,7 +260,7 @@ class AsyncConsumer(Generic[T_co]):
                     if not batch.add(message):
                         self._return([message])
                     elif not self.reads_versions:
-                        self._note_taken(batch.fill(self.queue))
+                        self.note_taken(batch.fill(self.queue))
                 except Timeout:
                     break
                 except AlreadyClosed:
@@ -272,7 +272,7 @@ class AsyncConsumer(Generic[T_co]):
             raise
         return batch.messages
 
-    def _note_taken(self, taken: Sequence[Taken]) -> None:
+    def note_taken(self, taken: Sequence[Taken]) -> None:
         """Account for the permits and time-outs of messages that were taken together."""
         for entry, indexes in taken:
             if entry.releases:
