@@ -258,8 +258,8 @@ class AsyncConsumer(Generic[T_co]):
                 try:
                     message = await self.receive(left)
                     if not batch.add(message):
-                        self._return([message])
-                    elif not self.reads_versions:
+                        self.put_back([message])
+                    else:
                         self.note_taken(batch.fill(self.queue))
                 except Timeout:
                     break
@@ -267,10 +267,13 @@ class AsyncConsumer(Generic[T_co]):
                     if batch.is_empty or self.closed:
                         raise
                     break  # the batch holds the last messages of a drain
+            messages = batch.messages
+            for message in messages if self.reads_versions else ():
+                await self.context.schemas.prepare(message)
+            return messages
         except BaseException:
-            self._return(batch.messages)
+            self.put_back(batch.messages)
             raise
-        return batch.messages
 
     def note_taken(self, taken: Sequence[Taken]) -> None:
         """Account for the permits and time-outs of messages that were taken together."""
@@ -280,8 +283,8 @@ class AsyncConsumer(Generic[T_co]):
             for index in indexes if self.tracks_taken else ():
                 self.inbox.add(TakenByApplication(Message(entry, index)))
 
-    def _return(self, messages: Sequence[Message[Any]]) -> None:
-        """Return received messages to the queue."""
+    def put_back(self, messages: Sequence[Message[Any]]) -> None:
+        """Return received messages to the queue, on the loop's thread."""
         self.queue.put_back(messages)
         if self.tracks_taken and not self.closed:
             for message in messages:
@@ -639,11 +642,3 @@ class ReceivedBatch:
         self._count_left -= count
         self._bytes_left -= size
         self.full = self._count_left <= 0 or self._bytes_left <= 0
-
-    def with_last(self, message: Message[Any] | None) -> list[Message[Any]]:
-        """Return all messages and ``message``, whether it was added or not."""
-        messages = self.messages
-        place = None if message is None else (message._entry, message._index)
-        if message is None or place in [(each._entry, each._index) for each in messages]:
-            return messages
-        return [*messages, message]

@@ -19,11 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from geminga.client.acknowledging import Acknowledgeable, Several
-from geminga.client.async_consumer import (
-    DEFAULT_BATCH_RECEIVE,
-    AsyncConsumer,
-    ReceivedBatch,
-)
+from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.context import ClientContext
 from geminga.client.listener import ListenerRunner, ListenerThreads
 from geminga.client.runtime import LoopThread
@@ -196,34 +192,9 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
 
     def batch_receive(self) -> list[Message[T_co]]:
         """Receive several messages, until the consumer's `ConsumerBatchReceivePolicy` is satisfied."""
-        policy = self._consumer.settings.batch_receive_policy or DEFAULT_BATCH_RECEIVE
-        batch = ReceivedBatch(policy)
-        deadline = None if policy.timeout_ms <= 0 else time.monotonic() + policy.timeout_ms / 1000
-        message = None
-        try:
-            while not batch.full:
-                left = None if deadline is None else max(0, round((deadline - time.monotonic()) * 1000))
-                try:
-                    message = self.receive(left)
-                except Timeout:
-                    break
-                except AlreadyClosed:
-                    if batch.is_empty or self._consumer.closed:
-                        raise
-                    break  # the batch holds the last messages of a drain
-                if not batch.add(message):
-                    self._give_back([message])
-                    message = None
-                    break
-                for entry, indexes in batch.fill(self._queue):
-                    if entry.releases:
-                        self._runtime.post(self._consumer.group.took_of, entry, indexes)
-                    for index in indexes if self._tracks_taken else ():
-                        self._add(TakenByApplication(Message(entry, index)))
-            return batch.messages
-        except BaseException:
-            self._give_back(batch.with_last(message))
-            raise
+        if self._listener is not None:
+            raise InvalidConfiguration("the consumer has a message_listener: it takes the messages")
+        return self._runtime.call(self._consumer.batch_receive(), discard=self._consumer.put_back)
 
     def __iter__(self) -> Iterator[Message[T_co]]:
         return self

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Note:
-    """What the application did with a message; ``about`` is the message, or as the subclass says."""
+    """A call of the application; ``about`` is the message, or as the subclass says."""
 
     __slots__ = ("about",)
 
@@ -38,26 +38,18 @@ class TakenByApplication(Note):
 class ReturnedToQueue(Note):
     """A call that had taken the message was interrupted; the message is in the queue again."""
 
-    __slots__ = ()
-
 
 class AcknowledgedId(Note):
     """The message with this id is acknowledged."""
-
-    __slots__ = ()
 
 
 class AcknowledgedThrough(Note):
     """This message, or the one with this id, and all before it of its topic are acknowledged."""
 
-    __slots__ = ()
-
 
 class ReadThrough(Note):
     """A reader's positions: a mapping from each topic to the newest message that the reader was given, as of
     processing this item."""
-
-    __slots__ = ()
 
 
 class NegativelyAcknowledged(Note):
@@ -68,8 +60,6 @@ class NegativelyAcknowledged(Note):
 
 class ReceiptsWanted(Note):
     """A caller waits until everything before this is stored by the broker; a token identifies it."""
-
-    __slots__ = ()
 
 
 Item = Message | Note

@@ -602,9 +602,7 @@ def _read_send(data: bytes, position: int, end: int, frame_end: int, producer_id
             return None
     if position != end:
         return None
-    entry: Buffer = (
-        data[end:frame_end] if frame_end - end <= ENTRY_COPY_BYTES_MAX else memoryview(data)[end:frame_end]
-    )
+    entry = entry_of(data, end, frame_end)
     return SendFrame(producer_id, sequence_id, num_messages, highest_sequence_id, entry)
 
 
@@ -683,9 +681,7 @@ def _read_message(
         return None
     if ledger_id > _INT64_MAX or entry_id > _INT64_MAX:
         return None
-    entry: Buffer = (
-        data[end:frame_end] if frame_end - end <= ENTRY_COPY_BYTES_MAX else memoryview(data)[end:frame_end]
-    )
+    entry = entry_of(data, end, frame_end)
     return MessageFrame(
         consumer_id, ledger_id, entry_id, partition, redelivery_count, (), consumer_epoch, entry
     )
