@@ -264,7 +264,7 @@ class AsyncConsumer(Generic[T_co]):
                 except Timeout:
                     break
                 except AlreadyClosed:
-                    if batch.is_empty or self.closed:
+                    if not batch.messages or self.closed:
                         raise
                     break  # the batch holds the last messages of a drain
             messages = batch.messages
@@ -611,10 +611,6 @@ class ReceivedBatch:
         self._taken: list[Taken] = []
         self._count_left = policy.max_num_message if policy.max_num_message > 0 else maxsize
         self._bytes_left = policy.max_num_bytes if policy.max_num_bytes > 0 else maxsize
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._taken
 
     @property
     def messages(self) -> list[Message[Any]]:

@@ -102,22 +102,15 @@ def _regroup(taken: list[Taken]) -> list[ReceivedEntry]:
     delivered twice is returned once.
     """
     of_entry: dict[Any, tuple[ReceivedEntry, set[int]]] = {}
-    for opened, indexes in _by_entry(taken):
-        key: Any = (opened.origin, opened.ledger_id, opened.entry_id)
-        if not opened.origin.keeps:
-            key = opened  # the ids of non-persistent entries are all equal
-        of_entry.setdefault(key, (opened, set()))[1].update(indexes)
+    for taken_from, indexes in taken:
+        parts = [(taken_from, indexes)]
+        if isinstance(taken_from, UnbatchedRun):
+            parts = [(taken_from.entry_of(row), [-1]) for row in indexes]
+        for opened, part in parts:
+            # The ids of non-persistent entries are all equal.
+            key = (opened.origin, opened.key(-1)) if opened.origin.keeps else opened
+            of_entry.setdefault(key, (opened, set()))[1].update(part)
     return [_whole(opened, indexes) for opened, indexes in of_entry.values()]
-
-
-def _by_entry(taken: list[Taken]) -> Iterator[tuple[ReceivedEntry, list[int]]]:
-    """Yield what was taken by entries: each message of a run is one."""
-    for opened, indexes in taken:
-        if isinstance(opened, UnbatchedRun):
-            for row in indexes:
-                yield opened.entry_of(row), [-1]
-        else:
-            yield opened, indexes
 
 
 def _whole(opened: ReceivedEntry, indexes: set[int]) -> ReceivedEntry:

@@ -45,28 +45,11 @@ from geminga.wire.strict import excerpt
 from geminga.wire.varint import MINUS_ONE, read_varint
 
 __all__ = [
-    "ENTRY_COPY_BYTES_MAX",
-    "FRAME_PADDING",
-    "INSTANCE_HEADER",
-    "MAX_MESSAGE_SIZE",
-    "MESSAGE",
-    "PROTOCOL_VERSION",
-    "SEND",
-    "SEND_RECEIPT",
-    "CommandFrame",
-    "Frame",
-    "FrameDecoder",
-    "MessageFrame",
-    "ReceiptFrame",
-    "SendFrame",
-    "encode_command",
-    "encode_flow",
-    "encode_message",
-    "encode_messages",
-    "encode_send",
-    "encode_send_receipt",
-    "parse_command",
-]
+    "ENTRY_COPY_BYTES_MAX", "FRAME_PADDING", "INSTANCE_HEADER", "MAX_MESSAGE_SIZE", "MESSAGE",
+    "PROTOCOL_VERSION", "SEND", "SEND_RECEIPT", "CommandFrame", "Frame", "FrameDecoder", "MessageFrame",
+    "ReceiptFrame", "SendFrame", "encode_command", "encode_flow", "encode_message", "encode_messages",
+    "encode_send", "encode_send_receipt", "parse_command",
+]  # fmt: skip
 
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 """The broker's default limit of an entry's size in bytes, announced in CONNECTED."""
@@ -207,15 +190,11 @@ class ReceiptFrame(Frame):
     def command(self) -> pb.BaseCommand:
         if self._command is not None:
             return self._command
-        return pb.BaseCommand.FromString(
-            encode_send_receipt(
-                self.producer_id,
-                self.sequence_id,
-                self.highest_sequence_id or None,
-                self.ledger_id,
-                self.entry_id,
-            )[8:]
+        highest = self.highest_sequence_id or None
+        encoded = encode_send_receipt(
+            self.producer_id, self.sequence_id, highest, self.ledger_id, self.entry_id
         )
+        return pb.BaseCommand.FromString(encoded[8:])
 
 
 class _FullReceiptFrame(ReceiptFrame):
@@ -230,30 +209,18 @@ class MessageFrame(Frame):
     """
 
     __slots__ = (
-        "ack_set",
-        "consumer_epoch",
-        "consumer_id",
-        "entry_id",
-        "ledger_id",
-        "partition",
-        "redelivery_count",
-    )
+        "ack_set", "consumer_epoch", "consumer_id", "entry_id",
+        "ledger_id", "partition", "redelivery_count",
+    )  # fmt: skip
 
     type = MESSAGE
     entry: Buffer
     _command: pb.BaseCommand | None = None
 
     def __init__(
-        self,
-        consumer_id: int,
-        ledger_id: int,
-        entry_id: int,
-        partition: int,
-        redelivery_count: int,
-        ack_set: Sequence[int],
-        consumer_epoch: int,
-        entry: Buffer,
-    ) -> None:
+        self, consumer_id: int, ledger_id: int, entry_id: int, partition: int, redelivery_count: int,
+        ack_set: Sequence[int], consumer_epoch: int, entry: Buffer,
+    ) -> None:  # fmt: skip
         self.consumer_id = consumer_id
         self.ledger_id = ledger_id
         self.entry_id = entry_id
@@ -271,18 +238,11 @@ class MessageFrame(Frame):
     def command(self) -> pb.BaseCommand:
         if self._command is not None:
             return self._command
-        return pb.BaseCommand.FromString(
-            encode_message(
-                self.consumer_id,
-                self.ledger_id,
-                self.entry_id,
-                self.partition,
-                0,
-                redelivery_count=self.redelivery_count,
-                ack_set=self.ack_set,
-                consumer_epoch=self.consumer_epoch,
-            )[8:]
-        )
+        encoded = encode_message(
+            self.consumer_id, self.ledger_id, self.entry_id, self.partition, 0, ack_set=self.ack_set,
+            redelivery_count=self.redelivery_count, consumer_epoch=self.consumer_epoch,
+        )  # fmt: skip
+        return pb.BaseCommand.FromString(encoded[8:])
 
 
 class _FullMessageFrame(MessageFrame):
@@ -528,12 +488,10 @@ def _full_receipt(command: pb.BaseCommand) -> ReceiptFrame:
     body = command.send_receipt
     known = body.HasField("message_id")
     frame = _FullReceiptFrame(
-        body.producer_id,
-        body.sequence_id,
-        to_signed(body.highest_sequence_id),
+        body.producer_id, body.sequence_id, to_signed(body.highest_sequence_id),
         to_signed(body.message_id.ledgerId) if known else -1,
         to_signed(body.message_id.entryId) if known else -1,
-    )
+    )  # fmt: skip
     frame._command = command
     return frame
 
@@ -542,15 +500,10 @@ def _full_message(command: pb.BaseCommand, entry: Buffer) -> MessageFrame:
     body = command.message
     place = body.message_id
     frame = _FullMessageFrame(
-        body.consumer_id,
-        to_signed(place.ledgerId),
-        to_signed(place.entryId),
-        place.partition,
-        body.redelivery_count,
-        tuple(body.ack_set),
-        to_signed(body.consumer_epoch) if body.HasField("consumer_epoch") else -1,
-        entry,
-    )
+        body.consumer_id, to_signed(place.ledgerId), to_signed(place.entryId), place.partition,
+        body.redelivery_count, tuple(body.ack_set),
+        to_signed(body.consumer_epoch) if body.HasField("consumer_epoch") else -1, entry,
+    )  # fmt: skip
     frame._command = command
     return frame
 

@@ -37,32 +37,17 @@ class MessageRun(Frame):
     """MESSAGEs of one consumer with entries of one ledger and without an ack set. ``type`` is MESSAGE.
 
     The fields are those of ``first``; ``entry_ids`` is a column. The entries are the bytes of ``data`` from
-    ``starts`` to ``ends``, and begin with the magic number of a checksum, the checksum, and the size of the
-    metadata.
+    a start to an end, and begin with a magic number, the checksum, and the size of the metadata.
     """
 
     __slots__ = ("_checksums", "_data", "_ends", "_sizes", "_starts", "entry_ids", "first")
 
     type = MessageFrame.type
 
-    def __init__(
-        self,
-        first: MessageFrame,
-        entry_ids: list[int],
-        data: bytes,
-        starts: list[int],
-        ends: list[int],
-        checksums: list[int],
-        sizes: list[int],
-    ) -> None:
-        self.first = first
-        self.entry_ids = entry_ids
-        self.entry = None
-        self._data = data
-        self._starts = starts
-        self._ends = ends
-        self._checksums = checksums
-        self._sizes = sizes
+    def __init__(self, first: MessageFrame, entry_ids: list[int], data: bytes, *columns: list[int]) -> None:
+        """``columns``: starts, ends, checksums, and sizes of the metadata."""
+        self.first, self.entry_ids, self.entry, self._data = first, entry_ids, None, data
+        self._starts, self._ends, self._checksums, self._sizes = columns
 
     @property
     def consumer_id(self) -> int:
