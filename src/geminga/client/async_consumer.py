@@ -37,7 +37,7 @@ from geminga.consumer.inbox import (
     TakenByApplication,
 )
 from geminga.consumer.message import Message
-from geminga.consumer.queue import ReceiveQueue
+from geminga.consumer.queue import ReceiveQueue, Taken
 from geminga.consumer.settings import ConsumerBatchReceivePolicy, ConsumerSettings
 from geminga.consumer.statistics import ConsumerStatistics, of_all, of_one
 from geminga.errors import (
@@ -53,8 +53,6 @@ from geminga.values import T_co
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from geminga.consumer.queue import Taken
 
 logger = logging.getLogger("geminga")
 

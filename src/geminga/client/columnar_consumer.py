@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import EntryAcks, ReceivedEntry, UnbatchedRun
+from geminga.consumer.queue import Taken
 from geminga.consumer.settings import ConsumerCryptoFailureAction
 from geminga.consumer.unbatching import (
     BATCH_DESERIALIZE_ERROR,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from geminga.client.async_consumer import AsyncConsumer
-    from geminga.consumer.queue import Taken
 
 _origins: dict[int, tuple[weakref.ref[Any], list[ReceivedEntry]]] = {}
 """Entries by the ``id`` of the table made of them, as long as that table exists."""

@@ -421,7 +421,7 @@ class Message(Generic[T_co]):
         own, of_entry = self._own_metadata(), self._entry_metadata()
         if own is of_entry or own.HasField("sequence_id"):
             return int(own.sequence_id)
-        return int(of_entry.sequence_id) + max(self._index, 0)
+        return int(of_entry.sequence_id) + int(max(self._index, 0))
 
     def replicated_from(self) -> str:
         """Return the cluster that the message was replicated from, empty if it was not replicated."""

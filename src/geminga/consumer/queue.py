@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     """The iterator is one of Python's own over a range or a list, or a `PopIndexes`: ``next`` runs no Python
     code, and its remaining length is available. At its end it stops, or raises `IndexError`."""
 
-    Taken = tuple[Any, list[Any]]
-    """An entry or a run, and the indexes or rows of its messages that left the queue together."""
-
     _Map = map[Any]
 else:
     _Map = map
 
 
 T = TypeVar("T")
+
+Taken = tuple[Any, list[Any]]
+"""An entry or a run, and the indexes or rows of its messages that left the queue together."""
 
 
 def _nobody() -> None:

@@ -523,7 +523,7 @@ class PersistentSubscription:
         if left and offset < end:
             words = words_from_bits(without_lowest_ones(cursor.open_bits(offset), left))
             still_open = cursor.acknowledge_part(offset, words, self.topic.ledger.counts.of(offset)[0])
-            self._settle(None, offset, still_open or 0)
+            self._settle(None, (offset,), still_open or 0)
             self._acknowledged(None, mark)
             left = 0
         self.flush()
@@ -582,14 +582,14 @@ class PersistentSubscription:
         mark = cursor.mark
         for offset in offsets:
             if cursor.acknowledge(offset):
-                self._settle(None, offset, 0)
+                self._settle(None, (offset,), 0)
         self._acknowledged(None, mark)
 
     def skip_entry(self, offset: int, done: Done) -> None:
         """Skip one entry at any position."""
         mark = self.cursor.mark
         if self.cursor.acknowledge(offset):
-            self._settle(None, offset, 0)
+            self._settle(None, (offset,), 0)
             self._acknowledged(None, mark)
         self.flush()
         self.writer.when_durable(done)
