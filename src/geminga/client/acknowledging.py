@@ -130,7 +130,7 @@ class Acknowledging:
                 continue
             if kind is NegativelyAcknowledged:
                 refused = [item.about for item in run]  # type: ignore[union-attr]
-                for handle, messages in self._group.by_handle(refused):  # type: ignore[arg-type]
+                for handle, messages in self._group.by_handle(refused):
                     self._core(handle).negative_acknowledge(messages, now)
                 continue
             for item in run:

@@ -318,7 +318,7 @@ class AsyncConsumer(Generic[T_co]):
         thread."""
         if not isinstance(given, (list, tuple)):
             self.check_acknowledgeable(given)
-            self.inbox.add(AcknowledgedId(given))  # type: ignore[arg-type]
+            self.inbox.add(AcknowledgedId(given))
             return
         for index, each in enumerate(given):
             self.check_acknowledgeable(each, f"message[{index}]")

@@ -194,7 +194,8 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         """Receive several messages, until the consumer's `ConsumerBatchReceivePolicy` is satisfied."""
         if self._listener is not None:
             raise InvalidConfiguration("the consumer has a message_listener: it takes the messages")
-        return self._runtime.call(self._consumer.batch_receive(), discard=self._consumer.put_back)
+        batch: Coroutine[Any, Any, list[Any]] = self._consumer.batch_receive()
+        return self._runtime.call(batch, discard=self._consumer.put_back)
 
     def __iter__(self) -> Iterator[Message[T_co]]:
         return self

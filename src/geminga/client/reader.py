@@ -83,7 +83,7 @@ class AsyncReader(Generic[T_co]):
         messages = [await self.read_next()]
         taken = self.consumer.queue.take_many(SEVERAL_MAX)
         self.consumer.note_taken(taken)
-        queued = [Message(entry, index) for entry, indexes in taken for index in indexes]
+        queued: list[Any] = [Message(entry, index) for entry, indexes in taken for index in indexes]
         return messages + [message for message in queued if self.note_read(message)]
 
     async def tables(
