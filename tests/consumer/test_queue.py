@@ -29,12 +29,12 @@ def entry(number: int, origin: ConsumerOrigin = HERE) -> ReceivedEntry:
 
 
 def rows(count: int) -> list[Row]:
-    return [(number, number, b"", b"value") for number in range(count)]
+    return [(number, (1, number), b"", b"value") for number in range(count)]
 
 
 def place(message: Message | None) -> tuple[int, Any] | None:
     if message is None or isinstance(message._entry, UnbatchedRun):
-        return None if message is None else (message._index[1], -1)
+        return None if message is None else (message._index[1][1], -1)
     return message._entry.entry_id, message._index
 
 
@@ -231,7 +231,7 @@ def test_take_out_keeps_messages_of_a_lot_that_a_receiver_removes_meanwhile() ->
 
     queue = ReceiveQueue()
     queue.lots = Racing()
-    queue.add(UnbatchedRun(HERE, 1, 0, 15), rows(3))
+    queue.add(UnbatchedRun(HERE, 0, 15), rows(3))
     queue.add(entry(3), ALONE)
     taken, _ = queue.take_out(HERE, {(1, 1)})
     assert [indexes for _, indexes in taken] == [[rows(3)[1]]]
@@ -241,7 +241,7 @@ def test_take_out_keeps_messages_of_a_lot_that_a_receiver_removes_meanwhile() ->
 def test_take_out_does_not_touch_a_run_whose_messages_with_these_ids_were_taken() -> None:
     """While it were replaced, another thread could receive messages behind it."""
     queue = ReceiveQueue()
-    queue.add(UnbatchedRun(HERE, 1, 0, 15), rows(3))
+    queue.add(UnbatchedRun(HERE, 0, 15), rows(3))
     first = queue.take()
     before = list(queue.lots)
     assert queue.take_out(HERE, {(1, 0)}) == ([], [])

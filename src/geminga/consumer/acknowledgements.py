@@ -151,7 +151,7 @@ class AckTracker:
         for entry, same in groupby(messages, _ENTRY_OF):
             acks = entry.acks
             if type(entry) is UnbatchedRun:
-                done += zip(repeat(entry.ledger_id), [message._index[1] for message in same])
+                done += [message._index[1] for message in same]
             elif acks is None:
                 if entry.chunk_ids is not None:
                     self._chunks_done(entry)

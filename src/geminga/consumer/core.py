@@ -235,11 +235,11 @@ class ConsumerCore(Settlement):
             or (self.origin.keeps and self.acks.may_be_duplicate(keys))
             or (self._position.filter is not NO_FILTER and min(keys) <= self._position.filter.key)
             or is_dead(first.redelivery_count, self.settings.dead_letter_policy)
-            or (rows := self.opener.open_run(run)) is None
+            or (rows := self.opener.open_run(run, keys)) is None
         ):
             return False
         size = sum([len(row[3]) for row in rows])
-        queued = UnbatchedRun(self.origin, first.ledger_id, first.redelivery_count, size)
+        queued = UnbatchedRun(self.origin, first.redelivery_count, size)
         self._position.last_queued = (queued, rows[-1])
         self.flow.note_place(keys[-1])
         self.flow.arrived_last = max(self.flow.arrived_last, max(keys))

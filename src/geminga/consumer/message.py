@@ -188,8 +188,9 @@ class ReceivedEntry:
         )  # fmt: skip
 
 
-Row = tuple[int, int, Any, bytes]
-"""A message of an `UnbatchedRun`: its index, entry id, metadata (encoded, or parsed already) and payload."""
+Row = tuple[int, tuple[int, int], Any, bytes]
+"""A message of an `UnbatchedRun`: its index, ledger and entry id, metadata (encoded, or parsed already), and
+payload."""
 
 
 class UnbatchedRun:
@@ -199,16 +200,13 @@ class UnbatchedRun:
     ``releases``: see `ReceivedEntry`, by the index in the run.
     """
 
-    __slots__ = ("ledger_id", "origin", "redelivery_count", "releases", "total_bytes")
+    __slots__ = ("origin", "redelivery_count", "releases", "total_bytes")
 
     acks = chunk_ids = metadata = raw = starts = None
     batched = False
 
-    def __init__(
-        self, origin: ConsumerOrigin, ledger_id: int, redelivery_count: int, total_bytes: int
-    ) -> None:
+    def __init__(self, origin: ConsumerOrigin, redelivery_count: int, total_bytes: int) -> None:
         self.origin = origin
-        self.ledger_id = ledger_id
         self.redelivery_count = redelivery_count
         self.total_bytes = total_bytes
         """Size of all its payloads."""
@@ -216,7 +214,7 @@ class UnbatchedRun:
 
     def key(self, row: Row) -> tuple[int, int]:
         """Return ledger and entry id of a message."""
-        return self.ledger_id, row[1]
+        return row[1]
 
     def own_metadata(self, row: Row) -> Any:
         """Return the metadata of a message."""
@@ -245,14 +243,12 @@ class UnbatchedRun:
     def message_id(self, row: Row) -> MessageId:
         """Return the id of a message."""
         origin = self.origin
-        return MessageId(
-            origin.partition, self.ledger_id, row[1], -1, topic=origin.topic, cluster=origin.cluster
-        )
+        return MessageId(origin.partition, *row[1], -1, topic=origin.topic, cluster=origin.cluster)
 
     def entry_of(self, row: Row) -> ReceivedEntry:
         """Return a message as an entry of its own."""
         return ReceivedEntry(
-            self.origin, self.ledger_id, row[1], self.own_metadata(row), body=row[3],
+            self.origin, *row[1], self.own_metadata(row), body=row[3],
             redelivery_count=self.redelivery_count,
         )  # fmt: skip
 

@@ -88,8 +88,8 @@ class EntryOpener:
             opened.undecryptable = error
         return opened
 
-    def open_run(self, run: MessageRun) -> list[Row] | None:
-        """Return the messages of a run; None unless every entry is a whole message that can be read."""
+    def open_run(self, run: MessageRun, keys: Sequence[EntryKey]) -> list[Row] | None:
+        """Return the messages of a run, whose ids are ``keys``; None unless each entry is one readable message."""
         columns = run.columns()
         if columns is None:
             return None
@@ -105,7 +105,7 @@ class EntryOpener:
                     payloads = [self._open_single(*each) for each in zip(metadata, payloads, strict=True)]
                 except (CryptoError, InvalidEntry):
                     return None
-        return list(zip(range(len(payloads)), run.entry_ids, metadata, payloads, strict=True))
+        return list(zip(range(len(payloads)), keys, metadata, payloads, strict=True))
 
     def _open_single(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
         """Return the decrypted and decompressed payload. Raises `CryptoError` or `InvalidEntry`."""
