@@ -89,7 +89,7 @@ class EntryOpener:
         return opened
 
     def open_run(self, run: MessageRun, keys: Sequence[EntryKey]) -> list[Row] | None:
-        """Return the messages of a run, whose ids are ``keys``; None unless each entry is one readable message."""
+        """Return the messages of a run with the ids ``keys``; None unless all can be read at once."""
         columns = run.columns()
         if columns is None:
             return None
