@@ -136,11 +136,12 @@ def test_acks_are_byte_for_byte_those_of_the_official_clients() -> None:
         body = command.ack
         if body.HasField("txnid_least_bits"):
             continue
-        ids = [(m.ledgerId, m.entryId, list(m.ack_set)) for m in body.message_id]
+        ack_sets = {(m.ledgerId, m.entryId): list(m.ack_set) for m in body.message_id if m.ack_set}
         ours = commands.encode_ack(
             body.consumer_id,
             body.ack_type,
-            ids,
+            [(m.ledgerId, m.entryId) for m in body.message_id],
+            ack_sets,
             request_id=body.request_id if body.HasField("request_id") else None,
         )
         assert ours == encode_command(command)
@@ -151,13 +152,10 @@ def test_acks_are_byte_for_byte_those_of_the_official_clients() -> None:
 @given(
     st.integers(0, 1 << 40),
     st.sampled_from([commands.ACK_INDIVIDUAL, commands.ACK_CUMULATIVE]),
-    st.lists(
-        st.tuples(
-            st.integers(0, 1 << 62),
-            st.integers(-1, 1 << 40),
-            st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=3),
-        ),
-        max_size=5,
+    st.dictionaries(
+        st.tuples(st.sampled_from([0, 7, 1 << 62]), st.sampled_from([-1, 126, 127, 128, 129, 1 << 40])),
+        st.just([]) | st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=3),
+        max_size=9,
     ),
     st.none() | st.integers(0, (1 << 63) - 1),
     st.none() | st.integers(0, 4),
@@ -165,14 +163,14 @@ def test_acks_are_byte_for_byte_those_of_the_official_clients() -> None:
 def test_acks_against_protobuf(
     consumer_id: int,
     ack_type: int,
-    ids: list[tuple[int, int, list[int]]],
+    ids: dict[tuple[int, int], list[int]],
     request_id: int | None,
     validation_error: int | None,
 ) -> None:
     expected = pb.BaseCommand(type=pb.BaseCommand.ACK)
     expected.ack.consumer_id = consumer_id
     expected.ack.ack_type = ack_type  # type: ignore[assignment]
-    for ledger_id, entry_id, words in ids:
+    for (ledger_id, entry_id), words in ids.items():
         expected.ack.message_id.add(
             ledgerId=to_unsigned(ledger_id), entryId=to_unsigned(entry_id), ack_set=words
         )
@@ -180,8 +178,9 @@ def test_acks_against_protobuf(
         expected.ack.request_id = request_id
     if validation_error is not None:
         expected.ack.validation_error = validation_error  # type: ignore[assignment]
+    ack_sets = {key: words for key, words in ids.items() if words}
     ours = commands.encode_ack(
-        consumer_id, ack_type, ids, request_id=request_id, validation_error=validation_error
+        consumer_id, ack_type, ids, ack_sets, request_id=request_id, validation_error=validation_error
     )
     assert ours == encode_command(expected)
 

@@ -12,12 +12,8 @@ from typing import Any
 import pytest
 
 from geminga.consumer import queue as module
-from geminga.consumer.message import ALONE, ConsumerOrigin, Message, ReceivedEntry, ReceivedRun
+from geminga.consumer.message import ALONE, ConsumerOrigin, Message, ReceivedEntry, Row, UnbatchedRun
 from geminga.consumer.queue import ReceiveQueue
-from geminga.wire.frames import MessageFrame
-from geminga.wire.message_runs import MessageRun
-from geminga.wire.metadata import build_entry
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 HERE, ELSEWHERE = ConsumerOrigin("here", -1), ConsumerOrigin("elsewhere", -1)
 
@@ -32,16 +28,14 @@ def entry(number: int, origin: ConsumerOrigin = HERE) -> ReceivedEntry:
     return ReceivedEntry(origin, 1, number, None)
 
 
-def run_of(count: int) -> ReceivedRun:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
-    value = build_entry(metadata.SerializeToString(), b"value")
-    run = MessageRun(MessageFrame(1, 1, 0, -1, 0, (), -1, value), list(range(count)), [value] * count)
-    assert run.payload_bytes() == 5 * count
-    return ReceivedRun(HERE, run)
+def rows(count: int) -> list[Row]:
+    return [(number, (1, number), b"", b"value") for number in range(count)]
 
 
-def place(message: Message | None) -> tuple[int, int] | None:
-    return None if message is None else (message._entry.entry_id, message._index)
+def place(message: Message | None) -> tuple[int, Any] | None:
+    if message is None or isinstance(message._entry, UnbatchedRun):
+        return None if message is None else (message._index[1][1], -1)
+    return message._entry.entry_id, message._index
 
 
 def waiting(queue: ReceiveQueue) -> list[tuple[int, int]]:
@@ -237,17 +231,17 @@ def test_take_out_keeps_messages_of_a_lot_that_a_receiver_removes_meanwhile() ->
 
     queue = ReceiveQueue()
     queue.lots = Racing()
-    queue.add(run_of(3), range(3))
+    queue.add(UnbatchedRun(HERE, 0, 15), rows(3))
     queue.add(entry(3), ALONE)
     taken, _ = queue.take_out(HERE, {(1, 1)})
-    assert [entry.entry_id for entry, _ in taken] == [1]
+    assert [indexes for _, indexes in taken] == [[rows(3)[1]]]
     assert take_all(queue) == [(0, -1), (2, -1), (3, -1)]
 
 
 def test_take_out_does_not_touch_a_run_whose_messages_with_these_ids_were_taken() -> None:
     """While it were replaced, another thread could receive messages behind it."""
     queue = ReceiveQueue()
-    queue.add(run_of(3), range(3))
+    queue.add(UnbatchedRun(HERE, 0, 15), rows(3))
     first = queue.take()
     before = list(queue.lots)
     assert queue.take_out(HERE, {(1, 0)}) == ([], [])

@@ -13,8 +13,10 @@ import pytest
 from geminga.consumer.settings import ConsumerDeadLetterPolicy, ConsumerType
 from geminga.ids import MessageId
 from geminga.wire.client_frames import ClientFrameDecoder
+from geminga.wire.compression import compress
 from geminga.wire.frames import FrameDecoder, encode_message
 from geminga.wire.message_runs import MessageRun
+from geminga.wire.metadata import build_entry
 
 CONSUMERS: list[dict[str, Any]] = [
     {},
@@ -144,6 +146,20 @@ def test_a_seek_drops_a_queued_run_and_delivers_what_was_put_aside_if_it_fails(
     consumer.attach()
     consumer.core.receive(run(0), consumer.now, make.now_ms)
     assert [message.data() for message in consumer.take()] == [b"0", b"1", b"2"]
+
+
+def test_compressed_and_encrypted_messages_of_a_run_are_opened_together(
+    make: SimpleNamespace, subscribed: Callable[..., Any]
+) -> None:
+    consumer = subscribed(decryptor=lambda metadata, payload: payload[::-1])
+    metadata = make.metadata(compression=1, uncompressed_size=5)
+    metadata.encryption_keys.add(key="k", value=b"v")
+    entry = build_entry(metadata.SerializeToString(), compress(1, b"value")[::-1])
+    data = b"".join(encode_message(1, 7, n, -1, len(entry)) + entry for n in range(3))
+    (run,) = ClientFrameDecoder().feed(data)
+    consumer.core.receive(run, consumer.now, make.now_ms)
+    assert len(consumer.queue.lots) == 1
+    assert [message.data() for message in consumer.take()] == [b"value"] * 3
 
 
 def test_a_message_of_a_run_can_be_deep_copied(make: SimpleNamespace, subscribed: Callable[..., Any]) -> None:

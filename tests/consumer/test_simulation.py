@@ -18,12 +18,12 @@ import pytest
 
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import AcksSettled
-from geminga.consumer.message import ReceivedRun
+from geminga.consumer.message import Message
 from geminga.consumer.queue import ReceiveQueue, rest
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.state import ConsumerState
-from geminga.wire.frames import FrameDecoder
-from geminga.wire.message_runs import MessageRun
+from geminga.wire.client_frames import ClientFrameDecoder
+from geminga.wire.frames import FrameDecoder, encode_message
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 B = pb.BaseCommand
@@ -209,10 +209,7 @@ class World:
         entries = {item.entry_id for item in self.to_consumer if not isinstance(item, pb.BaseCommand)}
         values = {b"%d.%d" % (entry_id, i) for entry_id in entries for i in range(self.sizes[entry_id])}
         for queued, left in self.queue.lots:
-            if isinstance(queued, ReceivedRun):
-                queued = copy(queued)
-                queued.releases = None  # else a message would take its permits along
-            values |= {queued.message_at(index).data() for index in rest(copy(left))}
+            values |= {Message(queued, index).data() for index in rest(copy(left))}
         return values
 
     def broker_step(self) -> None:
@@ -242,7 +239,15 @@ class World:
             frames.append(self.to_consumer.popleft())
         if len(frames) == 1:
             return first
-        return MessageRun(first, [each.entry_id for each in frames], [each.entry for each in frames])
+        pieces = [
+            encode_message(
+                each.consumer_id, each.ledger_id, each.entry_id, each.partition, len(each.entry),
+                redelivery_count=each.redelivery_count, consumer_epoch=each.consumer_epoch,
+            ) + each.entry
+            for each in frames
+        ]  # fmt: skip
+        (run,) = ClientFrameDecoder().feed(b"".join(pieces))
+        return run
 
     # --- the application ---
 
@@ -261,15 +266,15 @@ class World:
         if not self.held:
             return
         message = self.held.pop(self.random.randrange(len(self.held)))
-        entry = message._entry
+        last = message.message_id()
         values = {message.data()}
         if not self.shared and self.random.random() < 0.2:
             self.core.acknowledge_through(message, self.now)
             values = {
                 b"%d.%d" % (entry_id, index)
-                for entry_id in range(entry.entry_id + 1)
+                for entry_id in range(last.entry_id + 1)
                 for index in range(self.sizes[entry_id])
-                if entry_id < entry.entry_id or index <= max(message._index, 0)
+                if entry_id < last.entry_id or index <= max(last.batch_index, 0)
             }
         elif self.random.random() < 0.3:
             self.core.acknowledge_id(message.message_id(), self.now)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from geminga.errors import CorruptPayload, ProtocolError
 from geminga.wire import message_runs
 from geminga.wire.client_frames import ClientFrameDecoder
-from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, FrameDecoder, encode_message
-from geminga.wire.message_runs import RUN_MESSAGES_MAX, MessageRun
+from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, FrameDecoder, MessageFrame, encode_message
+from geminga.wire.message_runs import RUN_MESSAGES_MAX, MessageRun, are_plain, parse_together
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -86,21 +86,31 @@ def run_of(entries: Sequence[bytes]) -> MessageRun:
     return run
 
 
-def is_plain(entry: bytes) -> bool:
-    """Whether protobuf's parser finds a plain message."""
+def metadata_of_run(entries: Sequence[bytes]) -> list[Any] | None:
+    """Parsed metadata of the messages of a run; None if an entry must be read singly."""
+    columns = run_of(entries).columns()
+    if columns is None:
+        return None
+    parsed = parse_together(columns[0])
+    if are_plain(columns[0]):
+        assert parsed is not None
+    return None if parsed is None else parsed[0]
+
+
+def is_single(entry: bytes) -> bool:
+    """Whether protobuf's parser finds a message that is an entry of its own."""
     try:
         metadata = parse_entry(entry).metadata
     except CorruptPayload:
         return False
-    unusual = ("num_messages_in_batch", "marker_type", "compression", "num_chunks_from_msg")
-    has_magic = entry[:2] == b"\x0e\x01"
-    return has_magic and not any(map(metadata.HasField, unusual)) and not metadata.encryption_keys
+    unusual = ("num_messages_in_batch", "marker_type", "num_chunks_from_msg")
+    return entry[:2] == b"\x0e\x01" and not any(map(metadata.HasField, unusual))
 
 
 def test_frames_that_arrive_together_are_one_run() -> None:
     run = run_of([plain(number) for number in range(100)])
     assert run.entry_ids == list(range(100))
-    assert run.payload_bytes() == 700
+    assert run.columns() == ([plain(number)[10:-7] for number in range(100)], [b"payload"] * 100)
     assert run.consumer_id == 3
 
 
@@ -108,7 +118,9 @@ def test_a_run_has_a_limited_number_of_messages() -> None:
     """A malformed entry id ends a run, and the frames after it are read twice: not the whole stream."""
     data = b"".join(frame_of(plain(), 1000 + number) for number in range(2 * RUN_MESSAGES_MAX + 1))
     frames = ClientFrameDecoder().feed(data)
-    assert [len(frame.entries) for frame in frames if isinstance(frame, MessageRun)] == [RUN_MESSAGES_MAX] * 2
+    assert [len(frame.entry_ids) for frame in frames if isinstance(frame, MessageRun)] == [
+        RUN_MESSAGES_MAX
+    ] * 2
     assert [frame[2] for frame in singly(frames)] == list(range(1000, 1000 + 2 * RUN_MESSAGES_MAX + 1))
 
 
@@ -122,9 +134,7 @@ def test_messages_of_many_producers_are_compared_with_one_pattern(monkeypatch: p
 
     monkeypatch.setattr(message_runs, "re", SimpleNamespace(compile=compile_pattern, DOTALL=re.DOTALL))
     for number in range(300):
-        run = run_of([plain(producer_name=f"{number:077}{other}") for other in range(3)])
-        assert run.payload_bytes() == 21
-        assert run.metadata is None
+        assert are_plain([plain(producer_name=f"{number:077}{other}")[10:-7] for other in range(3)])
     assert len(compiled) == 1
 
 
@@ -195,19 +205,16 @@ def test_a_changed_byte_has_the_same_effect_with_and_without_runs(data: st.DataO
         max_size=4,
     ),
 )
-def test_a_run_is_plain_if_protobuf_finds_each_entry_plain(
+def test_a_run_has_the_metadata_that_protobuf_finds_in_each_entry(
     described: list[tuple[dict[str, Any], list[tuple[str, str]], bool]],
 ) -> None:
     metadata = [metadata_of(*each) for each in described]
     entries = [build_entry(each.SerializeToString(), b"body") for each in metadata]
-    run = run_of(entries)
-    assert (run.payload_bytes() >= 0) == all(map(is_plain, entries))
-    if run.metadata is not None and run.payload_bytes() >= 0:
-        assert run.metadata == metadata
+    assert metadata_of_run(entries) == (metadata if all(map(is_single, entries)) else None)
 
 
 @given(st.data())
-def test_metadata_that_protobuf_rejects_are_not_plain(data: st.DataObject) -> None:
+def test_a_run_with_metadata_that_protobuf_rejects_is_read_singly(data: st.DataObject) -> None:
     """Any changed bytes, under a correct checksum."""
     good = plain(20_000, uncompressed_size=7)
     metadata = bytearray(good[10:-7])
@@ -216,32 +223,40 @@ def test_metadata_that_protobuf_rejects_are_not_plain(data: st.DataObject) -> No
     cut = data.draw(st.sampled_from([len(metadata), len(metadata), len(metadata) - 1, 3]))
     bad = build_entry(bytes(metadata[:cut]), b"payload")
     entries = data.draw(st.permutations([good, bad, good]))
-    assert (run_of(entries).payload_bytes() >= 0) == is_plain(bad)
+    assert (metadata_of_run(entries) is not None) == is_single(bad)
 
 
 @given(st.integers(1, 30))
-def test_metadata_that_are_cut_across_entries_are_not_plain(size: int) -> None:
+def test_metadata_that_are_cut_across_entries_are_read_singly(size: int) -> None:
     encoded = plain()[10:-7]
     halves = [encoded[: len(encoded) - size], encoded[len(encoded) - size :] + encoded]
     entries = [build_entry(each, b"payload") for each in halves if each]
     if len(entries) == 2:
-        assert run_of(entries).payload_bytes() == -1
+        assert metadata_of_run(entries) is None
 
 
 @pytest.mark.parametrize(
     "damaged",
     [
         plain()[:-1] + b"?",
-        plain()[:9],
-        b"",
-        plain()[6:],
-        b"\x0e\x02\x00\x00\x00\x02\x08\x01" + plain(),
         plain()[:6] + b"\x00\x00\xff\xff" + plain()[10:],
     ],
-    ids=["checksum", "short", "empty", "no checksum", "broker metadata", "metadata too long"],
+    ids=["checksum", "metadata too long"],
 )
-def test_a_damaged_or_unusual_entry_is_not_plain(damaged: bytes) -> None:
-    assert run_of([plain(), damaged, plain()]).payload_bytes() == -1
+def test_a_run_with_a_damaged_or_unusual_entry_is_read_singly(damaged: bytes) -> None:
+    assert metadata_of_run([plain(), damaged, plain()]) is None
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [b"", plain()[:9], plain()[6:], b"\x0e\x02\x00\x00\x00\x02\x08\x01" + plain()],
+    ids=["empty", "short", "no checksum", "broker metadata"],
+)
+def test_an_entry_without_a_checksum_at_its_beginning_is_in_no_run(entry: bytes) -> None:
+    data = b"".join(frame_of(each, n) for n, each in enumerate([plain(), plain(), entry, entry, plain()]))
+    first, *others = ClientFrameDecoder().feed(data)
+    assert [type(each) for each in (first, *others)] == [MessageRun, MessageFrame, MessageFrame, MessageFrame]
+    assert singly([first, *others]) == singly(FrameDecoder().feed(data))
 
 
 def test_entry_ids_beyond_the_signed_range_are_read_as_without_runs() -> None:
@@ -251,8 +266,8 @@ def test_entry_ids_beyond_the_signed_range_are_read_as_without_runs() -> None:
     assert singly(ClientFrameDecoder().feed(data)) == singly(FrameDecoder().feed(data))
 
 
-def test_large_entries_are_views_of_the_read_buffer() -> None:
+def test_large_payloads_do_not_keep_the_read_buffer() -> None:
     sizes = [10, ENTRY_COPY_BYTES_MAX, 1, 3 * ENTRY_COPY_BYTES_MAX]
-    run = run_of([plain(payload=b"x" * size) for size in sizes])
-    assert [type(entry) for entry in run.entries] == [bytes, memoryview, bytes, memoryview]
-    assert run.payload_bytes() == sum(sizes)
+    columns = run_of([plain(payload=b"x" * size) for size in sizes]).columns()
+    assert columns is not None
+    assert [(type(payload), len(payload)) for payload in columns[1]] == [(bytes, size) for size in sizes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 
 from geminga.errors import CorruptPayload
 from geminga.ledger.api import Buffer
@@ -12,6 +13,8 @@ from geminga.wire.metadata import EntryHead, peek_entry
 MESSAGES_MAX = 1 << 22
 """Most messages in an entry: each takes a byte at least, and entries are a few MiB."""
 _NONE_KEY = b"NONE_KEY"
+_DELIVER_AT = re.compile(b"\x98[\x01\x81]").search
+"""Searches the tag of ``deliver_at_time``, also if it is encoded with more bytes than needed."""
 
 
 def head_of(entry: Buffer) -> EntryHead | None:
@@ -20,6 +23,12 @@ def head_of(entry: Buffer) -> EntryHead | None:
         return peek_entry(entry)
     except CorruptPayload:
         return None
+
+
+def may_be_delayed(entry: Buffer) -> bool:
+    """Return False if the metadata surely have no delivery time, without parsing them."""
+    # They have a checksum before them, are shorter than 256 bytes, and as many bytes hold the tag nowhere.
+    return entry[:2] != b"\x0e\x01" or entry[6:9] != b"\0\0\0" or _DELIVER_AT(entry, 10, 265) is not None
 
 
 def count_of(head: EntryHead | None) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Protocol
@@ -209,6 +209,26 @@ class ManagedLedger:
         if segment is None or not 0 <= entry_id < segment.entries:
             return None
         return segment.base + entry_id
+
+    def runs_of(self, keys: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Yield the stored entries among these ids as offsets ``start <= offset < stop``, in order."""
+        start = stop = -1
+        segment: Segment | None = None
+        for ledger_id, entry_id in keys:
+            if segment is None or segment.ledger_id != ledger_id:
+                segment = self.segment(ledger_id)
+                if segment is None:
+                    continue
+            offset = segment.base + entry_id
+            if not 0 <= entry_id < segment.entries or offset >= self.confirmed:
+                continue
+            if offset != stop:
+                if start < stop:
+                    yield start, stop
+                start = offset
+            stop = offset + 1
+        if start < stop:
+            yield start, stop
 
     def segment(self, ledger_id: int) -> Segment | None:
         """Return the segment of a ledger of this topic, None for foreign and trimmed ones."""

@@ -116,7 +116,7 @@ class Acknowledging:
         order: a message that was put back may have been taken again."""
         notes = [item for item in items if isinstance(item, (TakenByApplication, ReturnedToQueue))]
         for kind, run in groupby(notes, type):
-            for handle, messages in self._group.by_handle([note.message for note in run]):
+            for handle, messages in self._group.by_handle([note.about for note in run]):
                 if kind is TakenByApplication:
                     self._core(handle).taken(messages, now)
                 else:
@@ -129,8 +129,8 @@ class Acknowledging:
                 self._acknowledge_run(list(run), now)  # type: ignore[arg-type]
                 continue
             if kind is NegativelyAcknowledged:
-                refused = [item.message for item in run]  # type: ignore[union-attr]
-                for handle, messages in self._group.by_handle(refused):  # type: ignore[arg-type]
+                refused = [item.about for item in run]  # type: ignore[union-attr]
+                for handle, messages in self._group.by_handle(refused):
                     self._core(handle).negative_acknowledge(messages, now)
                 continue
             for item in run:
@@ -147,17 +147,17 @@ class Acknowledging:
 
     def _process(self, item: Item, now: float) -> None:
         if isinstance(item, AcknowledgedId):
-            self._core(self._group.handle_of(item.message_id)).acknowledge_id(item.message_id, now)
+            self._core(self._group.handle_of(item.about)).acknowledge_id(item.about, now)
         elif isinstance(item, AcknowledgedThrough):
-            self._through(item.message, now)
+            self._through(item.about, now)
         elif isinstance(item, ReadThrough):
-            for message in list(item.newest.values()):
+            for message in list(item.about.values()):
                 self._through(message, now)
-        elif isinstance(item, NegativelyAcknowledged) and isinstance(item.message, MessageId):
-            handle = self._group.handle_of(item.message)
-            self._core(handle).negative_acknowledge_id(item.message, now)
+        elif isinstance(item, NegativelyAcknowledged) and isinstance(item.about, MessageId):
+            handle = self._group.handle_of(item.about)
+            self._core(handle).negative_acknowledge_id(item.about, now)
         elif isinstance(item, ReceiptsWanted):
-            self._await_receipts(item.token, now)
+            self._await_receipts(item.about, now)
 
     def _core(self, handle: ConsumerHandle) -> ConsumerCore:
         """Return the core of a handle, which is flushed at the end of the drain."""
@@ -215,7 +215,7 @@ class Acknowledging:
 def _kind_of_run(item: Item) -> type | None:
     """Return the type of items that are processed together; None for one that is processed alone."""
     if isinstance(item, NegativelyAcknowledged):
-        return NegativelyAcknowledged if isinstance(item.message, Message) else None
+        return NegativelyAcknowledged if isinstance(item.about, Message) else None
     return Message if isinstance(item, Message) else None
 
 

@@ -14,6 +14,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import cached_property
+from sys import maxsize
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
@@ -36,7 +37,7 @@ from geminga.consumer.inbox import (
     TakenByApplication,
 )
 from geminga.consumer.message import Message
-from geminga.consumer.queue import ReceiveQueue
+from geminga.consumer.queue import ReceiveQueue, Taken
 from geminga.consumer.settings import ConsumerBatchReceivePolicy, ConsumerSettings
 from geminga.consumer.statistics import ConsumerStatistics, of_all, of_one
 from geminga.errors import (
@@ -211,8 +212,7 @@ class AsyncConsumer(Generic[T_co]):
                     return None
                 self.open_entry()
                 continue
-            releases = message._entry.releases
-            if releases and message._index in releases:
+            if message._entry.has_release(message._index):
                 self.group.took(message)
             return message
 
@@ -256,20 +256,33 @@ class AsyncConsumer(Generic[T_co]):
                 try:
                     message = await self.receive(left)
                     if not batch.add(message):
-                        self._return([message])
+                        self.put_back([message])
+                    else:
+                        self.note_taken(batch.fill(self.queue))
                 except Timeout:
                     break
                 except AlreadyClosed:
                     if not batch.messages or self.closed:
                         raise
                     break  # the batch holds the last messages of a drain
+            messages = batch.messages
+            for message in messages if self.reads_versions else ():
+                await self.context.schemas.prepare(message)
+            return messages
         except BaseException:
-            self._return(batch.messages)
+            self.put_back(batch.messages)
             raise
-        return batch.messages
 
-    def _return(self, messages: Sequence[Message[Any]]) -> None:
-        """Return received messages to the queue."""
+    def note_taken(self, taken: Sequence[Taken]) -> None:
+        """Account for the permits and time-outs of messages that were taken together."""
+        for entry, indexes in taken:
+            if entry.releases:
+                self.group.took_of(entry, indexes)
+            for index in indexes if self.tracks_taken else ():
+                self.inbox.add(TakenByApplication(Message(entry, index)))
+
+    def put_back(self, messages: Sequence[Message[Any]]) -> None:
+        """Return received messages to the queue, on the loop's thread."""
         self.queue.put_back(messages)
         if self.tracks_taken and not self.closed:
             for message in messages:
@@ -305,7 +318,7 @@ class AsyncConsumer(Generic[T_co]):
         thread."""
         if not isinstance(given, (list, tuple)):
             self.check_acknowledgeable(given)
-            self.inbox.add(AcknowledgedId(given))  # type: ignore[arg-type]
+            self.inbox.add(AcknowledgedId(given))
             return
         for index, each in enumerate(given):
             self.check_acknowledgeable(each, f"message[{index}]")
@@ -592,23 +605,34 @@ class ReceivedBatch:
     """Messages collected until a `ConsumerBatchReceivePolicy` is satisfied."""
 
     def __init__(self, policy: ConsumerBatchReceivePolicy) -> None:
-        self.messages: list[Message[Any]] = []
         self.full = False
-        self._count_max = policy.max_num_message if policy.max_num_message > 0 else float("inf")
-        self._bytes_max = policy.max_num_bytes if policy.max_num_bytes > 0 else float("inf")
-        self._size_bytes = 0
+        self._taken: list[Taken] = []
+        self._count_left = policy.max_num_message if policy.max_num_message > 0 else maxsize
+        self._bytes_left = policy.max_num_bytes if policy.max_num_bytes > 0 else maxsize
+
+    @property
+    def messages(self) -> list[Message[Any]]:
+        return [Message(entry, index) for entry, indexes in self._taken for index in indexes]
 
     def add(self, message: Message[Any]) -> bool:
         """Add a message; return False for one that would exceed the limit of bytes: the batch is full."""
-        size_bytes = self._size_bytes + message.size_bytes()
-        self.full = size_bytes >= self._bytes_max or len(self.messages) + 1 >= self._count_max
-        if self.messages and size_bytes > self._bytes_max:
+        size = message.size_bytes()
+        if self._taken and size > self._bytes_left:
+            self.full = True
             return False
-        self.messages.append(message)
-        self._size_bytes = size_bytes
+        self._taken.append((message._entry, [message._index]))
+        self._added(1, size)
         return True
 
-    def with_last(self, message: Message[Any] | None) -> list[Message[Any]]:
-        """Return all messages and ``message``, whether it was added or not."""
-        missing = message is not None and (not self.messages or self.messages[-1] is not message)
-        return [*self.messages, message] if missing and message is not None else self.messages
+    def fill(self, queue: ReceiveQueue) -> list[Taken]:
+        """Add queued messages, as long as all of an entry or run surely fit; return the added ones."""
+        before = len(self._taken)
+        while not self.full and (count := queue.take_lot(self._taken, self._count_left, self._bytes_left)):
+            entry, indexes = self._taken[-1]
+            self._added(count, sum(map(entry.size_bytes, indexes)))
+        return self._taken[before:]
+
+    def _added(self, count: int, size: int) -> None:
+        self._count_left -= count
+        self._bytes_left -= size
+        self.full = self._count_left <= 0 or self._bytes_left <= 0

@@ -20,8 +20,8 @@ from geminga.client.context import ClientContext
 from geminga.client.multi_consumer import HandleGroup
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.core import ConsumerCore
-from geminga.consumer.message import EntryAcks, ReceivedEntry
-from geminga.consumer.queue import ReceiveQueue
+from geminga.consumer.message import EntryAcks, ReceivedEntry, UnbatchedRun
+from geminga.consumer.queue import ReceiveQueue, Taken
 from geminga.consumer.settings import ConsumerCryptoFailureAction, ConsumerSettings
 from geminga.consumer.unbatching import (
     BATCH_DESERIALIZE_ERROR,
@@ -109,18 +109,21 @@ async def collect_entries(
     return entries
 
 
-def _regroup(taken: list[tuple[ReceivedEntry, list[int]]]) -> list[ReceivedEntry]:
+def _regroup(taken: list[Taken]) -> list[ReceivedEntry]:
     """Return the entries of messages that were taken singly, each with the set of taken messages.
 
     Messages of an entry are adjacent, except those that were put back in front of others. An entry that was
     delivered twice is returned once.
     """
     of_entry: dict[Any, tuple[ReceivedEntry, set[int]]] = {}
-    for opened, indexes in taken:
-        key: Any = (opened.origin, opened.ledger_id, opened.entry_id)
-        if not opened.origin.keeps:
-            key = opened  # the ids of non-persistent entries are all equal
-        of_entry.setdefault(key, (opened, set()))[1].update(indexes)
+    for taken_from, indexes in taken:
+        parts = [(taken_from, indexes)]
+        if isinstance(taken_from, UnbatchedRun):
+            parts = [(taken_from.entry_of(row), [-1]) for row in indexes]
+        for opened, part in parts:
+            # The ids of non-persistent entries are all equal.
+            key = (opened.origin, opened.key(-1)) if opened.origin.keeps else opened
+            of_entry.setdefault(key, (opened, set()))[1].update(part)
     return [_whole(opened, indexes) for opened, indexes in of_entry.values()]
 
 

@@ -19,11 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from geminga.client.acknowledging import Acknowledgeable, Several
-from geminga.client.async_consumer import (
-    DEFAULT_BATCH_RECEIVE,
-    AsyncConsumer,
-    ReceivedBatch,
-)
+from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.context import ClientContext
 from geminga.client.listener import ListenerRunner, ListenerThreads
 from geminga.client.runtime import LoopThread
@@ -32,7 +28,7 @@ from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
 from geminga.consumer.inbox import AcknowledgedThrough, ReturnedToQueue, TakenByApplication
-from geminga.consumer.message import Message, ReceivedRun
+from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import (
     AlreadyClosed,
@@ -54,7 +50,7 @@ _NOT_ASKED = float("nan")
 """Deadline of a call that has not waited yet."""
 
 _NOTHING = -2
-"""Index before a message is taken: messages have -1 or more."""
+"""Index before a message is taken: messages have -1 or more, or a row."""
 
 _new_message = Message.__new__
 
@@ -99,7 +95,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         if timeout_millis is not None and type(timeout_millis) is not int:
             check_int("timeout_millis", timeout_millis)
         deadline: float | None = _NOT_ASKED
-        index = _NOTHING
+        index: Any = _NOTHING
         try:
             while True:
                 message = None  # a `try` right at the loop's beginning would be outside of the other one
@@ -114,12 +110,10 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
                     else:
                         self._queue.drop(lot)
                         continue
-                    if entry.__class__ is ReceivedRun:
-                        entry, index = entry.entry_at(index), -1
                     message = _new_message(Message)
                     message._entry = entry
                     message._index = index
-                    if self._tracks_taken or (entry.releases is not None and index in entry.releases):
+                    if self._tracks_taken or (entry.releases and entry.has_release(index)):
                         self._note_taken(message)
                     return message
                 except IndexError:
@@ -131,7 +125,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         except BaseException:
             # The caller does not get the message, or was woken and does not take one: return it for the next
             # caller.
-            self._give_back([] if index == _NOTHING else [entry.message_at(index)])
+            self._give_back([] if index == _NOTHING else [Message(entry, index)])
             raise
 
     def _give_back(self, messages: Sequence[Message[Any]]) -> None:
@@ -146,8 +140,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
                 self._runtime.post(self._queue.wake)
 
     def _note_taken(self, message: Message[Any]) -> None:
-        releases = message._entry.releases
-        if releases and message._index in releases:
+        if message._entry.has_release(message._index):
             self._runtime.post(self._consumer.group.took, message)
         if self._tracks_taken:
             self._add(TakenByApplication(message))
@@ -199,28 +192,10 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
 
     def batch_receive(self) -> list[Message[T_co]]:
         """Receive several messages, until the consumer's `ConsumerBatchReceivePolicy` is satisfied."""
-        policy = self._consumer.settings.batch_receive_policy or DEFAULT_BATCH_RECEIVE
-        batch = ReceivedBatch(policy)
-        deadline = None if policy.timeout_ms <= 0 else time.monotonic() + policy.timeout_ms / 1000
-        message = None
-        try:
-            while not batch.full:
-                left = None if deadline is None else max(0, round((deadline - time.monotonic()) * 1000))
-                try:
-                    message = self.receive(left)
-                except Timeout:
-                    break
-                except AlreadyClosed:
-                    if not batch.messages or self._consumer.closed:
-                        raise
-                    break  # the batch holds the last messages of a drain
-                if not batch.add(message):
-                    self._give_back([message])
-                    message = None
-            return batch.messages
-        except BaseException:
-            self._give_back(batch.with_last(message))
-            raise
+        if self._listener is not None:
+            raise InvalidConfiguration("the consumer has a message_listener: it takes the messages")
+        batch: Coroutine[Any, Any, list[Any]] = self._consumer.batch_receive()
+        return self._runtime.call(batch, discard=self._consumer.put_back)
 
     def __iter__(self) -> Iterator[Message[T_co]]:
         return self

@@ -286,7 +286,7 @@ class HandleGroup:
         """Return a taken message's permits to its consumer."""
         self.took_of(message._entry, (message._index,))
 
-    def took_of(self, entry: ReceivedEntry, indexes: Iterable[int]) -> None:
+    def took_of(self, entry: Any, indexes: Iterable[Any]) -> None:
         """Return the permits of taken messages of an entry."""
         handle = self.handles.get(entry.origin.topic)
         if handle is not None:

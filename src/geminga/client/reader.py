@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("geminga")
 
+SEVERAL_MAX = 1000
+"""Queued messages that `AsyncReader.read_several` returns."""
 LOOK_AGAIN_MILLIS = 1000
 """Time in milliseconds that `AsyncReader.tables` waits for entries before it checks again whether there are
 any."""
@@ -74,6 +76,14 @@ class AsyncReader(Generic[T_co]):
             message = await self.consumer.receive(timeout_millis)
             if self.note_read(message):
                 return message
+
+    async def read_several(self) -> list[Message[T_co]]:
+        """Return the next message, and those that are queued behind it, at most `SEVERAL_MAX`."""
+        messages = [await self.read_next()]
+        taken = self.consumer.queue.take_many(SEVERAL_MAX)
+        self.consumer.note_taken(taken)
+        queued: list[Any] = [Message(entry, index) for entry, indexes in taken for index in indexes]
+        return messages + [message for message in queued if self.note_read(message)]
 
     async def tables(
         self, max_rows: int = 100_000, columns: Sequence[str] | None = None, *, follow: bool = False

@@ -165,26 +165,30 @@ class AsyncTableView(Generic[T_co]):
 
     async def _catch_up(self, reader: AsyncReader[Any]) -> None:
         while await reader.has_message_available():
-            self._apply(await self._next(reader))
+            for message in await self._next(reader):
+                self._apply(message)
 
-    async def _next(self, reader: AsyncReader[Any]) -> Message[Any]:
-        message = await reader.read_next()
+    async def _next(self, reader: AsyncReader[Any]) -> list[Message[Any]]:
+        messages = await reader.read_several()
         if self.schema.reads_versions and not self._threaded:
-            await self._context.schemas.prepare(message)  # decoding must not fetch a schema
-        return message
+            for message in messages:
+                await self._context.schemas.prepare(message)  # decoding must not fetch a schema
+        return messages
 
     async def _follow(self, reader: AsyncReader[Any]) -> None:
         try:
             while True:
-                change = self._apply(await self._next(reader))
-                if change is not None and change.listeners:
-                    await self._changes.put(change)
+                for message in await self._next(reader):
+                    change = self._apply(message)
+                    if change is not None:
+                        await self._changes.put(change)
         except AlreadyClosed:
             return
         except PulsarException as error:
             logger.error("the table view of %s follows %s no further: %s", self.topic, reader.topic(), error)
 
     def _apply(self, message: Message[Any]) -> _Change | None:
+        """Note a message; return the change if there are listeners for it."""
         if not message.has_partition_key():
             return None
         key, data = message.partition_key(), message.data()
@@ -195,7 +199,7 @@ class AsyncTableView(Generic[T_co]):
             self.values.pop(key, None)
         else:
             self.values[key] = kept = _Kept(message) if self.schema.reads_versions else data
-        return _Change(key, kept, self._listeners)
+        return _Change(key, kept, self._listeners) if self._listeners else None
 
     def _is_newest(self, key: str, message: Message[Any]) -> bool:
         """Return whether this is the key's newest message. Within a partition the later message is the newer

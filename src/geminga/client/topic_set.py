@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from geminga.client.context import ClientContext
 from geminga.consumer.settings import RegexSubscriptionMode
@@ -19,16 +19,14 @@ _MODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SubscribedPart:
+class SubscribedPart(NamedTuple):
     """A topic to subscribe to: a partition, or an unpartitioned topic (-1)."""
 
     topic: str
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPattern:
+class TopicPattern(NamedTuple):
     """A pattern over the local names of one namespace.
 
     The text is ``[domain://][tenant/namespace/]regular expression``; it must match a topic's whole local

@@ -17,14 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice, repeat
+from operator import attrgetter
 from typing import Any
 
 from geminga.consumer.commands import ACK_CUMULATIVE, ACK_INDIVIDUAL, encode_ack
-from geminga.consumer.message import EntryAcks, Message, ReceivedEntry
+from geminga.consumer.message import EntryAcks, Message, ReceivedEntry, UnbatchedRun
 from geminga.ids import MessageId
 
 EntryKey = tuple[int, int]
+_ENTRY_OF = attrgetter("_entry")
 
 KNOWN_BATCHES_MAX = 100_000
 """Maximum partly acknowledged batches that are remembered; the oldest is forgotten first."""
@@ -142,33 +144,33 @@ class AckTracker:
     def acknowledge_messages(self, messages: Iterable[Message[Any]], now: float) -> list[EntryKey]:
         """Acknowledge messages one by one; return the entries that are done now.
 
-        The hot path: a message of a batch costs a flag and a countdown, and a run of them one note.
+        The hot path: messages of one entry or run that follow each other are handled together.
         """
         done: list[EntryKey] = []
-        partial = None
-        batch_index = self._batch_index
-        for message in messages:
-            entry = message._entry
+        is_partial = False
+        for entry, same in groupby(messages, _ENTRY_OF):
             acks = entry.acks
-            if acks is not None:
-                index = message._index
-                flags = acks.flags
-                if not flags[index]:
-                    continue
-                flags[index] = 0
-                acks.remaining -= 1
-                if acks.remaining:
-                    if batch_index and acks is not partial:
-                        # The remaining messages are read when the ACK is sent.
-                        self._note_partial((entry.ledger_id, entry.entry_id), acks)
-                        partial = acks
-                    continue
-                self._batches.pop((entry.ledger_id, entry.entry_id), None)
-            elif entry.chunk_ids is not None:
-                self._chunks_done(entry)
-            done.append((entry.ledger_id, entry.entry_id))
-        self._pending.update(dict.fromkeys(done))
-        if done or partial is not None:
+            if type(entry) is UnbatchedRun:
+                done += [message._index[1] for message in same]
+            elif acks is None:
+                if entry.chunk_ids is not None:
+                    self._chunks_done(entry)
+                done.append((entry.ledger_id, entry.entry_id))
+            else:
+                flags, before = acks.flags, acks.remaining
+                for message in same:
+                    index = message._index
+                    acks.remaining -= flags[index]
+                    flags[index] = 0
+                if before and not acks.remaining:
+                    self._batches.pop((entry.ledger_id, entry.entry_id), None)
+                    done.append((entry.ledger_id, entry.entry_id))
+                elif self._batch_index and acks.remaining < before:
+                    # The remaining messages are read when the ACK is sent.
+                    self._note_partial((entry.ledger_id, entry.entry_id), acks)
+                    is_partial = True
+        self._pending.update(zip(done, repeat(None)))
+        if done or is_partial:
             self._arm(now)
         return done
 
@@ -248,16 +250,16 @@ class AckTracker:
         self._pending[key] = None
         return [key]
 
-    def acknowledge_foreign(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> list[EntryKey]:
+    def acknowledge_foreign(self, entry: Any, indexes: Sequence[Any], now: float) -> list[EntryKey]:
         """`acknowledge_messages` for some messages of an entry that another consumer received, perhaps of
         another subscription: the acknowledgement states of the two are independent."""
-        key = (entry.ledger_id, entry.entry_id)
+        key = entry.key(indexes[0])
         if entry.chunk_ids is not None:
             self.acknowledge_keys(entry.chunk_ids, now)
             return [key]
         if entry.batched:
             return self.acknowledge_indexes(key, entry.count, indexes, now)
-        return self.acknowledge_id(entry.message_id(-1), now)
+        return self.acknowledge_id(entry.message_id(indexes[0]), now)
 
     def acknowledge_keys(self, keys: Iterable[EntryKey], now: float) -> None:
         """Acknowledge entries that are not delivered: abandoned chunks, markers."""
@@ -368,15 +370,14 @@ class AckTracker:
         return frames, []
 
     def _encode(self, request: AckRequest, request_id: int | None) -> bytes:
-        if request.cumulative is not None:
-            (ledger_id, entry_id), acks = request.cumulative.key, request.cumulative.acks
-            ids = [(ledger_id, entry_id, acks.ack_set() if _remaining(acks) and acks is not None else [])]
-            return encode_ack(self._consumer_id, ACK_CUMULATIVE, ids, request_id=request_id)
-        ids = [
-            (ledger_id, entry_id, [] if acks is None else acks.ack_set())
-            for (ledger_id, entry_id), acks in request.individual.items()
-        ]
-        return encode_ack(self._consumer_id, ACK_INDIVIDUAL, ids, request_id=request_id)
+        through = request.cumulative
+        keys, kind = request.individual, ACK_INDIVIDUAL
+        if through is not None:
+            keys, kind = {through.key: through.acks if _remaining(through.acks) else None}, ACK_CUMULATIVE
+        ack_sets = {}
+        if any(keys.values()):
+            ack_sets = {key: acks.ack_set() for key, acks in keys.items() if acks is not None}
+        return encode_ack(self._consumer_id, kind, keys, ack_sets, request_id=request_id)
 
     def answered(self, request_id: int, *, failed: bool = False) -> list[Any]:
         """Handle an ACK_RESPONSE; return the tokens that it settles: those whose last answer it is, and with

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from struct import Struct
+from types import MappingProxyType
 from typing import Any
 
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.ids import MessageId, to_unsigned
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.varint import varint
+from geminga.wire.varint import varint, varints
 
 EntryKey = tuple[int, int]
 
@@ -177,22 +180,31 @@ def redeliver(consumer_id: int, keys: Iterable[EntryKey], epoch: int | None) -> 
 def encode_ack(
     consumer_id: int,
     ack_type: int,
-    ids: Iterable[tuple[int, int, Sequence[int]]],
+    keys: Iterable[EntryKey],
+    ack_sets: Mapping[EntryKey, Sequence[int]] = MappingProxyType({}),
     *,
     request_id: int | None = None,
     validation_error: int | None = None,
 ) -> bytes:
     """Return an ACK frame, encoded by hand for speed: unbatched messages have one acknowledgement each.
 
-    ``ids``: ``(ledger_id, entry_id, ack_set)``. An entry id of -1 (before the first entry) is sent as 2^64-1.
+    ``ack_sets``: the open messages of those entries that are not acknowledged whole. An entry id of -1
+    (before the first entry) is sent as 2^64-1.
     """
     parts = [b"\x08", varint(consumer_id), b"\x10", varint(ack_type)]
-    heads = _Heads()
-    for ledger_id, entry_id, ack_set in ids:
-        place = varint(entry_id)
-        for word in ack_set:
-            place += b"\x28" + varint(word)
-        parts += (heads[ledger_id, len(place)], place)
+    for ledger_id, same in groupby(keys, itemgetter(0)):
+        entry_ids = [entry_id for _, entry_id in same]
+        first, count = entry_ids[0], len(entry_ids)
+        if ack_sets:
+            places = [_place(entry_id, ack_sets.get((ledger_id, entry_id), ())) for entry_id in entry_ids]
+        elif first >= 0 and entry_ids == list(range(first, first + count)):
+            places = varints(first, count)
+        else:
+            places = list(map(varint, entry_ids))
+        place_head = b"\x08" + varint(ledger_id) + b"\x10"
+        for size, alike in groupby(places, len):
+            head = b"\x1a" + varint(len(place_head) + size) + place_head
+            parts += (head, head.join(alike))
     if validation_error is not None:
         parts += (b"\x20", varint(validation_error))
     if request_id is not None:
@@ -202,11 +214,6 @@ def encode_ack(
     return _SIZES.pack(len(command) + 4, len(command)) + command
 
 
-class _Heads(dict[tuple[int, int], bytes]):
-    """Ledger id and size of the rest of a message id to the bytes before the entry id."""
-
-    def __missing__(self, key: tuple[int, int]) -> bytes:
-        ledger_id, size = key
-        place = b"\x08" + varint(ledger_id) + b"\x10"
-        head = self[key] = b"\x1a" + varint(len(place) + size) + place
-        return head
+def _place(entry_id: int, ack_set: Sequence[int]) -> bytes:
+    """Return the entry id and the ack set of a message id."""
+    return varint(entry_id) + b"".join([b"\x28" + varint(word) for word in ack_set])

@@ -33,13 +33,13 @@ from geminga.consumer.message import (
     EntryAcks,
     Message,
     ReceivedEntry,
-    ReceivedRun,
+    UnbatchedRun,
     indexes_left,
     indexes_of,
 )
 from geminga.consumer.mixed_keys import KeyWatch
 from geminga.consumer.opening import EntryOpener, OpenedFrame, open_whole
-from geminga.consumer.position import ConsumerPosition
+from geminga.consumer.position import ConsumerPosition, Queued
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import NO_FILTER, seek_ack_set
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
@@ -194,9 +194,9 @@ class ConsumerCore(Settlement):
         self._end_connection()
         self.error = error
 
-    def _take_back(self) -> tuple[ReceivedEntry, int] | None:
+    def _take_back(self) -> Queued | None:
         """Remove this consumer's unread messages and entries from the queue; their permits are earned.
-        Return the entry and index (-1 for a whole entry) of the first one, if there was any."""
+        Return the first one, if there was any."""
         lots, entries = self.queue.take_back(self.origin)
         self.flow.taken_back(self.counted.withdraw(lots, entries))
         if lots:
@@ -235,18 +235,18 @@ class ConsumerCore(Settlement):
             or (self.origin.keeps and self.acks.may_be_duplicate(keys))
             or (self._position.filter is not NO_FILTER and min(keys) <= self._position.filter.key)
             or is_dead(first.redelivery_count, self.settings.dead_letter_policy)
-            or (payload_bytes := run.payload_bytes()) < 0
+            or (rows := self.opener.open_run(run, keys)) is None
         ):
             return False
-        queued = ReceivedRun(self.origin, run)
-        last = queued.entry_at(-1)
-        self._position.last_queued = (last, -1)
-        self.flow.note_place(last)
+        size = sum([len(row[3]) for row in rows])
+        queued = UnbatchedRun(self.origin, first.redelivery_count, size)
+        self._position.last_queued = (queued, rows[-1])
+        self.flow.note_place(keys[-1])
         self.flow.arrived_last = max(self.flow.arrived_last, max(keys))
-        queued.releases = dict(self.flow.arrived(len(keys), payload_bytes, len(keys)))
+        queued.releases = dict(self.flow.arrived(len(keys), size, len(keys)))
         if self._tracks_in_hand:
             self.unsettled.delivered(keys)
-        self.queue.add(queued, range(len(keys)))
+        self.queue.add(queued, rows)
         return True
 
     def _receive_one(self, frame: MessageFrame, now: float, now_ms: int) -> None:
@@ -258,11 +258,11 @@ class ConsumerCore(Settlement):
         if self.draining:
             return  # the message is redelivered, here or to another consumer
         opened = self.opener.open(frame, now, now_ms)
-        self.flow.note_place(frame)
+        key = (frame.ledger_id, frame.entry_id)
+        self.flow.note_place(key)
         entry = opened.entry
         if opened.acknowledge:
             self.acks.acknowledge_keys(opened.acknowledge, now)
-        key = (frame.ledger_id, frame.entry_id)
         rewind = self.unsettled.rewind
         if rewind.awaited and frame.consumer_epoch == self.epoch and rewind.skipped(key, now):
             self._drop(opened.permits)
@@ -297,7 +297,8 @@ class ConsumerCore(Settlement):
         """Set the last entry wanted from now on, ``last``, and request the ones before it."""
         self.flow.stop = (last.ledger_id, last.entry_id)
         if self._position.last_queued is not None:
-            self.flow.note_place(self._position.last_queued[0])
+            entry, index = self._position.last_queued
+            self.flow.note_place(entry.key(index))
         else:
             self.flow.note_start(self._position.start)
         self._grant()
@@ -414,8 +415,8 @@ class ConsumerCore(Settlement):
         """Acknowledge damage. Entries rejected by the codec stay: the fault may be this installation's."""
         is_damage = error.validation_error != DECOMPRESSION_ERROR
         if is_damage:
-            ids, kind = [(*key, ())], error.validation_error
-            self.output.append(encode_ack(self.consumer_id, ACK_INDIVIDUAL, ids, validation_error=kind))
+            kind = error.validation_error
+            self.output.append(encode_ack(self.consumer_id, ACK_INDIVIDUAL, [key], validation_error=kind))
         self.events.append(EntryRefused(key, error, is_damage))
 
     def command(self, command: pb.BaseCommand) -> None:
@@ -448,7 +449,7 @@ class ConsumerCore(Settlement):
         self.flow.released(release)
         self._grant()
 
-    def took(self, entry: ReceivedEntry, indexes: Iterable[int]) -> None:
+    def took(self, entry: ReceivedEntry | UnbatchedRun, indexes: Iterable[Any]) -> None:
         """Earn the permits of messages of an entry that left the queue."""
         for release in entry.take_releases(indexes):
             self.released(release)

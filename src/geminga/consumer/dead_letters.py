@@ -8,8 +8,7 @@ subscribed as well. Published messages carry the Java client's properties.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from geminga.consumer.settings import ConsumerDeadLetterPolicy
 from geminga.ids import MessageId, TopicName
@@ -75,8 +74,7 @@ def origin_properties(message: _Received, subscription: str) -> dict[str, str]:
     return properties
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
+class DeadLetter(NamedTuple):
     """A message to publish to another topic before the original is acknowledged."""
 
     topic: str

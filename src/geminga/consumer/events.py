@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from geminga.consumer.flow import Release
 from geminga.consumer.message import Message
@@ -14,24 +13,21 @@ EntryKey = tuple[int, int]
 """Ledger id and entry id."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLettered:
+class DeadLettered(NamedTuple):
     """Messages to publish to the dead letter topic; then call ``ConsumerCore.dead_letters_settled``."""
 
     messages: Sequence[Message[Any]]
     release: Release
 
 
-@dataclass(frozen=True, slots=True)
-class AcksSettled:
+class AcksSettled(NamedTuple):
     """The acknowledgements with these tokens are receipted, or failed with ``error``."""
 
     tokens: Sequence[Any]
     error: PulsarException | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EntryRefused:
+class EntryRefused(NamedTuple):
     """An entry that cannot be read. ``acknowledged`` is false if it stays unacknowledged."""
 
     key: EntryKey
@@ -39,20 +35,17 @@ class EntryRefused:
     acknowledged: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveChanged:
+class ActiveChanged(NamedTuple):
     """Failover: this consumer became, or is no longer, the active one."""
 
     is_active: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EndOfTopic:
+class EndOfTopic(NamedTuple):
     """The topic is terminated and all of its messages were delivered."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeysMixed:
+class KeysMixed(NamedTuple):
     """Key_Shared: a batch holds messages of several keys, and was dispatched by its first one."""
 
     producer_name: str

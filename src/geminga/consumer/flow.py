@@ -15,8 +15,6 @@ Invariant: ``queue_size == earned + granted but not yet released``.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from geminga.ids import MessageId
 
 _AVERAGE_WEIGHT = 1 / 8
@@ -26,13 +24,6 @@ _AVERAGE_WEIGHT = 1 / 8
 READ_ENTRIES_MAX = 100
 """Entries that Apache Pulsar may send at once to a consumer with any permit, however many messages they hold
 (``dispatcherMaxReadBatchSize``)."""
-
-
-class _Placed(Protocol):
-    @property
-    def ledger_id(self) -> int: ...
-    @property
-    def entry_id(self) -> int: ...
 
 
 class Release:
@@ -110,21 +101,22 @@ class FlowControl:
     def note_start(self, start: MessageId | None) -> None:
         """Note that the next entry is the first one at or after ``start``."""
         if self.stop is not None:
-            self.stop_after(None if start is None else self._entries_up_to_stop(start, 1))
+            key = None if start is None else (start.ledger_id, start.entry_id)
+            self.stop_after(None if key is None else self._entries_up_to_stop(key, 1))
 
-    def note_place(self, entry: _Placed) -> None:
-        """Note that ``entry`` arrived."""
-        self.arrived_last = max(self.arrived_last, (entry.ledger_id, entry.entry_id))
+    def note_place(self, key: tuple[int, int]) -> None:
+        """Note that the entry with this ledger and entry id arrived."""
+        self.arrived_last = max(self.arrived_last, key)
         if self.stop is not None:
-            self.stop_after(self._entries_up_to_stop(entry, 0))
+            self.stop_after(self._entries_up_to_stop(key, 0))
 
-    def _entries_up_to_stop(self, place: _Placed, more: int) -> int | None:
-        """Return the entries after ``place``, plus ``more``; None if the last wanted ledger is later."""
+    def _entries_up_to_stop(self, key: tuple[int, int], more: int) -> int | None:
+        """Return the entries after ``key``, plus ``more``; None if the last wanted ledger is later."""
         assert self.stop is not None
         ledger, entry = self.stop
-        if place.ledger_id < ledger:
+        if key[0] < ledger:
             return None
-        return 0 if place.ledger_id > ledger else max(0, entry - place.entry_id + more)
+        return 0 if key[0] > ledger else max(0, entry - key[1] + more)
 
     @property
     def _outstanding_max(self) -> int:

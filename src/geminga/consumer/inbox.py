@@ -11,76 +11,58 @@ itself, which needs no further object.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from geminga.consumer.message import Message
-from geminga.ids import MessageId
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True)  # not frozen, which would triple its cost
-class TakenByApplication:
+class Note:
+    """A call of the application; ``about`` is the message, or as the subclass says."""
+
+    __slots__ = ("about",)
+
+    def __init__(self, about: Any) -> None:
+        self.about = about
+
+
+class TakenByApplication(Note):
     """The application took the message: its acknowledgement time-out starts."""
 
-    message: Message[Any]
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnedToQueue:
+class ReturnedToQueue(Note):
     """A call that had taken the message was interrupted; the message is in the queue again."""
 
-    message: Message[Any]
 
-
-@dataclass(frozen=True, slots=True)
-class AcknowledgedId:
+class AcknowledgedId(Note):
     """The message with this id is acknowledged."""
 
-    message_id: MessageId
+
+class AcknowledgedThrough(Note):
+    """This message, or the one with this id, and all before it of its topic are acknowledged."""
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgedThrough:
-    """This message and all before it of its topic are acknowledged."""
-
-    message: Message[Any] | MessageId
+class ReadThrough(Note):
+    """A reader's positions: a mapping from each topic to the newest message that the reader was given, as of
+    processing this item."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadThrough:
-    """A reader's positions: the newest message it was given of each topic, as of processing this item."""
+class NegativelyAcknowledged(Note):
+    """The application could not process the message, or the one with this id: it is redelivered later."""
 
-    newest: Mapping[str, Message[Any]]
-
-
-@dataclass(slots=True)  # not frozen, which would triple its cost
-class NegativelyAcknowledged:
-    """The application could not process the message: it is to be redelivered later."""
-
-    message: Message[Any] | MessageId
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptsWanted:
-    """A caller waits until everything before this is stored by the broker; ``token`` identifies it."""
-
-    token: Any
+class ReceiptsWanted(Note):
+    """A caller waits until everything before this is stored by the broker; a token identifies it."""
 
 
-Item = (
-    Message
-    | TakenByApplication
-    | ReturnedToQueue
-    | AcknowledgedId
-    | AcknowledgedThrough
-    | ReadThrough
-    | NegativelyAcknowledged
-    | ReceiptsWanted
-)
+Item = Message | Note
 
 
 class Inbox:

@@ -7,14 +7,12 @@ and decodes its parts on access. So receiving and acknowledging a message takes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from geminga.consumer.encryption_context import EncryptionContext
 from geminga.ids import MessageId
 from geminga.values import T_co
-from geminga.wire.message_runs import HEAD_SIZE, MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 
@@ -136,22 +134,40 @@ class ReceivedEntry:
         self.chunk_ids = chunk_ids
         self.releases: dict[int, Release] | None = None
 
-    def message_at(self, index: int) -> Message[Any]:
-        """Return the message at ``index``."""
-        return Message(self, index)
+    def key(self, index: int) -> tuple[int, int]:
+        """Return ledger and entry id."""
+        return self.ledger_id, self.entry_id
 
-    def taken(self, indexes: list[int]) -> list[tuple[ReceivedEntry, list[int]]]:
-        """Return this entry with the indexes of its messages that were taken together."""
-        return [(self, indexes)]
+    def own_metadata(self, index: int) -> Any:
+        """Return the metadata of the message at ``index``: its part of a batch, or the entry's."""
+        starts, body = self.starts, self.body
+        if starts is None or body is None:
+            return self.metadata
+        start = starts[index]
+        return pb.SingleMessageMetadata.FromString(
+            bytes(body[start + 4 : start + 4 + _read_size(body, start)[0]])
+        )
 
-    def keys(self, count: int) -> Iterable[tuple[int, int]]:
-        """Return ledger and entry id. ``count``: number of its messages that are not taken."""
-        return ((self.ledger_id, self.entry_id),)
+    def size_bytes(self, index: int) -> int:
+        """Return the size of the payload of the message at ``index``."""
+        starts, body = self.starts, self.body
+        assert body is not None
+        if starts is None:
+            return len(body)
+        return starts[index + 1] - starts[index] - 4 - int(_read_size(body, starts[index])[0])
 
-    def held_bytes(self, count: int) -> int:
-        """Return the share of ``count`` of its messages in the entry's memory."""
-        held = self.raw if self.body is None else self.body
-        return 0 if held is None else len(held) * count // max(1, self.count)
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that the entry holds in memory."""
+        return len(self.body or self.raw or b"")
+
+    def held_bytes(self, indexes: Sequence[int]) -> int:
+        """Return the share of these messages in the entry's memory."""
+        return self.total_bytes * len(indexes) // max(1, self.count)
+
+    def has_release(self, index: int) -> bool:
+        """Return whether the message at ``index`` carries permits."""
+        return bool(self.releases) and index in (self.releases or ())
 
     def take_releases(self, indexes: Iterable[int]) -> list[Release]:
         """Return the permits that these messages carry, once."""
@@ -172,88 +188,69 @@ class ReceivedEntry:
         )  # fmt: skip
 
 
-class UnbatchedEntry(ReceivedEntry):
-    """Entry of a `ReceivedRun`, a single message. Its metadata are parsed on access."""
-
-    __slots__ = ("_encoded", "_parsed")
-
-    body: bytes
-    _encoded: bytes
-    _parsed: Any
-
-    count = 1
-    batched = False
-    raw = starts = acks = chunk_ids = None
-    ack_set = ()
-
-    @property
-    def metadata(self) -> Any:
-        if self._parsed is None:
-            self._parsed = pb.MessageMetadata.FromString(self._encoded)
-        return self._parsed
-
-    def __getstate__(self) -> object:
-        """Return the attributes that ``copy.deepcopy`` sets: those of the class are constants."""
-        names = "origin", "ledger_id", "entry_id", "redelivery_count", "releases", *self.__slots__, "body"
-        return None, {name: getattr(self, name) for name in names}
+Row = tuple[int, tuple[int, int], Any, bytes]
+"""A message of an `UnbatchedRun`: its index, ledger and entry id, metadata (encoded, or parsed already), and
+payload."""
 
 
-_new_entry = UnbatchedEntry.__new__
-
-
-class ReceivedRun:
-    """Unbatched messages that arrived together; each becomes an entry when it is taken.
+class UnbatchedRun:
+    """Unbatched messages that arrived together. Each is a `Row`, used like the index of a message in a batch;
+    a message that is kept keeps its own row only.
 
     ``releases``: see `ReceivedEntry`, by the index in the run.
     """
 
-    __slots__ = (
-        "_encoded", "_entries", "_entry_ids", "_metadata", "ledger_id", "origin", "redelivery_count",
-        "releases",
-    )  # fmt: skip
+    __slots__ = ("origin", "redelivery_count", "releases", "total_bytes")
 
-    def __init__(self, origin: ConsumerOrigin, run: MessageRun) -> None:
+    acks = chunk_ids = metadata = raw = starts = None
+    batched = False
+
+    def __init__(self, origin: ConsumerOrigin, redelivery_count: int, total_bytes: int) -> None:
         self.origin = origin
-        self.ledger_id = run.first.ledger_id
-        self.redelivery_count = run.first.redelivery_count
+        self.redelivery_count = redelivery_count
+        self.total_bytes = total_bytes
+        """Size of all its payloads."""
         self.releases: dict[int, Release] | None = None
-        self._entry_ids = run.entry_ids
-        self._entries = run.entries
-        self._metadata = run.metadata
-        self._encoded = run.encoded_metadata
 
-    def entry_at(self, index: int) -> UnbatchedEntry:
-        """Return the entry at ``index``, which takes over its permits."""
-        entry = _new_entry(UnbatchedEntry)
-        entry.origin = self.origin
-        entry.ledger_id = self.ledger_id
-        entry.entry_id = self._entry_ids[index]
-        entry._encoded = encoded = self._encoded[index]
-        entry.body = bytes(self._entries[index][HEAD_SIZE + len(encoded) :])
-        entry._parsed = None if self._metadata is None else self._metadata[index]
-        entry.redelivery_count = self.redelivery_count
-        entry.releases = None
-        if self.releases and index in self.releases:
-            entry.releases = {-1: self.releases.pop(index)}
-        return entry
+    def key(self, row: Row) -> tuple[int, int]:
+        """Return ledger and entry id of a message."""
+        return row[1]
 
-    def message_at(self, index: int) -> Message[Any]:
-        """Return the message at ``index``."""
-        return Message(self.entry_at(index), -1)
+    def own_metadata(self, row: Row) -> Any:
+        """Return the metadata of a message."""
+        metadata = row[2]
+        return pb.MessageMetadata.FromString(metadata) if type(metadata) is bytes else metadata
 
-    def taken(self, indexes: Iterable[int]) -> list[tuple[ReceivedEntry, list[int]]]:
-        """Return the entries at ``indexes``, with the index of their message."""
-        return [(self.entry_at(index), [-1]) for index in indexes]
+    def size_bytes(self, row: Row) -> int:
+        """Return the size of a payload."""
+        return len(row[3])
 
-    def keys(self, count: int) -> Iterable[tuple[int, int]]:
-        """Return ledger and entry id of the last ``count`` entries: those that are not taken."""
-        return zip(repeat(self.ledger_id), self._entry_ids[len(self._entry_ids) - count :])
+    def held_bytes(self, rows: Sequence[Row]) -> int:
+        """Return the size of the payloads."""
+        return sum([len(row[3]) for row in rows])
 
-    def held_bytes(self, count: int) -> int:
-        """Return the size of the last ``count`` payloads: those that are not taken."""
-        start = len(self._entries) - count
-        encoded = self._encoded[start:]
-        return sum(map(len, self._entries[start:])) - sum(map(len, encoded)) - HEAD_SIZE * len(encoded)
+    def has_release(self, row: Row) -> bool:
+        """Return whether a message carries permits."""
+        return bool(self.releases) and row[0] in (self.releases or ())
+
+    def take_releases(self, rows: Iterable[Row]) -> list[Release]:
+        """Return the permits that these messages carry, once."""
+        releases = self.releases
+        if not releases:
+            return []
+        return [releases.pop(row[0]) for row in rows if row[0] in releases]
+
+    def message_id(self, row: Row) -> MessageId:
+        """Return the id of a message."""
+        origin = self.origin
+        return MessageId(origin.partition, *row[1], -1, topic=origin.topic, cluster=origin.cluster)
+
+    def entry_of(self, row: Row) -> ReceivedEntry:
+        """Return a message as an entry of its own."""
+        return ReceivedEntry(
+            self.origin, *row[1], self.own_metadata(row), body=row[3],
+            redelivery_count=self.redelivery_count,
+        )  # fmt: skip
 
 
 ALONE = range(-1, 0)
@@ -309,30 +306,27 @@ class Message(Generic[T_co]):
 
     _metadata: Any
 
-    def __init__(self, entry: ReceivedEntry, index: int) -> None:
-        self._entry = entry
+    def __init__(self, entry: ReceivedEntry | UnbatchedRun, index: Any) -> None:
+        self._entry: Any = entry
         self._index = index
 
     def data(self) -> bytes:
         """Return the payload."""
-        entry = self._entry
+        index = self._index
+        if type(index) is tuple:
+            return cast(bytes, index[3])
+        entry: ReceivedEntry = self._entry
         body = entry.body
         assert body is not None
         starts = entry.starts
         if starts is None:
             return bytes(body)
-        index = self._index
         start = starts[index]
         return bytes(body[start + 4 + _read_size(body, start)[0] : starts[index + 1]])
 
     def size_bytes(self) -> int:
         """Return the size of the payload in bytes."""
-        entry = self._entry
-        assert entry.body is not None
-        if entry.starts is None:
-            return len(entry.body)
-        start = entry.starts[self._index]
-        return entry.starts[self._index + 1] - start - 4 - int(_read_size(entry.body, start)[0])
+        return cast(int, self._entry.size_bytes(self._index))
 
     def value(self) -> T_co:
         """Return the payload decoded by the consumer's schema; the bytes themselves without a schema.
@@ -348,18 +342,16 @@ class Message(Generic[T_co]):
 
     def _own_metadata(self) -> Any:
         """Return the message's own metadata: its part of a batch, or the entry's for a single message."""
-        entry = self._entry
-        if entry.starts is None:
-            return entry.metadata
         try:
             return self._metadata
         except AttributeError:
-            start, body = entry.starts[self._index], entry.body
-            assert body is not None
-            self._metadata = pb.SingleMessageMetadata.FromString(
-                bytes(body[start + 4 : start + 4 + _read_size(body, start)[0]])
-            )
+            self._metadata = self._entry.own_metadata(self._index)
             return self._metadata
+
+    def _entry_metadata(self) -> Any:
+        """Return the metadata of the entry, which in a batch all messages share."""
+        metadata = self._entry.metadata
+        return self._own_metadata() if metadata is None else metadata
 
     def properties(self) -> dict[str, str]:
         """Return the application's properties; the last value of a repeated key."""
@@ -389,7 +381,7 @@ class Message(Generic[T_co]):
 
     def publish_timestamp(self) -> int:
         """Return when the producer published the message, in milliseconds since 1970."""
-        return int(self._entry.metadata.publish_time)
+        return int(self._entry_metadata().publish_time)
 
     def event_timestamp(self) -> int:
         """Return the application's event time in milliseconds since 1970; 0 without one."""
@@ -397,39 +389,39 @@ class Message(Generic[T_co]):
 
     def message_id(self) -> MessageId:
         """Return the id, for acknowledging the message, or for starting a reader or a seek there."""
-        return self._entry.message_id(self._index)
+        return cast(MessageId, self._entry.message_id(self._index))
 
     def topic_name(self) -> str:
         """Return the complete topic name, with the partition's suffix."""
-        return self._entry.origin.topic
+        return cast(str, self._entry.origin.topic)
 
     def redelivery_count(self) -> int:
         """Return how many times the broker has delivered the message before."""
-        return self._entry.redelivery_count
+        return int(self._entry.redelivery_count)
 
     def schema_version(self) -> str:
         """Return the version of the schema that the message was written with, empty without one."""
-        return bytes(self._entry.metadata.schema_version).decode("latin-1")
+        return bytes(self._entry_metadata().schema_version).decode("latin-1")
 
     def int_schema_version(self) -> int:
         """Return `schema_version` as a number; -1 without one."""
-        version = bytes(self._entry.metadata.schema_version)
+        version = bytes(self._entry_metadata().schema_version)
         return int.from_bytes(version, "big") if version else -1
 
     def producer_name(self) -> str:
         """Return the name of the message's producer."""
-        return text(self._entry.metadata.producer_name)
+        return text(self._entry_metadata().producer_name)
 
     def sequence_id(self) -> int:
         """Return the producer's sequence id of this message."""
-        own = self._own_metadata()
-        if own is self._entry.metadata or own.HasField("sequence_id"):
+        own, of_entry = self._own_metadata(), self._entry_metadata()
+        if own is of_entry or own.HasField("sequence_id"):
             return int(own.sequence_id)
-        return int(self._entry.metadata.sequence_id) + max(self._index, 0)
+        return int(of_entry.sequence_id) + int(max(self._index, 0))
 
     def replicated_from(self) -> str:
         """Return the cluster that the message was replicated from, empty if it was not replicated."""
-        return text(self._entry.metadata.replicated_from)
+        return text(self._entry_metadata().replicated_from)
 
     def has_null_value(self) -> bool:
         """Return whether the message is a tombstone: its value is null, not empty."""
@@ -440,11 +432,11 @@ class Message(Generic[T_co]):
 
         See ``ConsumerCryptoFailureAction.CONSUME``.
         """
-        entry = self._entry
-        if not entry.metadata.encryption_keys:
+        metadata = self._entry_metadata()
+        if not metadata.encryption_keys:
             return None
         # The raw entry is dropped once its payload is decrypted.
-        return EncryptionContext(entry.metadata, decryption_failed=entry.raw is not None)
+        return EncryptionContext(metadata, decryption_failed=self._entry.raw is not None)
 
     def __repr__(self) -> str:
         return f"Message(id={self.message_id()}, topic={self.topic_name()!r})"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 from geminga.consumer.chunks import ChunkAssembler
-from geminga.consumer.message import ConsumerOrigin, ReceivedEntry
+from geminga.consumer.message import ConsumerOrigin, ReceivedEntry, Row
 from geminga.consumer.settings import ConsumerCryptoFailureAction, ConsumerSettings
 from geminga.consumer.unbatching import (
     BATCH_DESERIALIZE_ERROR,
@@ -22,6 +23,7 @@ from geminga.consumer.unbatching import (
 )
 from geminga.errors import CorruptPayload, CryptoError
 from geminga.wire.frames import MessageFrame
+from geminga.wire.message_runs import MessageRun, are_plain, parse_together
 from geminga.wire.metadata import build_entry, checksum_matches, parse_entry, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -85,6 +87,34 @@ class EntryOpener:
         except CryptoError as error:
             opened.undecryptable = error
         return opened
+
+    def open_run(self, run: MessageRun, keys: Sequence[EntryKey]) -> list[Row] | None:
+        """Return the messages of a run with the ids ``keys``; None unless all can be read at once."""
+        columns = run.columns()
+        if columns is None:
+            return None
+        metadata: Sequence[Any] = columns[0]
+        payloads = columns[1]
+        if not are_plain(metadata):
+            together = parse_together(metadata)
+            if together is None:
+                return None
+            metadata, merged = together
+            if merged.encryption_keys or merged.compression:
+                try:
+                    payloads = [self._open_single(*each) for each in zip(metadata, payloads, strict=True)]
+                except (CryptoError, InvalidEntry):
+                    return None
+        return list(zip(range(len(payloads)), keys, metadata, payloads, strict=True))
+
+    def _open_single(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+        """Return the decrypted and decompressed payload. Raises `CryptoError` or `InvalidEntry`."""
+        if metadata.encryption_keys:
+            plain = self._decrypt(metadata, payload)
+            if plain is None:
+                raise CryptoError("the message is delivered encrypted")
+            payload = plain
+        return open_payload(metadata, payload, self._bytes_max)
 
     def _pass_whole(self, frame: MessageFrame, opened: OpenedFrame) -> bool:
         """Pass on an entry that its reader will check and decode; return False if it must be opened here."""

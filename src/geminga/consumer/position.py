@@ -6,12 +6,14 @@ subscription that is not durable starts on each connection at the application's 
 
 from __future__ import annotations
 
-from geminga.consumer.message import ReceivedEntry
+from typing import Any
+
+from geminga.consumer.message import ReceivedEntry, UnbatchedRun
 from geminga.consumer.seek import NO_FILTER, is_end, start_filter
 from geminga.ids import MessageId
 
-Queued = tuple[ReceivedEntry, int]
-"""An entry and an index of its messages; -1 for the whole entry."""
+Queued = tuple[ReceivedEntry | UnbatchedRun, Any]
+"""An entry and an index of its messages, -1 for the whole entry; or a run and the row of a message."""
 
 
 class ConsumerPosition:

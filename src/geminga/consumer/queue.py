@@ -1,11 +1,11 @@
 """Receive queue: messages that arrived and were not yet taken by the application.
 
-Messages are queued as lots: an entry, and an iterator over the indexes of its messages that are not taken. A
-message object is created when it is taken, so that queued messages cost the garbage collector one object per
-batch. Taking a message is a single atomic step, ``next`` on the iterator: any thread may do it, without a
-lock, and no two get the same one. A used-up lot is removed by the thread that finds it. CPython's own
-iterators guarantee this under the interpreter lock; without the lock, the step is the removal from a list
-(`PopIndexes`).
+Messages are queued as lots: an entry, and an iterator over the indexes of its messages that are not taken, or
+a run of unbatched messages, and an iterator over their rows. A message object is created when it is taken, so
+that queued messages cost the garbage collector one object per batch. Taking a message is a single atomic
+step, ``next`` on the iterator: any thread may do it, without a lock, and no two get the same one. A used-up
+lot is removed by the thread that finds it. CPython's own iterators guarantee this under the interpreter lock;
+without the lock, the step is the removal from a list (`PopIndexes`).
 
 One thread, the loop's, adds and takes back. The caller decides how a receiver sleeps while the queue is
 empty: it makes ``waiting`` true, and ``wake`` is called after messages were added.
@@ -20,28 +20,30 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set, Sized
 from contextlib import suppress
+from copy import copy
 from itertools import chain, groupby, islice, repeat
+from math import inf
 from operator import attrgetter, length_hint
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from geminga.consumer.message import Message
 
 if TYPE_CHECKING:
-    from geminga.consumer.message import ConsumerOrigin, ReceivedEntry, ReceivedRun
+    from geminga.consumer.message import ConsumerOrigin, ReceivedEntry, UnbatchedRun
 
-    Lot = tuple[ReceivedEntry | ReceivedRun, Iterator[int]]
+    Lot = tuple[ReceivedEntry | UnbatchedRun, Iterator[Any]]
     """The iterator is one of Python's own over a range or a list, or a `PopIndexes`: ``next`` runs no Python
     code, and its remaining length is available. At its end it stops, or raises `IndexError`."""
 
-    Taken = tuple[ReceivedEntry, list[int]]
-    """Indexes of an entry that left the queue together."""
-
-    _Map = map[int]
+    _Map = map[Any]
 else:
     _Map = map
 
 
 T = TypeVar("T")
+
+Taken = tuple[Any, list[Any]]
+"""An entry or a run, and the indexes or rows of its messages that left the queue together."""
 
 
 def _nobody() -> None:
@@ -53,9 +55,9 @@ class PopIndexes(_Map):
     ``list.pop``, in C. `IndexError` at the end."""
 
     __slots__ = ("_left",)
-    _left: list[int]
+    _left: list[Any]
 
-    def __new__(cls, indexes: Sequence[int]) -> Self:
+    def __new__(cls, indexes: Sequence[Any]) -> Self:
         left = list(reversed(indexes))
         made = super().__new__(cls, list.pop, repeat(left))
         made._left = left
@@ -68,7 +70,7 @@ class PopIndexes(_Map):
         return PopIndexes(self._left[::-1])
 
 
-_for_each: Callable[[Sequence[int]], Iterator[int]] = iter
+_for_each: Callable[[Sequence[Any]], Iterator[Any]] = iter
 """Creates a lot's iterator. The lock may be enabled later, but never disabled again."""
 if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():
     _for_each = PopIndexes
@@ -132,16 +134,17 @@ class ReceiveQueue:
     def held_by_origin(self) -> dict[ConsumerOrigin, tuple[int, int]]:
         """Return the number of queued messages of each consumer, with their bytes."""
         held: dict[ConsumerOrigin, tuple[int, int]] = {}
-        lots = ((entry, length_hint(indexes)) for entry, indexes in _copy(self.lots))
-        for entry, count in chain(lots, ((entry, entry.count) for entry in _copy(self.entries))):
+        lots: Iterator[Taken] = ((entry, rest(copy(indexes))) for entry, indexes in _copy(self.lots))
+        for entry, indexes in chain(lots, ((entry, range(entry.count)) for entry in _copy(self.entries))):
             messages, size = held.get(entry.origin, (0, 0))
-            held[entry.origin] = messages + count, size + entry.held_bytes(count)
+            held[entry.origin] = messages + len(indexes), size + entry.held_bytes(indexes)
         return held
 
     # --- the loop's thread ------------------------------------------------------------------------
 
-    def add(self, entry: ReceivedEntry | ReceivedRun, indexes: Sequence[int]) -> None:
-        """Append messages of an entry or a run, in order. The index of an entry's only message is -1."""
+    def add(self, entry: ReceivedEntry | UnbatchedRun, indexes: Sequence[Any]) -> None:
+        """Append messages of an entry, or rows of a run, in order. The index of an entry's only message is
+        -1."""
         self.lots.append((entry, _for_each(indexes)))
         if self.waiting:
             self.wake()
@@ -184,7 +187,7 @@ class ReceiveQueue:
             self.wake()
         # Receivers that hold a lot may still take from it until it is emptied here, immediately.
         taken = [(entry, rest(indexes)) for entry, indexes in lots]
-        return [each for entry, indexes in taken if indexes for each in entry.taken(indexes)], entries
+        return [each for each in taken if each[1]], entries
 
     def take_out(
         self, origin: ConsumerOrigin, keys: Set[tuple[int, int]]
@@ -192,27 +195,26 @@ class ReceiveQueue:
         """Remove the queued messages of these entries of one consumer; all others keep their order."""
         taken: list[Taken] = []
         for lot in _copy(self.lots):
-            entry, indexes = lot
-            if entry.origin is origin and not keys.isdisjoint(entry.keys(length_hint(indexes))):
-                found = entry.taken(rest(indexes))
-                taken += [each for each in found if (each[0].ledger_id, each[0].entry_id) in keys]
-                kept = [each for each in found if (each[0].ledger_id, each[0].entry_id) not in keys]
-                self._replace(lot, kept)
+            entry: Any = lot[0]
+            if entry.origin is origin and any(entry.key(index) in keys for index in rest(copy(lot[1]))):
+                found = rest(lot[1])
+                taken.append((entry, [index for index in found if entry.key(index) in keys]))
+                self._replace(lot, [index for index in found if entry.key(index) not in keys])
         entries: list[ReceivedEntry] = []
-        for entry in _copy(self.entries):
-            if entry.origin is origin and (entry.ledger_id, entry.entry_id) in keys:
+        for each in _copy(self.entries):
+            if each.origin is origin and each.key(-1) in keys:
                 with suppress(ValueError):  # a reader has just taken it
-                    self.entries.remove(entry)
-                    entries.append(entry)
+                    self.entries.remove(each)
+                    entries.append(each)
         return [each for each in taken if each[1]], entries
 
-    def _replace(self, lot: Lot, kept: list[Taken]) -> None:
+    def _replace(self, lot: Lot, kept: list[Any]) -> None:
         """Put ``kept`` where ``lot`` is, which is used up: a receiver may have removed it from the front."""
         place = 0
         with suppress(ValueError):
             place = self.lots.index(lot)
-        for entry, indexes in reversed(kept):
-            self.lots.insert(place, (entry, _for_each(indexes)))
+        if kept:
+            self.lots.insert(place, (lot[0], _for_each(kept)))
         self.drop(lot)
 
     # --- any thread -------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ class ReceiveQueue:
             try:
                 lot = self.lots[0]
                 for index in lot[1]:
-                    return lot[0].message_at(index)
+                    return Message(lot[0], index)
             except IndexError:
                 if not self.drop_used_up():
                     return None
@@ -233,18 +235,30 @@ class ReceiveQueue:
     def take_many(self, count_max: int) -> list[Taken]:
         """Return the first messages, at most ``count_max``; other receivers may take some meanwhile."""
         taken: list[Taken] = []
-        while count_max > 0:
+        while count_max > 0 and (count := self.take_lot(taken, count_max)):
+            count_max -= count
+        return taken
+
+    def take_lot(self, taken: list[Taken], count_max: int, bytes_max: float = inf) -> int:
+        """Append messages of the first lot to ``taken``, at most ``count_max``; return their number: 0 if the
+        queue is empty, or if the entry or run holds more than ``bytes_max``.
+
+        They are appended before they are taken, so that an interrupt loses none."""
+        while True:
             try:
                 lot = self.lots[0]
             except IndexError:
-                break
-            indexes = rest(lot[1], count_max)
+                return 0
+            if lot[0].total_bytes > bytes_max:
+                return 0
+            indexes: list[Any] = []
+            taken.append((lot[0], indexes))
+            with suppress(IndexError):
+                indexes.extend(islice(lot[1], count_max))  # keeps the indexes before an error
             if indexes:
-                taken += lot[0].taken(indexes)
-                count_max -= len(indexes)
-            else:
-                self.drop(lot)
-        return taken
+                return len(indexes)
+            taken.pop()
+            self.drop(lot)
 
     def drop(self, lot: Lot) -> None:
         """Remove a lot that is used up."""
@@ -271,11 +285,11 @@ class ReceiveQueue:
         self.lots.extendleft(reversed(lots))
 
 
-def rest(indexes: Iterator[int], count_max: int | None = None) -> list[int]:
-    """Take all remaining indexes, or at most ``count_max``."""
-    rest: list[int] = []
+def rest(indexes: Iterator[Any]) -> list[Any]:
+    """Take all remaining indexes or rows."""
+    rest: list[Any] = []
     with suppress(IndexError):
-        rest.extend(islice(indexes, count_max))  # keeps the indexes before an error
+        rest.extend(indexes)  # keeps the indexes before an error
     return rest
 
 

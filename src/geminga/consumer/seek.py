@@ -7,7 +7,7 @@ inside a batch, and "after this message": `StartFilter` drops the messages befor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from geminga.consumer.message import EntryAcks
 from geminga.ids import MessageId
@@ -18,8 +18,7 @@ ALL_INDEXES = 1 << 30
 """More messages than any batch holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartFilter:
+class StartFilter(NamedTuple):
     """Drops messages before a position: of the entry at ``key`` those with an index below ``first_index``.
 
     Entries below ``key`` are dropped only with ``below``: a reader owns its cursor, while that of a durable

@@ -54,7 +54,7 @@ class Settlement:
         self.counted.acknowledged += sum(entry.count for entry in entries)
         self.unsettled.settled(self.acks.acknowledge_entries(entries, now))
 
-    def acknowledge_foreign(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> None:
+    def acknowledge_foreign(self, entry: Any, indexes: Sequence[Any], now: float) -> None:
         """Acknowledge messages individually that another consumer of the topic received."""
         if entry.origin.cluster == self.origin.cluster:
             self.counted.acknowledged += len(indexes)
@@ -80,9 +80,9 @@ class Settlement:
         if entry.origin is not self.origin:
             self.acknowledge_id_through(message.message_id(), now)
             return
-        key = (entry.ledger_id, entry.entry_id)
+        key, index = entry.key(message._index), message._index
         self.counted.acknowledged += 1
-        self.unsettled.settled_through(self.acks.acknowledge_through(key, message._index, entry.acks, now))
+        self.unsettled.settled_through(self.acks.acknowledge_through(key, index, entry.acks, now))
 
     def acknowledge_entry_through(self, entry: ReceivedEntry, now: float) -> None:
         """Acknowledge cumulatively up to and including a whole entry."""
@@ -102,11 +102,12 @@ class Settlement:
     def negative_acknowledge(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Have the messages' entries redelivered after the delay."""
         cluster = self.origin.cluster
-        entries = [e for message in messages if (e := message._entry).origin.cluster == cluster]
-        for redelivery_count, run in groupby(entries, attrgetter("redelivery_count")):
+        here = [message for message in messages if message._entry.origin.cluster == cluster]
+        for redelivery_count, run in groupby(here, attrgetter("_entry.redelivery_count")):
             keys: list[EntryKey] = []
-            for entry in run:
-                keys += entry.chunk_ids or ((entry.ledger_id, entry.entry_id),)
+            for message in run:
+                entry = message._entry
+                keys += entry.chunk_ids or (entry.key(message._index),)
                 self.counted.refused += 1
             self._negative(keys, redelivery_count, now)
 

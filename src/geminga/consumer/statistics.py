@@ -37,11 +37,11 @@ class ConsumerCounters:
         for entry, indexes in lots:
             releases += entry.take_releases(indexes)
             self.withdrawn_messages += len(indexes)
-            self.withdrawn_bytes += entry.held_bytes(len(indexes))
+            self.withdrawn_bytes += entry.held_bytes(indexes)
         for entry in entries:
             releases += (entry.releases or {}).values()
             self.withdrawn_messages += entry.count
-            self.withdrawn_bytes += entry.held_bytes(entry.count)
+            self.withdrawn_bytes += entry.held_bytes(range(entry.count))
         return releases
 
 

@@ -23,7 +23,7 @@ class ClientFrameDecoder(FrameDecoder):
         if type(first) is MessageFrame:
             messages, end = read_message_run(first, data, start, frame_end, self.max_frame_size, room)
             if messages is not None:
-                run, count = messages, len(messages.entries)
+                run, count = messages, len(messages.entry_ids)
         elif type(first) is ReceiptFrame:
             receipts, end = read_receipt_run(first, data, start, frame_end, room)
             if receipts is not None:

@@ -361,7 +361,7 @@ class PayloadDecryptor:
         Any one of its keys is enough. Raises `CryptoError` when none of them is available or when anything
         was changed in transit.
         """
-        vector = bytes(metadata.encryption_param)
+        vector = metadata.encryption_param
         if len(vector) != IV_SIZE:
             raise CryptoError(f"encryption_param has {len(vector)} bytes, not {IV_SIZE}")
         if len(payload) < TAG_SIZE:
@@ -369,12 +369,14 @@ class PayloadDecryptor:
         keys = metadata.encryption_keys
         if len(keys) > WRAPPED_KEYS_MAX:
             raise CryptoError(f"the message names {len(keys)} keys; at most {WRAPPED_KEYS_MAX} are tried")
+        if type(payload) is not bytes:
+            payload = memoryview(payload).cast("B")
         reasons = []
         # Known data keys first: unwrapping costs a thousand times more than decrypting.
-        for key in sorted(keys, key=lambda key: bytes(key.value) not in self._data_keys):
+        wanted = keys if len(keys) == 1 else sorted(keys, key=lambda key: key.value not in self._data_keys)
+        for key in wanted:
             try:
-                cipher = self._cipher(key)
-                return bytes(cipher.decrypt(vector, memoryview(payload).cast("B"), None))
+                return self._cipher(key).decrypt(vector, payload, None)
             except CryptoError as error:
                 reasons.append(str(error))
             except self._invalid_tag:
@@ -382,7 +384,7 @@ class PayloadDecryptor:
         raise CryptoError("the message cannot be decrypted: " + ("; ".join(reasons) or "it names no key"))
 
     def _cipher(self, key: pb.EncryptionKeys) -> AESGCM:
-        wrapped = bytes(key.value)
+        wrapped = key.value
         cipher = self._data_keys.get(wrapped)
         if cipher is not None:
             self._data_keys.move_to_end(wrapped)

@@ -45,28 +45,11 @@ from geminga.wire.strict import excerpt
 from geminga.wire.varint import MINUS_ONE, read_varint
 
 __all__ = [
-    "ENTRY_COPY_BYTES_MAX",
-    "FRAME_PADDING",
-    "INSTANCE_HEADER",
-    "MAX_MESSAGE_SIZE",
-    "MESSAGE",
-    "PROTOCOL_VERSION",
-    "SEND",
-    "SEND_RECEIPT",
-    "CommandFrame",
-    "Frame",
-    "FrameDecoder",
-    "MessageFrame",
-    "ReceiptFrame",
-    "SendFrame",
-    "encode_command",
-    "encode_flow",
-    "encode_message",
-    "encode_messages",
-    "encode_send",
-    "encode_send_receipt",
-    "parse_command",
-]
+    "ENTRY_COPY_BYTES_MAX", "FRAME_PADDING", "INSTANCE_HEADER", "MAX_MESSAGE_SIZE", "MESSAGE",
+    "PROTOCOL_VERSION", "SEND", "SEND_RECEIPT", "CommandFrame", "Frame", "FrameDecoder", "MessageFrame",
+    "ReceiptFrame", "SendFrame", "encode_command", "encode_flow", "encode_message", "encode_messages",
+    "encode_send", "encode_send_receipt", "parse_command",
+]  # fmt: skip
 
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 """The broker's default limit of an entry's size in bytes, announced in CONNECTED."""
@@ -207,15 +190,11 @@ class ReceiptFrame(Frame):
     def command(self) -> pb.BaseCommand:
         if self._command is not None:
             return self._command
-        return pb.BaseCommand.FromString(
-            encode_send_receipt(
-                self.producer_id,
-                self.sequence_id,
-                self.highest_sequence_id or None,
-                self.ledger_id,
-                self.entry_id,
-            )[8:]
+        highest = self.highest_sequence_id or None
+        encoded = encode_send_receipt(
+            self.producer_id, self.sequence_id, highest, self.ledger_id, self.entry_id
         )
+        return pb.BaseCommand.FromString(encoded[8:])
 
 
 class _FullReceiptFrame(ReceiptFrame):
@@ -230,30 +209,18 @@ class MessageFrame(Frame):
     """
 
     __slots__ = (
-        "ack_set",
-        "consumer_epoch",
-        "consumer_id",
-        "entry_id",
-        "ledger_id",
-        "partition",
-        "redelivery_count",
-    )
+        "ack_set", "consumer_epoch", "consumer_id", "entry_id",
+        "ledger_id", "partition", "redelivery_count",
+    )  # fmt: skip
 
     type = MESSAGE
     entry: Buffer
     _command: pb.BaseCommand | None = None
 
     def __init__(
-        self,
-        consumer_id: int,
-        ledger_id: int,
-        entry_id: int,
-        partition: int,
-        redelivery_count: int,
-        ack_set: Sequence[int],
-        consumer_epoch: int,
-        entry: Buffer,
-    ) -> None:
+        self, consumer_id: int, ledger_id: int, entry_id: int, partition: int, redelivery_count: int,
+        ack_set: Sequence[int], consumer_epoch: int, entry: Buffer,
+    ) -> None:  # fmt: skip
         self.consumer_id = consumer_id
         self.ledger_id = ledger_id
         self.entry_id = entry_id
@@ -271,18 +238,11 @@ class MessageFrame(Frame):
     def command(self) -> pb.BaseCommand:
         if self._command is not None:
             return self._command
-        return pb.BaseCommand.FromString(
-            encode_message(
-                self.consumer_id,
-                self.ledger_id,
-                self.entry_id,
-                self.partition,
-                0,
-                redelivery_count=self.redelivery_count,
-                ack_set=self.ack_set,
-                consumer_epoch=self.consumer_epoch,
-            )[8:]
-        )
+        encoded = encode_message(
+            self.consumer_id, self.ledger_id, self.entry_id, self.partition, 0, ack_set=self.ack_set,
+            redelivery_count=self.redelivery_count, consumer_epoch=self.consumer_epoch,
+        )  # fmt: skip
+        return pb.BaseCommand.FromString(encoded[8:])
 
 
 class _FullMessageFrame(MessageFrame):
@@ -492,9 +452,9 @@ def _read_frame(data: bytes | memoryview, start: int, end: int) -> Frame:
     command = parse_command(bytes(data[start + 8 : command_end]))
     kind = command.type
     if kind == SEND:
-        return _full_send(command, _entry_of(data, command_end, end))
+        return _full_send(command, entry_of(data, command_end, end))
     if kind == MESSAGE:
-        return _full_message(command, _entry_of(data, command_end, end))
+        return _full_message(command, entry_of(data, command_end, end))
     if command_end != end:
         raise ProtocolError(f"{end - command_end} bytes follow a {type_name(kind)} command inside its frame")
     if kind == SEND_RECEIPT:
@@ -502,7 +462,8 @@ def _read_frame(data: bytes | memoryview, start: int, end: int) -> Frame:
     return CommandFrame(kind, command)
 
 
-def _entry_of(data: bytes | memoryview, start: int, end: int) -> Buffer:
+def entry_of(data: bytes | memoryview, start: int, end: int) -> Buffer:
+    """Return the entry from ``start`` to ``end``: a copy, or a view if it is large."""
     if end - start <= ENTRY_COPY_BYTES_MAX:
         return bytes(data[start:end])
     return memoryview(data)[start:end]
@@ -527,12 +488,10 @@ def _full_receipt(command: pb.BaseCommand) -> ReceiptFrame:
     body = command.send_receipt
     known = body.HasField("message_id")
     frame = _FullReceiptFrame(
-        body.producer_id,
-        body.sequence_id,
-        to_signed(body.highest_sequence_id),
+        body.producer_id, body.sequence_id, to_signed(body.highest_sequence_id),
         to_signed(body.message_id.ledgerId) if known else -1,
         to_signed(body.message_id.entryId) if known else -1,
-    )
+    )  # fmt: skip
     frame._command = command
     return frame
 
@@ -541,15 +500,10 @@ def _full_message(command: pb.BaseCommand, entry: Buffer) -> MessageFrame:
     body = command.message
     place = body.message_id
     frame = _FullMessageFrame(
-        body.consumer_id,
-        to_signed(place.ledgerId),
-        to_signed(place.entryId),
-        place.partition,
-        body.redelivery_count,
-        tuple(body.ack_set),
-        to_signed(body.consumer_epoch) if body.HasField("consumer_epoch") else -1,
-        entry,
-    )
+        body.consumer_id, to_signed(place.ledgerId), to_signed(place.entryId), place.partition,
+        body.redelivery_count, tuple(body.ack_set),
+        to_signed(body.consumer_epoch) if body.HasField("consumer_epoch") else -1, entry,
+    )  # fmt: skip
     frame._command = command
     return frame
 
@@ -601,9 +555,7 @@ def _read_send(data: bytes, position: int, end: int, frame_end: int, producer_id
             return None
     if position != end:
         return None
-    entry: Buffer = (
-        data[end:frame_end] if frame_end - end <= ENTRY_COPY_BYTES_MAX else memoryview(data)[end:frame_end]
-    )
+    entry = entry_of(data, end, frame_end)
     return SendFrame(producer_id, sequence_id, num_messages, highest_sequence_id, entry)
 
 
@@ -682,9 +634,7 @@ def _read_message(
         return None
     if ledger_id > _INT64_MAX or entry_id > _INT64_MAX:
         return None
-    entry: Buffer = (
-        data[end:frame_end] if frame_end - end <= ENTRY_COPY_BYTES_MAX else memoryview(data)[end:frame_end]
-    )
+    entry = entry_of(data, end, frame_end)
     return MessageFrame(
         consumer_id, ledger_id, entry_id, partition, redelivery_count, (), consumer_epoch, entry
     )

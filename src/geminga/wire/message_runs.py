@@ -2,8 +2,8 @@
 
 A topic of unbatched messages arrives as a frame for each message. The frames of one subscription differ in
 entry and entry id only, so the bytes after the first frame are compared instead of parsed; any difference
-ends the run, and that frame is read as usual (`wire.frames`). `MessageRun.payload_bytes` finds the runs
-that need no further reading before the application takes their messages.
+ends the run, and that frame is read as usual (`wire.frames`). The entries are cut out of the read buffer
+once, into the columns that the application's messages are made of.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import repeat
+from operator import le
 from struct import Struct
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from geminga.wire.checksum import Buffer, crc32c
-from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, MessageFrame
+from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, MessageFrame, entry_of
 from geminga.wire.metadata import MAGIC_CHECKSUM
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.varint import read_varint, varint, varints
 
 _BODY_START: Final = 12
 """Start of the body: after two sizes, the command's type, and the body's tag and size."""
-_ENTRY_HEAD: Final = Struct(">HII")
-"""Magic number, checksum, and size of the metadata."""
-HEAD_SIZE: Final = _ENTRY_HEAD.size
+_MAGIC: Final = MAGIC_CHECKSUM.to_bytes(2, "big")
+_ENTRY_HEAD_SIZE: Final = 10
+"""Bytes of magic number, checksum, and size of the metadata."""
 RUN_MESSAGES_MAX: Final = 256
 """Maximum messages of a run, which limits the frames read twice because of a malformed entry id."""
 _CRC_START: Final = 6
@@ -36,22 +36,18 @@ _CRC_START: Final = 6
 class MessageRun(Frame):
     """MESSAGEs of one consumer with entries of one ledger and without an ack set. ``type`` is MESSAGE.
 
-    The fields are those of `MessageFrame`; ``entry_ids`` and ``entries`` are columns.
+    The fields are those of ``first``; ``entry_ids`` is a column. The entries are the bytes of ``data`` from
+    a start to an end, and begin with a magic number, the checksum, and the size of the metadata.
     """
 
-    __slots__ = ("encoded_metadata", "entries", "entry_ids", "first", "metadata")
+    __slots__ = ("_checksums", "_data", "_ends", "_sizes", "_starts", "entry_ids", "first")
 
     type = MessageFrame.type
 
-    def __init__(self, first: MessageFrame, entry_ids: list[int], entries: list[Buffer]) -> None:
-        self.first = first
-        self.entry_ids = entry_ids
-        self.entries = entries
-        self.entry = None
-        self.encoded_metadata: list[bytes] = []
-        """Set by `payload_bytes`."""
-        self.metadata: list[pb.MessageMetadata] | None = None
-        """Metadata of the entries, if `payload_bytes` had to parse them."""
+    def __init__(self, first: MessageFrame, entry_ids: list[int], data: bytes, *columns: list[int]) -> None:
+        """``columns``: starts, ends, checksums, and sizes of the metadata."""
+        self.first, self.entry_ids, self.entry, self._data = first, entry_ids, None, data
+        self._starts, self._ends, self._checksums, self._sizes = columns
 
     @property
     def consumer_id(self) -> int:
@@ -60,55 +56,54 @@ class MessageRun(Frame):
     def frames(self) -> Iterator[MessageFrame]:
         """Yield the frames one by one."""
         first = self.first
-        for entry_id, entry in zip(self.entry_ids, self.entries, strict=True):
+        for entry_id, start, end in zip(self.entry_ids, self._starts, self._ends, strict=True):
             yield MessageFrame(
                 first.consumer_id, first.ledger_id, entry_id, first.partition, first.redelivery_count, (),
-                first.consumer_epoch, entry,
+                first.consumer_epoch, entry_of(self._data, start, end),
             )  # fmt: skip
 
-    def payload_bytes(self) -> int:
-        """Return the size of all payloads, or -1 unless all entries are plain.
-
-        A plain entry is an unbatched message with a correct checksum, and metadata that protobuf accepts. It
-        is neither compressed nor encrypted, nor a chunk or a marker.
-        """
-        entries = self.entries
-        lengths = list(map(len, entries))
-        if min(lengths) < HEAD_SIZE:
-            return -1
-        heads = list(map(_ENTRY_HEAD.unpack_from, entries))
-        sizes: list[int] = [size for _, _, size in heads]
-        is_small = max(lengths) <= ENTRY_COPY_BYTES_MAX
-        views: Sequence[Buffer] = entries if is_small else [memoryview(entry) for entry in entries]
-        checksums = [crc32c(entry[_CRC_START:]) for entry in views]
-        if heads != list(zip(repeat(MAGIC_CHECKSUM), checksums, sizes)):
-            return -1
-        ends = [HEAD_SIZE + size for size in sizes]
-        encoded = [bytes(entry[HEAD_SIZE:end]) for entry, end in zip(views, ends, strict=True)]
-        if list(map(len, encoded)) != sizes or not self._read_plain(encoded):
-            return -1
-        self.encoded_metadata = encoded
-        return sum(lengths) - sum(sizes) - HEAD_SIZE * len(entries)
-
-    def _read_plain(self, encoded: list[bytes]) -> bool:
-        """Read all metadata together; return False unless all are plain."""
-        joined, size = b"".join(encoded), len(encoded[0])
-        pattern = _pattern_of(encoded[0])
-        # The pattern has the length of the first one's, so that each repetition is one entry's metadata.
-        if pattern is not None and pattern.fullmatch(joined) and all(len(each) == size for each in encoded):
-            return True
-        try:
-            metadata = list(map(pb.MessageMetadata.FromString, encoded))
-            merged = pb.MessageMetadata.FromString(joined)  # has every field that one of them has
-        except DecodeError:
-            return False
-        if any(map(merged.HasField, _UNUSUAL_FIELDS)) or merged.encryption_keys:
-            return False
-        self.metadata = metadata
-        return all(map(pb.MessageMetadata.IsInitialized, metadata))
+    def columns(self) -> tuple[list[bytes], list[bytes]] | None:
+        """Return the encoded metadata and the payloads; None unless every checksum is correct."""
+        data, starts, ends = self._data, self._starts, self._ends
+        is_small = ends[-1] - starts[0] <= ENTRY_COPY_BYTES_MAX * len(starts)
+        view: Buffer = data if is_small else memoryview(data)
+        checked = [view[start + _CRC_START : end] for start, end in zip(starts, ends, strict=True)]
+        middles = [start + _ENTRY_HEAD_SIZE + size for start, size in zip(starts, self._sizes, strict=True)]
+        if list(map(crc32c, checked)) != self._checksums or not all(map(le, middles, ends)):
+            return None
+        bounds = zip(starts, middles, strict=True)
+        metadata = [data[start + _ENTRY_HEAD_SIZE : middle] for start, middle in bounds]
+        return metadata, [data[middle:end] for middle, end in zip(middles, ends, strict=True)]
 
 
-_UNUSUAL_FIELDS: Final = ("num_messages_in_batch", "marker_type", "compression", "num_chunks_from_msg")
+def are_plain(metadata: Sequence[bytes]) -> bool:
+    """Return whether all encoded metadata consist of what every message has; False if they may have more."""
+    pattern = _pattern_of(metadata[0])
+    # The pattern has the length of the first one's, so that each repetition is one entry's metadata.
+    sizes = list(map(len, metadata))
+    return (
+        pattern is not None
+        and sizes.count(sizes[0]) == len(sizes)
+        and pattern.fullmatch(b"".join(metadata)) is not None
+    )
+
+
+def parse_together(
+    metadata: Sequence[bytes],
+) -> tuple[list[pb.MessageMetadata], pb.MessageMetadata] | None:
+    """Return the parsed metadata, and one with every field that any of them has. None if protobuf rejects
+    one, or one belongs to no message of its own: to a batch, a chunk or a marker."""
+    try:
+        parsed = list(map(pb.MessageMetadata.FromString, metadata))
+        merged = pb.MessageMetadata.FromString(b"".join(metadata))
+    except DecodeError:
+        return None
+    if any(map(merged.HasField, _UNUSUAL_FIELDS)) or not all(map(pb.MessageMetadata.IsInitialized, parsed)):
+        return None
+    return parsed, merged
+
+
+_UNUSUAL_FIELDS: Final = ("num_messages_in_batch", "marker_type", "num_chunks_from_msg")
 
 
 def _pattern_of(first: bytes) -> re.Pattern[bytes] | None:
@@ -154,8 +149,9 @@ _TIME_SIZE: Final = 6
 
 @lru_cache(maxsize=256)
 def _layout(head: int, entry_id: int, tail: int) -> Struct:
-    """Return the layout of a frame up to its entry: total size, head, entry id and tail, of these sizes."""
-    return Struct(f">I{head}s{entry_id}s{tail}s")
+    """Return the layout of a frame up to its metadata: total size, head, entry id and tail, of these sizes,
+    checksum, and size of the metadata."""
+    return Struct(f">I{head}s{entry_id}s{tail}sII")
 
 
 def read_message_run(
@@ -163,51 +159,64 @@ def read_message_run(
 ) -> tuple[MessageRun | None, int]:
     """Return the run of the MESSAGE at ``start``, a plain `MessageFrame`, and at most ``count_max`` more, and
     its end."""
-    command_end = frame_end - len(first.entry)
+    entry_start = frame_end - len(first.entry)
     if data[frame_end + 4 : frame_end + _BODY_START] != data[start + 4 : start + _BODY_START]:
         return None, frame_end
     consumer, ledger, number = varint(first.consumer_id), varint(first.ledger_id), varint(first.entry_id)
     body = start + _BODY_START
     id_size = data[body + len(consumer) + 2 : body + len(consumer) + 3]
     known = b"".join((b"\x08", consumer, b"\x12", id_size, b"\x08", ledger, b"\x10", number))
-    if data[body : body + len(known)] != known:
+    if data[body : body + len(known)] != known or first.entry[:2] != _MAGIC:
         return None, frame_end
     number_start = body + len(known) - len(number)
-    head, tail = data[start + 4 : number_start], data[body + len(known) : command_end]
+    head, tail = data[start + 4 : number_start], data[body + len(known) : entry_start + 2]
     layout = _layout(len(head), len(number), len(tail))
     unpack, size = layout.unpack_from, layout.size
-    least, copied_max = size - 4, size - 4 + ENTRY_COPY_BYTES_MAX
-    entries: list[Buffer] = [first.entry]
-    view = memoryview(data)
+    before, least, most = size - _ENTRY_HEAD_SIZE, size - 4, frame_size_max - 4
+    starts: list[int] = []
     numbers: list[bytes] = []
-    add_entry, add_number = entries.append, numbers.append
-    at, end = frame_end, len(data)
-    stop, count_max = end - size, min(count_max, RUN_MESSAGES_MAX - 1)
+    checksums: list[int] = []
+    sizes: list[int] = []
+    add_start, add_number, add_checksum = starts.append, numbers.append, checksums.append
+    add_size = sizes.append
+    at, end = start, len(data)
+    stop, left = end - size, min(count_max, RUN_MESSAGES_MAX - 1) + 1
     while at <= stop:
-        total, found_head, number, found_tail = unpack(data, at)
+        total, found_head, number, found_tail, checksum, metadata_size = unpack(data, at)
         next_at = at + 4 + total
         if (
-            found_head != head or found_tail != tail or next_at > end
-            or not least <= total <= frame_size_max - 4 or count_max <= 0
-        ):  # fmt: skip
+            found_head != head
+            or found_tail != tail
+            or next_at > end
+            or not least <= total <= most
+            or not left
+        ):
             break
-        add_entry((data if total <= copied_max else view)[at + size : next_at])
+        add_start(at + before)
         add_number(number)
+        add_checksum(checksum)
+        add_size(metadata_size)
         at = next_at
-        count_max -= 1
-    ids = _entry_ids(first.entry_id, numbers)
-    if len(ids) < len(entries):  # ends before bytes that are no number
-        at -= sum(map(len, entries[len(ids) :])) + size * (len(entries) - len(ids))
-        del entries[len(ids) :]
-    return (MessageRun(first, ids, entries), at) if len(ids) > 1 else (None, frame_end)
+        left -= 1
+    ids = _entry_ids(numbers)
+    if len(ids) < len(starts):  # ends before bytes that are no number
+        at = starts[len(ids)] - before
+        for column in (starts, checksums, sizes):
+            del column[len(ids) :]
+    if len(ids) < 2:
+        return None, frame_end
+    return MessageRun(first, ids, data, starts, [*[s - before for s in starts[1:]], at], checksums, sizes), at
 
 
-def _entry_ids(first: int, numbers: list[bytes]) -> list[int]:
-    """Return ``first`` and the entry ids in ``numbers``, up to the first invalid one."""
-    if first + len(numbers) < 1 << 63 and numbers == varints(first + 1, len(numbers)):
-        return list(range(first, first + len(numbers) + 1))
+def _entry_ids(numbers: list[bytes]) -> list[int]:
+    """Return the entry ids in ``numbers``, up to the first invalid one; the very first is valid."""
+    if not numbers:
+        return []
+    first, _ = read_varint(numbers[0], 0)
+    if first + len(numbers) <= 1 << 63 and numbers == varints(first, len(numbers)):
+        return list(range(first, first + len(numbers)))
     ids = [first]
-    for number in numbers:
+    for number in numbers[1:]:
         try:
             entry_id, behind = read_varint(number, 0)
         except (IndexError, ValueError):

@@ -80,17 +80,9 @@ class EntryHead:
     """
 
     __slots__ = (
-        "event_time",
-        "highest_sequence_id",
-        "is_batch",
-        "num_messages",
-        "ordering_key",
-        "partition_key",
-        "partition_key_b64",
-        "producer_name",
-        "publish_time",
-        "sequence_id",
-    )
+        "event_time", "highest_sequence_id", "is_batch", "num_messages", "ordering_key", "partition_key",
+        "partition_key_b64", "producer_name", "publish_time", "sequence_id",
+    )  # fmt: skip
 
     deliver_at_time: int = 0
     chunk_id: int = -1
@@ -104,18 +96,10 @@ class EntryHead:
     txnid_most_bits: int | None = None
 
     def __init__(
-        self,
-        num_messages: int,
-        is_batch: bool,
-        publish_time: int,
-        producer_name: str,
-        sequence_id: int,
-        highest_sequence_id: int,
-        partition_key: str | None,
-        partition_key_b64: bool,
-        ordering_key: bytes | None,
-        event_time: int,
-    ) -> None:
+        self, num_messages: int, is_batch: bool, publish_time: int, producer_name: str, sequence_id: int,
+        highest_sequence_id: int, partition_key: str | None, partition_key_b64: bool,
+        ordering_key: bytes | None, event_time: int,
+    ) -> None:  # fmt: skip
         self.num_messages = num_messages
         self.is_batch = is_batch
         self.publish_time = publish_time
@@ -390,33 +374,20 @@ def _read_options(
     if position != end:
         return None
     return EntryHead(
-        num_messages,
-        is_batch,
-        publish_time,
-        name,
-        sequence_id,
-        highest_sequence_id,
-        partition_key,
-        partition_key_b64,
-        ordering_key,
-        event_time,
-    )
+        num_messages, is_batch, publish_time, name, sequence_id, highest_sequence_id,
+        partition_key, partition_key_b64, ordering_key, event_time,
+    )  # fmt: skip
 
 
 def _full_head(metadata: pb.MessageMetadata) -> EntryHead:
     has = metadata.HasField
     head = _FullEntryHead(
-        metadata.num_messages_in_batch,
-        has("num_messages_in_batch"),
-        metadata.publish_time,
-        text(metadata.producer_name),
-        metadata.sequence_id,
-        metadata.highest_sequence_id,
+        metadata.num_messages_in_batch, has("num_messages_in_batch"), metadata.publish_time,
+        text(metadata.producer_name), metadata.sequence_id, metadata.highest_sequence_id,
         text(metadata.partition_key) if has("partition_key") else None,
-        metadata.partition_key_b64_encoded,
-        metadata.ordering_key if has("ordering_key") else None,
+        metadata.partition_key_b64_encoded, metadata.ordering_key if has("ordering_key") else None,
         metadata.event_time,
-    )
+    )  # fmt: skip
     head.deliver_at_time = metadata.deliver_at_time
     if has("chunk_id"):
         head.chunk_id = metadata.chunk_id

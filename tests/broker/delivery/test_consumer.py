@@ -17,8 +17,8 @@ def consumer(harness: Any) -> Any:
 
 
 def test_settling_reduces_the_unacknowledged_messages(consumer: Any) -> None:
-    consumer.track(5, 10)
-    consumer.track(6, 1)
+    consumer.track((5,), 10)
+    consumer.track((6,), 1)
     assert consumer.unacked_messages == 11
     assert consumer.settle(99) == 0
     assert consumer.settle(5, 4) == 6
@@ -33,7 +33,7 @@ def test_settling_reduces_the_unacknowledged_messages(consumer: Any) -> None:
 def test_a_consumer_is_blocked_until_half_is_acknowledged(consumer: Any) -> None:
     consumer.unacked_messages_max = 4
     for offset in range(4):
-        consumer.track(offset, 1)
+        consumer.track((offset,), 1)
     assert consumer.blocked
     consumer.settle(0)
     assert consumer.blocked

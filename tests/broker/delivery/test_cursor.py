@@ -101,6 +101,14 @@ class CursorMachine(RuleBasedStateMachine):
         for offset in range(start, min(END, start + count)):
             self.acknowledge(offset)
 
+    @rule(start=OFFSETS, count=st.integers(0, 60))
+    def acknowledge_run(self, start: int, count: int) -> None:
+        offsets = range(start, min(END, start + count))
+        found = self.cursor.acknowledge_run(offsets.start, offsets.stop)
+        assert list(found) == [offset for offset in offsets if offset not in self.done]
+        self.done.update(offsets)
+        self.parts = {at: bits for at, bits in self.parts.items() if at not in offsets}
+
     @rule(offset=OFFSETS, still_open=st.integers(0, (1 << 70) - 1))
     def acknowledge_part(self, offset: int, still_open: int) -> None:
         found = self.cursor.acknowledge_part(offset, words(still_open), self.counts.of(offset)[0])

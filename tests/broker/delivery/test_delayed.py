@@ -40,6 +40,20 @@ def test_delayed_messages_are_never_early_and_survive_a_restart(
     assert peer.payloads() == [b"later"]
 
 
+@pytest.mark.parametrize("size", [1, 300])
+def test_a_backlog_with_a_delayed_message_is_delivered_without_it(
+    harness: Any, producer: Any, make_entry: Callable[..., bytes], size: int
+) -> None:
+    producer.publish(5)
+    producer.send(5, make_entry(b"late", deliver_at_time=harness.now_ms + 5000, partition_key="k" * size))
+    producer.publish(5, first=6)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    assert peer.entry_ids() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
+    harness.advance(5)
+    assert peer.entry_ids() == [5]
+
+
 def test_the_wall_clock_decides_about_delays_not_the_timer(
     harness: Any, producer: Any, make_entry: Callable[..., bytes]
 ) -> None:

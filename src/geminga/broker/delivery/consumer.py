@@ -124,56 +124,18 @@ class Consumer:
     """
 
     __slots__ = (
-        "active",
-        "batch_average",
-        "blocked",
-        "bytes_out",
-        "connected_since_ms",
-        "consumer_id",
-        "end_notified",
-        "epoch",
-        "flow_count",
-        "key_shared",
-        "last_acked_ms",
-        "last_consumed_ms",
-        "last_flow_ms",
-        "messages_acked",
-        "messages_out",
-        "metadata",
-        "name",
-        "output",
-        "peer",
-        "pending",
-        "permits",
-        "priority",
-        "rates",
-        "read_compacted",
-        "redelivered",
-        "send_epoch",
-        "subscription",
-        "type",
-        "unacked_messages",
-        "unacked_messages_max",
-        "unacked_since_ms",
-        "write",
-    )
+        "active", "batch_average", "blocked", "bytes_out", "connected_since_ms", "consumer_id",
+        "end_notified", "epoch", "flow_count", "key_shared", "last_acked_ms", "last_consumed_ms",
+        "last_flow_ms", "messages_acked", "messages_out", "metadata", "name", "output", "peer",
+        "pending", "permits", "priority", "rates", "read_compacted", "redelivered", "send_epoch",
+        "subscription", "type", "unacked_messages", "unacked_messages_max", "unacked_since_ms", "write",
+    )  # fmt: skip
 
     def __init__(
-        self,
-        peer: Peer,
-        subscription: Subscription,
-        *,
-        consumer_id: int,
-        name: str,
-        type: int,
-        priority: int,
-        epoch: int,
-        key_shared: pb.KeySharedMeta | None,
-        metadata: Mapping[str, str],
-        now: float,
-        now_ms: int,
-        read_compacted: bool = False,
-    ) -> None:
+        self, peer: Peer, subscription: Subscription, *, consumer_id: int, name: str, type: int,
+        priority: int, epoch: int, key_shared: pb.KeySharedMeta | None, metadata: Mapping[str, str],
+        now: float, now_ms: int, read_compacted: bool = False,
+    ) -> None:  # fmt: skip
         """``read_compacted``: read the newest message of each key below the compaction horizon."""
         self.peer = peer
         self.read_compacted = read_compacted
@@ -243,20 +205,12 @@ class Consumer:
     ) -> None:
         """Write one entry of ``messages`` open messages to the peer and charge its permits."""
         size = len(entry)
-        write = self.write
-        write(
-            encode_message(
-                self.consumer_id,
-                ledger_id,
-                entry_id,
-                self.subscription.partition,
-                size,
-                redelivery_count=redelivery_count,
-                ack_set=ack_set,
-                consumer_epoch=self.epoch,
-            )
-        )
-        write(entry)
+        head = encode_message(
+            self.consumer_id, ledger_id, entry_id, self.subscription.partition, size,
+            redelivery_count=redelivery_count, ack_set=ack_set, consumer_epoch=self.epoch,
+        )  # fmt: skip
+        self.write(head)
+        self.write(entry)
         self.permits -= messages
         if messages != self.batch_average:
             self.batch_average += (messages - self.batch_average) * 0.25
@@ -268,16 +222,11 @@ class Consumer:
     def send_run(self, ledger_id: int, first_entry_id: int, entries: Sequence[bytes]) -> None:
         """Send consecutive small entries of one message each for the first time, with a single write."""
         count = len(entries)
-        self.write(
-            encode_messages(
-                self.consumer_id,
-                ledger_id,
-                first_entry_id,
-                self.subscription.partition,
-                entries,
-                consumer_epoch=self.epoch,
-            )
-        )
+        frames = encode_messages(
+            self.consumer_id, ledger_id, first_entry_id, self.subscription.partition, entries,
+            consumer_epoch=self.epoch,
+        )  # fmt: skip
+        self.write(frames)
         self.permits -= count
         if self.batch_average != 1:
             self.batch_average = 1 + (self.batch_average - 1) * 0.75**count
@@ -300,10 +249,16 @@ class Consumer:
             self.unacked_messages_max = limit
             self.blocked = 0 < limit <= self.unacked_messages
 
-    def track(self, offset: int, messages: int) -> None:
-        """Add a sent entry to ``pending`` (Shared, Key_Shared)."""
-        self.pending[offset] = messages
-        self.unacked_messages += messages
+    @property
+    def unacked_left(self) -> int:
+        """Number of messages up to the limit of unacknowledged ones."""
+        limit = self.unacked_messages_max
+        return limit - self.unacked_messages if limit else PERMITS_MAX
+
+    def track(self, offsets: Sequence[int], messages: int) -> None:
+        """Add sent entries of ``messages`` each to ``pending`` (Shared, Key_Shared)."""
+        self.pending.update(dict.fromkeys(offsets, messages))
+        self.unacked_messages += messages * len(offsets)
         if 0 < self.unacked_messages_max <= self.unacked_messages:
             self.blocked = True
 

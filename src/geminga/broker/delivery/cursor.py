@@ -299,12 +299,33 @@ class Cursor:
             self._drop_batch(offset)
             self._fresh_batches.pop(offset, None)
         if self.durable:
-            ranges = self._fresh_ranges
-            if ranges and ranges[-1][1] == offset:
-                ranges[-1][1] = offset + 1
-            else:
-                ranges.append([offset, offset + 1])
+            self._note_fresh(offset, offset + 1)
         return True
+
+    def acknowledge_run(self, start: int, stop: int) -> Sequence[int]:
+        """Acknowledge the entries at ``start <= offset < stop``; return those that were not before."""
+        start = max(start, self.mark)
+        if stop - start < 2 or self.batches or self.holes.next_present(start, stop) < stop:
+            return [offset for offset in range(start, stop) if self.acknowledge(offset)]
+        if start == self.mark:
+            self.mark = stop
+            self.is_behind = True
+            if self.holes:
+                self._close_gap()
+        else:
+            self.holes.add_range(start, stop)
+            if self._is_tallied():
+                self._tell(1, self.counts.between, start, stop)
+        if self.durable:
+            self._note_fresh(start, stop)
+        return range(start, stop)
+
+    def _note_fresh(self, start: int, stop: int) -> None:
+        ranges = self._fresh_ranges
+        if ranges and ranges[-1][1] == start:
+            ranges[-1][1] = stop
+        else:
+            ranges.append([start, stop])
 
     def _add(self, offset: int) -> bool:
         if offset == self.mark:

@@ -8,7 +8,7 @@ waits and holds no entries, only offsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from geminga.broker.compacted_view import CompactedLedger, Position
@@ -21,20 +21,24 @@ from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler, Timer
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreBusy, StoreError
+from geminga.wire.frames import ENTRY_COPY_BYTES_MAX
 
 log = logging.getLogger("geminga.broker")
 
 ENTRIES_PER_READ_MAX = 100
 BYTES_PER_READ_MAX = 4 * 1024 * 1024
-ENTRIES_PER_CALL_MAX = 1_000
+ENTRIES_PER_CALL_MAX = 500
 BYTES_PER_CALL_MAX = 4 * 1024 * 1024
-"""Bytes that a dispatcher sends in one call; then other work is served before it continues."""
+"""Entries and bytes that a dispatcher sends in one call. What one call sends leaves together; so a consumer
+with 1,000 permits reads the first half while the second is sent."""
 LIMIT_LOOK_SECONDS = 1.0
 """Longest wait of dispatching that a rate limit delays before it tries again."""
 READ_RETRY_SECONDS = 5.0
 """Delay of the next try after the store failed to read ..."""
 BUSY_RETRY_SECONDS = 0.1
 """... and after it was only overloaded."""
+RUN_FROM = 4
+"""Smallest number of entries that are sent with a single write."""
 ENTRIES_PER_FETCH_MAX = 1_000
 BYTES_PER_FETCH_MAX = 1024 * 1024
 """Bytes that are read from the disk at once, ahead of the consumers' requests."""
@@ -96,8 +100,8 @@ class Dispatcher(Protocol):
     def flowed(self, consumer: Consumer) -> None:
         """Record that a consumer received permits; `dispatch` follows."""
 
-    def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
-        """Record an acknowledgement of an entry, or of all but ``still_open`` of its messages."""
+    def settle(self, consumer: Consumer | None, offsets: Sequence[int], still_open: int) -> None:
+        """Record an acknowledgement of entries, or of all but ``still_open`` of their messages."""
 
     def acknowledged(self) -> None:
         """Resume what the acknowledgements unblocked."""
@@ -266,6 +270,26 @@ class ReadingDispatcher:
     def _exhausted(self) -> bool:
         """Return whether this call has sent its maximum."""
         return self._entries_left <= 0 or self._bytes_left <= 0
+
+    def _send_run(self, consumer: Consumer, offset: int, found: list[bytes], count_max: int) -> int:
+        """Send consecutive small entries of one message each with one write, at most ``count_max``; return
+        their number: 0 if there are too few."""
+        ledger = self.topic.ledger
+        segment = ledger.segment_of(offset)
+        if segment is None or self.cursor.batches:
+            return 0
+        count = min(len(found), count_max, segment.end - offset)
+        count = ledger.counts.singles(offset, offset + count)
+        if count < RUN_FROM:
+            return 0
+        entries = found[:count]
+        size = sum(map(len, entries))
+        if size > count * ENTRY_COPY_BYTES_MAX:
+            return 0
+        consumer.send_run(segment.ledger_id, offset - segment.base, entries)
+        self.read_offset = offset + count
+        self._bytes_left -= size
+        return count
 
     def _continue_in(self, seconds: float) -> None:
         if self._continuation is None and not self._closed:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from geminga.broker.delivery.compensation import RedeliveryRound, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.delayed import DELAYED_MAX, DelayedEntries
-from geminga.broker.delivery.dispatcher import DispatchedSubscription, ReadingDispatcher
-from geminga.broker.entries import count_of, head_of
+from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, ReadingDispatcher
+from geminga.broker.entries import count_of, head_of, may_be_delayed
 from geminga.wire.metadata import EntryHead
 
 ENTRIES_PER_TURN_MAX = 20
@@ -134,7 +134,11 @@ class SharedDispatcher(ReadingDispatcher):
         if len(counts) > REDELIVERY_COUNTS_MAX:
             del counts[next(iter(counts))]
 
-    def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
+    def settle(self, consumer: Consumer | None, offsets: Sequence[int], still_open: int) -> None:
+        for offset in offsets:
+            self._settle(consumer, offset, still_open)
+
+    def _settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
         if not still_open and self._redeliveries:
             self._redeliveries.pop(offset, None)
         holder = consumer
@@ -273,8 +277,12 @@ class SharedDispatcher(ReadingDispatcher):
         """Send new entries; False if there are no more."""
         if self._delayed.is_full:
             return False
-        offset, found = self._read(self.read_offset, min(ENTRIES_PER_TURN_MAX, consumer.entries_wanted))
+        turn = ENTRIES_PER_TURN_MAX if len(self.consumers) > 1 else ENTRIES_PER_READ_MAX
+        offset, found = self._read(self.read_offset, min(turn, consumer.entries_wanted))
         self.read_offset = offset
+        if count := self._send_new_run(consumer, offset, found):
+            self._entries_left -= count
+            return True
         for entry in found:
             if not consumer.ready or self.blocked:
                 return True
@@ -287,6 +295,28 @@ class SharedDispatcher(ReadingDispatcher):
             self.read_offset = offset = offset + 1
         return bool(found)
 
+    def _send_new_run(self, consumer: Consumer, offset: int, found: list[bytes]) -> int:
+        """Send new entries with one write; return their number: 0 if they are to be sent one by one."""
+        if self._replaying or len(self._delayed) or self._redeliveries or self._sent_at is not None:
+            return 0
+        if any(map(may_be_delayed, found)):
+            return 0
+        count_max, limit = min(consumer.permits, consumer.unacked_left), self._unacked_limit
+        if limit:
+            count_max = min(count_max, limit - self.unacked_messages)
+        count = self._send_run(consumer, offset, found, count_max)
+        if count:
+            consumer.track(range(offset, offset + count), 1)
+            self._sent(consumer, count)
+        return count
+
+    def _sent(self, consumer: Consumer, messages: int) -> None:
+        self.subscription.last_consumed_ms = self.scheduler.now_ms
+        consumer.delivered(self.scheduler.now_ms)
+        self.unacked_messages += messages
+        if 0 < self._unacked_limit <= self.unacked_messages:
+            self.blocked = True
+
     def _send(self, consumer: Consumer, offset: int, entry: bytes, messages: int) -> None:
         cursor = self.cursor
         ack_set = cursor.ack_words(offset) if cursor.batches else ()
@@ -297,14 +327,10 @@ class SharedDispatcher(ReadingDispatcher):
         consumer.send(ledger_id, entry_id, entry, messages, redeliveries, ack_set)
         self._entries_left -= 1
         self._bytes_left -= len(entry)
-        consumer.track(offset, messages)
+        consumer.track((offset,), messages)
         if self._sent_at is not None:
             self._sent_at[offset] = self.scheduler.now
-        self.subscription.last_consumed_ms = self.scheduler.now_ms
-        consumer.delivered(self.scheduler.now_ms)
-        self.unacked_messages += messages
-        if 0 < self._unacked_limit <= self.unacked_messages:
-            self.blocked = True
+        self._sent(consumer, messages)
 
     # --- what stays unacknowledged ---
     def note_deliveries(self, seconds: float) -> None:

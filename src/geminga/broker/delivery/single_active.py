@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from geminga.broker.compacted_view import CompactedLedger, CompactedScan
 from geminga.broker.delivery.compensation import DeliveryMarks, RedeliveryRound, TooOld
@@ -12,15 +12,12 @@ from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedS
 from geminga.broker.entries import message_count
 from geminga.broker.scheduler import Timer
 from geminga.errors import StoreError
-from geminga.wire.frames import ENTRY_COPY_BYTES_MAX
 from geminga.wire.hashing import MURMUR3_SIZE, murmur3_32, murmur3_32_numbered
 
 _RING_POINTS = 100
 _Rank = tuple[int, int, str, int, Consumer]
 """Priority, distance on the hash ring, name, number in the order of arrival, consumer."""
 _NEVER = float("inf")
-_RUN_FROM = 4
-"""Smallest number of entries that are sent with a single write."""
 PUSHED_REMEMBERED_MAX = 100_000
 """Redelivered entries whose time and count are kept; the oldest are dropped."""
 
@@ -126,7 +123,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
             self.read_offset = offset
             if not found:
                 break
-            if not self._send_run(consumer, offset, found):
+            if not self._send_run(consumer, offset, found, consumer.permits):
                 self._send_each(consumer, offset, found)
             self._entries_left -= self.read_offset - offset
             if self._marks is not None:
@@ -222,28 +219,9 @@ class SingleActiveDispatcher(ReadingDispatcher):
             self.read_offset = offset
             self._bytes_left -= len(entry)
 
-    def _send_run(self, consumer: Consumer, offset: int, found: list[bytes]) -> bool:
-        """Send consecutive small entries of one message each with one write; False if there are too few."""
-        ledger = self.topic.ledger
-        segment = ledger.segment_of(offset)
-        if segment is None or self.cursor.batches:
-            return False
-        count = min(len(found), consumer.permits, segment.end - offset)
-        count = ledger.counts.singles(offset, offset + count)
-        if count < _RUN_FROM:
-            return False
-        entries = found[:count]
-        size = sum(map(len, entries))
-        if size > count * ENTRY_COPY_BYTES_MAX:
-            return False
-        consumer.send_run(segment.ledger_id, offset - segment.base, entries)
-        self.read_offset = offset + count
-        self._bytes_left -= size
-        return True
-
-    def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
+    def settle(self, consumer: Consumer | None, offsets: Sequence[int], still_open: int) -> None:
         if consumer is not None and not still_open:
-            consumer.messages_acked += consumer.batch_average
+            consumer.messages_acked += consumer.batch_average * len(offsets)
 
     def acknowledged(self) -> None:
         return

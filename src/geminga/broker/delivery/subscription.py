@@ -321,29 +321,29 @@ class PersistentSubscription:
         mark = cursor.mark
         by_index = topic.settings.batch_index_ack
         refused: Refused | None = None
-        sizes: _BatchSizes | None = None
+        sizes = _BatchSizes(ledger)
+        whole: list[tuple[int, int]] = []
         try:
             for message_id in ids:
-                offset = ledger.offset(to_signed(message_id.ledgerId), to_signed(message_id.entryId))
-                if offset is None or offset >= confirmed:
-                    continue
+                key = to_signed(message_id.ledgerId), to_signed(message_id.entryId)
                 words = message_id.ack_set
-                if words:
-                    if not by_index:
-                        continue
-                    sizes = sizes or _BatchSizes(ledger)
-                    try:
-                        still_open = cursor.acknowledge_part(offset, words, sizes.of(offset))
-                    except CursorFull as full:
-                        refused = Refused(pb.NotAllowedError, str(full))
-                        continue
-                    except Refused as unknown:
-                        refused = unknown
-                        continue
+                if not words:
+                    whole.append(key)
+                    continue
+                offset = ledger.offset(*key)
+                if offset is None or offset >= confirmed or not by_index:
+                    continue
+                try:
+                    still_open = cursor.acknowledge_part(offset, words, sizes.of(offset))
+                except CursorFull as full:
+                    refused = Refused(pb.NotAllowedError, str(full))
+                except Refused as unknown:
+                    refused = unknown
+                else:
                     if still_open is not None:
-                        self._settle(consumer, offset, still_open)
-                elif cursor.acknowledge(offset):
-                    self._settle(consumer, offset, 0)
+                        self._settle(consumer, (offset,), still_open)
+            for start, stop in ledger.runs_of(whole):
+                self._settle(consumer, cursor.acknowledge_run(start, stop), 0)
         finally:
             # Write what the cursor accepted even after a failure: requests may wait for it.
             self._acknowledged(consumer, mark)
@@ -356,7 +356,7 @@ class PersistentSubscription:
         mark = cursor.mark
         offset = ledger.offset(ledger_id, entry_id)
         if offset is not None and offset < ledger.confirmed and cursor.acknowledge(offset):
-            self._settle(consumer, offset, 0)
+            self._settle(consumer, (offset,), 0)
         self._acknowledged(consumer, mark)
 
     def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
@@ -392,9 +392,9 @@ class PersistentSubscription:
                 return
         self._acknowledged(consumer, mark)
 
-    def _settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
+    def _settle(self, consumer: Consumer | None, offsets: Sequence[int], still_open: int) -> None:
         if self.dispatcher is not None:
-            self.dispatcher.settle(consumer, offset, still_open)
+            self.dispatcher.settle(consumer, offsets, still_open)
 
     def _acknowledged(self, consumer: Consumer | None, mark_before: int) -> None:
         now_ms = self.scheduler.now_ms
@@ -524,7 +524,7 @@ class PersistentSubscription:
         if left and offset < end:
             words = words_from_bits(without_lowest_ones(cursor.open_bits(offset), left))
             still_open = cursor.acknowledge_part(offset, words, self.topic.ledger.counts.of(offset)[0])
-            self._settle(None, offset, still_open or 0)
+            self._settle(None, (offset,), still_open or 0)
             self._acknowledged(None, mark)
             left = 0
         self.flush()
@@ -583,14 +583,14 @@ class PersistentSubscription:
         mark = cursor.mark
         for offset in offsets:
             if cursor.acknowledge(offset):
-                self._settle(None, offset, 0)
+                self._settle(None, (offset,), 0)
         self._acknowledged(None, mark)
 
     def skip_entry(self, offset: int, done: Done) -> None:
         """Skip one entry at any position."""
         mark = self.cursor.mark
         if self.cursor.acknowledge(offset):
-            self._settle(None, offset, 0)
+            self._settle(None, (offset,), 0)
             self._acknowledged(None, mark)
         self.flush()
         self.writer.when_durable(done)
