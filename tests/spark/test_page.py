@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs/spark.md"
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
-def test_the_page_runs(spark: SparkSession, pulsar_broker: EmbeddedBroker) -> None:
+def test_the_page_runs(spark: SparkSession, pulsar_broker: EmbeddedBroker, tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     text = PAGE.read_text()
     blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S))
@@ -26,6 +26,7 @@ def test_the_page_runs(spark: SparkSession, pulsar_broker: EmbeddedBroker) -> No
     try:
         for block in blocks:
             code = block[1].replace("pulsar://localhost:6650", pulsar_broker.service_url)
+            code = code.replace("/tmp/", f"{tmp_path}/")
             before = text.count("\n", 0, block.start(1))
             exec(compile("\n" * before + code, str(PAGE), "exec"), names)
     finally:

@@ -301,6 +301,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self.planner.reach()
         self._target = self.planner.latest(self.planner.partitions())
 
     def latestOffset(  # noqa: N802

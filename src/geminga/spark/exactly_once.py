@@ -100,7 +100,8 @@ def location_of(options: WriteOptions) -> str:
     if options.checkpoint_location is None:
         raise InvalidConfiguration(
             "exactlyOnce=true needs a folder to stage in: set the option checkpointLocation (streams) or "
-            "stagingLocation"
+            "stagingLocation. (Spark does not pass the setting spark.sql.streaming.checkpointLocation to a "
+            "sink in Python)"
         )
     return f"{options.checkpoint_location.rstrip('/')}/{STAGING_FOLDER}"
 
@@ -116,7 +117,10 @@ def _sink_of(options: WriteOptions, query: str) -> str:
 
 
 def query_id(options: WriteOptions) -> str:
-    """Return, in a task, its streaming query; outside of Spark the checkpoint."""
+    """Return, in a task, its streaming query; outside of Spark the checkpoint. The batch writes of
+    ``batchId`` have their sink's name in common."""
+    if options.batch_id is not None and options.sink_name is not None:
+        return options.sink_name
     return query_of_task(options.checkpoint_location or "")
 
 
@@ -192,6 +196,23 @@ def _another(options: WriteOptions, number: int, decided: Epoch, mine: Epoch) ->
         "anew. Put the checkpoint back; or, to publish everything from here on whatever was published, "
         "choose another sinkName and stagingLocation"
     )
+
+
+class NumberedWriter(DataSourceArrowWriter):
+    """Batch queries with ``batchId``: each number is published once, like a stream's micro-batch."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, number: int) -> None:
+        self.stream = ExactlyOnceWriter(options, schema)
+        self.number = number
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.stream.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.stream.commit(messages, self.number)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.stream.abort(messages, self.number)
 
 
 class StagedWriter(DataSourceArrowWriter):
@@ -604,6 +625,7 @@ class _Publication:
             f"{topic}: the broker {what} of micro-batch {self.epoch}, though it is published for the first "
             f"time: another query uses the sink name {self.name!r}, its checkpoint was replaced, or its "
             f"staging folder {self.staging.root} was deleted. Choose another sinkName"
+            + (", or number the writes of foreachBatch with the option batchId" if self.is_batch else "")
         )
 
     def _check_before(self, topic: str, last_sequence_id: int) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import socket
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +13,11 @@ import pyarrow.parquet as parquet
 import pytest
 
 import geminga
+from geminga.client.cluster import Cluster
+from geminga.client.service_lookup import ServiceUnreachable
 from geminga.errors import UsageError
-from geminga.spark.pipelines import lake, running
+from geminga.spark.pipelines import connection, lake, running
+from geminga.spark.pipelines.connection import handed_over
 from geminga.spark.pipelines.project import create, places
 from geminga.spark.pipelines.running import (
     Event,
@@ -21,10 +25,10 @@ from geminga.spark.pipelines.running import (
     FlowProgress,
     Outcome,
     Repeated,
-    Waiting,
     _SparkOutput,
     alone,
     check_checkpoints,
+    remove_unfinished_offsets,
     run,
     tables,
 )
@@ -86,15 +90,34 @@ def test_a_second_run_of_a_project_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_a_run_waits_for_the_port_of_spark_pipelines(tmp_path: Path, monkeypatch: Any) -> None:
-    project = tmp_path / "mine"
-    create(project, "ingest")
-    events: list[Event] = []
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(running, "PORT", taken.getsockname()[1])
-        with pytest.raises(UsageError, match=r"taken by another pipeline .*waited 0\.2 s"):
-            run(project, events.append, wait_seconds=0.2)
-    assert [type(event) for event in events] == [Waiting]
+def test_the_client_of_a_run_connects_to_the_port_that_spark_has_chosen(monkeypatch: Any) -> None:
+    arguments = running.command()
+    assert "spark.connect.grpc.binding.port=0" in arguments
+    (script,) = [each for each in arguments if each.endswith(".py")]
+    program = runpy.run_path(script)
+    monkeypatch.setattr(program["SparkContext"], "_jvm", None)
+    assert program["local_port"]() == 15002
+    service = SimpleNamespace(**{"MODULE$": SimpleNamespace(localPort=lambda: 4711)})
+    names = {"org.apache.spark.sql.connect.service.SparkConnectService$": service}
+    monkeypatch.setattr(program["SparkContext"], "_jvm", SimpleNamespace(**names))
+    assert program["local_port"]() == 4711
+
+
+def test_an_address_where_no_broker_answers_ends_a_run_before_spark_starts(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(connection, "REACH_SECONDS", 0.2)
+    monkeypatch.setattr(running, "command", lambda arguments: ["touch", str(tmp_path / "started")])
+    (port,) = free_ports(1)
+    create(tmp_path / "wrong", "ingest", {"service_url": f"pulsar://127.0.0.1:{port}"})
+    with pytest.raises(ServiceUnreachable, match=f"127.0.0.1:{port}"):
+        run(tmp_path / "wrong")
+    # The address of the command line replaces the project's.
+    create(tmp_path / "right", "ingest")
+    elsewhere = handed_over(Cluster(service_url=f"pulsar://127.0.0.1:{port}"), is_addressed=True)
+    with pytest.raises(ServiceUnreachable, match=f"127.0.0.1:{port}"):
+        run(tmp_path / "right", cluster=elsewhere)
+    assert not (tmp_path / "started").exists()
 
 
 def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -121,6 +144,19 @@ def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(tmp_path: Path) -> N
     (offsets.parents[1] / "1/offsets").mkdir(parents=True)
     with pytest.raises(UsageError, match="up to -1"):
         check_checkpoints(project)
+
+
+def test_temporary_files_of_first_offsets_are_deleted_and_no_others(tmp_path: Path) -> None:
+    create(tmp_path / "mine", "ingest")
+    flows = tmp_path / "mine/checkpoints/_checkpoints"
+    killed, planned = flows / "spark_catalog/default/events/events/0/offsets", flows / "sink/flow/0/offsets"
+    for folder, names in ((killed, (".0.a1.tmp", "..0.a1.tmp.crc")), (planned, ("0", ".1.b2.tmp"))):
+        folder.mkdir(parents=True)
+        for name in names:
+            (folder / name).touch()
+    remove_unfinished_offsets(tmp_path / "mine")
+    assert [each.name for each in killed.iterdir()] == ["..0.a1.tmp.crc"]
+    assert len(list(planned.iterdir())) == 2
 
 
 def test_output_of_spark_becomes_events() -> None:
@@ -205,7 +241,7 @@ def test_a_run_that_fails_by_a_race_of_spark_is_repeated(tmp_path: Path, monkeyp
         (project / "begun").unlink(missing_ok=True)
 
     monkeypatch.setattr(running, "command", lambda arguments: [str(tmp_path / "spark-pipelines")])
-    monkeypatch.setattr(running, "PORT", free_ports(1)[0])
+    monkeypatch.setattr(running, "reach", lambda values, given: None)
     events: list[Event] = []
     failing(2, "Illegal size 5 of collection, expected 6")
     assert run(project, events.append).exit_code == 0
