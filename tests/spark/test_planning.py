@@ -86,6 +86,7 @@ def test_missing_topics_are_refused_or_awaited() -> None:
     with pytest.raises(TopicNotFound, match=r"does not exist.*waitingForNonExistedTopic"):
         planner(ScriptedCluster()).partitions()
     assert planner(ScriptedCluster(), wait_for_topics=True).partitions() == []
+    assert planner(ScriptedCluster()).partitions(missing_is_empty=True) == []
     assert planner(ScriptedCluster(), topics=(), topics_pattern=TOPIC).partitions() == []
 
 

@@ -204,12 +204,13 @@ class Planner:
 
     # --- questions --------------------------------------------------------------------------------
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self, *, missing_is_empty: bool = False) -> list[Partition]:
         options = self.options
+        missing_is_empty |= options.wait_for_topics
         return self.retry_policy.call(
             "looking up the topics",
             lambda: discover(
-                self.cluster, options.topics, options.topics_pattern, missing_is_empty=options.wait_for_topics
+                self.cluster, options.topics, options.topics_pattern, missing_is_empty=missing_is_empty
             ),
         )
 

@@ -40,7 +40,14 @@ class RetryPolicy:
                 return attempt()
             except PulsarException as error:
                 # Another consumer has the subscription: perhaps one of our own killed process.
-                if not (error.retriable or isinstance(error, ConsumerBusy)):
+                is_busy = isinstance(error, ConsumerBusy)
+                if not (error.retriable or is_busy):
+                    raise
+                if is_busy and self.clock() + delay > deadline - self.seconds * 2 / 3:
+                    error.add_note(
+                        f"{what} failed for {self.seconds / 3:g} s, a third of operationTimeoutMs: each "
+                        "query, and each source of a query, needs a predefinedSubscription of its own"
+                    )
                     raise
                 if self.clock() + delay > deadline:
                     error.add_note(f"{what} failed for {self.seconds:g} s (option operationTimeoutMs)")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     DayTimeIntervalType,
@@ -37,6 +38,8 @@ class SourceColumn:
     message_column: str
     also: tuple[DataType, ...] = ()
 
+
+_Kind = TypeVar("_Kind", bound=DataType)
 
 _TEXT_MAP = MapType(StringType(), StringType(), True)
 
@@ -81,6 +84,20 @@ def source_schema(columns: Sequence[str] | None) -> StructType:
     if len(set(names)) < len(names):
         raise InvalidConfiguration(f"option columns names a column twice: {', '.join(names)}")
     return StructType([StructField(name, COLUMNS[name].kind, True) for name in names])
+
+
+def without_collations(kind: _Kind) -> _Kind:
+    """Return ``kind`` with plain strings: their bytes are those of strings with a collation."""
+    if isinstance(kind, StringType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(without_collations(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        key, value = without_collations(kind.keyType), without_collations(kind.valueType)
+        return MapType(key, value, kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, without_collations(f.dataType), f.nullable) for f in kind])
+    return kind
 
 
 def message_columns(schema: StructType) -> list[str]:

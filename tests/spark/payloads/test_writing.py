@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     IntegerType,
     LongType,
@@ -23,6 +24,7 @@ from pyspark.sql.types import (
     StringType,
     StructType,
     TimestampType,
+    VariantType,
 )
 
 from geminga.errors import IncompatibleSchema, InvalidMessage
@@ -197,8 +199,11 @@ def test_values_that_do_not_fit_the_topics_schema_are_refused(
 def test_types_without_a_schema_type_are_refused() -> None:
     with pytest.raises(IncompatibleSchema, match="column 'a b' can't be a field"):
         avro_definition(StructType().add("a b", "long"), "R")
-    with pytest.raises(IncompatibleSchema, match="column 'm': no schema can represent map<int,int>"):
+    with pytest.raises(IncompatibleSchema, match=r"'m': no schema can represent map<int,int>; .*map_entries"):
         avro_definition(StructType().add("m", MapType(IntegerType(), IntegerType())), "R")
+    for kind, advice in ((VariantType(), "to_json"), (DayTimeIntervalType(), "cast the column to STRING")):
+        with pytest.raises(IncompatibleSchema, match=f"column 'x': no schema .*{advice}"):
+            avro_definition(StructType().add("x", kind), "R")
     pair = SchemaInfo(type=int(SchemaType.AVRO), data=b'{"type": "array", "items": "int"}')
     with pytest.raises(IncompatibleSchema, match="which frames can't be written as"):
         PayloadWriter(pair, StructType().add("value", ArrayType(IntegerType())))

@@ -130,11 +130,12 @@ def _path(files: fs.FileSystem, uri: str) -> str:
     return resolve(uri)[1]
 
 
-def files(table: str) -> list[str]:
+def files(table: str | os.PathLike[str]) -> list[str]:
     """Return the paths of the table's files, for any Parquet reader.
 
     If no stream wrote the table, such as a materialized view, return all files of its folder.
     """
+    table = os.fspath(table)
     listed = listing(table)
     if listed is not None:
         return [entry.path for entry in listed.entries]
@@ -153,8 +154,9 @@ def _in_folder(files: fs.FileSystem, root: str) -> list[fs.FileInfo]:
     ]
 
 
-def table_dataset(table: str) -> dataset.Dataset:
+def table_dataset(table: str | os.PathLike[str]) -> dataset.Dataset:
     """Return a table as an Arrow dataset with the columns of all of its files, null where a file has none."""
+    table = os.fspath(table)
     system, _ = resolve(table)
     paths = files(table)
     if not paths:
