@@ -14,7 +14,7 @@ from geminga.errors import ConnectError, InvalidConfiguration, Timeout, TopicNot
 from geminga.spark.admission import PEEK_BYTES_MAX, BatchLimits
 from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets
 from geminga.spark.options import ConnectionOptions, ReadOptions
-from geminga.spark.planning import Planner, Range
+from geminga.spark.planning import Planner, Range, combined
 from geminga.spark.reading import read_range
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import ArrowBatchConverter
@@ -80,6 +80,22 @@ def test_offsets_of_other_partitions_are_refused() -> None:
         planner(one_ledger(1), starting_offsets={("persistent://public/default/u", 1): EARLIEST}).starting(
             "earliest"
         )
+
+
+def test_small_ranges_share_tasks() -> None:
+    small = [Range((f"{TOPIC}-{number}", -1), Offset(5, 2), Offset(5, 3)) for number in range(500)]
+    large = [Range(ONE, Offset(5, 2), Offset(5, 2 + entries)) for entries in (16, 10_000)]
+    unknown = [Range(ONE, Offset(5, 2), Offset(7, 3)), Range(ONE, EARLIEST, Offset(5, 0), compacted=True)]
+    for ranges in (small, small[:250] + large + unknown + small[250:]):
+        tasks = combined(ranges, 32)
+        assert sorted(str(part) for task in tasks for part in task) == sorted(map(str, ranges))
+        assert 30 <= len(tasks) <= 32
+        assert all(len(task) == 1 for task in tasks if task[0] not in small)
+    assert len(combined(small, 200)) >= 167
+    assert combined(small[:32], 32) == [[part] for part in small[:32]]
+    assert combined([], 32) == []
+    several = [replace(part, end=Offset(5, 17)) for part in small]
+    assert max(sum(part.end.entry - part.start.entry for part in task) for task in combined(several, 1)) <= 75
 
 
 def test_missing_topics_are_refused_or_awaited() -> None:

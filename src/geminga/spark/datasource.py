@@ -39,7 +39,7 @@ from geminga.spark.offsets import (
     to_json,
 )
 from geminga.spark.options import ReadOptions, read_options, write_options
-from geminga.spark.planning import Planner, Range
+from geminga.spark.planning import TASKS_MIN, Planner, Range, combined
 from geminga.spark.reading import BatchConverter, read_range
 from geminga.spark.releases import (
     PLANS_BY_START,
@@ -72,6 +72,24 @@ class PulsarRange(InputPartition):
     range: Range
     report: CountsAddress | None = None
     """Address for the counts of messages that the task leaves out."""
+
+
+@dataclass
+class PulsarRanges(InputPartition):
+    """Small ranges that one task reads, one after the other."""
+
+    parts: tuple[PulsarRange, ...]
+
+
+def _tasks(
+    ranges: Sequence[Range], min_partitions: int, report: CountsAddress | None = None
+) -> list[InputPartition]:
+    """Return the ranges as sent to the tasks."""
+    found: list[InputPartition] = []
+    for task in combined(ranges, max(TASKS_MIN, min_partitions)):
+        parts = tuple(PulsarRange(part, report) for part in task)
+        found.append(parts[0] if len(parts) == 1 else PulsarRanges(parts))
+    return found
 
 
 class PulsarDataSource(DataSource):
@@ -138,6 +156,9 @@ def _read(
     query: str,
     tests: Sequence[RowTest] = (),
 ) -> Iterator[pa.RecordBatch]:
+    if isinstance(part, PulsarRanges):
+        for each in part.parts:
+            yield from _read(options, schema, plan, each, query, tests)
     # Spark makes up an empty partition when there is nothing to read.
     if not isinstance(part, PulsarRange):
         return
@@ -213,7 +234,7 @@ class PulsarReader(DataSourceReader):
             wanted = wanted_partitions(self.tests, start)
             end = planner.ending(wanted, start)
             first = {p: place.inclusive_start for p, place in self.options.first_offsets.items()}
-            return [PulsarRange(part) for part in planner.ranges(start, end, first)]
+            return _tasks(planner.ranges(start, end, first), self.options.min_partitions)
         finally:
             planner.close()
 
@@ -466,7 +487,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         ranges = self.planner.ranges(begin.offsets, planned.offsets, planned.first)
         report = self._report_to(ranges, (start, end))
-        return [PulsarRange(part, report) for part in ranges]
+        return _tasks(ranges, self.options.min_partitions, report)
 
     def _report_to(self, ranges: Sequence[Range], what: object) -> CountsAddress | None:
         if not ranges or not may_skip(self.options):

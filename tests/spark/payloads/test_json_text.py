@@ -130,13 +130,16 @@ def test_the_payloads_around_a_damaged_one_are_parsed_together(
     reader = JsonReader(FLAT)
     given = payloads(*[bad if number == place else b'{"id":%d}' % number for number in range(4_096)])
     counts = {"_at_once": 0, "_one_by_one": 0}
-    for name in counts:
 
-        def counting(piece: pa.Array, name: str = name, real: Any = getattr(reader, name)) -> Any:
+    def counting(name: str, real: Any) -> Any:
+        def call(piece: pa.Array) -> Any:
             counts[name] += len(piece)
             return real(piece)
 
-        monkeypatch.setattr(reader, name, counting)
+        return call
+
+    for name in counts:
+        monkeypatch.setattr(reader, name, counting(name, getattr(reader, name)))
     found, damaged = reader.read(given)
     assert damaged.nonzero()[0].tolist() == [place]
     assert [row["id"] for row in found.to_pylist() if row] == [n for n in range(4_096) if n != place]
