@@ -269,6 +269,7 @@ def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path:
         first = successful(project, events)
         assert FlowChanged("events", "COMPLETED") in events
         assert any(isinstance(event, FlowProgress) and event.rows for event in events)
+        assert not list((project / "checkpoints").rglob("state")), "ids of messages need not be remembered"
         assert first.before == {}
         assert first.rows_read == {"events": ROWS, "events_dead_letters": ROWS}
         assert first.lag_messages == {"events": 0, "events_dead_letters": 0}
@@ -303,53 +304,6 @@ def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path:
     assert set(dead["value"].to_pylist()) == {b"{ broken"}
     (seen,) = lake.table_dataset(str(project / "lake/seen_by_spark")).to_table().to_pylist()
     assert seen == {"n": len(valid), "at": sum(number >= ROWS for number in valid)}
-
-
-@pytest.mark.spark
-@pytest.mark.long
-@pytest.mark.timeout(580)
-def test_ingest_keeps_a_redelivered_message_once(tmp_path: Path) -> None:
-    """The source gives each message twice, and a second run gives all of the first one's again."""
-    project = tmp_path / "lake_of_events"
-    with geminga.embedded(web_port=None) as broker, broker.client() as client:
-        create(project, "ingest", {"service_url": broker.service_url})
-        definitions = project / "transformations/ingest.py"
-        text = definitions.read_text()
-        twice = "        .transform(lambda frame: frame.unionByName(frame))\n"
-        assert text.count("        .load()\n") == 1
-        definitions.write_text(text.replace("        .load()\n", f"        .load()\n{twice}"))
-        publish(client, 0)
-        first = successful(project)
-        assert first.rows_read["events"] == 2 * ROWS
-        publish(client, ROWS)
-        # As if the positions read were lost, and the known ids were not.
-        for flow in ("events", "events_dead_letters"):
-            folder = project / f"checkpoints/_checkpoints/spark_catalog/default/{flow}/{flow}/0/offsets"
-            newest = max(
-                (each for each in folder.iterdir() if each.name.isdigit()), key=lambda p: int(p.name)
-            )
-            lines = newest.read_text().splitlines()
-            again = [_from_the_beginning(line) for line in lines]
-            assert again != lines
-            newest.write_text("\n".join(again))
-            (folder / f".{newest.name}.crc").unlink(missing_ok=True)
-        second = successful(project)
-        assert second.rows_read["events"] == 4 * ROWS
-    rows = lake.table_dataset(str(project / "lake/events")).to_table(columns=["__key", "__messageId"])
-    dead = lake.table_dataset(str(project / "lake/events_dead_letters")).to_table(columns=["__key"])
-    keys = rows["__key"].to_pylist() + dead["__key"].to_pylist()
-    assert sorted(map(int, keys)) == list(range(2 * ROWS))
-    assert len(set(rows["__messageId"].to_pylist())) == len(rows)
-
-
-def _from_the_beginning(line: str) -> str:
-    """A source's offset in a checkpoint, before the first message; any other line as it is."""
-    if not line.startswith("{") or "persistent://" not in line:
-        return line
-    offset = json.loads(line)
-    for topic in [name for name in offset if name.startswith("persistent://")]:
-        offset[topic] = dict.fromkeys(offset[topic], "-1:-1")
-    return json.dumps(offset)
 
 
 def test_rows_are_counted_by_sparks_file_list(tmp_path: Path) -> None:
