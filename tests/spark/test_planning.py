@@ -106,6 +106,23 @@ def test_missing_topics_are_refused_or_awaited() -> None:
     assert planner(ScriptedCluster(), topics=(), topics_pattern=TOPIC).partitions() == []
 
 
+@pytest.mark.parametrize(("rows", "limit"), [((90, 110), 3_000), ((900, 1100), 100_000), ((1, 200), 10_000)])
+def test_a_limit_is_filled_by_many_partitions_whose_batches_differ(rows: tuple[int, int], limit: int) -> None:
+    """Each of 64 partitions may have a share that is smaller than its next batch."""
+    cluster, numbers = ScriptedCluster(), random.Random(3)
+    counts = {}
+    for index in range(64):
+        counts[TOPIC, index] = [numbers.randint(*rows) for _ in range(12)]
+        cluster.publish((TOPIC, index), 5, [[b""] * count for count in counts[TOPIC, index]])
+    plan = planner(cluster)
+    start: Offsets = dict.fromkeys(counts, EARLIEST)
+    for _ in range(3):
+        end = plan.limited(start, plan.latest(counts), BatchLimits(rows=limit))
+        taken = sum(sum(each[start[p].entry + 1 : end[p].entry + 1]) for p, each in counts.items())
+        assert 0.9 * limit < taken < 1.1 * limit
+        start = end
+
+
 def test_an_entry_that_does_not_arrive_is_an_error() -> None:
     cluster = one_ledger(4)
     cluster.silent = {ONE}
