@@ -40,7 +40,7 @@ def test_a_subscription_in_use_is_awaited_for_a_third_of_the_timeout() -> None:
     with pytest.raises(ConsumerBusy) as caught:
         RetryPolicy(30, outage.clock, outage.sleep).call("opening", busy)
     assert 5 < outage.now <= 10
-    assert "each source of a query, needs a predefinedSubscription of its own" in caught.value.__notes__[0]
+    assert "each source of a query needs a predefinedSubscription of its own" in caught.value.__notes__[0]
 
 
 def test_other_failures_are_raised_at_once() -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import time
 import uuid
@@ -201,9 +202,9 @@ def _another(options: WriteOptions, number: int, decided: Epoch, mine: Epoch) ->
 class NumberedWriter(DataSourceArrowWriter):
     """Batch queries with ``batchId``: each number is published once, like a stream's micro-batch."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, number: int) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.stream = ExactlyOnceWriter(options, schema)
-        self.number = number
+        self.number = options.batch_id or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self.stream.write(iterator)
@@ -269,13 +270,8 @@ def _stage(
     staged = encoder.encoded(frame.tables(taken_ahead(batches)), commit)
     first = next(staged, None)
     if first is not None:
-        commit.name = staging_of(options, query).stage(_chain(first, staged))
+        commit.name = staging_of(options, query).stage(itertools.chain([first], staged))
     return commit
-
-
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
 
 
 class _Encoder:

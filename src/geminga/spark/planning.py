@@ -604,6 +604,8 @@ class Planner:
 def combined(ranges: Sequence[Range], tasks_min: int) -> list[list[Range]]:
     """Return the ranges by task. Small ones share tasks, as long as more than ``tasks_min`` tasks are left:
     the start of a task takes longer than reading them."""
+    if len(ranges) <= tasks_min:
+        return [[part] for part in ranges]
     small, tasks, entries = [], [], 0
     for part in ranges:
         count = ENTRIES_MIN if part.compacted else entries_between(part.start, part.end) or ENTRIES_MIN

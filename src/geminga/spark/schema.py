@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,8 +38,6 @@ class SourceColumn:
     message_column: str
     also: tuple[DataType, ...] = ()
 
-
-_Kind = TypeVar("_Kind", bound=DataType)
 
 _TEXT_MAP = MapType(StringType(), StringType(), True)
 
@@ -86,8 +84,8 @@ def source_schema(columns: Sequence[str] | None) -> StructType:
     return StructType([StructField(name, COLUMNS[name].kind, True) for name in names])
 
 
-def without_collations(kind: _Kind) -> _Kind:
-    """Return ``kind`` with plain strings: their bytes are those of strings with a collation."""
+def without_collations(kind: Any) -> Any:
+    """Return a Spark type with plain strings: their bytes are those of strings with a collation."""
     if isinstance(kind, StringType):
         return StringType()
     if isinstance(kind, ArrayType):

@@ -168,7 +168,7 @@ def batch_writer(options: WriteOptions, schema: StructType) -> DataSourceWriter:
     from geminga.spark.exactly_once import NumberedWriter, StagedWriter
 
     if options.batch_id is not None:
-        return NumberedWriter(options, schema, options.batch_id)
+        return NumberedWriter(options, schema)
     return StagedWriter(options, schema)
 
 

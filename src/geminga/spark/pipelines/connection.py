@@ -57,24 +57,23 @@ def reach(values: Iterable[object], given: str) -> None:
     from geminga.spark.cluster import connect
     from geminga.spark.options import read_options
 
+    limit = {"operationTimeoutMs": str(round(3000 * REACH_SECONDS)), "topic": "any"}
     for url in {str(each) for each in values if str(each).startswith(("pulsar://", "pulsar+ssl://"))}:
-        limit = {"operationTimeoutMs": str(round(3000 * REACH_SECONDS))}  # a start waits for a third of it
-        options = read_options({**_options(given, url, None), **limit, "topic": "any"})
-        connect(options.connection).reach("any")
+        connect(read_options({**connection(url, given=given), **limit}).connection).reach("any")
 
 
-def connection(service_url: str | None = None, *, admin_url: str | None = None) -> dict[str, str]:
+def connection(
+    service_url: str | None = None, *, admin_url: str | None = None, given: str | None = None
+) -> dict[str, str]:
     """Return options of ``format("pulsar")`` for a topic at ``service_url``, or of ``format("pulsar_stats")``
-    for a broker whose web port is at ``admin_url``: address, authentication and TLS."""
+    for a broker whose web port is at ``admin_url``: address, authentication and TLS. ``given`` replaces the
+    text of `VARIABLE`."""
     if service_url is None and admin_url is None:
         raise InvalidConfiguration("connection() needs a service_url or an admin_url")
-    return _options(os.environ.get(VARIABLE, ""), service_url, admin_url)
-
-
-def _options(text: str, service_url: str | None, admin_url: str | None) -> dict[str, str]:
-    given: dict[str, Any] = json.loads(text or '{"cluster": {}, "is_addressed": false}')
-    cluster = Cluster.from_dict(given["cluster"])
-    if given["is_addressed"]:
+    text = os.environ.get(VARIABLE) if given is None else given
+    run: dict[str, Any] = json.loads(text or '{"cluster": {}, "is_addressed": false}')
+    cluster = Cluster.from_dict(run["cluster"])
+    if run["is_addressed"]:
         service_url, admin_url = service_url and cluster.service_url, admin_url and cluster.find_admin_url()
     options = {
         "service.url": service_url,

@@ -283,16 +283,11 @@ def _put_together(system: fs.FileSystem, root: str, group: Sequence[ListedFile])
     first = group[0].line
     line = {
         **first,
-        "path": _like(first["path"], target),
+        "path": f"{first['path'].rpartition('/')[0]}/{quote(target.rpartition('/')[2])}",
         "size": info.size,
         "modificationTime": int(time.time() * 1000),
     }
     return ListedFile(target, line)
-
-
-def _like(uri: str, path: str) -> str:
-    """Return the URI of a file beside another one."""
-    return f"{uri.rpartition('/')[0]}/{quote(path.rpartition('/')[2])}"
 
 
 def _replace_list(system: fs.FileSystem, path: str, entries: Sequence[ListedFile]) -> None:

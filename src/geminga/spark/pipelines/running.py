@@ -183,7 +183,7 @@ def command(arguments: tuple[str, ...] = ()) -> list[str]:
     return [
         str(beside.with_name("spark-class")), "org.apache.spark.deploy.SparkPipelines",
         str(resources.files(__package__) / "free_port" / "cli.py"),
-        "run", "--conf", "spark.connect.grpc.binding.port=0", "--spec", SPEC_FILE, *arguments,
+        "run", "--spec", SPEC_FILE, *arguments,
     ]  # fmt: skip
 
 
