@@ -5,7 +5,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -19,6 +18,7 @@ from pyspark.sql.types import (
 )
 
 from geminga.errors import InvalidConfiguration
+from geminga.spark.releases import arrow_schema
 from geminga.spark.schema import (
     COLUMNS,
     ArrowBatchConverter,
@@ -48,7 +48,7 @@ def entry(value: bytes = b"v") -> RawEntry:
 def shaped(schema: StructType, entries: list[RawEntry]) -> pa.RecordBatch:
     converter = ArrowBatchConverter(schema)
     batch = converter.shape(decode_entries(entries, converter.columns))
-    assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    assert batch.schema.equals(arrow_schema(schema))
     batch.validate(full=True)
     return batch
 

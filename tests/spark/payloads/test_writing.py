@@ -11,7 +11,6 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -32,6 +31,7 @@ from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.json_text import JsonReader
 from geminga.spark.payloads.writing import PayloadWriter, avro_definition, frame_schema
+from geminga.spark.releases import arrow_schema
 
 PART = StructType().add("x", "integer").add("words", ArrayType(StringType()))
 SCHEMA = (
@@ -62,14 +62,14 @@ ROWS: list[dict[str, Any]] = [
 
 
 def frame(rows: list[dict[str, Any]], schema: StructType = SCHEMA) -> list[pa.Array]:
-    kind = to_arrow_schema(schema, timezone="UTC")
+    kind = arrow_schema(schema)
     # A slice, as the record batches of a task are.
     table = pa.Table.from_pylist([rows[0], *rows, rows[0]], schema=kind).slice(1, len(rows)).combine_chunks()
     return [pa.concat_arrays(column.chunks) for column in table.columns]
 
 
 def sliced(rows: list[dict[str, Any]], schema: StructType = SCHEMA) -> list[pa.Array]:
-    kind = to_arrow_schema(schema, timezone="UTC")
+    kind = arrow_schema(schema)
     batch = pa.RecordBatch.from_pylist([rows[0], *rows, rows[0]], schema=kind)
     return list(batch.slice(1, len(rows)).columns)
 
