@@ -1,6 +1,6 @@
 """Spark's program ``spark-pipelines``, with its own Spark at any port: alone it takes the port 15002.
 
-This file has a folder of its own, because Python puts a script's folder before all others on the search path.
+Python puts a script's folder before all others on the search path: hence a folder of its own.
 """
 
 import os
