@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop long suite spark-4.2 lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
+.PHONY: help install demo test check lint interop long suite lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -20,7 +20,7 @@ help:
 	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven)"
 	@echo "make long     tests of minutes each: whole pipelines run again and again, the demo under test"
 	@echo "make suite SUITE=DIR  pulsar-client's own tests, from a checkout of it: both libraries on both brokers"
-	@echo "make spark-4.2  the tests of Spark with PySpark 4.2, in an environment of its own"
+	@echo "make spark-4.2  the tests of Spark with PySpark 4.2 (also spark-4.1, spark-4.0), in an environment of its own"
 	@echo "make lowest   tests of client, broker and command line on the lowest versions that pyproject.toml allows"
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
 	@echo "make bench-client  everyday programs, latencies and idle clients beside others, on a quiet machine (an hour); then: make docs"
@@ -85,16 +85,21 @@ suite: $(STAMP)
 	$(PY) tools/official_suite.py $(SUITE)
 
 # Another PySpark before all that the environment has otherwise.
-SPARK_4_2 := .venv-spark-4.2
-$(SPARK_4_2)/.installed: $(STAMP) requirements/spark-4.2.lock
-	test -x $(SPARK_4_2)/bin/python || $(PY) -m venv --without-pip $(SPARK_4_2)
-	$(PY) tools/borrow_packages.py $(SPARK_4_2)
-	$(PY) -m pip --python $(SPARK_4_2)/bin/python install --disable-pip-version-check --require-hashes --no-deps \
-		--ignore-installed -r requirements/spark-4.2.lock
+SPARKS := spark-4.0 spark-4.1 spark-4.2
+.PHONY: $(SPARKS)
+.venv-spark-%/.installed: $(STAMP) requirements/spark-%.lock
+	test -x $(@D)/bin/python || $(PY) -m venv --without-pip $(@D)
+	$(PY) tools/borrow_packages.py $(@D)
+	$(PY) -m pip --python $(@D)/bin/python install --disable-pip-version-check --require-hashes --no-deps \
+		--ignore-installed -r requirements/spark-$*.lock
 	@touch $@
 
-spark-4.2: $(SPARK_4_2)/.installed
-	$(SPARK_4_2)/bin/python -m pytest -m "not interop and not long" tests/spark
+# Below 4.2, the tests that need neither a Spark session nor its newer interfaces.
+spark-4.0 spark-4.1: SPARK_TESTS := -m "not interop and not long and not spark" tests/spark/payloads \
+	$(addprefix tests/spark/test_,releases.py schema.py tables.py reading.py planning.py)
+spark-4.2: SPARK_TESTS := -m "not interop and not long" tests/spark
+$(SPARKS): %: .venv-%/.installed
+	.venv-$*/bin/python -m pytest $(SPARK_TESTS)
 
 # The lowest allowed version of each direct dependency, before all that the environment has otherwise.
 LOWEST := .venv-lowest
@@ -149,8 +154,8 @@ UV_COMPILE := $(VENV)/bin/uv pip compile pyproject.toml --universal --python-ver
 lock:
 	$(UV_COMPILE) --extra all --group dev --group docs --group interop --group bench -o requirements/all.lock
 	$(UV_COMPILE) --extra java -c requirements/all.lock -o requirements/java.lock
-	$(subst pyproject.toml,requirements/spark-4.2.in,$(UV_COMPILE)) -o requirements/spark-4.2.lock
+	$(foreach spark,$(SPARKS),$(subst pyproject.toml,requirements/$(spark).in,$(UV_COMPILE)) -o requirements/$(spark).lock &&) true
 	$(UV_COMPILE) $(LOWEST_EXTRAS) --resolution lowest-direct -o requirements/lowest.lock
 
 clean:
-	rm -rf $(SPARK_4_2) $(LOWEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output
+	rm -rf $(SPARKS:%=.venv-%) $(LOWEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output

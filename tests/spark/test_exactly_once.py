@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import pickle
@@ -35,7 +36,7 @@ from geminga.spark import exactly_once, producers
 from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
 from geminga.spark.options import write_options
 from geminga.spark.staging import Staging
-from geminga.spark.writing import batch_writer
+from geminga.spark.writing import batch_writer, stream_writer
 
 SCHEMA = StructType().add("value", BinaryType()).add("__key", StringType())
 
@@ -336,9 +337,52 @@ def test_a_batch_query_with_a_used_sink_name_is_refused(sink: Sink) -> None:
     writer = batch_writer(write_options(given), SCHEMA)
     rows = pa.record_batch({"value": [b"%d" % n for n in range(30)], "__key": pa.nulls(30, pa.string())})
     message = writer.write(iter([rows]))
-    with pytest.raises(StoreDamaged, match="has rows under the numbers"):
+    with pytest.raises(StoreDamaged, match=r"has rows under the numbers.*number the writes .* batchId"):
         writer.commit([message])
     assert sink.read() == list(range(10))
+
+
+def test_batch_writes_with_one_number_are_published_once(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `foreachBatch` calls them, whose driver dies before and after the rows are published."""
+    given = {
+        "service.url": sink.broker.service_url, "topic": sink.topic, "exactlyOnce": "true",
+        "stagingLocation": str(sink.folder / "b"), "sinkName": "counts", "batchingMaxMessages": "5",
+    }  # fmt: skip
+
+    def write(number: int, rows: range) -> None:
+        writer = batch_writer(write_options({**given, "batchId": str(number)}), SCHEMA)
+        batch = pa.record_batch(
+            {"value": [b"%d" % row for row in rows], "__key": pa.nulls(len(rows), pa.string())}
+        )
+        writer.commit([writer.write(iter([batch]))])
+
+    real = Staging.staged
+    for number, published in enumerate((0, 3, None)):
+        rows = range(100 * number, 100 * number + 40)
+
+        def dying(self: Staging, name: str, published: int | None = published) -> Iterator[dict[str, Any]]:
+            yield from itertools.islice(real(self, name), published)
+            if published is not None:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+            patched.setattr(Staging, "staged", dying)
+            patched.setattr(exactly_once, "GROUP_BYTES", 1)
+            write(number, rows)
+        write(number, rows)
+        write(number, rows)
+    assert sink.read() == [*range(40), *range(100, 140), *range(200, 240)]
+    with pytest.raises(StoreDamaged, match="this one of 41 rows is another"):
+        write(2, range(41))
+
+
+def test_a_number_without_exactly_once_or_for_a_stream_is_refused(sink: Sink) -> None:
+    given = {"service.url": sink.broker.service_url, "topic": sink.topic, "batchId": "3"}
+    with pytest.raises(InvalidConfiguration, match=r"batchId=3: .*exactlyOnce=true and a sinkName"):
+        write_options({**given, "sinkName": "counts"})
+    options = write_options({**given, "sinkName": "counts", "exactlyOnce": "true"})
+    with pytest.raises(InvalidConfiguration, match="batchId is for batch writes"):
+        stream_writer(options, SCHEMA)
 
 
 def test_a_broker_without_deduplication_is_refused_without_admin_rest(sink: Sink) -> None:

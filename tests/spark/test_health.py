@@ -30,6 +30,7 @@ from geminga.spark.health import (
     topics_of,
 )
 from geminga.spark.options import access_options
+from geminga.spark.releases import arrow_schema
 from geminga.testing.certificates import Authority
 
 
@@ -118,9 +119,8 @@ def test_a_run_takes_its_samples_at_their_interval(broker: geminga.EmbeddedBroke
 
 
 def test_the_columns_have_sparks_types() -> None:
-    from pyspark.sql.pandas.types import to_arrow_schema
 
-    assert to_arrow_schema(SubscriptionStatsSource({}).schema(), timezone="UTC").equals(COLUMNS)
+    assert arrow_schema(SubscriptionStatsSource({}).schema()).equals(COLUMNS)
     assert pa.RecordBatch.from_pylist([], schema=COLUMNS).num_rows == 0
 
 

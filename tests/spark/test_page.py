@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md run, one after the other, as they stand there."""
+"""The examples of the pages about Spark run, one after the other, as they stand there."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ if TYPE_CHECKING:
 
     from geminga.broker.serving.embedded import EmbeddedBroker
 
-PAGE = Path(__file__).parents[2] / "docs/spark.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
-def test_the_page_runs(spark: SparkSession, pulsar_broker: EmbeddedBroker) -> None:
+@pytest.mark.parametrize(("page", "examples"), [("spark.md", 6), ("coming-from-kafka.md", 1)])
+def test_the_page_runs(
+    spark: SparkSession, pulsar_broker: EmbeddedBroker, tmp_path: Path, page: str, examples: int
+) -> None:
     names: dict[str, Any] = {}
-    text = PAGE.read_text()
+    text = (DOCS / page).read_text()
     blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S))
-    assert len(blocks) > 5
+    assert len(blocks) >= examples
     try:
         for block in blocks:
             code = block[1].replace("pulsar://localhost:6650", pulsar_broker.service_url)
+            code = code.replace("/tmp/", f"{tmp_path}/")
             before = text.count("\n", 0, block.start(1))
-            exec(compile("\n" * before + code, str(PAGE), "exec"), names)
+            exec(compile("\n" * before + code, page, "exec"), names)
     finally:
         for query in spark.streams.active:
             query.stop()

@@ -14,7 +14,7 @@ from geminga.errors import ConnectError, InvalidConfiguration, Timeout, TopicNot
 from geminga.spark.admission import PEEK_BYTES_MAX, BatchLimits
 from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets
 from geminga.spark.options import ConnectionOptions, ReadOptions
-from geminga.spark.planning import Planner, Range
+from geminga.spark.planning import Planner, Range, combined
 from geminga.spark.reading import read_range
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import ArrowBatchConverter
@@ -82,11 +82,45 @@ def test_offsets_of_other_partitions_are_refused() -> None:
         )
 
 
+def test_small_ranges_share_tasks() -> None:
+    small = [Range((f"{TOPIC}-{number}", -1), Offset(5, 2), Offset(5, 3)) for number in range(500)]
+    large = [Range(ONE, Offset(5, 2), Offset(5, 2 + entries)) for entries in (16, 10_000)]
+    unknown = [Range(ONE, Offset(5, 2), Offset(7, 3)), Range(ONE, EARLIEST, Offset(5, 0), compacted=True)]
+    for ranges in (small, small[:250] + large + unknown + small[250:]):
+        tasks = combined(ranges, 32)
+        assert sorted(str(part) for task in tasks for part in task) == sorted(map(str, ranges))
+        assert 30 <= len(tasks) <= 32
+        assert all(len(task) == 1 for task in tasks if task[0] not in small)
+    assert len(combined(small, 200)) >= 167
+    assert combined(small[:32], 32) == [[part] for part in small[:32]]
+    assert combined([], 32) == []
+    several = [replace(part, end=Offset(5, 17)) for part in small]
+    assert max(sum(part.end.entry - part.start.entry for part in task) for task in combined(several, 1)) <= 75
+
+
 def test_missing_topics_are_refused_or_awaited() -> None:
     with pytest.raises(TopicNotFound, match=r"does not exist.*waitingForNonExistedTopic"):
         planner(ScriptedCluster()).partitions()
     assert planner(ScriptedCluster(), wait_for_topics=True).partitions() == []
+    assert planner(ScriptedCluster()).partitions(missing_is_empty=True) == []
     assert planner(ScriptedCluster(), topics=(), topics_pattern=TOPIC).partitions() == []
+
+
+@pytest.mark.parametrize(("rows", "limit"), [((90, 110), 3_000), ((900, 1100), 100_000), ((1, 200), 10_000)])
+def test_a_limit_is_filled_by_many_partitions_whose_batches_differ(rows: tuple[int, int], limit: int) -> None:
+    """Each of 64 partitions may have a share that is smaller than its next batch."""
+    cluster, numbers = ScriptedCluster(), random.Random(3)
+    counts = {}
+    for index in range(64):
+        counts[TOPIC, index] = [numbers.randint(*rows) for _ in range(12)]
+        cluster.publish((TOPIC, index), 5, [[b""] * count for count in counts[TOPIC, index]])
+    plan = planner(cluster)
+    start: Offsets = dict.fromkeys(counts, EARLIEST)
+    for _ in range(3):
+        end = plan.limited(start, plan.latest(counts), BatchLimits(rows=limit))
+        taken = sum(sum(each[start[p].entry + 1 : end[p].entry + 1]) for p, each in counts.items())
+        assert 0.9 * limit < taken < 1.1 * limit
+        start = end
 
 
 def test_an_entry_that_does_not_arrive_is_an_error() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from scripted_cluster import Outage
 
-from geminga.errors import ConnectError, TopicNotFound
+from geminga.errors import ConnectError, ConsumerBusy, TopicNotFound
 from geminga.spark.retry_policy import RetryPolicy
 
 
@@ -29,6 +29,18 @@ def test_retries_end_after_the_timeout() -> None:
     with pytest.raises(ConnectError):
         RetryPolicy(30, outage.clock, outage.sleep).call("asking", slow)
     assert outage.left == left - 1, "what took all the time is not begun again"
+
+
+def test_a_subscription_in_use_is_awaited_for_a_third_of_the_timeout() -> None:
+    outage = Outage(0)
+
+    def busy() -> None:
+        raise ConsumerBusy("it has a consumer")
+
+    with pytest.raises(ConsumerBusy) as caught:
+        RetryPolicy(30, outage.clock, outage.sleep).call("opening", busy)
+    assert 5 < outage.now <= 10
+    assert "each source of a query needs a predefinedSubscription of its own" in caught.value.__notes__[0]
 
 
 def test_other_failures_are_raised_at_once() -> None:

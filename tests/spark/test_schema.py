@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DayTimeIntervalType,
     IntegerType,
@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 )
 
 from geminga.errors import InvalidConfiguration
+from geminga.spark.releases import arrow_schema
 from geminga.spark.schema import (
     COLUMNS,
     ArrowBatchConverter,
@@ -25,6 +26,7 @@ from geminga.spark.schema import (
     message_columns,
     source_schema,
     to_messages,
+    without_collations,
     written_columns,
 )
 from geminga.wire.columnar import decode_entries
@@ -46,7 +48,7 @@ def entry(value: bytes = b"v") -> RawEntry:
 def shaped(schema: StructType, entries: list[RawEntry]) -> pa.RecordBatch:
     converter = ArrowBatchConverter(schema)
     batch = converter.shape(decode_entries(entries, converter.columns))
-    assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    assert batch.schema.equals(arrow_schema(schema))
     batch.validate(full=True)
     return batch
 
@@ -142,6 +144,16 @@ def test_unsuitable_frames_are_refused(fields: dict[str, Any], topic: str | None
         schema.add(name, kind)
     with pytest.raises(InvalidConfiguration, match=f"(?s){message}"):
         written_columns(schema, topic)
+
+
+def test_strings_with_a_collation_are_strings() -> None:
+    text = StringType("UTF8_LCASE")
+    schema = StructType().add("value", text).add("a", ArrayType(text)).add("m", MapType(text, text))
+    schema.add("s", StructType().add("x", text, False).add("n", LongType()))
+    plain = without_collations(schema)
+    assert "collate" in schema.simpleString()
+    assert plain.simpleString() == schema.simpleString().replace(" collate UTF8_LCASE", "")
+    assert not plain["s"].dataType["x"].nullable
 
 
 def test_properties_with_null_values_are_left_out() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from driven_query import Query
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructType
 
@@ -21,7 +22,13 @@ from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 from geminga.client.crypto import CryptoKeyReader
-from geminga.errors import AuthenticationError, AuthorizationError, ConnectError, CryptoError
+from geminga.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectError,
+    CryptoError,
+    TopicNotFound,
+)
 from geminga.ids import TopicName
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.spark.data_loss import DataLossError
@@ -33,6 +40,34 @@ from geminga.testing.certificates import Authority
 from geminga.testing.inside import inside
 
 SCHEMA = StructType().add("value", BinaryType())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_deleted_topic_ends_a_stream_unless_data_loss_is_allowed(
+    pulsar_broker: EmbeddedBroker, pulsar_topic: str, fails: bool
+) -> None:
+    """The topic is named, not matched: that it is missing is an error as a query starts, and a loss later."""
+    kept, gone = f"{pulsar_topic}-kept", f"{pulsar_topic}-gone"
+    options = {"startingOffsets": "earliest", "failOnDataLoss": fails}
+    with pulsar_broker.client() as client:
+        publish(client, kept, 0, 5)
+        query = Query(pulsar_broker, kept, **options)
+        query.options["topics"] = f"{query.options.pop('topic')},{gone}"
+        query.restart()
+        with pytest.raises(TopicNotFound, match=gone):
+            query.batch()
+        publish(client, gone, 5, 5)
+        assert len(query.batch()) == 10
+        admin(pulsar_broker.admin_url, "DELETE", gone.replace("://", "/") + "?force=true")
+        publish(client, kept, 10, 5)
+        if fails:
+            with pytest.raises(TopicNotFound, match=gone):
+                query.batch()
+        else:
+            assert len(query.batch()) == 5
+            query.restart().prepareForTriggerAvailableNow()
+            publish(client, kept, 15, 5)
+            assert query.batch() == []
 
 
 def source(url: str, topic: str, **options: Any) -> PulsarDataSource:

@@ -72,9 +72,6 @@ def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool, **connecting
     started = time.monotonic()
 
     def show(event: running.Event) -> None:
-        if isinstance(event, running.Waiting):
-            click.echo(f"waiting: {event.reason}", err=True)
-            return
         if isinstance(event, running.Repeated):
             click.echo(f"again: {event.reason}", err=True)
             return

@@ -148,10 +148,11 @@ class PartitionBudget:
     def done(self) -> bool:
         return self.at >= self.end
 
-    def take_seen(self, share: BatchLimits, *, force: bool = False) -> EntryCost:
-        """Take the entries of `seen` within the share; with ``force`` at least one. Return their cost."""
+    def take_seen(self, share: BatchLimits, *, force: bool = False, most: int | None = None) -> EntryCost:
+        """Take the entries of `seen` within the share, ``most`` of them; with ``force`` at least one. Return
+        their cost."""
         before, spent = self.taken, EntryCost()
-        while self.taken < len(self.seen):
+        while self.taken < len(self.seen) and (most is None or self.taken < before + most):
             entry = self.seen[self.taken]
             fits = share.less(spent).hold(entry.cost)
             if fits is not None and fits < 1 and not (force and self.taken == before):
@@ -195,21 +196,49 @@ def admit(
     intakes: Sequence[PartitionBudget], limits: BatchLimits, gauge: EntryCostEstimate, look: Look, step: Step
 ) -> None:
     """Move every budget as far as the limits allow; if they are tight, the first budgets are served first."""
+    chosen: list[PartitionBudget] = []
     for _ in range(WAVES_MAX):
         left = limits.less(total(intakes))
         waiting = [intake for intake in intakes if not intake.done]
         chosen, parts = _chosen(waiting, left, limits, gauge)
         if not chosen:
-            return
+            break
         share = left.share(parts)
         is_news = limits.needs_entries and _look_at(chosen, share, gauge, look)
         spent = {intake.partition: intake.take_seen(share) for intake in chosen}
         went = _step_ahead(chosen, spent, share, limits, gauge, step)
-        if went or is_news or any(cost.entries for cost in spent.values()):
-            continue
-        if not total(intakes).entries and not chosen[0].take_seen(share, force=True).entries:
-            _go(chosen, {chosen[0].partition: 1}, {chosen[0].partition: ONE_ENTRY}, step)
-        return
+        if not (went or is_news or any(cost.entries for cost in spent.values())):
+            break
+    for _ in range(WAVES_MAX if limits.needs_entries else 0):
+        if not _fill(intakes, limits.less(total(intakes)), gauge, step):
+            break
+    if chosen and not total(intakes).entries and not chosen[0].take_seen(limits, force=True).entries:
+        _go(chosen, {chosen[0].partition: 1}, {chosen[0].partition: ONE_ENTRY}, step)
+
+
+def _fill(
+    intakes: Sequence[PartitionBudget], left: BatchLimits, gauge: EntryCostEstimate, step: Step
+) -> bool:
+    """Take one entry from each budget, as long as it fits: it may exceed an even share of the limits. Return
+    whether any was taken."""
+    before = left
+    costs: dict[Partition, EntryCost] = {}
+    waiting = [intake for intake in intakes if not intake.done]
+    for intake in waiting:
+        if intake.taken < len(intake.seen):
+            left = left.less(intake.take_seen(left, most=1))
+        elif intake.looked and (each := _average(intake, gauge)) is not None and left.hold(each):
+            costs[intake.partition] = each
+            left = left.less(each)
+    _go(waiting, dict.fromkeys(costs, 1), costs, step)
+    return left != before
+
+
+def _average(intake: PartitionBudget, gauge: EntryCostEstimate) -> EntryCost | None:
+    """Return the estimated cost of a later entry: the higher one of sampled and earlier entries."""
+    each = gauge.of(intake.partition)
+    seen = sum((seen.cost for seen in intake.seen), EntryCost())
+    return None if each is None else each.at_least(seen.each)
 
 
 def total(intakes: Iterable[PartitionBudget]) -> EntryCost:
@@ -260,11 +289,9 @@ def _step_ahead(
     for intake in chosen:
         if intake.done or intake.taken < len(intake.seen):
             continue
-        each = gauge.of(intake.partition) if limits.needs_entries else ONE_ENTRY
+        each = _average(intake, gauge) if limits.needs_entries else ONE_ENTRY
         if each is None:
             continue
-        # Prefer too few entries to too many where sampled and earlier entries differ.
-        each = each.at_least(sum((seen.cost for seen in intake.seen), EntryCost()).each)
         count = share.less(spent[intake.partition]).hold(each)
         if count:
             counts[intake.partition], costs[intake.partition] = count, each

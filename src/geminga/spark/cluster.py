@@ -327,11 +327,7 @@ def _keep_loaded() -> None:
         gc.freeze()
 
 
-def _pulsar_cluster(options: ConnectionOptions) -> Cluster:
-    return PulsarCluster(client_for(options))
-
-
-connect: Callable[[ConnectionOptions], Cluster] = _pulsar_cluster
+connect: Callable[[ConnectionOptions], Cluster] = lambda options: PulsarCluster(client_for(options))  # noqa: E731
 """Factory of the readers' cluster; tests replace it with a scripted one."""
 
 

@@ -39,7 +39,7 @@ from geminga.spark.offsets import (
     to_json,
 )
 from geminga.spark.options import ReadOptions, read_options, write_options
-from geminga.spark.planning import Planner, Range
+from geminga.spark.planning import TASKS_MIN, Planner, Range, combined
 from geminga.spark.reading import BatchConverter, read_range
 from geminga.spark.releases import (
     PLANS_BY_START,
@@ -53,7 +53,7 @@ from geminga.spark.releases import (
     need_planning_by_start,
 )
 from geminga.spark.retry_policy import RetryPolicy
-from geminga.spark.schema import ArrowBatchConverter, message_columns
+from geminga.spark.schema import ArrowBatchConverter, message_columns, without_collations
 from geminga.spark.tables import read_schema
 from geminga.spark.tasks import query_of_task
 
@@ -74,6 +74,24 @@ class PulsarRange(InputPartition):
     """Address for the counts of messages that the task leaves out."""
 
 
+@dataclass
+class PulsarRanges(InputPartition):
+    """Small ranges that one task reads, one after the other."""
+
+    parts: tuple[PulsarRange, ...]
+
+
+def _tasks(
+    ranges: Sequence[Range], min_partitions: int, report: CountsAddress | None = None
+) -> list[InputPartition]:
+    """Return the ranges as sent to the tasks."""
+    found: list[InputPartition] = []
+    for task in combined(ranges, max(TASKS_MIN, min_partitions)):
+        parts = tuple(PulsarRange(part, report) for part in task)
+        found.append(parts[0] if len(parts) == 1 else PulsarRanges(parts))
+    return found
+
+
 class PulsarDataSource(DataSource):
     """The data source ``pulsar``. `geminga.spark.register` registers it in a session."""
 
@@ -85,12 +103,13 @@ class PulsarDataSource(DataSource):
         return read_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        schema = without_collations(schema)
         options = read_options(self.options)
         return FilteringReader(options, schema) if pushes_down() else PulsarReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         try:
-            return self._stream_reader(schema)
+            return self._stream_reader(without_collations(schema))
         except Exception as error:
             return FailingStreamReader(error)
 
@@ -111,12 +130,12 @@ class PulsarDataSource(DataSource):
 
         if overwrite:
             raise InvalidConfiguration("Pulsar topics can only be appended to: use .mode('append')")
-        return batch_writer(write_options(self.options), schema)
+        return batch_writer(write_options(self.options), without_collations(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from geminga.spark.writing import stream_writer
 
-        return stream_writer(write_options(self.options), schema)
+        return stream_writer(write_options(self.options), without_collations(schema))
 
 
 def _plan(options: ReadOptions, schema: StructType) -> PayloadPlan | None:
@@ -137,6 +156,9 @@ def _read(
     query: str,
     tests: Sequence[RowTest] = (),
 ) -> Iterator[pa.RecordBatch]:
+    if isinstance(part, PulsarRanges):
+        for each in part.parts:
+            yield from _read(options, schema, plan, each, query, tests)
     # Spark makes up an empty partition when there is nothing to read.
     if not isinstance(part, PulsarRange):
         return
@@ -212,7 +234,7 @@ class PulsarReader(DataSourceReader):
             wanted = wanted_partitions(self.tests, start)
             end = planner.ending(wanted, start)
             first = {p: place.inclusive_start for p, place in self.options.first_offsets.items()}
-            return [PulsarRange(part) for part in planner.ranges(start, end, first)]
+            return _tasks(planner.ranges(start, end, first), self.options.min_partitions)
         finally:
             planner.close()
 
@@ -301,7 +323,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self.planner.latest(self.planner.partitions())
+        self.planner.reach()
+        self._target = self.planner.latest(self._partitions())
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -317,12 +340,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _newest(self) -> dict[str, Any]:
         """Return the end of the first micro-batch since this process started, where its start is unknown:
         Spark asks for the start of a new query later, and never for that of a restarted one."""
-        newest = self.planner.latest(self.planner.partitions())
+        newest = self.planner.latest(self._partitions())
         return Checkpoint(offsets=newest, subscription=self.options.subscription).to_json()
 
     def _end_after(self, start: dict[str, Any], limit: ReadLimit | None) -> dict[str, Any]:
         begin = Checkpoint.from_json(start)
-        partitions = self.planner.partitions()
+        partitions = self._partitions()
         known = self._follow(begin, partitions)
         latest = self._target or known or self.planner.latest(partitions)
         self._check_gone(begin.offsets, latest)
@@ -340,6 +363,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._collector is not None:
             self._reported[SKIPPED] = self._collector.totals()
         return start if end == begin.offsets else self._ended(begin, end, newest)
+
+    def _partitions(self) -> list[Partition]:
+        """Return the partitions of a started query, whose topics may have been deleted: `_check_gone`."""
+        return self.planner.partitions(missing_is_empty=not self.options.fail_on_data_loss)
 
     def _ended(self, begin: Checkpoint, end: Offsets, newest: Offsets) -> dict[str, Any]:
         is_first = begin.offsets == self._initial
@@ -412,10 +439,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         names = ", ".join(f"{topic} ({index})" for topic, index in gone)
         if self.options.fail_on_data_loss:
             raise DataLossError(
-                f"the checkpoint knows partitions that are no longer there: {names}. "
-                "Set failOnDataLoss=false to continue without them"
+                f"the checkpoint has partitions that are not in the query's topics: {names}. They were "
+                "deleted, or the options no longer name them. Set failOnDataLoss=false to continue without"
             )
-        logger.warning("the checkpoint knows partitions that are no longer there: %s", names)
+        logger.warning("the checkpoint has partitions that are not in the query's topics: %s", names)
 
     def _made_anew(self, begin: Offsets, latest: Offsets) -> set[Partition]:
         """Return the partitions that were recreated since ``begin``. They are read from their first message
@@ -460,7 +487,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         ranges = self.planner.ranges(begin.offsets, planned.offsets, planned.first)
         report = self._report_to(ranges, (start, end))
-        return [PulsarRange(part, report) for part in ranges]
+        return _tasks(ranges, self.options.min_partitions, report)
 
     def _report_to(self, ranges: Sequence[Range], what: object) -> CountsAddress | None:
         if not ranges or not may_skip(self.options):

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import time
 import uuid
@@ -100,7 +101,8 @@ def location_of(options: WriteOptions) -> str:
     if options.checkpoint_location is None:
         raise InvalidConfiguration(
             "exactlyOnce=true needs a folder to stage in: set the option checkpointLocation (streams) or "
-            "stagingLocation"
+            "stagingLocation. (Spark does not pass the setting spark.sql.streaming.checkpointLocation to a "
+            "sink in Python)"
         )
     return f"{options.checkpoint_location.rstrip('/')}/{STAGING_FOLDER}"
 
@@ -116,7 +118,10 @@ def _sink_of(options: WriteOptions, query: str) -> str:
 
 
 def query_id(options: WriteOptions) -> str:
-    """Return, in a task, its streaming query; outside of Spark the checkpoint."""
+    """Return, in a task, its streaming query; outside of Spark the checkpoint. The batch writes of
+    ``batchId`` have their sink's name in common."""
+    if options.batch_id is not None and options.sink_name is not None:
+        return options.sink_name
     return query_of_task(options.checkpoint_location or "")
 
 
@@ -194,6 +199,23 @@ def _another(options: WriteOptions, number: int, decided: Epoch, mine: Epoch) ->
     )
 
 
+class NumberedWriter(DataSourceArrowWriter):
+    """Batch queries with ``batchId``: each number is published once, like a stream's micro-batch."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self.stream = ExactlyOnceWriter(options, schema)
+        self.number = options.batch_id or 0
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.stream.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.stream.commit(messages, self.number)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.stream.abort(messages, self.number)
+
+
 class StagedWriter(DataSourceArrowWriter):
     """Batch queries: nothing is published before every task has succeeded."""
 
@@ -248,13 +270,8 @@ def _stage(
     staged = encoder.encoded(frame.tables(taken_ahead(batches)), commit)
     first = next(staged, None)
     if first is not None:
-        commit.name = staging_of(options, query).stage(_chain(first, staged))
+        commit.name = staging_of(options, query).stage(itertools.chain([first], staged))
     return commit
-
-
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
 
 
 class _Encoder:
@@ -604,6 +621,7 @@ class _Publication:
             f"{topic}: the broker {what} of micro-batch {self.epoch}, though it is published for the first "
             f"time: another query uses the sink name {self.name!r}, its checkpoint was replaced, or its "
             f"staging folder {self.staging.root} was deleted. Choose another sinkName"
+            + (", or number the writes of foreachBatch with the option batchId" if self.is_batch else "")
         )
 
     def _check_before(self, topic: str, last_sequence_id: int) -> None:

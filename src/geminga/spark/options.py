@@ -257,6 +257,9 @@ _TABLE = (
     Option(name="sinkName", field="sink_name", use=WRITE, parse=values.text,
            aliases=("pulsar.producer.producerName",),
            text="Producer name of the exactly-once sink. Default: derived from the query's id."),
+    Option(name="batchId", field="batch_id", use=WRITE, parse=values.number(0),
+           text="Number of a batch write that may be repeated, from `foreachBatch`: with `exactlyOnce` and "
+                "`sinkName` its rows are published once, as with Delta Lake's `txnAppId` and `txnVersion`."),
     Option(name="stagingLocation", field="staging_location", use=WRITE, parse=values.text,
            text="Folder, shared by all machines, for the exactly-once sink's staged rows. Default: below the "
                 "checkpoint; required for batch queries."),
@@ -436,6 +439,7 @@ class WriteOptions:
     record_namespace: str = ""
     exactly_once: bool = False
     sink_name: str | None = None
+    batch_id: int | None = None
     staging_location: str | None = None
     checkpoint_location: str | None = None
     admin_url: str | None = None
@@ -443,6 +447,11 @@ class WriteOptions:
     def __post_init__(self) -> None:
         if self.value_schema == "TOPIC" and not self.topics:
             raise InvalidConfiguration("valueSchema=TOPIC uses the topic's schema: set the option topic")
+        if self.batch_id is not None and not (self.exactly_once and self.sink_name):
+            raise InvalidConfiguration(
+                f"option batchId={self.batch_id}: publishing a repeated write once needs exactlyOnce=true "
+                "and a sinkName that no other write uses"
+            )
         if bool(self.encryption_keys) != (self.crypto_public_key_path is not None):
             raise InvalidConfiguration(
                 "encryptionKeys and crypto.publicKeyPath belong together: set both or none"

@@ -72,6 +72,10 @@ BYTES_PER_SPLIT = 64 * 1024 * 1024
 """Default of ``maxBytesPerSplit`` in queries that are split."""
 ENTRIES_MIN = 16
 """Minimum entries of a task, if its range has them."""
+TASKS_MIN = 32
+"""Tasks that are left when tasks with fewer than `ENTRIES_MIN` entries are combined."""
+ENTRIES_COMBINED = 64
+"""Maximum entries, on average, of a task that reads several ranges."""
 CLOCK_DIFFERENCE_MS_MAX = 5_000
 """Maximum lead of a starting time over the driver's clock."""
 
@@ -204,12 +208,13 @@ class Planner:
 
     # --- questions --------------------------------------------------------------------------------
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self, *, missing_is_empty: bool = False) -> list[Partition]:
         options = self.options
+        missing_is_empty |= options.wait_for_topics
         return self.retry_policy.call(
             "looking up the topics",
             lambda: discover(
-                self.cluster, options.topics, options.topics_pattern, missing_is_empty=options.wait_for_topics
+                self.cluster, options.topics, options.topics_pattern, missing_is_empty=missing_is_empty
             ),
         )
 
@@ -594,6 +599,24 @@ class Planner:
                 else:
                     del found[partition]
         return found
+
+
+def combined(ranges: Sequence[Range], tasks_min: int) -> list[list[Range]]:
+    """Return the ranges by task. Small ones share tasks, as long as more than ``tasks_min`` tasks are left:
+    the start of a task takes longer than reading them."""
+    if len(ranges) <= tasks_min:
+        return [[part] for part in ranges]
+    small, tasks, entries = [], [], 0
+    for part in ranges:
+        count = ENTRIES_MIN if part.compacted else entries_between(part.start, part.end) or ENTRIES_MIN
+        if count < ENTRIES_MIN:
+            small.append(part)
+            entries += count
+        else:
+            tasks.append([part])
+    number = max(min(len(small), tasks_min - len(tasks)), -(-entries // ENTRIES_COMBINED))
+    step = -(-len(small) // number) if small else 1
+    return tasks + [small[first : first + step] for first in range(0, len(small), step)]
 
 
 def _samples(begin: Offset, end: Offset) -> list[MessageId]:

@@ -33,17 +33,21 @@ class RetryPolicy:
         An unreachable service URL is retriable: brokers restart. ``what`` names the work in the log and in a
         note on the final error.
         """
-        deadline = self.clock() + self.seconds
+        begin = self.clock()
         delay = DELAY_SECONDS
         while True:
             try:
                 return attempt()
             except PulsarException as error:
                 # Another consumer has the subscription: perhaps one of our own killed process.
-                if not (error.retriable or isinstance(error, ConsumerBusy)):
+                is_busy = isinstance(error, ConsumerBusy)
+                if not (error.retriable or is_busy):
                     raise
-                if self.clock() + delay > deadline:
-                    error.add_note(f"{what} failed for {self.seconds:g} s (option operationTimeoutMs)")
+                seconds = self.seconds / 3 if is_busy else self.seconds
+                if self.clock() + delay > begin + seconds:
+                    advice = "; each source of a query needs a predefinedSubscription of its own"
+                    option = f"option operationTimeoutMs{advice if is_busy else ''}"
+                    error.add_note(f"{what} failed for {seconds:g} s ({option})")
                     raise
                 if delay == DELAY_SECONDS:
                     logger.warning("%s failed, trying again for %g s: %s", what, self.seconds, error)

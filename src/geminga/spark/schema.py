@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     DayTimeIntervalType,
@@ -81,6 +82,20 @@ def source_schema(columns: Sequence[str] | None) -> StructType:
     if len(set(names)) < len(names):
         raise InvalidConfiguration(f"option columns names a column twice: {', '.join(names)}")
     return StructType([StructField(name, COLUMNS[name].kind, True) for name in names])
+
+
+def without_collations(kind: Any) -> Any:
+    """Return a Spark type with plain strings: their bytes are those of strings with a collation."""
+    if isinstance(kind, StringType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(without_collations(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        key, value = without_collations(kind.keyType), without_collations(kind.valueType)
+        return MapType(key, value, kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, without_collations(f.dataType), f.nullable) for f in kind])
+    return kind
 
 
 def message_columns(schema: StructType) -> list[str]:

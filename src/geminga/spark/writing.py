@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from geminga.errors import InvalidMessage, InvalidTopicName
+from geminga.errors import InvalidConfiguration, InvalidMessage, InvalidTopicName
 from geminga.ids import TopicName
 from geminga.spark import releases
 from geminga.spark.frames import OutgoingFrame
@@ -165,13 +165,19 @@ def batch_writer(options: WriteOptions, schema: StructType) -> DataSourceWriter:
     """Return the writer of a batch query for the options."""
     if not options.exactly_once:
         return PulsarWriter(options, schema)
-    from geminga.spark.exactly_once import StagedWriter
+    from geminga.spark.exactly_once import NumberedWriter, StagedWriter
 
+    if options.batch_id is not None:
+        return NumberedWriter(options, schema)
     return StagedWriter(options, schema)
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStreamWriter:
     """Return the writer of a stream for the options."""
+    if options.batch_id is not None:
+        raise InvalidConfiguration(
+            "option batchId is for batch writes: Spark numbers a stream's micro-batches"
+        )
     if not options.exactly_once:
         return releases.stream_writer(PulsarStreamWriter(options, schema), schema)
     from geminga.spark.exactly_once import ExactlyOnceWriter

@@ -119,3 +119,29 @@ def test_nan_and_infinity_are_read_as_numbers() -> None:
     first, *rest = (row["x"] for row in found.to_pylist())
     assert math.isnan(first)
     assert rest == [math.inf, 2.0]
+
+
+@pytest.mark.parametrize("bad", [b"{", b'{"id":"x"}', b'{"name":5}', b'{"name":"\\ud800"}'])
+@pytest.mark.parametrize("place", [0, 1_500, 4_095])
+def test_the_payloads_around_a_damaged_one_are_parsed_together(
+    bad: bytes, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parse 4,096 payloads: Python's parser gets a few, Arrow's gets each three times at most, on average."""
+    reader = JsonReader(FLAT)
+    given = payloads(*[bad if number == place else b'{"id":%d}' % number for number in range(4_096)])
+    counts = {"_at_once": 0, "_one_by_one": 0}
+
+    def counting(name: str, real: Any) -> Any:
+        def call(piece: pa.Array) -> Any:
+            counts[name] += len(piece)
+            return real(piece)
+
+        return call
+
+    for name in counts:
+        monkeypatch.setattr(reader, name, counting(name, getattr(reader, name)))
+    found, damaged = reader.read(given)
+    assert damaged.nonzero()[0].tolist() == [place]
+    assert [row["id"] for row in found.to_pylist() if row] == [n for n in range(4_096) if n != place]
+    assert counts["_one_by_one"] <= (127 if b"ud800" in bad else 1)  # Arrow does not say which one it is
+    assert counts["_at_once"] <= 3 * len(given)

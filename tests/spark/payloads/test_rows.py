@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StructType
 
 from geminga import Client, schema
@@ -21,6 +20,7 @@ from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import CorruptPayload, IncompatibleSchema, InvalidConfiguration
 from geminga.schema import AvroSchema, JsonSchema, KeyValueEncodingType, KeyValueSchema, StringSchema
 from geminga.spark.datasource import PulsarDataSource, PulsarReader
+from geminga.spark.releases import arrow_schema
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Source:
         batches = [batch for part in reader.partitions() for batch in reader.read(part)]
         for batch in batches:
             batch.validate(full=True)
-        return pa.Table.from_batches(batches, schema=to_arrow_schema(wanted, timezone="UTC"))
+        return pa.Table.from_batches(batches, schema=arrow_schema(wanted))
 
     def rows(self, asked: StructType | str | None = None, **options: Any) -> list[dict[str, Any]]:
         """Without the message's own columns."""

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -44,7 +43,7 @@ from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.json_text import JsonReader
 from geminga.spark.payloads.writing import PayloadWriter, avro_definition, frame_schema, node_of_type
-from geminga.spark.releases import arrow_type
+from geminga.spark.releases import arrow_schema, arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +104,7 @@ def structs(draw: st.DrawFn, depth: int = 2) -> tuple[StructType, st.SearchStrat
 
 
 def array_of(schema: StructType, rows: list[Any]) -> pa.Array:
-    kind = pa.struct(list(to_arrow_schema(schema, timezone="UTC")))
+    kind = pa.struct(list(arrow_schema(schema)))
     return pa.array(rows, kind)
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     IntegerType,
     LongType,
@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     StringType,
     StructType,
     TimestampType,
+    VariantType,
 )
 
 from geminga.errors import IncompatibleSchema, InvalidMessage
@@ -30,6 +31,7 @@ from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.json_text import JsonReader
 from geminga.spark.payloads.writing import PayloadWriter, avro_definition, frame_schema
+from geminga.spark.releases import arrow_schema
 
 PART = StructType().add("x", "integer").add("words", ArrayType(StringType()))
 SCHEMA = (
@@ -60,14 +62,14 @@ ROWS: list[dict[str, Any]] = [
 
 
 def frame(rows: list[dict[str, Any]], schema: StructType = SCHEMA) -> list[pa.Array]:
-    kind = to_arrow_schema(schema, timezone="UTC")
+    kind = arrow_schema(schema)
     # A slice, as the record batches of a task are.
     table = pa.Table.from_pylist([rows[0], *rows, rows[0]], schema=kind).slice(1, len(rows)).combine_chunks()
     return [pa.concat_arrays(column.chunks) for column in table.columns]
 
 
 def sliced(rows: list[dict[str, Any]], schema: StructType = SCHEMA) -> list[pa.Array]:
-    kind = to_arrow_schema(schema, timezone="UTC")
+    kind = arrow_schema(schema)
     batch = pa.RecordBatch.from_pylist([rows[0], *rows, rows[0]], schema=kind)
     return list(batch.slice(1, len(rows)).columns)
 
@@ -197,8 +199,11 @@ def test_values_that_do_not_fit_the_topics_schema_are_refused(
 def test_types_without_a_schema_type_are_refused() -> None:
     with pytest.raises(IncompatibleSchema, match="column 'a b' can't be a field"):
         avro_definition(StructType().add("a b", "long"), "R")
-    with pytest.raises(IncompatibleSchema, match="column 'm': no schema can represent map<int,int>"):
+    with pytest.raises(IncompatibleSchema, match=r"'m': no schema can represent map<int,int>; .*map_entries"):
         avro_definition(StructType().add("m", MapType(IntegerType(), IntegerType())), "R")
+    for kind, advice in ((VariantType(), "to_json"), (DayTimeIntervalType(), "cast the column to STRING")):
+        with pytest.raises(IncompatibleSchema, match=f"column 'x': no schema .*{advice}"):
+            avro_definition(StructType().add("x", kind), "R")
     pair = SchemaInfo(type=int(SchemaType.AVRO), data=b'{"type": "array", "items": "int"}')
     with pytest.raises(IncompatibleSchema, match="which frames can't be written as"):
         PayloadWriter(pair, StructType().add("value", ArrayType(IntegerType())))

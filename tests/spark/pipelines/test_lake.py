@@ -55,6 +55,12 @@ def test_files_of_a_failed_micro_batch_are_ignored(tmp_path: Path) -> None:
     assert lake.size(str(tmp_path)) == lake.TableSize(3, 2)
 
 
+def test_a_table_may_be_named_by_a_path_object(tmp_path: Path) -> None:
+    write(tmp_path, 0, [1, 2])
+    assert lake.table_dataset(tmp_path).count_rows() == 2
+    assert lake.files(tmp_path) == lake.files(str(tmp_path))
+
+
 def test_lists_with_only_new_files_are_combined(tmp_path: Path) -> None:
     write(tmp_path, 0, [1])
     write(tmp_path, 1, [2])

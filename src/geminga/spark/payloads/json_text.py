@@ -2,8 +2,8 @@
 
 Arrow's own parser parses all payloads of a record batch at once. Each payload is on its own line, ``{"v":
 payload}``: after the closing brace only another line may begin, so a payload can't extend into the next one,
-and as many values as lines means one each. If that fails, the halves are parsed, and the remaining payloads
-one by one, by Python's parser with exact decimals.
+and as many values as lines means one each. If that fails, the payloads before the one that Arrow names are
+parsed (or the first half, if it names none), that one by Python's parser with exact decimals, and so on.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 _WHOLE = {"int8": 1 << 7, "int16": 1 << 15, "int": 1 << 31, "long": 1 << 63}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_HALVED_MIN = 128
-"""Minimum payloads to parse in halves after a failure; fewer are parsed one by one."""
+_FEW = 64
+"""Payloads that are parsed one by one where they can't be parsed at once."""
+_ROW = re.compile(r" in row (\d+)$")
+"""End of the errors in which Arrow names the damaged payload."""
 
 
 class JsonReader:
@@ -60,43 +62,51 @@ class JsonReader:
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         """Return the values of ``payloads`` (binary), null where a payload is null or damaged, and the mask
         of the damaged. A value of another type than its field's, or out of its range, is damaged."""
-        count = len(payloads)
+        count = size = len(payloads)
         if not count or self.at_once is None:
             return self._one_by_one(payloads)
-        found = self._at_once(payloads)
-        if found is not None:
-            return found, np.zeros(count, np.bool_)
-        if count < _HALVED_MIN:
-            return self._one_by_one(payloads)
-        values, masks = zip(
-            *(self.read(half) for half in (payloads[: count // 2], payloads[count // 2 :])), strict=True
-        )
+        start, alone, parts = 0, 1, []
+        while start < count:
+            piece = payloads[start : start + size]
+            try:
+                parts.append((self._at_once(piece), np.zeros(len(piece), np.bool_)))
+                alone, size = 1, 2 * size
+            except (pa.ArrowException, AttributeError) as error:
+                row = _ROW.search(str(error))
+                good = int(row[1]) if row else len(piece) // 2
+                if good >= _FEW:
+                    size = good
+                    continue
+                piece = piece[: good + alone] if row else piece
+                parts.append(self._one_by_one(piece))
+                size = size if alone == 1 else 2 * _FEW  # several in a row: more may follow
+                alone = min(2 * alone, _FEW)
+            start += len(piece)
+        values, masks = zip(*parts, strict=True)
         return pa.concat_arrays(values), np.concatenate(masks)
 
-    def _at_once(self, payloads: pa.Array) -> pa.Array | None:
+    def _at_once(self, payloads: pa.Array) -> pa.Array:
+        """Return the values. Raises `AttributeError` or an Arrow error if one needs Python's parser."""
         from pyarrow import json as arrow_json
 
         filled = pc.fill_null(payloads, b"null") if payloads.null_count else payloads
         if self.at_once != self.kind and pc.any(pc.match_substring_regex(filled, _WRAPS)).as_py():
-            return None
+            raise pa.ArrowInvalid("a number that Arrow's decimals may not hold")
         lines = pc.binary_join_element_wise(b'{"v":', filled, b"}\n", b"")
-        try:
-            # One array with 32-bit offsets, or an error: invalid UTF-8 is detected here.
-            text = lines.cast(pa.string()).buffers()[2]
-            table = arrow_json.read_json(
-                pa.BufferReader(text),
-                read_options=arrow_json.ReadOptions(use_threads=False, block_size=text.size + 1),
-                parse_options=arrow_json.ParseOptions(
-                    explicit_schema=pa.schema([pa.field("v", self.at_once)]),
-                    newlines_in_values=True,
-                    unexpected_field_behavior="ignore",
-                ),
-            )
-            if table.num_rows != len(payloads):
-                return None
-            return fit(pa.concat_arrays(table.column("v").chunks), self.kind)
-        except (pa.ArrowException, AttributeError):
-            return None
+        # One array with 32-bit offsets, or an error: invalid UTF-8 is detected here.
+        text = lines.cast(pa.string()).buffers()[2]
+        table = arrow_json.read_json(
+            pa.BufferReader(text),
+            read_options=arrow_json.ReadOptions(use_threads=False, block_size=text.size + 1),
+            parse_options=arrow_json.ParseOptions(
+                explicit_schema=pa.schema([pa.field("v", self.at_once)]),
+                newlines_in_values=True,
+                unexpected_field_behavior="ignore",
+            ),
+        )
+        if table.num_rows != len(payloads):
+            raise pa.ArrowInvalid("a payload that is no single value")
+        return fit(pa.concat_arrays(table.column("v").chunks), self.kind)
 
     def _one_by_one(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         values: list[Any] = []

@@ -35,7 +35,8 @@ def _texts(array: pa.Array, node: SchemaNode, name: str) -> pa.Array:
     """Return the texts; null, or any text, where a value is null."""
     kind = array.type
     if pa.types.is_struct(kind):
-        return _nulled(_objects(array, node, name), array)
+        texts = _objects(array, node, name)
+        return pc.if_else(array.is_valid(), texts, None) if array.null_count else texts
     if pa.types.is_list(kind):
         items = json_texts(array.values, node.branches[0], f"{name}[]")
         return _joined(array, items, "[", "]")
@@ -61,10 +62,6 @@ def _texts(array: pa.Array, node: SchemaNode, name: str) -> pa.Array:
     if pa.types.is_date(kind):
         return array.cast(pa.int32()).cast(pa.string())
     return array.cast(pa.string())
-
-
-def _nulled(texts: pa.Array, array: pa.Array) -> pa.Array:
-    return pc.if_else(array.is_valid(), texts, None) if array.null_count else texts
 
 
 def _objects(array: pa.StructArray, node: SchemaNode, name: str) -> pa.Array:

@@ -236,7 +236,10 @@ class PayloadBatchConverter:
             elif field_.name in payload:
                 array = payload[field_.name]
             else:
-                array = as_type(_where(found["value"], damaged), field_.type)
+                value = found["value"]
+                array = as_type(
+                    pc.if_else(booleans(damaged), value, pa.scalar(None, value.type)), field_.type
+                )
             if array.null_count and not field_.nullable:
                 raise CorruptPayload(
                     f"{self.topic}: the column {field_.name!r} is NOT NULL in the requested schema, "
@@ -354,11 +357,6 @@ class PayloadBatchConverter:
 
 def _spelled(name: str) -> str:
     return next(known for known in COLUMNS if known.lower() == name.lower())
-
-
-def _where(array: pa.Array, mask: Mask) -> pa.Array:
-    """Return ``array`` with nulls except where ``mask``."""
-    return pc.if_else(booleans(mask), array, pa.scalar(None, array.type))
 
 
 def number_of_version(version: bytes) -> int:

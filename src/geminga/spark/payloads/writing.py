@@ -89,8 +89,17 @@ def _defined(kind: DataType, name: str, namespace: str) -> Any:
     if isinstance(kind, DecimalType):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if kind not in _DEFINED:
-        raise IncompatibleSchema(f"column {name!r}: no schema can represent {kind.simpleString()}")
+        raise IncompatibleSchema(f"column {name!r}: {_not_representable(kind)}")
     return _DEFINED[kind]
+
+
+def _not_representable(kind: DataType) -> str:
+    advice = "cast the column to STRING"
+    if isinstance(kind, MapType):
+        advice = "keys of maps must be strings: use transform_keys(), or map_entries() for an array"
+    elif kind.typeName() == "variant":
+        advice = "convert the column with to_json()"
+    return f"no schema can represent {kind.simpleString()}; {advice}"
 
 
 def _optional(defined: Any) -> Any:
@@ -131,7 +140,7 @@ def node_of_type(kind: DataType) -> SchemaNode:
     if isinstance(kind, DecimalType):
         return SchemaNode("bytes", "decimal", precision=kind.precision, scale=kind.scale)
     if kind not in _NODES:
-        raise IncompatibleSchema(f"no schema can represent {kind.simpleString()}")
+        raise IncompatibleSchema(_not_representable(kind))
     return _NODES[kind]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from geminga.errors import InvalidConfiguration, UsageError
 
 VARIABLE = "GEMINGA_PIPELINE_CLUSTER"
 """Environment variable of a run's processes, with the text of `handed_over`."""
+REACH_SECONDS = 10.0
+"""Time in which a project's broker must answer before a run."""
 
 
 def handed_over(cluster: Cluster, *, is_addressed: bool) -> str:
@@ -48,12 +51,29 @@ def cluster_at(service_url: str) -> Cluster:
     return replace(cluster, service_url=service_url, admin_url=None)
 
 
-def connection(service_url: str | None = None, *, admin_url: str | None = None) -> dict[str, str]:
+def reach(values: Iterable[object], given: str) -> None:
+    """Connect to each broker whose address is among the ``values``, with the run's connection (``given``, as
+    in `VARIABLE`). Raises `ServiceUnreachable` after `REACH_SECONDS`."""
+    from geminga.spark.cluster import connect
+    from geminga.spark.options import read_options
+
+    limit = {"operationTimeoutMs": str(round(3000 * REACH_SECONDS)), "topic": "any"}
+    for url in {str(each) for each in values if str(each).startswith(("pulsar://", "pulsar+ssl://"))}:
+        connect(read_options({**connection(url, given=given), **limit}).connection).reach("any")
+
+
+def connection(
+    service_url: str | None = None, *, admin_url: str | None = None, given: str | None = None
+) -> dict[str, str]:
     """Return options of ``format("pulsar")`` for a topic at ``service_url``, or of ``format("pulsar_stats")``
-    for a broker whose web port is at ``admin_url``: address, authentication and TLS."""
-    given: dict[str, Any] = json.loads(os.environ.get(VARIABLE) or '{"cluster": {}, "is_addressed": false}')
-    cluster = Cluster.from_dict(given["cluster"])
-    if given["is_addressed"]:
+    for a broker whose web port is at ``admin_url``: address, authentication and TLS. ``given`` replaces the
+    text of `VARIABLE`."""
+    if service_url is None and admin_url is None:
+        raise InvalidConfiguration("connection() needs a service_url or an admin_url")
+    text = os.environ.get(VARIABLE) if given is None else given
+    run: dict[str, Any] = json.loads(text or '{"cluster": {}, "is_addressed": false}')
+    cluster = Cluster.from_dict(run["cluster"])
+    if run["is_addressed"]:
         service_url, admin_url = service_url and cluster.service_url, admin_url and cluster.find_admin_url()
     options = {
         "service.url": service_url,
@@ -64,6 +84,4 @@ def connection(service_url: str | None = None, *, admin_url: str | None = None) 
         "tls.allowInsecureConnection": "true" if cluster.tls_allow_insecure_connection else None,
         "tls.validateHostname": None if cluster.tls_validate_hostname else "false",
     }
-    if service_url is None and admin_url is None:
-        raise InvalidConfiguration("connection() needs a service_url or an admin_url")
     return {name: value for name, value in options.items() if value is not None}

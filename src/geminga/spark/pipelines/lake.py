@@ -130,11 +130,12 @@ def _path(files: fs.FileSystem, uri: str) -> str:
     return resolve(uri)[1]
 
 
-def files(table: str) -> list[str]:
+def files(table: str | os.PathLike[str]) -> list[str]:
     """Return the paths of the table's files, for any Parquet reader.
 
     If no stream wrote the table, such as a materialized view, return all files of its folder.
     """
+    table = os.fspath(table)
     listed = listing(table)
     if listed is not None:
         return [entry.path for entry in listed.entries]
@@ -153,8 +154,9 @@ def _in_folder(files: fs.FileSystem, root: str) -> list[fs.FileInfo]:
     ]
 
 
-def table_dataset(table: str) -> dataset.Dataset:
+def table_dataset(table: str | os.PathLike[str]) -> dataset.Dataset:
     """Return a table as an Arrow dataset with the columns of all of its files, null where a file has none."""
+    table = os.fspath(table)
     system, _ = resolve(table)
     paths = files(table)
     if not paths:
@@ -281,16 +283,11 @@ def _put_together(system: fs.FileSystem, root: str, group: Sequence[ListedFile])
     first = group[0].line
     line = {
         **first,
-        "path": _like(first["path"], target),
+        "path": f"{first['path'].rpartition('/')[0]}/{quote(target.rpartition('/')[2])}",
         "size": info.size,
         "modificationTime": int(time.time() * 1000),
     }
     return ListedFile(target, line)
-
-
-def _like(uri: str, path: str) -> str:
-    """Return the URI of a file beside another one."""
-    return f"{uri.rpartition('/')[0]}/{quote(path.rpartition('/')[2])}"
 
 
 def _replace_list(system: fs.FileSystem, path: str, entries: Sequence[ListedFile]) -> None:

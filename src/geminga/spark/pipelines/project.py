@@ -13,6 +13,7 @@ from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 from geminga.config import check_choice, refuse
 from geminga.errors import UsageError
@@ -182,17 +183,29 @@ class ProjectPaths:
     storage: str
 
 
-def places(folder: Path) -> ProjectPaths:
-    """Read the locations from the project's files; raises `UsageError` when ``folder`` holds no project."""
+def configuration(folder: Path) -> Mapping[str, Any]:
+    """Return the settings that the project's spec file gives its flows."""
+    return dict(_spec(folder).get("configuration") or {})
+
+
+def _spec(folder: Path) -> Any:
     import yaml
 
     spec = folder / SPEC_FILE
     if not spec.is_file():
         raise UsageError(f"{folder} holds no {SPEC_FILE}; make a project with: geminga pipeline init NAME")
     try:
-        storage = (yaml.safe_load(spec.read_text(encoding="utf-8")) or {})["storage"]
-    except (yaml.YAMLError, KeyError, TypeError) as error:
-        raise UsageError(f"{spec} has no valid storage: {error}") from None
+        return yaml.safe_load(spec.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise UsageError(f"{spec} is no valid YAML: {error}") from None
+
+
+def places(folder: Path) -> ProjectPaths:
+    """Read the locations from the project's files; raises `UsageError` when ``folder`` holds no project."""
+    try:
+        storage = _spec(folder)["storage"]
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{folder / SPEC_FILE} has no valid storage: {error}") from None
     warehouse = (folder / "spark-warehouse").as_uri()
     settings = folder / SETTINGS_FILE
     for line in settings.read_text(encoding="utf-8").splitlines() if settings.is_file() else ():

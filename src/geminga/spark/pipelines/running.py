@@ -11,17 +11,13 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pyarrow import fs
@@ -30,8 +26,8 @@ from geminga.errors import UsageError
 from geminga.filesystems import resolve
 from geminga.spark.java import check_java
 from geminga.spark.pipelines import lake
-from geminga.spark.pipelines.connection import VARIABLE, check_asks
-from geminga.spark.pipelines.project import SPEC_FILE, places
+from geminga.spark.pipelines.connection import VARIABLE, check_asks, reach
+from geminga.spark.pipelines.project import SPEC_FILE, configuration, places
 
 _FLOW = re.compile(r"Flow '?(?:\w+\.)*(\w+)'? (?:is|has) (\w+)")
 _PROGRESS = "ProgressReporter: Streaming query made progress: {"
@@ -47,9 +43,6 @@ RACES_MAX = 3
 _STOP_SECONDS = 20.0
 OUTPUT_KEPT_LINES = 400
 LOCK_FILE = ".lock"
-PORT = 15002
-"""Port of this machine where ``spark-pipelines`` talks to its own Spark; it can't be changed."""
-WAIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +66,13 @@ class FlowProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """The run waits for another pipeline or Spark to end."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Repeated:
     """Spark failed with a transient error and is restarted."""
 
     reason: str
 
 
-Event = FlowChanged | FlowProgress | Waiting | Repeated
+Event = FlowChanged | FlowProgress | Repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +139,52 @@ def check_checkpoints(folder: Path, refreshed: Collection[str] = ()) -> None:
             )
 
 
+def remove_unfinished_offsets(folder: Path) -> None:
+    """Delete the temporary files of flows that were killed while Spark wrote their first offsets: it rejects
+    such a checkpoint (`STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY`), although nothing was planned yet."""
+    system, root = resolve(places(folder).storage)
+    for checkpoint in _checkpoints(system, f"{root}/_checkpoints"):
+        if _last_batch(system, checkpoint) < 0:
+            for info in system.get_file_info(fs.FileSelector(f"{checkpoint}/offsets")):
+                if info.base_name.endswith(".tmp"):
+                    system.delete_file(info.path)
+
+
+def _checkpoints(system: fs.FileSystem, path: str) -> Iterator[str]:
+    """Yield the folders below ``path`` that are a flow's checkpoint."""
+    below = _folders(system, path)
+    if any(info.base_name == "offsets" for info in below):
+        yield path
+    else:
+        for info in below:
+            yield from _checkpoints(system, info.path)
+
+
 def _planned(system: fs.FileSystem, flow: str) -> int:
     """Return the last planned micro-batch in the newest checkpoint of a flow; -1 without one."""
     versions = [info for info in _folders(system, flow) if info.base_name.isdigit()]
     if not versions:
         return -1
-    newest = max(versions, key=lambda info: int(info.base_name))
-    found = system.get_file_info(fs.FileSelector(f"{newest.path}/offsets", allow_not_found=True))
+    return _last_batch(system, max(versions, key=lambda info: int(info.base_name)).path)
+
+
+def _last_batch(system: fs.FileSystem, checkpoint: str) -> int:
+    found = system.get_file_info(fs.FileSelector(f"{checkpoint}/offsets", allow_not_found=True))
     return max((int(info.base_name) for info in found if info.base_name.isdigit()), default=-1)
 
 
 def command(arguments: tuple[str, ...] = ()) -> list[str]:
-    """Return the command ``spark-pipelines run`` of this interpreter's PySpark."""
+    """Return the command ``spark-pipelines run`` of this interpreter's PySpark, at a free port."""
     beside = Path(sys.executable).with_name("spark-pipelines")
     if not beside.exists():
         raise UsageError(
             "spark-pipelines is not beside this Python: pip install 'geminga[pipelines]' into its environment"
         )
-    return [str(beside), "run", "--spec", SPEC_FILE, *arguments]
+    return [
+        str(beside.with_name("spark-class")), "org.apache.spark.deploy.SparkPipelines",
+        str(resources.files(__package__) / "free_port" / "cli.py"),
+        "run", "--spec", SPEC_FILE, *arguments,
+    ]  # fmt: skip
 
 
 def environment(folder: Path, cluster: str = "") -> dict[str, str]:
@@ -213,25 +227,24 @@ def run(
     *,
     full_refresh: Collection[str] = (),
     arguments: tuple[str, ...] = (),
-    wait_seconds: float = WAIT_SECONDS,
     cluster: str = "",
 ) -> Outcome:
     """Update the tables of the project in ``folder`` with new messages, and return the result.
 
     ``full_refresh`` names tables to recompute; ``arguments`` are passed to ``spark-pipelines run``. Ctrl-C
-    stops Spark and is raised again; the next run resumes there. Only one pipeline runs on a machine at a
-    time; others wait for it up to ``wait_seconds``. ``cluster`` has the connection:
+    stops Spark and is raised again; the next run resumes there. ``cluster`` has the connection:
     `geminga.spark.pipelines.connection.handed_over`. Raises `UsageError` when ``folder`` holds no project, is
-    in use, or has a table ahead of its checkpoint.
+    in use, or has a table ahead of its checkpoint, and `ServiceUnreachable` when a broker that the spec file
+    names does not answer.
     """
     folder = folder.resolve()
     places(folder)
     if cluster:
         check_asks(folder)
-    with ExitStack() as held:
-        lock = held.enter_context(alone(folder))
+    with alone(folder) as lock:
         check_checkpoints(folder, full_refresh)
-        held.enter_context(_port(told, wait_seconds))
+        remove_unfinished_offsets(folder)
+        reach(configuration(folder).values(), cluster)
         before = sizes(folder)
         if full_refresh:
             arguments = ("--full-refresh", ",".join(full_refresh), *arguments)
@@ -261,52 +274,6 @@ def _spark(folder: Path, arguments: tuple[str, ...], lock: int, heard: _SparkOut
         return process.wait()
     finally:
         _end(process)
-
-
-@contextmanager
-def _port(told: Callable[[Event], None], wait_seconds: float) -> Iterator[None]:
-    """Hold Spark's port for one of our runs, once it is free. Raises `UsageError`."""
-    import fcntl
-
-    descriptor = os.open(
-        Path(tempfile.gettempdir()) / f"geminga-pipelines-{os.getuid()}.lock",
-        os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600,
-    )  # fmt: skip
-    reason = (
-        f"port {PORT}, the only one that spark-pipelines uses, is taken by another pipeline or a Spark "
-        "Connect server"
-    )
-    deadline = time.monotonic() + wait_seconds
-    has_told = False
-    try:
-        while not (_locked(fcntl, descriptor) and _is_free(PORT)):
-            if time.monotonic() >= deadline:
-                raise UsageError(f"{reason}; waited {wait_seconds:g} s")
-            if not has_told:
-                told(Waiting(reason))
-                has_told = True
-            time.sleep(0.5)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _locked(fcntl: ModuleType, descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 class _SparkOutput:
