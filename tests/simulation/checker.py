@@ -7,7 +7,7 @@ promise. ``stored``: the messages of a topic as a reader found them in the end, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tests.simulation.history import Event, History, Position
 
@@ -24,20 +24,18 @@ def check(
     *,
     deduplicated: bool,
     keeps_all: bool,
-    batched_by_key: bool,
+    order_of: Callable[[str], str],
 ) -> None:
     """Check everything. ``subscriptions``: names and types. ``keeps_all``: whether the topic retains messages
-    that are acknowledged; otherwise ``stored`` may lack some. ``batched_by_key``: batches hold one key each,
-    and are in order for each key alone."""
-    check_stored(
-        history, stored, deduplicated=deduplicated, keeps_all=keeps_all, batched_by_key=batched_by_key
-    )
+    that are acknowledged; otherwise ``stored`` may lack some. ``order_of(key)``: a producer's messages in a
+    partition are in order among those of the same order."""
+    check_stored(history, stored, deduplicated=deduplicated, keeps_all=keeps_all, order_of=order_of)
     for name, kind in subscriptions.items():
         check_subscription(history, name, kind)
 
 
 def check_stored(
-    history: History, stored: Stored, *, deduplicated: bool, keeps_all: bool, batched_by_key: bool
+    history: History, stored: Stored, *, deduplicated: bool, keeps_all: bool, order_of: Callable[[str], str]
 ) -> None:
     """Check that receipts are true, and that copies and the order of messages are those allowed."""
     sends = {event.content: event for event in history.of("send")}
@@ -65,14 +63,14 @@ def check_stored(
     for messages in by_partition.values():
         places = [position for position, _ in messages]
         assert places == sorted(set(places)), f"a reader went back: {places}"
-        _check_order(messages, sends, receipts, batched_by_key)
+        _check_order(messages, sends, receipts, order_of)
 
 
 def _check_order(
     messages: Sequence[tuple[Position, str]],
     sends: dict[str, Event],
     receipts: dict[str, Event],
-    batched_by_key: bool,
+    order_of: Callable[[str], str],
 ) -> None:
     """Check that a partition is in the order of sending: each producer's, and in real time."""
     first: dict[str, Position] = {}
@@ -82,7 +80,7 @@ def _check_order(
             continue
         first[content] = position
         producer, _, number = content.partition("-")
-        order = producer, sends[content].detail if batched_by_key else ""
+        order = producer, order_of(sends[content].detail)
         assert int(number) > newest.get(order, -1), f"{content} at {position} is behind {newest[order]}"
         newest[order] = int(number)
     earliest = float("inf")

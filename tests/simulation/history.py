@@ -31,7 +31,7 @@ class Event(NamedTuple):
     detail: str = ""
 
     def __str__(self) -> str:
-        position = "" if self.position is None else " %d/%d:%d:%d" % self.position
+        position = "" if self.position is None else " {}/{}:{}:{}".format(*self.position)
         return f"{self.at:.6f} {self.kind} {self.who} {self.content}{position} {self.detail}".rstrip()
 
 

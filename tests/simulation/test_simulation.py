@@ -84,7 +84,7 @@ def test_the_checker_finds_each_broken_promise(
     with pytest.raises(AssertionError, match=reason):
         checker.check(
             history_of(*events), stored, {"s": "Exclusive"}, deduplicated=False, keeps_all=True,
-            batched_by_key=False,
+            order_of=lambda key: "",
         )  # fmt: skip
 
 
@@ -96,6 +96,6 @@ def test_the_checker_accepts_what_is_allowed() -> None:
     )  # fmt: skip
     history = history_of(*allowed)
     checker.check(
-        history, STORED, {"s": "Exclusive"}, deduplicated=True, keeps_all=True, batched_by_key=False
+        history, STORED, {"s": "Exclusive"}, deduplicated=True, keeps_all=True, order_of=lambda key: ""
     )
     assert checker.missing(history, ["p-0", "p-1"], "s") == ["p-0", "p-1"]
