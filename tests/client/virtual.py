@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar
 
 EPOCH = 1_700_000_000.0
@@ -131,12 +132,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 task.cancel()
         return handle
 
-    def arrives(self, delay: float | None, callback: Callable[..., object], *arguments: Any) -> None:
+    def arrives(
+        self, delay: float | None, context: Context | None, callback: Callable[..., object], *arguments: Any
+    ) -> None:
         """Something comes over the network; the other end may belong to another loop."""
         if delay is None:
-            self.call_soon(callback, *arguments)
+            self.call_soon(callback, *arguments, context=context)
         else:
-            self.call_later(delay, callback, *arguments)
+            self.call_later(delay, callback, *arguments, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         pass
@@ -183,34 +186,40 @@ class Network:
 
     def __init__(self, numbers: random.Random) -> None:
         self.numbers = numbers
-        self.listeners: dict[int, tuple[VirtualLoop, Callable[[], Any]]] = {}
-        self._sockets: list[Any] = []
+        self.listeners: dict[int, tuple[VirtualLoop, Context, Callable[[], Any]]] = {}
+        self._sockets: dict[int, Any] = {}
         self.links: list[tuple[Transport, Transport]] = []
         self.refuses = False
         self.cuts = 0
 
     def listen(self, loop: VirtualLoop, sock: Any, factory: Callable[[], Any]) -> Listener:
         port = sock.getsockname()[1]
-        self.listeners[port] = (loop, factory)
-        self._sockets.append(sock)
+        self.listeners[port] = (loop, copy_context(), factory)
+        self._sockets[port] = sock
         return Listener(self, port, sock)
 
     def close(self) -> None:
         """Let go of the real ports, which were only bound."""
-        for sock in self._sockets:
+        for sock in self._sockets.values():
             sock.close()
+
+    def forget(self, port: int) -> None:
+        """Let nothing listen on a port any more: its process is gone."""
+        if self.listeners.pop(port, None) is not None:
+            self._sockets.pop(port).close()
 
     def connect(self, loop: VirtualLoop, port: int, factory: Callable[[], Any]) -> tuple[Transport, Any]:
         found = self.listeners.get(port)
         if found is None or self.refuses:
             raise ConnectionRefusedError(111, "nothing listens here")
-        other_loop, other_factory = found
+        other_loop, other_context, other_factory = found
         protocol = factory()
-        near, far = Transport(self, loop, protocol), Transport(self, other_loop, other_factory())
+        near = Transport(self, loop, copy_context(), protocol)
+        far = Transport(self, other_loop, other_context, other_context.run(other_factory))
         near.peer, far.peer = far, near
         self.links = [link for link in self.links if not link[0].gone] + [(near, far)]
         protocol.connection_made(near)
-        other_loop.arrives(None, far.protocol.connection_made, far)
+        other_loop.arrives(None, other_context, far.protocol.connection_made, far)
         return near, protocol
 
     def left(self, loop: VirtualLoop) -> None:
@@ -244,13 +253,16 @@ class Listener:
 
 
 class Transport(asyncio.Transport):
-    """One end of a connection: what is written here arrives at ``peer``, in pieces and late, or never."""
+    """One end of a connection: what is written here arrives at ``peer``, in pieces and late, or never.
+
+    Its protocol's methods run in ``context``, that of the program which opened this end.
+    """
 
     peer: Transport
 
-    def __init__(self, network: Network, loop: VirtualLoop, protocol: Any) -> None:
+    def __init__(self, network: Network, loop: VirtualLoop, context: Context, protocol: Any) -> None:
         super().__init__()
-        self.network, self.loop, self.protocol = network, loop, protocol
+        self.network, self.loop, self.context, self.protocol = network, loop, context, protocol
         self.gone = self.closing = False
         self._reading, self._paused = True, False
         self._under_way: deque[bytes] = deque()
@@ -306,12 +318,13 @@ class Transport(asyncio.Transport):
         if not self.gone:
             self.gone = self.closing = True
             self._under_way.clear()
-            self.loop.arrives(None, self.protocol.connection_lost, error)
+            self.loop.arrives(None, self.context, self.protocol.connection_lost, error)
 
     def _deliver_later(self) -> None:
         if not self._due and not self.gone:
             self._due = True
-            self.peer.loop.arrives(self.network.numbers.choice([0.0, 0.0005, 0.01]), self._deliver)
+            delay = self.network.numbers.choice([0.0, 0.0005, 0.01])
+            self.peer.loop.arrives(delay, self.peer.context, self._deliver)
 
     def _deliver(self) -> None:
         self._due = False
@@ -325,7 +338,7 @@ class Transport(asyncio.Transport):
             self._size = len(data) - count
             if self._paused and self._size <= self._low:
                 self._paused = False
-                self.loop.arrives(None, self.protocol.resume_writing)
+                self.loop.arrives(None, self.context, self.protocol.resume_writing)
             self.peer.protocol.data_received(data[:count])
             if self._under_way:
                 self._deliver_later()

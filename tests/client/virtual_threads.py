@@ -22,6 +22,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import Context
 from contextlib import contextmanager, suppress
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
@@ -541,11 +542,13 @@ class ThreadLoop(VirtualLoop):
         super().close()
         self.network.left(self)
 
-    def arrives(self, delay: float | None, callback: Callable[..., object], *arguments: Any) -> None:
+    def arrives(
+        self, delay: float | None, context: Context | None, callback: Callable[..., object], *arguments: Any
+    ) -> None:
         if self.is_closed():
             return
         self._arriving = True
-        super().arrives(delay, callback, *arguments)
+        super().arrives(delay, context, callback, *arguments)
         self._arriving = False
         self._wake()
 

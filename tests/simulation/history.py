@@ -1,0 +1,56 @@
+"""History of a simulated run: what clients asked for and what they were answered, with virtual times.
+
+Nothing here, and nothing in `tests.simulation.checker`, imports Geminga: a history is judged without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+Position = tuple[int, int, int, int]
+"""Partition, ledger, entry, index in the batch."""
+
+
+class Event(NamedTuple):
+    """One event. ``kind``:
+
+    * ``send``, ``receipt``, ``not sent``: a producer ``who`` publishes ``content``, with ``key``; the receipt
+      has its ``position``.
+    * ``subscribed``, ``received``, ``acknowledging``, ``acknowledged``: ``who`` is a subscription. Only
+      ``acknowledged`` means that the broker has confirmed it.
+    * ``seeking``, ``sought``: a subscription goes back to the first message.
+    * ``fault``: a connection, the disk or the broker's process fails.
+    """
+
+    at: float
+    kind: str
+    who: str
+    content: str = ""
+    position: Position | None = None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        position = "" if self.position is None else " {}/{}:{}:{}".format(*self.position)
+        return f"{self.at:.6f} {self.kind} {self.who} {self.content}{position} {self.detail}".rstrip()
+
+
+class History:
+    """Events in the order in which they happened."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.events: list[Event] = []
+
+    def add(
+        self, kind: str, who: str, content: str = "", position: Position | None = None, detail: Any = ""
+    ) -> None:
+        self.events.append(Event(self._now(), kind, who, content, position, str(detail)))
+
+    def of(self, *kinds: str, who: str | None = None) -> Iterator[Event]:
+        """Yield the events of some kinds, all or those of one producer or subscription."""
+        return (event for event in self.events if event.kind in kinds and who in (None, event.who))
+
+    def text(self) -> str:
+        """Return the whole history, a line for each event."""
+        return "".join(f"{event}\n" for event in self.events)

@@ -1,0 +1,248 @@
+"""The broker's machine: a simulated disk, and one broker process after the other on it.
+
+A process is a *life*. All callbacks and tasks that a life starts carry its number in their context; once it
+is dead, `LivesLoop` runs none of them, as if the process were gone in the midst of what it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import random
+from collections.abc import Callable
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Final
+from unittest.mock import patch
+
+from geminga.broker.admin.topic_actions import TopicActions
+from geminga.broker.serving.server import BrokerServer
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import StoreError
+from geminga.ids import TopicName
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
+from tests.client.virtual import Clock, Network, Transport, VirtualLoop
+
+LIFE: Final[ContextVar[int]] = ContextVar("life", default=0)
+"""Number of the broker process that runs; 0 for the clients."""
+FOLDER: Final = "/data"
+PORT: Final = 6650
+
+
+class BoundSocket:
+    """A listening socket of the simulated machine: nothing but a port."""
+
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", PORT
+
+    def listen(self, backlog: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> BoundSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class LivesLoop(VirtualLoop):
+    """Event loop that does not run what belongs to a dead process."""
+
+    def __init__(self, numbers: random.Random, clock: Clock, network: Network, lateness: float) -> None:
+        super().__init__(numbers, clock, network, lateness)
+        self.dead: set[int] = set()
+        self.after_turn: Callable[[], None] = lambda: None
+        self.tasks: list[asyncio.Task[Any]] = []
+        """Tasks of all lives: those of dead ones must not be finalized before the end."""
+        self.set_exception_handler(self._failed)
+        self.set_task_factory(self._new_task)
+
+    def _failed(self, _loop: Any, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), PowerLoss):
+            self.errors.append(context)
+
+    def _new_task(self, loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+        if LIFE.get() or options.get("context"):
+            self.tasks.append(task)
+        return task
+
+    def _run_once(self) -> None:
+        super()._run_once()
+        self.after_turn()
+
+    def _next(self) -> asyncio.Handle:
+        handle = super()._next()
+        if handle._context.get(LIFE, 0) in self.dead:
+            handle.cancel()
+        return handle
+
+
+class DyingFileSystem(FaultyFileSystem):
+    """File system that reports its power loss in the moment in which it happens."""
+
+    def __init__(self, disk: SimulatedDisk, plan: Plan, died: Callable[[], None]) -> None:
+        super().__init__(disk, plan)
+        self._died = died
+
+    def die(self) -> None:
+        if not self.is_dead:
+            self.is_dead = True
+            self._died()
+        raise PowerLoss
+
+
+class Machine:
+    """Keeps a broker running: after a crash, or when its store has stopped, the next life begins."""
+
+    def __init__(
+        self,
+        loop: LivesLoop,
+        network: Network,
+        numbers: random.Random,
+        settings: dict[str, Any],
+        report: Callable[[str], None],
+    ) -> None:
+        self.loop, self.network, self.numbers, self.report = loop, network, numbers, report
+        self.disk = SimulatedDisk()
+        self.life = 0
+        self.calm = False
+        """Whether no more faults are planned."""
+        self.crashes = self.stops = 0
+        self.server: BrokerServer
+        self.filesystem: DyingFileSystem
+        self._settings = settings
+        self._context: Context
+        self._graves: list[Any] = []
+        self._down = asyncio.Event()
+        self._wakeup: Callable[[], None] | None = None
+        self._store: FileStore | None = None
+        loop.after_turn = self._let_the_disk_work
+        size = numbers.choice([8, 64]) * 1024
+        self._store_settings = StoreSettings(
+            log_file_bytes=size, preallocate_bytes=numbers.choice([0, 4096]), checkpoint_log_bytes=size,
+            checkpoint_records=numbers.choice([50, 1000]), cache_bytes=numbers.choice([0, 4096, 1 << 20]),
+            garbage_bytes_min=8192, rewrite_live_fraction=0.5,
+        )  # fmt: skip
+
+    # --- lives ---
+    async def run(self) -> None:
+        """Run broker after broker, until this is cancelled."""
+        while True:
+            self._down.clear()
+            with contextlib.suppress(PowerLoss):
+                try:
+                    await self.start()
+                except StoreError as error:
+                    self.report(f"the broker does not start: {error}")
+                    self._store = self._wakeup = None
+                    self.disk = self.disk.kill()
+                    continue
+                waiting = [
+                    asyncio.create_task(each.wait()) for each in (self._down, self.server.store_stopped)
+                ]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for each in waiting:
+                    each.cancel()
+            if not self._down.is_set():
+                self.stops += 1
+                await self.stop()
+            await asyncio.sleep(self.numbers.choice([0.05, 0.5, 5.0]))
+
+    async def start(self) -> None:
+        """Start the next broker process."""
+        self.life += 1
+        self._context = copy_context()
+        self._context.run(LIFE.set, self.life)
+        self.filesystem = DyingFileSystem(self.disk, self._plan(), self._power_lost)
+        settings = BrokerSettings(port=PORT, web_port=None, data_dir=FOLDER, **self._settings)
+        self.server = BrokerServer(settings, store=self._open_store)
+        with patch("geminga.broker.serving.server.bind", lambda *_: BoundSocket()):
+            await self.loop.create_task(self.server.start(), context=self._context)
+
+    def _open_store(self, wakeup: Callable[[], None]) -> FileStore:
+        self._wakeup = wakeup
+        self._store = FileStore.open(
+            FOLDER, settings=self._store_settings, filesystem=self.filesystem, threads=False
+        )
+        return self._store
+
+    def _let_the_disk_work(self) -> None:
+        """The store has no threads here: have it write a while after something was submitted."""
+        store, wakeup = self._store, self._wakeup
+        if store is not None and wakeup is not None and (store.is_writing or store.gives_back):
+            self._wakeup = None
+            delay = self.numbers.choice([0.0, 0.0005, 0.005, 0.05]) if store.is_writing else 0.05
+            self.loop.call_later(delay, self._wake, wakeup, context=self._context)
+
+    def _wake(self, wakeup: Callable[[], None]) -> None:
+        wakeup()
+        self._wakeup = wakeup
+
+    async def stop(self) -> None:
+        """Stop the broker as SIGTERM does."""
+        self.report("the broker is stopped")
+        with contextlib.suppress(PowerLoss):
+            await self.loop.create_task(self.server.stop(), context=self._context)
+        self.disk = self.disk.kill()
+
+    def _plan(self) -> Plan:
+        r = self.numbers
+        if self.calm or r.random() < 0.3:
+            return Plan()
+        steps = r.choice([20, 100, 400])
+        if r.random() < 0.2:
+            return Plan(errors={r.randrange(1, steps): r.choice([errno.EIO, errno.ENOSPC])})
+        torn = r.choice([None, None, 0, 7, 600])
+        return Plan(crash_at=r.randrange(1, steps), torn_bytes=torn)
+
+    # --- deaths ---
+    def kill(self) -> None:
+        """End the broker process as SIGKILL does: what the operating system has is not lost."""
+        self._die("the broker is killed")
+        self.disk = self.disk.kill()
+
+    def lose_power(self) -> None:
+        """End the machine: unsynced data are lost, in part or wholly."""
+        self._power_lost()
+
+    def _power_lost(self) -> None:
+        self._die("the power fails")
+        self.disk = self.disk.crash(Fate.by_chance(self.numbers))
+
+    def _die(self, how: str) -> None:
+        self.report(how)
+        self.crashes += 1
+        self.filesystem.is_dead = True
+        self.loop.dead.add(self.life)
+        self._graves.append((self.server, self._store))
+        self._store = self._wakeup = None
+        self.network.forget(PORT)
+        for side in [side for link in self.network.links for side in link]:
+            if side.context.get(LIFE, 0) == self.life and not side.gone:
+                self._cut_off(side)
+        self._down.set()
+
+    def _cut_off(self, side: Transport) -> None:
+        """The peer learns of it at once, or later: a machine without power says nothing."""
+        side.lose(None)
+        delay = self.numbers.choice([None, None, 0.3, 3.0])
+        self.loop.arrives(delay, side.peer.context, side.peer.lose, ConnectionResetError(104, "reset"))
+
+    # --- administration ---
+    def administer(self, act: Callable[[TopicActions], Any]) -> Any:
+        """Call the administration of the broker; the result, or None while the broker is down."""
+        if self._down.is_set() or not hasattr(self.server, "broker"):
+            return None
+        return self._context.run(self.server.call, lambda: act(TopicActions(self.server.broker)))
+
+    def unload(self, topics: list[TopicName]) -> None:
+        """Unload topics: their clients look them up again."""
+        for topic in topics:
+            with contextlib.suppress(Exception):
+                self.administer(lambda actions, topic=topic: actions.unload(topic))
