@@ -22,8 +22,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextvars import Context
 from contextlib import contextmanager, suppress
+from contextvars import Context
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch

@@ -140,7 +140,7 @@ class World:
             options |= {"batching_max_messages": r.choice([2, 10]), "batching_max_publish_delay_ms": 5}
         if self.batches_by_key:
             options["batching_type"] = BatchingType.KeyBased
-        if not is_batched and r.random() < 0.3 and ConsumerType.Shared not in self.subscriptions.values():
+        if not is_batched and r.random() < 0.3:
             options |= {"chunking_enabled": True, "chunk_max_message_size": 2000}
         producer = await self.until_it_works(
             lambda: self.client.create_producer(

@@ -13,8 +13,9 @@ from geminga.wire.metadata import EntryHead, peek_entry
 MESSAGES_MAX = 1 << 22
 """Most messages in an entry: each takes a byte at least, and entries are a few MiB."""
 _NONE_KEY = b"NONE_KEY"
-_DELIVER_AT = re.compile(b"\x98[\x01\x81]").search
-"""Searches the tag of ``deliver_at_time``, also if it is encoded with more bytes than needed."""
+_DELAY_OR_CHUNKS = re.compile(b"[\x98\xd8][\x01\x81]").search
+"""Searches the tags of ``deliver_at_time`` and ``num_chunks_from_msg``, also if they have more bytes than
+needed."""
 
 
 def head_of(entry: Buffer) -> EntryHead | None:
@@ -25,10 +26,10 @@ def head_of(entry: Buffer) -> EntryHead | None:
         return None
 
 
-def may_be_delayed(entry: Buffer) -> bool:
-    """Return False if the metadata surely have no delivery time, without parsing them."""
-    # They have a checksum before them, are shorter than 256 bytes, and as many bytes hold the tag nowhere.
-    return entry[:2] != b"\x0e\x01" or entry[6:9] != b"\0\0\0" or _DELIVER_AT(entry, 10, 265) is not None
+def may_be_delayed_or_chunk(entry: Buffer) -> bool:
+    """Return False if the metadata surely have neither a delivery time nor chunks, without parsing them."""
+    # They have a checksum before them, are shorter than 256 bytes, and as many bytes hold the tags nowhere.
+    return entry[:2] != b"\x0e\x01" or entry[6:9] != b"\0\0\0" or _DELAY_OR_CHUNKS(entry, 10, 265) is not None
 
 
 def count_of(head: EntryHead | None) -> int:

@@ -10,11 +10,13 @@ from geminga.broker.delivery.compensation import RedeliveryRound, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.delayed import DELAYED_MAX, DelayedEntries
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, ReadingDispatcher
-from geminga.broker.entries import count_of, head_of, may_be_delayed
+from geminga.broker.entries import count_of, head_of, may_be_delayed_or_chunk
 from geminga.wire.metadata import EntryHead
 
 ENTRIES_PER_TURN_MAX = 20
 """Entries that a Shared consumer gets before the next one's turn."""
+ASSEMBLING_MAX = 10_000
+"""Chunked messages whose consumer is kept; that of the oldest is dropped."""
 REDELIVERY_COUNTS_MAX = 1_000_000
 """Entries whose redelivery count is kept; the counts of the oldest are dropped."""
 
@@ -22,7 +24,8 @@ REDELIVERY_COUNTS_MAX = 1_000_000
 class SharedDispatcher(ReadingDispatcher):
     """Dispatcher of Shared: consumers in turn, those with permits and the best priority first.
 
-    Entries to be redelivered and delayed entries that are due come before new ones.
+    Entries to be redelivered and delayed entries that are due come before new ones. The chunks of a message
+    go to one consumer, which could not assemble it otherwise: they wait for it while it can take nothing.
     """
 
     def __init__(self, subscription: DispatchedSubscription) -> None:
@@ -34,6 +37,9 @@ class SharedDispatcher(ReadingDispatcher):
         self._replaying: set[int] = set()
         self._delayed = DelayedEntries(self.scheduler, self._delays_due, subscription)
         self._redeliveries: dict[int, int] = {}
+        self._assembling: dict[str, Consumer] = {}
+        """Consumers that hold the first chunks of messages, by the messages' uuid."""
+        self._waiting_chunks: dict[Consumer, list[int]] = {}
         self._sent_at: dict[int, float] | None = None
         self.unacked_messages = 0
         self.blocked = False
@@ -85,6 +91,8 @@ class SharedDispatcher(ReadingDispatcher):
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         self._permitted.pop(consumer, None)
+        self._assembling = {uuid: each for uuid, each in self._assembling.items() if each is not consumer}
+        self._give_back(self._waiting_chunks.pop(consumer, ()))
         self.unacked_messages -= consumer.unacked_messages
         self._check_unblocked()
         pending = consumer.forget_pending()
@@ -199,6 +207,8 @@ class SharedDispatcher(ReadingDispatcher):
 
     def _dispatch(self) -> None:
         while not self._exhausted:
+            for waited_for in [each for each in self._waiting_chunks if each.ready]:
+                self._give_back(self._waiting_chunks.pop(waited_for))
             consumer = self._next_in_line()
             if consumer is None:
                 self._nobody = True
@@ -266,7 +276,7 @@ class SharedDispatcher(ReadingDispatcher):
                         return True
                     head = head_of(entry)
                     if not self._delay(offset, head):
-                        self._send(consumer, offset, entry, count_of(head))
+                        self._send_or_hold(consumer, offset, entry, head)
                     offset, at = offset + 1, at + 1
             return True
         finally:
@@ -291,7 +301,7 @@ class SharedDispatcher(ReadingDispatcher):
                 continue
             head = head_of(entry)
             if not self._delay(offset, head):
-                self._send(consumer, offset, entry, count_of(head))
+                self._send_or_hold(consumer, offset, entry, head)
             self.read_offset = offset = offset + 1
         return bool(found)
 
@@ -299,7 +309,7 @@ class SharedDispatcher(ReadingDispatcher):
         """Send new entries with one write; return their number: 0 if they are to be sent one by one."""
         if self._replaying or len(self._delayed) or self._redeliveries or self._sent_at is not None:
             return 0
-        if any(map(may_be_delayed, found)):
+        if any(map(may_be_delayed_or_chunk, found)):
             return 0
         count_max, limit = min(consumer.permits, consumer.unacked_left), self._unacked_limit
         if limit:
@@ -316,6 +326,21 @@ class SharedDispatcher(ReadingDispatcher):
         self.unacked_messages += messages
         if 0 < self._unacked_limit <= self.unacked_messages:
             self.blocked = True
+
+    def _send_or_hold(self, consumer: Consumer, offset: int, entry: bytes, head: EntryHead | None) -> None:
+        """Send an entry; a chunk goes to the consumer of the message's other chunks, once that is ready."""
+        if head is not None and head.num_chunks > 1:
+            if head.chunk_id == 0 or head.uuid not in self._assembling:
+                self._assembling[head.uuid] = consumer
+                if len(self._assembling) > ASSEMBLING_MAX:
+                    del self._assembling[next(iter(self._assembling))]
+            consumer = self._assembling[head.uuid]
+            if not consumer.ready:
+                self._waiting_chunks.setdefault(consumer, []).append(offset)
+                return
+            if head.chunk_id == head.num_chunks - 1:
+                del self._assembling[head.uuid]
+        self._send(consumer, offset, entry, count_of(head))
 
     def _send(self, consumer: Consumer, offset: int, entry: bytes, messages: int) -> None:
         cursor = self.cursor
