@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop long suite spark-4.2 lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
+.PHONY: help install demo test check lint interop long suite spark-4.2 test-python test-python-briefly lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -21,6 +21,7 @@ help:
 	@echo "make long     tests of minutes each: whole pipelines run again and again, the demo under test"
 	@echo "make suite SUITE=DIR  pulsar-client's own tests, from a checkout of it: both libraries on both brokers"
 	@echo "make spark-4.2  the tests of Spark with PySpark 4.2, in an environment of its own"
+	@echo "make test-python PYTHON=3.13  the core tests on another Python, in an environment of its own"
 	@echo "make lowest   tests of client, broker and command line on the lowest versions that pyproject.toml allows"
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
 	@echo "make bench-client  everyday programs, latencies and idle clients beside others, on a quiet machine (an hour); then: make docs"
@@ -95,6 +96,13 @@ $(SPARK_4_2)/.installed: $(STAMP) requirements/spark-4.2.lock
 
 spark-4.2: $(SPARK_4_2)/.installed
 	$(SPARK_4_2)/bin/python -m pytest -m "not interop and not long" tests/spark
+
+# Another Python, found in PATH or pyenv. Briefly: one of those that pyproject.toml promises, each day another.
+test-python: $(STAMP)
+	$(PY) tools/other_python.py $(PYTHON)
+
+test-python-briefly: $(STAMP)
+	$(PY) tools/other_python.py any $(PARALLEL) -m "$(BRIEF)" tests/wire tests/client
 
 # The lowest allowed version of each direct dependency, before all that the environment has otherwise.
 LOWEST := .venv-lowest

@@ -279,7 +279,7 @@ def test_a_silent_listener_is_given_up(scripted):
         with pytest.raises((Timeout, ConnectError), match="handshake"):
             await pool.get(address)
 
-    run(scripted, body, connection_timeout_seconds=0.1)
+    run(scripted, body, connection_timeout_seconds=0.5)
 
 
 def test_nothing_listens():

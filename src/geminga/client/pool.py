@@ -165,6 +165,9 @@ class BrokerConnection(asyncio.Protocol):
                 transport.write(outgoing[0])
             else:
                 transport.writelines(outgoing)
+                if transport.get_write_buffer_size() > WRITE_HIGH_WATER_BYTES:
+                    # Pauses: in CPython 3.12 and early 3.13 asyncio's writelines does not
+                    transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
 
     def _write_core_output(self) -> None:
         output = self._core.take_output()
