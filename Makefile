@@ -98,11 +98,12 @@ spark-4.2: $(SPARK_4_2)/.installed
 	$(SPARK_4_2)/bin/python -m pytest -m "not interop and not long" tests/spark
 
 # Another Python, found in PATH or pyenv. Briefly: one of those that pyproject.toml promises, each day another.
+BRIEF := not interop and not spark and not long and not slow and not simulation
 test-python: $(STAMP)
 	$(PY) tools/other_python.py $(PYTHON)
 
 test-python-briefly: $(STAMP)
-	$(PY) tools/other_python.py any $(PARALLEL) -m "$(BRIEF)" tests/wire tests/client
+	$(PY) tools/other_python.py any $(PARALLEL) -m "$(BRIEF)" tests/client
 
 # The lowest allowed version of each direct dependency, before all that the environment has otherwise.
 LOWEST := .venv-lowest

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import random
-import sys
 import threading
 import warnings
 import weakref
@@ -23,7 +22,7 @@ from unittest.mock import patch
 
 import pytest
 from virtual import Clock, Network, Remembered
-from virtual_threads import Actor, Scheduler, ThreadLoop, shells_on
+from virtual_threads import STOPS, Actor, Scheduler, ThreadLoop, shells_on
 
 import geminga
 from geminga import (
@@ -523,6 +522,7 @@ def test_threads_lose_no_message_and_no_call_hangs(seeds: range) -> None:
     run_seeds(seeds, told.play)
 
 
+@pytest.mark.skipif(not STOPS, reason="needs stops between instructions")
 @pytest.mark.simulation(30, 10)
 def test_threads_without_the_interpreter_lock_lose_no_message_and_no_call_hangs(seeds: range) -> None:
     run_seeds(seeds, lambda seed: run_seed(seed, unlocked=True))
@@ -540,15 +540,12 @@ def run_seeds(seeds: range, run: Callable[[int], Told]) -> None:
 
 def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
     runs = [told.of(seed) for seed in range(16)]
-    assert sum(run.stops for run in runs) > 100
+    assert sum(run.stops for run in runs) > 100 or not STOPS
     assert sum(run.receipted for run in runs) > 200
     assert sum(run.cuts for run in runs) > 3
     assert sum(run.heard for run in runs) > 10
 
 
-@pytest.mark.skipif(
-    sys.version_info >= (3, 12), reason="where sys.settrace stops a thread depends there on what ran before"
-)
 def test_the_same_seed_repeats_the_same_run() -> None:
     for seed in (2, 3, 5):
         first, second = told.of(seed), told.play(seed)

@@ -44,6 +44,11 @@ SHELLS = frozenset(str(importlib.import_module(f"geminga.{name}").__file__) for 
 
 AFTER_CALL, ELSEWHERE = 1, 2
 
+STOPS = sys.version_info < (3, 12)
+"""Whether threads are stopped between instructions. CPython 3.12 and 3.13 trace instructions by code object,
+not by frame: there the stops of one seed differ from run to run, and 3.12.1 crashes. Threads then switch only
+where they sleep or wake another one."""
+
 
 _looks_of: dict[int, tuple[CodeType, bytearray]] = {}
 
@@ -286,7 +291,7 @@ class Scheduler:
 
     def trace(self) -> None:
         """Allow stops of this thread from here on."""
-        if self.density > 0 and self.me.may_stop:
+        if STOPS and self.density > 0 and self.me.may_stop:
             sys.settrace(self._on_call)
 
     def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
