@@ -201,8 +201,11 @@ def test_interrupting_the_end_ends_the_process_at_once(broker: Any, action: str)
         f"def handler(*_): {action}",
         "signal.signal(signal.SIGTERM, handler)",
         "producer.send_async(b'never receipted', None)",
+        "ending = threading.Event()",
+        "def fire(): ending.wait(); time.sleep(0.3); os.kill(os.getpid(), signal.SIGTERM)",
+        "threading.Thread(target=fire, daemon=True).start()",
         # The last to be registered is the first to run: this is where the end begins.
-        "atexit.register(threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start)",
+        "atexit.register(ending.set)",
     ]
     done = run(THREADS + "\n".join(lines), broker.url, "t")
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

@@ -155,11 +155,13 @@ class _Loop:
         on any thread, at any moment."""
         if self.closed or self.forked:
             return
+        begun = self._begun  # else a caller was interrupted while creating it
+        if begun:
+            _leaving.add(self)
         # Before the request to end: a thread that starts only now checks this first.
         self.closed = True
         try:
-            if self._begun:  # else a caller was interrupted while creating it
-                _leaving.add(self)
+            if begun:
                 warnings.warn(
                     f"{self.name} was not closed: call close(), or use it in a with statement",
                     ResourceWarning,
@@ -194,7 +196,7 @@ class _Loop:
         self._begun = True
         self._ready.wake()
         try:
-            while not self.closed:
+            while not self.closed or (self in _leaving and not self._stopped):
                 self._turn()
         finally:
             self.closed = True
@@ -228,7 +230,7 @@ class _Loop:
                 forks.end_child(generation)
         except Exception:  # of the loop itself, as errors of callbacks are caught
             logger.exception("%s: the I/O loop is broken; the client is closed", self.name)
-            self.closed = self._broken = True
+            self.closed = self._stopped = self._broken = True
         except BaseException:
             # For example SystemExit: it would only end this thread.
             logger.exception("%s: unexpected error on the I/O thread, which continues", self.name)
