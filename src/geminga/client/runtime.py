@@ -194,9 +194,11 @@ class _Loop:
         asyncio.set_event_loop(self.loop)
         _here.is_io = True
         self._begun = True
+        if self.closed and self not in _leaving:
+            self.loop.call_soon(self._stop_once)  # `stop` found no loop to post to
         self._ready.wake()
         try:
-            while not self.closed or (self in _leaving and not self._stopped):
+            while not self._stopped:
                 self._turn()
         finally:
             self.closed = True
