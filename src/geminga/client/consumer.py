@@ -361,7 +361,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
     ) -> None:
         self.close()
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Refuse calls in a child process, whose copy of the queue belongs to the parent. The hot path pays
         nothing for it."""
         self._lots = _Forked()

@@ -26,7 +26,7 @@ generation = 0
 class Inherited(Protocol):
     """Object that a child process must not use."""
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Refuse further use; called in the child."""
 
 
@@ -56,7 +56,7 @@ def _after_fork_in_child() -> None:
     global generation
     generation += 1
     for each in list(inherited):
-        each.after_fork()
+        each._after_fork()
 
 
 if hasattr(os, "register_at_fork"):

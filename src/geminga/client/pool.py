@@ -313,7 +313,7 @@ class BrokerConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         return False
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Detach the socket, in a child process."""
         if self._transport is not None and not self.closed and not self._transport.is_closing():
             forks.detach(self._transport.get_extra_info("socket"))

@@ -211,7 +211,7 @@ class Publisher:
         """Close open batches soon, as a caller waits for the receipts; from any thread."""
         self.submit_queue.put_and_wake(QueuedWork(_nothing, _nothing), urgent=True)
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Refuse messages in a child process, where no thread empties the queue."""
         self.forked = True
         self.submit_queue.room = 0

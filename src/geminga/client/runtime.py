@@ -292,7 +292,7 @@ class LoopThread:
         """Whether this is a child process, which lacks the thread."""
         return self._inner.forked
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Refuse calls in a child process. If the child runs on the loop's thread, end the loop after this
         iteration, and replace its selector, which is the parent's: the child would take wake-ups from it."""
         self._inner.forked = True

@@ -233,9 +233,6 @@ class PeerConnection(asyncio.Protocol):
         else:
             transport.writelines(chunks)
         unsent = self.count_unsent()
-        if unsent > (high := self._server.settings.write_buffer_high_bytes) and not self._peer_paused:
-            # Pauses: in CPython 3.12 and early 3.13 asyncio's writelines does not
-            transport.set_write_buffer_limits(high, self._server.settings.write_buffer_low_bytes)
         if self._peer_paused and unsent > self._server.settings.write_buffer_limit_bytes:
             self._server.broker.rate_limited_log.tell(
                 "%s leaves too much unread and is disconnected", self._peer_name()
