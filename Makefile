@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop long suite lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
+.PHONY: help install demo test check lint interop long suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -21,6 +21,7 @@ help:
 	@echo "make long     tests of minutes each: whole pipelines run again and again, the demo under test"
 	@echo "make suite SUITE=DIR  pulsar-client's own tests, from a checkout of it: both libraries on both brokers"
 	@echo "make spark-4.2  the tests of Spark with PySpark 4.2 (also spark-4.1, spark-4.0), in an environment of its own"
+	@echo "make test-python PYTHON=3.13  the core tests on another Python, in an environment of its own"
 	@echo "make lowest   tests of client, broker and command line on the lowest versions that pyproject.toml allows"
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
 	@echo "make bench-client  everyday programs, latencies and idle clients beside others, on a quiet machine (an hour); then: make docs"
@@ -100,6 +101,10 @@ spark-4.0 spark-4.1: SPARK_TESTS := -m "not interop and not long and not spark" 
 spark-4.2: SPARK_TESTS := -m "not interop and not long" tests/spark
 $(SPARKS): %: .venv-%/.installed
 	.venv-$*/bin/python -m pytest $(SPARK_TESTS)
+
+# Another Python, found in PATH or pyenv.
+test-python: $(STAMP)
+	$(PY) tools/other_python.py $(PYTHON)
 
 # The lowest allowed version of each direct dependency, before all that the environment has otherwise.
 LOWEST := .venv-lowest

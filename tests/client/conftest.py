@@ -17,7 +17,7 @@ from geminga.client.runtime import LoopThread
 from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-# For `interrupting`: tests are imported file by file, without packages.
+# For helpers such as `virtual`: tests are imported file by file, without packages.
 sys.path.insert(0, str(Path(__file__).parent))
 
 

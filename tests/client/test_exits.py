@@ -1,168 +1,211 @@
-"""Real processes that open, use and exit, with and without `close`, and with signals at random moments.
-
-None hangs, none leaves a connection or output on stderr, and every message with a receipt is stored.
-"""
+"""Programs that end with and without `close`: none hangs, writes to stderr, or loses messages."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import geminga
 
-PROGRAM = Path(__file__).parent / "exiting.py"
 SECONDS_MAX = 60
-ENDS = {0, 130, -signal.SIGTERM}
-"""Exit statuses: normal end, Ctrl-C, SIGTERM without a handler."""
+PYTHON = (sys.executable, "-W", "ignore::ResourceWarning")
+
+START = """
+import asyncio, atexit, os, signal, sys, threading, time
+import geminga
+url, topic = sys.argv[1:3]
+COUNT = 500
+
+def send(producer):
+    for number in range(COUNT):
+        producer.send_async(b"%d" % number, None)
+"""
+
+THREADS = START + "client = geminga.Client(url)\nproducer = client.create_producer(topic)\n"
+
+TASKS = (
+    START
+    + """
+async def main():
+    client = geminga.asyncio.Client(url)
+    producer = await client.create_producer(topic)
+    for number in range(COUNT):
+        producer.send_async(b"%d" % number, None)
+"""
+)
+
+BLOCKED = """
+consumer = client.subscribe(topic, "s")
+def receive():
+    while True:
+        consumer.acknowledge(consumer.receive())
+def receive_until_closed():
+    try:
+        receive()
+    except geminga.PulsarException:
+        pass
+"""
+
+SENDS_ALL: dict[str, str] = {
+    "close": THREADS + "send(producer); client.close()",
+    "with": START + "with geminga.Client(url) as client: send(client.create_producer(topic))",
+    "close twice": THREADS + "send(producer); client.close(); client.close()",
+    "nothing": THREADS + "send(producer)",
+    "nothing, batched": THREADS
+    + "send(client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000))",
+    "sys.exit": THREADS + "send(producer); sys.exit(0)",
+    "dropped": THREADS + "send(producer); del producer, client",
+    "in a function": START
+    + "def main(client): send(client.create_producer(topic))\nmain(geminga.Client(url))",
+    "atexit": THREADS + "atexit.register(send, producer)",
+    "a daemon thread receives": THREADS
+    + BLOCKED
+    + "threading.Thread(target=receive_until_closed, daemon=True).start(); send(producer)",
+    "a listener runs": THREADS
+    + "client.subscribe(topic, 's', message_listener=lambda c, m: c.acknowledge(m)); send(producer)",
+    "a table view": THREADS + "view = client.create_table_view(topic); send(producer)",
+    "several clients": THREADS + "others = [geminga.Client(url) for _ in range(3)]; send(producer)",
+    "threads send": THREADS
+    + "threads = [threading.Thread(target=send, args=(producer,)) for _ in range(1)]\n"
+    + "for thread in threads: thread.start()",
+    "SIGTERM as SystemExit": THREADS
+    + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); send(producer)\n"
+    + "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
+    "SIGTERM closes": THREADS
+    + BLOCKED
+    + "signal.signal(signal.SIGTERM, lambda *_: client.close()); send(producer)\n"
+    + "threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start(); receive_until_closed()",
+    "Ctrl-C": THREADS
+    + BLOCKED
+    + "send(producer); threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+    + "try: receive()\nexcept KeyboardInterrupt: pass",
+    "embedded broker": START
+    + "broker = geminga.embedded(); own = geminga.Client(broker.service_url)\n"
+    + "send(own.create_producer(topic)); client = geminga.Client(url); send(client.create_producer(topic))",
+    "asyncio, close": TASKS + "    await client.close()\nasyncio.run(main())",
+    "asyncio, nothing": TASKS + "asyncio.run(main())",
+    "asyncio, a task receives": TASKS
+    + "    async def receive():\n        async for message in await client.subscribe(topic, 's'): pass\n"
+    + "    task = asyncio.create_task(receive()); await asyncio.sleep(0)\nasyncio.run(main())",
+}
 
 
-STOPPED = "Event loop stopped before Future completed."
-"""Error that `asyncio.run` raises instead of the KeyboardInterrupt when it is interrupted while it ends."""
+ENDS_AT_ONCE = {
+    "os._exit": ("os._exit(5)", 5),
+    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    "shutdown": ("client.shutdown(); os._exit(5)", 5),
+}
 
-
-class Programs:
-    """Runs `PROGRAM`, a fork of a process that is ready for it: a start and an end in milliseconds."""
-
-    def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", str(PROGRAM)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def run(self, *arguments: str, said: Path) -> int | None:
-        """Return the exit status, None if the program hung; its output is in the file ``said``."""
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        given = {"arguments": arguments, "said": str(said), "seconds_max": SECONDS_MAX}
-        self._server.stdin.write(json.dumps(given) + "\n")
-        self._server.stdin.flush()
-        code: int | None = json.loads(self._server.stdout.readline())
-        return code
-
-    def close(self) -> None:
-        assert self._server.stdin is not None
-        self._server.stdin.close()
-        assert self._server.wait(SECONDS_MAX) == 0
+RUN_ALL = """
+import importlib, json, os, sys
+for name in ("aio", "consumer", "producer", "reader", "sync", "table_view"):
+    importlib.import_module(f"geminga.client.{name}")
+children = []
+for output, text, arguments in json.load(sys.stdin):
+    child = os.fork()
+    if child == 0:
+        written = os.open(output, os.O_WRONLY | os.O_CREAT)
+        os.dup2(written, 1), os.dup2(written, 2)
+        sys.argv[1:] = arguments
+        break
+    children.append(child)
+else:
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]))
+    sys.exit()
+exec(text)
+"""
 
 
 @pytest.fixture(scope="module")
-def programs() -> Iterator[Programs]:
-    programs = Programs()
-    yield programs
-    programs.close()
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[int, str, list[int]]]]:
+    """Exit code, output and stored messages of every program. They are forks of a process that has imported
+    the client, so that a start costs milliseconds."""
+    folder = tmp_path_factory.mktemp("outputs")
+    programs = SENDS_ALL | {
+        name: THREADS + "for number in range(20): producer.send(b'%d' % number)\nsend(producer)\n" + end
+        for name, (end, _) in ENDS_AT_ONCE.items()
+    }
+    with geminga.embedded() as broker, broker.client() as client:
+        given = []
+        for number, text in enumerate(programs.values()):
+            client.subscribe(f"t{number}", "keeps").close()
+            given.append((str(folder / str(number)), text, (broker.service_url, f"t{number}")))
+        done = subprocess.Popen(
+            [*PYTHON, "-c", RUN_ALL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            codes = json.loads(done.communicate(json.dumps(given).encode(), SECONDS_MAX)[0])
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(done.pid, signal.SIGKILL)
+        yield {
+            name: (codes[number], (folder / str(number)).read_text(), stored(client, f"t{number}"))
+            for number, name in enumerate(programs)
+        }
 
 
-def run_and_look(programs: Programs, broker: Any, client: Any, topic: str, seed: int, folder: Path) -> None:
-    receipts, said = folder / "receipts", folder / "said"
-    receipts.write_bytes(b"")
-    client.subscribe(topic, "keeps").close()
-    code = programs.run(str(seed), broker.service_url, topic, str(receipts), said=said)
-    assert code is not None, f"--seed {seed}: hangs; {said.read_text()}"
-    assert not said.read_text() or of_python_itself(said.read_text()), f"--seed {seed}: {said.read_text()}"
-    assert code in ENDS or (code == 1 and STOPPED in said.read_text()), f"--seed {seed}: ended with {code}"
+def stored(client: Any, topic: str) -> list[int]:
     with client.create_reader(topic, geminga.MessageId.earliest) as reader:
-        found = set()
+        found = []
         while reader.has_message_available():
-            found.add(int(reader.read_next(60_000).data()))
-    lost = set(map(int, receipts.read_text().split())) - found
-    assert not lost, f"--seed {seed}: {len(lost)} receipted messages are lost"
+            found.append(int(reader.read_next(60_000).data()))
+        return found
 
 
-def of_python_itself(said: str) -> bool:
-    """Return whether the output is the report of an interpreter interrupted during its own shutdown.
-
-    A task keeps the KeyboardInterrupt that it raised, and `asyncio` reports exceptions not retrieved.
-    """
-    if said.count("Task exception was never retrieved") == 1 and "exception=KeyboardInterrupt()" in said:
-        return said.count("Traceback (most recent call last)") == 1
-    if STOPPED in said:
-        return str(Path(geminga.__file__).parent) not in said
-    words = (
-        "KeyboardInterrupt", "SystemExit", "__del__", "Exception ignored in thread started by",
-        "coroutine 'BaseEventLoop.",
-    )  # fmt: skip
-    if all("RuntimeWarning: " in line for line in said.splitlines()):
-        return True  # a task that had just been made, and never ran
-    interrupted = any(word in said for word in words)
-    return interrupted and str(Path(geminga.__file__).parent) not in said
+@pytest.mark.parametrize("name", SENDS_ALL)
+def test_a_program_sends_everything_before_it_ends(outcomes: dict[str, Any], name: str) -> None:
+    assert outcomes[name] == (0, "", list(range(500)))
 
 
-def nobody_is_left(broker: Any) -> None:
-    """But the client that looks."""
-    deadline = time.monotonic() + 60
-    while len(broker._server.connections) > 1:
-        assert time.monotonic() < deadline, "connections of programs that have ended"
-        time.sleep(0.01)
+@pytest.mark.parametrize("name", ENDS_AT_ONCE)
+def test_messages_with_a_receipt_survive_an_end_at_once(outcomes: dict[str, Any], name: str) -> None:
+    code, output, numbers = outcomes[name]
+    assert (code, output, numbers[:20]) == (ENDS_AT_ONCE[name][1], "", list(range(20)))
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.simulation(60, 20)
-def test_programs_end_in_every_scenario(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, tmp_path: Path, programs: Programs,
-    seeds: range,
-) -> None:  # fmt: skip
-    for seed in seeds:
-        run_and_look(programs, pulsar_broker, pulsar_client, f"{pulsar_topic}-{seed}", seed, tmp_path)
-    nobody_is_left(pulsar_broker)
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PYTHON, "-c", program, *arguments], capture_output=True, text=True, timeout=SECONDS_MAX
+    )
 
 
-@pytest.mark.long
-@pytest.mark.timeout(4 * 3600)
-def test_ten_thousand_programs_end_in_every_scenario(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, tmp_path: Path, programs: Programs
-) -> None:
-    for seed in range(1_000, 11_000):
-        run_and_look(programs, pulsar_broker, pulsar_client, f"{pulsar_topic}-{seed}", seed, tmp_path)
-        if seed % 100 == 0:
-            nobody_is_left(pulsar_broker)
-    nobody_is_left(pulsar_broker)
+def test_callbacks_report_messages_that_the_end_could_not_send(broker: Any) -> None:
+    """The interpreter waits 2 s for a broker that does not answer, and no longer."""
+    from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-
-@pytest.mark.simulation(4, 4)
-def test_a_program_with_an_interpreter_of_its_own_ends_as_well(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, tmp_path: Path, seeds: range
-) -> None:
-    """Start the program without a fork, whose inherited state could hide a fault."""
-    for seed in seeds:
-        topic, receipts = f"{pulsar_topic}-{seed}", tmp_path / "receipts"
-        pulsar_client.subscribe(topic, "keeps").close()
-        done = subprocess.run(
-            [sys.executable, str(PROGRAM), str(seed), pulsar_broker.service_url, topic, str(receipts)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS_MAX,
-        )  # fmt: skip
-        said = done.stdout
-        assert not said or of_python_itself(said), f"--seed {seed}: {said}"
-        assert done.returncode in ENDS or (done.returncode == 1 and STOPPED in said), f"--seed {seed}"
+    broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
+    program = (
+        THREADS
+        + "from geminga.client import runtime; runtime.FAREWELL_SECONDS_MAX = 0.2\n"
+        + "producer.send_async(b'x', lambda result, message_id: print(result, flush=True))"
+    )
+    done = run(program, broker.url, "t")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Result.AlreadyClosed\n", "")
 
 
 @pytest.mark.parametrize("action", ["raise KeyboardInterrupt", "raise SystemExit(0)"])
 def test_interrupting_the_end_ends_the_process_at_once(broker: Any, action: str) -> None:
-    """The interpreter waits a little for what is pending; a signal's handler that raises then is no error."""
+    """The interpreter waits a little for pending messages; Ctrl-C during that wait is no error."""
     from geminga.wire.proto import pulsar_wire_pb2 as pb
 
     broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
     lines = [
-        "import atexit, signal, os, threading, time, geminga",
         f"def handler(*_): {action}",
         "signal.signal(signal.SIGTERM, handler)",
-        f"client = geminga.Client({broker.url!r})",
-        "producer = client.create_producer('t')",
         "producer.send_async(b'never receipted', None)",
-        "def fire():",
-        "    time.sleep(0.3)",
-        "    os.kill(os.getpid(), signal.SIGTERM)",
+        "ending = threading.Event()",
+        "def fire(): ending.wait(); time.sleep(0.3); os.kill(os.getpid(), signal.SIGTERM)",
+        "threading.Thread(target=fire, daemon=True).start()",
         # The last to be registered is the first to run: this is where the end begins.
-        "atexit.register(threading.Thread(target=fire, daemon=True).start)",
+        "atexit.register(ending.set)",
     ]
-    started = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=SECONDS_MAX
-    )
-    assert (started.stdout, started.stderr, started.returncode) == ("", "", 0)
+    done = run(THREADS + "\n".join(lines), broker.url, "t")
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

@@ -3,12 +3,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from interrupting import Raised, interruptions, raise_it
 
 from geminga.client.listener import MESSAGES_PER_TURN, ListenerRunner, ListenerThreads
 from geminga.errors import AlreadyClosed, ConnectError
@@ -216,40 +214,3 @@ def test_listeners_share_the_threads_in_turn() -> None:
     threads.close()
     assert all(len(names) == 1 for names in where.values())
     assert where[0] == where[2] != where[1] == where[3]
-
-
-def closed_by_a_handler() -> Iterator[tuple[Callable[[Any], Any], ListenerThreads]]:
-    """Close the threads in a signal handler after every instruction of a call."""
-    started: list[ListenerThreads] = []
-    for interruption in interruptions(lambda: started[-1].close(60)):
-        started.append(ListenerThreads(2))
-        yield interruption, started[-1]
-    assert len(started) > 10
-
-
-def test_a_handler_closes_the_threads_during_a_close():
-    """The handler closes the client during a close."""
-    for interruption, threads in closed_by_a_handler():
-        ending = [threads.next().thread for _ in range(2)]
-        interruption(lambda threads=threads: threads.close(60))
-        assert not any(each.is_alive() for each in ending)
-
-
-def test_threads_that_a_handler_which_raises_left_are_ended_by_the_next_close():
-    for interruption in interruptions(raise_it):
-        threads = ListenerThreads(2)
-        ending = [threads.next().thread for _ in range(2)]
-        with suppress(Raised):
-            interruption(lambda threads=threads: threads.close(60))
-        threads.close(60)
-        for each in ending:
-            each.join(60)
-            assert not each.is_alive()
-
-
-def test_next_returns_a_thread_though_a_handler_ends_all():
-    for interruption, threads in closed_by_a_handler():
-        threads.next()
-        threads.next()
-        assert interruption(threads.next) is not None
-        threads.close(60)

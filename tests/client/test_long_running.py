@@ -17,7 +17,6 @@ import pytest
 
 from geminga.client.long_running import LongRunning
 from geminga.errors import AlreadyClosed
-from tests.client.interrupting import Raised, interruptions, raise_it
 
 SECONDS = 60
 
@@ -125,36 +124,16 @@ def test_no_thread_waits_for_an_end_that_waits_for_it(call: str) -> None:
     assert told == [None if call == "close" else False]
 
 
-def test_an_interrupted_start_leaves_the_worker_stopped() -> None:
-    begun: list[Worker] = []
-    for interruption in interruptions(raise_it, strict=True):
-        begun.append(Worker())
-        try:
-            interruption(begun[-1].start)
-        except Raised:
-            continue
-        begun[-1].close()
-    assert len(begun) > 2
-    for worker in begun:
-        assert worker.wait(SECONDS)
-
-
-def test_a_handler_that_raises_while_it_starts() -> None:
-    """In the wait for its thread, where nothing of ours runs."""
-
+def test_ctrl_c_during_start_stops_the_worker() -> None:
     class Slow(Worker):
         async def _work(self) -> str:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             await self._stopping.wait()
             return "done"
 
-    before = signal.signal(signal.SIGUSR1, lambda *_: raise_it())
-    try:
-        worker = Slow()
-        with pytest.raises(Raised):
-            worker.start()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    worker = Slow()
+    with pytest.raises(KeyboardInterrupt):
+        worker.start()
     assert worker.wait(SECONDS)
     assert worker.ended.is_set()
 

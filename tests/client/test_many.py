@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import pickle
 import threading
 from typing import Any
 
 import pytest
-from interrupting import Raised, interruptions, raise_it
 
 import geminga
 import geminga.asyncio
@@ -288,35 +286,6 @@ def test_schemas_routers_and_interceptors(pulsar_broker: Any, pulsar_client: Any
     producer.send_many(values, [lambda result, place: told.append(result)] * 4)
     producer.flush()
     assert told == [Result.Ok] * 4
-
-
-# --- interruptions --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("keyed", [False, True])
-def test_an_interrupted_call_still_completes_every_message(
-    pulsar_client: Any, pulsar_topic: str, keyed: bool
-) -> None:
-    """Accepted messages are stored, all others reported as failed; the callback is called once."""
-    producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, max_pending_messages=0)
-    stored = 0
-    values = VALUES[:6]
-
-    async def nothing() -> None:
-        return None
-
-    for interruption in interruptions(raise_it, every=3, strict=True):
-        once = Once()
-        with contextlib.suppress(Raised):
-            interruption(lambda o=once: producer.send_many(values, o, keys=["k"] * 6 if keyed else None))
-        producer.flush()
-        pulsar_client.runtime.call(nothing())  # the loop has handled the last receipt
-        for number in list(many._open):
-            pytest.fail(f"call {number} has no outcome")
-        if once.came.wait(0.0 if interruption.happened else 10):
-            stored += 6 - len(once.sent.failures)
-    assert len(read(pulsar_client, pulsar_topic, stored)) == stored
-    assert producer.statistics().acknowledged_messages == stored
 
 
 # --- asyncio --------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 import asyncio
 import concurrent.futures
-import contextlib
 import gc
 import os
 import signal
@@ -9,10 +8,8 @@ import sys
 import threading
 import time
 import warnings
-import weakref
 
 import pytest
-from interrupting import Raised, interruptions, raise_it
 
 from geminga.client.runtime import LoopThread, _Loop
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
@@ -215,27 +212,6 @@ def test_the_farewell_runs_when_the_interpreter_exits():
 
 
 @pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
-def test_a_handler_that_raises_while_a_runtime_is_dropped():
-    count = 0
-    threads = []
-    for interruption in interruptions(raise_it, strict=True):
-        inner = _Loop("dropped-io")
-        inner.start()
-        count += 1
-        threads.append(inner)
-        with contextlib.suppress(Raised):
-            interruption(inner.dropped)
-    unheard = [inner for inner in threads if not inner.closed]
-    assert len(unheard) <= 1  # interrupted at its first instruction, before it did anything
-    for inner in threads:
-        if inner in unheard:
-            inner.stop()
-        inner.thread.join(30)
-        assert not inner.thread.is_alive()
-    assert count > 2
-
-
-@pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
 def test_a_runtime_that_is_dropped_while_its_thread_begins():
     for _ in range(300):
         inner = _Loop("dropped-io")
@@ -243,25 +219,6 @@ def test_a_runtime_that_is_dropped_while_its_thread_begins():
         inner.dropped()
         inner.thread.join(30)
         assert not inner.thread.is_alive()
-
-
-@pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
-def test_a_handler_that_raises_while_a_thread_is_made_leaves_none(capfd):
-    name = "interrupted-io"
-    count = 0
-    for interruption in interruptions(raise_it):
-        count += 1
-        try:
-            interruption(lambda: LoopThread(name)).close()
-        except Raised:
-            continue
-    assert count > 10
-    gc.collect()
-    deadline = time.monotonic() + 60
-    while any(thread.name == name for thread in threading.enumerate()):
-        assert time.monotonic() < deadline, "threads that nobody can end"
-        time.sleep(0.01)
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("locked", [True, False])
@@ -273,35 +230,6 @@ def test_an_interpreter_without_its_lock_is_warned_of(monkeypatch: pytest.Monkey
     assert [w.category for w in said if "interpreter lock" in str(w.message)] == [RuntimeWarning] * (
         not locked
     )
-
-
-@pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
-def test_the_interpreter_s_end_survives_an_interrupt_at_any_place(monkeypatch, capfd):
-    """Also where it only looks who is left: all of them end."""
-    from geminga.client import runtime as module
-
-    count = uncaught = 0
-    for kind in (KeyboardInterrupt, SystemExit):
-
-        def raise_kind(*_, kind=kind):
-            raise kind
-
-        for interruption in interruptions(raise_kind, strict=True):
-            count += 1
-            threads = [LoopThread(), LoopThread()]
-            monkeypatch.setattr(module, "_live", weakref.WeakSet(threads))
-            try:
-                interruption(module.end_all)
-            except kind:
-                uncaught += 1
-                module.end_all()
-            deadline = time.monotonic() + 60
-            while any(thread.thread.is_alive() for thread in threads):
-                assert time.monotonic() < deadline
-                time.sleep(0.001)
-    assert count >= 8
-    assert uncaught <= 4, "at the function's start, and between two rounds of its outermost loop"
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -342,7 +270,7 @@ def test_a_broken_loop_ends_and_fails_all_calls(monkeypatch, caplog):
     assert len(told) == 1
     assert steps == ["drop", "sweep"]
     assert runtime.closed
-    assert 1 <= len(caplog.records) <= 2, "a line for each turn would fill the disk"
+    assert len(caplog.records) == 1, "a line for each iteration would fill the disk"
     with pytest.raises(AlreadyClosed):
         runtime.call(value(1))
     loop._selector = selector
@@ -352,26 +280,6 @@ def test_a_broken_loop_ends_and_fails_all_calls(monkeypatch, caplog):
 async def calls_of(runtime):
     """Return whether another thread waits for a call."""
     return len(runtime._inner.calls) > 1
-
-
-def test_one_failure_of_a_loop_does_not_end_the_runtime(monkeypatch, caplog):
-    from geminga.client import runtime as module
-
-    loop = asyncio.new_event_loop()
-    monkeypatch.setattr(module, "new_event_loop", lambda: loop)
-    runtime = LoopThread("test-io")
-    run_once, failures = loop._run_once, [MemoryError("for once")]
-
-    def failing_once():
-        if failures:
-            raise failures.pop()
-        run_once()
-
-    loop._run_once = failing_once
-    assert runtime.call(value(7)) == 7
-    assert "which continues" in caplog.text
-    runtime.close()
-    assert not runtime.thread.is_alive()
 
 
 def test_a_call_that_outlives_its_cancellation_fails_at_the_end(runtime):

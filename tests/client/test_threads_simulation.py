@@ -1,6 +1,6 @@
 """Programs of threads in virtual time: `geminga.Client` and Geminga's broker, with CPython's thread switches.
 
-Threads send, receive, listen, read, follow table views, stop at signals and close, all at once; connections
+Threads send, receive, listen, read, follow table views and close, all at once; connections
 break meanwhile. The auditor records receipts, callbacks, deliveries and calls of listeners. It checks that
 no thread sleeps while a message is there for it, that no wait outlives its time-out, and that the end of a
 client ends every wait in it.
@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import pytest
 from virtual import Clock, Network, Remembered
-from virtual_threads import Actor, Scheduler, ThreadLoop, shells_on
+from virtual_threads import STOPS, Actor, Scheduler, ThreadLoop, shells_on
 
 import geminga
 from geminga import (
@@ -43,10 +43,6 @@ TOPIC = "persistent://public/default/t"
 PATIENCE_SECONDS = 240.0
 LATE_SECONDS = 0.05
 """A time-out may be so late: what runs takes a little virtual time, too."""
-
-
-class Interrupt(Exception):
-    """Exception of a signal handler, in the role of KeyboardInterrupt."""
 
 
 class World:
@@ -81,7 +77,6 @@ class World:
         self.came: Counter[str] = Counter()
         self.read: dict[int, list[tuple[int, str]]] = {}
         self.heard: list[dict[str, list[bytes]]] = []
-        self.interrupted: Counter[str] = Counter()
         self.ends: Counter[str] = Counter()
         self.senders: list[Actor] = []
         self.actors: list[Actor] = []
@@ -89,7 +84,6 @@ class World:
         self.producers: list[Any] = []
         self.shared: list[Any] = []
         self.over = False
-        self.under_handler = False
         self.scheduler.at_idle.append(self.nobody_sleeps)
 
     # --- the play ---------------------------------------------------------------------------------
@@ -179,7 +173,6 @@ class World:
             self.senders.append(self.scheduler.spawn("viewer", self.listen))
         if self.faulty:
             self.senders.append(self.scheduler.spawn("breaker", self.break_things))
-        self.use_under_signals()
         for sender in self.senders:
             assert self.scheduler.join(sender, PATIENCE_SECONDS), f"hangs:\n{self.scheduler.where()}"
         self.network.refuses = False
@@ -370,72 +363,10 @@ class World:
                 self.scheduler.sleep(r.uniform(0, 0.5))
                 self.network.refuses = False
 
-    # --- signals, on the main thread --------------------------------------------------------------
-
-    def use_under_signals(self) -> None:
-        """Send, receive and acknowledge on the main thread; a handler runs on top of some calls, at any step
-        or during a wait: it raises, or makes calls itself."""
-        r = self.numbers
-        if r.random() < 0.3:
-            return
-        consumer = next((c for c in self.consumers if c._listener is None), None)
-        producer = self.shared[0] if self.shared and r.random() < 0.5 else self.create_producer()
-        nested = iter(range(1000))
-
-        def handler() -> None:
-            self.under_handler = True
-            try:
-                handle()
-            finally:
-                self.under_handler = False
-
-        def handle() -> None:
-            act = r.choice(["raise", "raise", "send_async", "send", "receive"])
-            self.interrupted[act] += 1
-            if act == "raise":
-                raise Interrupt
-            if act == "receive" and consumer is not None:
-                with suppress(Timeout):
-                    self.process(consumer, consumer.receive(0))
-                return
-            name = f"9.{next(nested)}"
-            self.handed_over.add(name)
-            if act == "send":
-                producer.send(name.encode(), partition_key="9-0")
-                self.receipted.add(name)
-            else:
-                producer.send_async(name.encode(), self.callback(name), partition_key="9-0")
-                self.promised.add(name)
-
-        for i in range(r.randrange(1, 20)):
-            if r.random() < 0.6:
-                self.scheduler.signal(
-                    handler, after=r.randrange(r.choice([10, 80])), seconds=r.choice([1e9, 0.0, 0.01])
-                )
-            else:
-                self.scheduler.signal(handler, on_wake=r.randrange(12))
-            self.scheduler.trace()
-            try:
-                if consumer is None or r.random() < 0.5:
-                    self.send_one(producer, 8, i)
-                else:
-                    with suppress(Timeout):
-                        message = consumer.receive(r.choice([0, 5, 50]))
-                        self.scheduler.handler = None  # a message that was received is processed
-                        self.process(consumer, message)
-            except Interrupt:
-                self.interrupted["raised"] += 1
-                if r.random() < 0.3:
-                    self.nap(0.001)
-            self.scheduler.handler = None
-        self.scheduler.trace()
-
     # --- the auditor ------------------------------------------------------------------------------
 
     def nobody_sleeps(self) -> None:
         """Check, while no thread can run, that no receiver waits with a message in its queue."""
-        if self.under_handler:
-            return  # it may wait on top of a call that was woken and has not checked the queue yet
         for consumer in self.consumers:
             heart = consumer._consumer
             if len(heart.receive_waiters) and heart.queue:
@@ -519,7 +450,7 @@ class World:
             for number in range(r.randrange(3)):
                 self.start("last", lambda n=number: self.send_to_the_end(n))
             self.nap(0.0, 0.0, 0.001)
-        way = r.choice(["close", "close", "shutdown", "twice", "signal", "exit"])
+        way = r.choice(["close", "close", "shutdown", "twice", "exit"])
         self.ends[way] += 1
         if way == "close":
             self.client.close()
@@ -529,8 +460,6 @@ class World:
             other = self.scheduler.spawn("closer", r.choice([self.client.close, self.client.shutdown]))
             r.choice([self.client.close, self.client.shutdown])()
             assert self.scheduler.join(other, PATIENCE_SECONDS), f"hangs:\n{self.scheduler.where()}"
-        elif way == "signal":
-            self.close_on_top_of_a_call(r.choice([self.client.close, self.client.shutdown]))
         else:
             # The interpreter ends, with threads that still wait.
             runtime.end_all()
@@ -553,23 +482,6 @@ class World:
                 self.shared[0].send_async(name.encode(), self.callback(name))
                 self.promised.add(name)
 
-    def close_on_top_of_a_call(self, close: Callable[[], None]) -> None:
-        """Close in a signal handler during another call, as services do at SIGTERM."""
-        r = self.numbers
-        producer = self.shared[0] if self.shared else None
-        consumer = next((c for c in self.consumers if c._listener is None), None)
-        self.scheduler.signal(close, after=r.randrange(60), seconds=r.choice([0.0, 0.5]))
-        self.scheduler.trace()
-        with suppress(AlreadyClosed, Timeout):
-            if producer is not None and r.random() < 0.6:
-                for i in range(1000):
-                    producer.send_async(b"", self.callback(f"6.{i}"))
-            elif consumer is not None:
-                for _ in range(1000):
-                    consumer.acknowledge(consumer.receive(1000))
-        self.scheduler.handler = None
-        close()
-
 
 def name_of(message: Any) -> str:
     return message.properties().get("name") or message.data().decode()
@@ -585,7 +497,6 @@ class Told(NamedTuple):
     cuts: int
     receipted: int
     heard: int
-    interrupted: Counter[str]
 
 
 def run_seed(seed: int, unlocked: bool = False) -> Told:
@@ -599,7 +510,7 @@ def run_seed(seed: int, unlocked: bool = False) -> Told:
         raise AssertionError(f"--seed {seed}: {type(error).__name__}: {error}") from error
     return Told(
         tuple(world.came.items()), world.came_at, world.scheduler.switches, world.scheduler.stops,
-        world.network.cuts, len(world.receipted), sum(map(len, world.heard)), world.interrupted,
+        world.network.cuts, len(world.receipted), sum(map(len, world.heard)),
     )  # fmt: skip
 
 
@@ -611,6 +522,7 @@ def test_threads_lose_no_message_and_no_call_hangs(seeds: range) -> None:
     run_seeds(seeds, told.play)
 
 
+@pytest.mark.skipif(not STOPS, reason="needs stops between instructions")
 @pytest.mark.simulation(30, 10)
 def test_threads_without_the_interpreter_lock_lose_no_message_and_no_call_hangs(seeds: range) -> None:
     run_seeds(seeds, lambda seed: run_seed(seed, unlocked=True))
@@ -628,11 +540,7 @@ def run_seeds(seeds: range, run: Callable[[int], Told]) -> None:
 
 def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
     runs = [told.of(seed) for seed in range(16)]
-    interrupted: Counter[str] = Counter()
-    for run in runs:
-        interrupted += run.interrupted
-    assert min(interrupted[act] for act in ("raised", "send_async", "send", "receive")) > 0
-    assert sum(run.stops for run in runs) > 100
+    assert sum(run.stops for run in runs) > 100 or not STOPS
     assert sum(run.receipted for run in runs) > 200
     assert sum(run.cuts for run in runs) > 3
     assert sum(run.heard for run in runs) > 10

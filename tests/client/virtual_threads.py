@@ -2,8 +2,7 @@
 
 A thread keeps the baton until it sleeps, until it wakes another thread, or until it is stopped within the
 synchronous client's code. It is stopped only where CPython may switch threads: after instructions that check
-whether another thread wants the interpreter. After the same instructions of the main thread a signal handler
-may run.
+whether another thread wants the interpreter.
 
 Time passes when all threads sleep, and jumps to the next moment that a thread waits for.
 """
@@ -46,13 +45,18 @@ SHELLS = frozenset(str(importlib.import_module(f"geminga.{name}").__file__) for 
 
 AFTER_CALL, ELSEWHERE = 1, 2
 
+STOPS = sys.version_info < (3, 12)
+"""Whether threads are stopped between instructions. CPython 3.12 and 3.13 trace instructions by code object,
+not by frame: there the stops of one seed differ from run to run, and 3.12.1 crashes. Threads then switch only
+where they sleep or wake another one."""
+
 
 _looks_of: dict[int, tuple[CodeType, bytearray]] = {}
 
 
 def _looks(code: CodeType) -> bytearray:
-    """For each instruction whether CPython looks right before it if a signal came or another thread waits:
-    it does so after some instructions, and after no others."""
+    """For each instruction whether CPython looks right before it if another thread waits: it does so after
+    some instructions, and after no others."""
     if id(code) in _looks_of:
         return _looks_of[id(code)][1]
     looks = bytearray(len(code.co_code))
@@ -98,8 +102,7 @@ class Scheduler:
     """``density``: share of the possible stops that are made, 0 to 1. ``by_priority``: the thread with the
     highest priority runs; a stop lowers the priority. Otherwise the next thread is drawn.
     ``coarseness_seconds``: threads whose sleep ends within this time wake together. ``unlocked``: a thread
-    may be stopped before every instruction, as without an interpreter lock; signal handlers still run only
-    where CPython runs them."""
+    may be stopped before every instruction, as without an interpreter lock."""
 
     def __init__(
         self,
@@ -123,13 +126,6 @@ class Scheduler:
         self.switches = 0
         self.stops = 0
         """Number of thread switches within the client's code."""
-        self.handler: Callable[[], None] | None = None
-        """Signal handler: called once, as soon as the main thread has done `signal_after` steps."""
-        self.signal_after = -1
-        self.signal_at = NEVER
-        """Virtual time at which the handler runs."""
-        self.signal_on_wake = -1
-        """Value that `signal_after` gets when the main thread is woken."""
         self._names = itertools.count()
         self._steps: dict[int, Any] = {}
         self._codes: list[CodeType] = []
@@ -199,10 +195,6 @@ class Scheduler:
             self._pass_on()
         woken, me.woken = me.woken, False
         self._check()
-        if me is self.main:
-            if woken and self.signal_on_wake >= 0:
-                self.signal_after, self.signal_on_wake = self.signal_on_wake, -1
-            self._run_handler_if_due()
         return woken
 
     def sleep(self, seconds: float) -> None:
@@ -264,8 +256,6 @@ class Scheduler:
                 look()
             self._looking = False
             due = min((actor.until for actor in self._sleeping), default=NEVER)
-            if self.handler is not None:
-                due = min(due, self.signal_at)
             if due > self.ends_at:
                 raise Stuck(f"somebody sleeps for ever:\n{self.where()}")
         except BaseException as error:
@@ -278,7 +268,7 @@ class Scheduler:
             near = [a.until for a in self._sleeping if a.until <= due + self.coarseness_seconds]
             self.clock.now = max(self.clock.now, *near, due)
         for actor in list(self._sleeping):
-            if actor.until <= self.clock.now or (actor is self.main and self._signal_is_due()):
+            if actor.until <= self.clock.now:
                 actor.asleep = False
                 self._sleeping.remove(actor)
                 self._runnable.append(actor)
@@ -294,27 +284,6 @@ class Scheduler:
             said.append(f"  {actor.name}: {' > '.join(p for p in places if 'virtual' not in p)[-400:]}")
         return "\n".join(said)
 
-    # --- signals ----------------------------------------------------------------------------------
-
-    def signal(
-        self, handler: Callable[[], None], *, after: int = -1, seconds: float = NEVER, on_wake: int = -1
-    ) -> None:
-        """Run ``handler`` on the main thread: after ``after`` instructions where it may run, or in a sleep
-        once ``seconds`` have passed, or ``on_wake`` such instructions after the thread was woken."""
-        self.handler = handler
-        self.signal_after = after
-        self.signal_at = self.clock.now + seconds
-        self.signal_on_wake = on_wake
-
-    def _signal_is_due(self) -> bool:
-        return self.handler is not None and (self.signal_after == 0 or self.clock.now >= self.signal_at)
-
-    def _run_handler_if_due(self) -> None:
-        if self._signal_is_due():
-            handler, self.handler = self.handler, None
-            assert handler is not None
-            handler()
-
     # --- stopping threads between instructions ----------------------------------------------------
 
     def _schedule_stop(self, actor: Actor) -> None:
@@ -322,8 +291,8 @@ class Scheduler:
             actor.steps_left = int(self.numbers.expovariate(self.density)) + 1
 
     def trace(self) -> None:
-        """Allow stops of this thread from here on. A signal handler that raises ends them: call again."""
-        if self.handler is not None or (self.density > 0 and self.me.may_stop):
+        """Allow stops of this thread from here on."""
+        if STOPS and self.density > 0 and self.me.may_stop:
             sys.settrace(self._on_call)
 
     def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -353,12 +322,12 @@ class Scheduler:
                     self._called = False
                     self._may_stop(self.current)
             elif self.unlocked:
-                self._may_stop(self.current, handles=False)
+                self._may_stop(self.current)
             return step
 
         return step
 
-    def _may_stop(self, actor: Actor, handles: bool = True) -> None:
+    def _may_stop(self, actor: Actor) -> None:
         if self._looking:
             return
         actor.steps_left -= 1
@@ -370,10 +339,6 @@ class Scheduler:
                 self.stops += 1
                 self._pass_on()
                 self._check()
-        if handles and actor is self.main and self.handler is not None:
-            if self.signal_after > 0:
-                self.signal_after -= 1
-            self._run_handler_if_due()
 
     # --- threads ----------------------------------------------------------------------------------
 

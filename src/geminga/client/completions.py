@@ -14,7 +14,6 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
-from geminga.client import forks
 from geminga.client.callbacks import callback_raised
 from geminga.client.many import many_of, stored_together
 from geminga.client.waiter import Waiter
@@ -114,12 +113,9 @@ def _deliver_receipt(operation: SendOperation) -> None:
             try:
                 token(ok, message_id)
             except BaseException as error:
-                forks.returned(error)
                 callback_raised(error)
         else:
             receipt_token(token, message_id)
-        if forks.stray:
-            forks.returned()
 
 
 def receipt_token(token: Any, message_id: MessageId) -> None:
@@ -160,8 +156,6 @@ def _deliver_error(operation: SendOperation, error: Exception) -> None:
     result = result_of(error)
     for token in operation.open_tokens:
         fail_completion(token, error, result)
-        if forks.stray:
-            forks.returned()
 
 
 def fail_completion(token: Any, error: Exception, result: Result | None = None) -> None:

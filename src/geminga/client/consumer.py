@@ -8,16 +8,15 @@ a lock: a signal handler may interrupt any call and make any other.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import threading
 import time
-import weakref
 from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
+from geminga.client import forks
 from geminga.client.acknowledging import Acknowledgeable, Several
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.context import ClientContext
@@ -75,7 +74,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         self._receipts = consumer.settings.ack_receipt_enabled
         self._tracks_taken = consumer.tracks_taken
         self._listener: ListenerRunner | None = None
-        _live.add(self)
+        forks.inherited.add(self)
         listener = consumer.settings.message_listener
         if listener is not None and threads is not None:
             self._listener = ListenerRunner(self, listener, self._take_now, self._tell)
@@ -179,7 +178,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         (``time.monotonic()``) has passed. Raises `AlreadyClosed`, or the error that ended the subscription.
         """
         if self._runtime.forked:
-            _refuse_after_fork()
+            raise _forked()
         if threading.current_thread() is self._runtime.thread:
             raise UsageError("a blocking receive on the client's own I/O thread; use another thread")
         left = None if deadline is None else deadline - time.monotonic()
@@ -337,25 +336,14 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> NoReturn:
-        raise UsageError("a consumer holds a connection and cannot be pickled; subscribe where it is needed")
+    def _after_fork(self) -> None:
+        """Refuse calls in a child process, whose copy of the queue belongs to the parent. The hot path pays
+        nothing for it."""
+        self._lots = _Forked()
+        self._consumer.inbox.ended = _forked
 
     def __repr__(self) -> str:
         return f"<Consumer {self.consumer_name()} of {self.subscription_name()} on {self.topic()}>"
-
-
-_live: weakref.WeakSet[Consumer[Any]] = weakref.WeakSet()
-
-
-def _refuse_after_fork(*_: object) -> NoReturn:
-    raise _forked()
-
-
-def _after_fork_in_child() -> None:
-    # The child's copy of the queue belongs to the parent. The check costs the hot path nothing.
-    for consumer in list(_live):
-        consumer._lots = _Forked()
-        consumer._consumer.inbox.ended = _forked
 
 
 class _Forked:
@@ -367,10 +355,6 @@ class _Forked:
 
 def _forked() -> ForkedProcessError:
     return ForkedProcessError("this consumer was created before fork(); create one in the child process")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 async def subscribe(

@@ -111,13 +111,13 @@ class ListenerRunner:
                     self._waits = True
                     self._tell(self)
                 return
+            generation = forks.generation
             try:
                 self._listener(self._owner, message)
-                forks.returned()
-            except BaseException as error:
-                forks.returned(error)
+            except BaseException:
                 # SystemExit too: it would only end this thread, silently.
                 logger.exception("a message listener raised; the message stays unacknowledged")
+            forks.end_child(generation)
         assert self._thread is not None
         self._thread.put(self)
 
@@ -153,12 +153,12 @@ class ConsumerEventNotifier:
         """Pass the queued events to the listener, on its thread."""
         while self._events:
             notify, partition = self._events.popleft()
+            generation = forks.generation
             try:
                 notify(self._owner, partition)
-                forks.returned()
-            except BaseException as error:
-                forks.returned(error)
+            except BaseException:
                 logger.exception("an event listener raised")
+            forks.end_child(generation)
 
 
 class _Turn(Protocol):
@@ -182,7 +182,6 @@ class _ListenerThread:
 
 
 def _run_turns(turns: SimpleQueue[_Turn | None]) -> None:
-    forks.thread_is_ours()
     while (next_turn := turns.get()) is not None:
         next_turn.turn()
         del next_turn
@@ -200,12 +199,10 @@ class ListenerThreads:
     def next(self) -> _ListenerThread:
         """Return the thread for another listener."""
         self._started += 1
-        known = tuple(self._threads)  # a signal handler may end all of them during this call
-        if len(known) < self._count:
-            another = _ListenerThread(f"geminga-listener-{len(known)}")
-            self._threads.append(another)
-            return another
-        return known[(self._started - 1) % self._count]
+        if len(self._threads) < self._count:
+            self._threads.append(_ListenerThread(f"geminga-listener-{len(self._threads)}"))
+            return self._threads[-1]
+        return self._threads[(self._started - 1) % self._count]
 
     def close(self, seconds: float = 0.0) -> None:
         """End the threads after their current work: join each for at most ``seconds`` (not the calling one),

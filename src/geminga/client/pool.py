@@ -165,6 +165,9 @@ class BrokerConnection(asyncio.Protocol):
                 transport.write(outgoing[0])
             else:
                 transport.writelines(outgoing)
+                if transport.get_write_buffer_size() > WRITE_HIGH_WATER_BYTES:
+                    # Pauses: in CPython 3.12 and early 3.13 asyncio's writelines does not
+                    transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
 
     def _write_core_output(self) -> None:
         output = self._core.take_output()
@@ -270,7 +273,7 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
         self._transport = transport  # type: ignore[assignment]
-        forks.connections.add(self)
+        forks.inherited.add(self)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)  # type: ignore[attr-defined]
         self._core.start(self._loop.time())
         self._write_core_output()
@@ -310,13 +313,10 @@ class BrokerConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         return False
 
-    def descriptor(self) -> int:
-        """Return the socket's file descriptor; -1 without a socket."""
-        transport = self._transport
-        if transport is None or self.closed or transport.is_closing():
-            return -1
-        socket = transport.get_extra_info("socket")
-        return -1 if socket is None else socket.fileno()
+    def _after_fork(self) -> None:
+        """Detach the socket, in a child process."""
+        if self._transport is not None and not self.closed and not self._transport.is_closing():
+            forks.detach(self._transport.get_extra_info("socket"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._error is None:

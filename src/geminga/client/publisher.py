@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -105,7 +103,7 @@ class Publisher:
         self._turns: list[asyncio.Future[None]] = []
         """Futures resolved at the end of the next `_run`."""
         context.publishers[self] = context.handovers[self] = None
-        _live.add(self)
+        forks.inherited.add(self)
 
     # --- submitting: any thread -------------------------------------------------------------------
 
@@ -217,6 +215,11 @@ class Publisher:
         """Close open batches soon, as a caller waits for the receipts; from any thread."""
         self.submit_queue.put_and_wake(QueuedWork(_nothing, _nothing), urgent=True)
 
+    def _after_fork(self) -> None:
+        """Refuse messages in a child process, where no thread empties the queue."""
+        self.forked = True
+        self.submit_queue.room = 0
+
     def check_process(self) -> None:
         """Raise `ForkedProcessError` in a child process."""
         if self.forked:
@@ -315,7 +318,6 @@ class Publisher:
         if ready_set.settled:
             run_completions(ready_set.take_settled())
         self._worker.run_failures()
-        forks.returned()
         if self._turns:
             turns, self._turns = self._turns, []
             for turn in turns:
@@ -615,17 +617,3 @@ class Publisher:
 
 def _nothing() -> None:
     """Do nothing: the loop only has to run."""
-
-
-_live: weakref.WeakSet[Publisher] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    """Refuse messages in the child, where no thread empties the queue."""
-    for publisher in list(_live):
-        publisher.forked = True
-        publisher.submit_queue.room = 0
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -105,12 +105,7 @@ class ReceiveWaiters:
             checks = True
             return True
         finally:
-            try:
-                self._leave(waiter, checks)
-            except BaseException:
-                # A signal handler raised: a receiver that leaves must not stay in the queue.
-                self._leave(waiter, checks=False)
-                raise
+            self._leave(waiter, checks)
 
     def tell(self, waiter: WaitingReceiver) -> None:
         """Have ``waiter.wake()`` called once, when the queue may hold a message; on any thread."""

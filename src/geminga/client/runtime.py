@@ -1,8 +1,8 @@
 """I/O thread of the synchronous API: one daemon thread with an event loop for each client.
 
-The calling thread passes coroutines to `LoopThread.call` and sleeps. Nothing takes a lock: a signal handler
-may interrupt any call, make others and raise, while the loop continues. After ``fork`` the child has no such
-thread: every call raises `ForkedProcessError` instead of waiting forever.
+The calling thread passes coroutines to `LoopThread.call` and sleeps, without a lock: a signal handler may
+make other calls meanwhile, or raise, while the loop continues. After ``fork`` the child has no such thread:
+every call raises `ForkedProcessError` instead of waiting forever.
 
 Users of the loop refer to the `LoopThread`; the thread itself does not. When the last reference is dropped
 without `close`, the thread emits a ``ResourceWarning``, sends pending messages and ends. No caller waits for
@@ -17,13 +17,12 @@ import inspect
 import logging
 import os
 import select
-import socket
 import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from geminga.client import forks
 from geminga.client.tasks import run_task
@@ -115,9 +114,7 @@ class _Loop:
         self.drop: Callable[[], None] | None = None
         self.fail_leftovers: Callable[[], None] | None = None
         self._stopped = False
-        self._iterated = False
         self._broken = False
-        self._leaving = False
         self._begun = False
         self._ready = Waiter()
         self._refused: BaseException | None = None
@@ -158,31 +155,23 @@ class _Loop:
         on any thread, at any moment."""
         if self.closed or self.forked:
             return
+        begun = self._begun  # else a caller was interrupted while creating it
+        if begun:
+            _leaving.add(self)
+        # Before the request to end: a thread that starts only now checks this first.
+        self.closed = True
         try:
-            is_used = self._begun  # else a caller was interrupted while creating it
-            # Before the request to end: a thread that starts only now checks this first.
-            self.closed = True
-            if is_used:
-                _leaving.add(self)
+            if begun:
                 warnings.warn(
                     f"{self.name} was not closed: call close(), or use it in a with statement",
                     ResourceWarning,
                     stacklevel=2,
                 )
-            self._request_leave()
-        except BaseException:
-            # A signal handler raised here, or the warning is an error: the thread must end in any case.
-            self._request_leave()
-            raise
-
-    def _request_leave(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            self.post(self._take_leave)
+        finally:  # also if the warning is an error
+            with contextlib.suppress(RuntimeError):
+                self.post(self._take_leave)
 
     def _take_leave(self) -> None:
-        if self._leaving:
-            return
-        self._leaving = True
         task = self.loop.create_task(self.say_farewell())
         task.add_done_callback(lambda _: self._stop_once())
 
@@ -204,20 +193,20 @@ class _Loop:
             return
         asyncio.set_event_loop(self.loop)
         _here.is_io = True
-        forks.thread_is_ours()
         self._begun = True
+        if self.closed and self not in _leaving:
+            self.loop.call_soon(self._stop_once)  # `stop` found no loop to post to
         self._ready.wake()
         try:
-            while not self.closed:
+            while not self._stopped:
                 self._turn()
         finally:
             self.closed = True
             try:
-                for step in (self.drop, self._cancel_all, self._end_others):
-                    if step is None or (self._broken and step != self.drop):
-                        continue  # the step needs a working loop
+                for step in (self.drop, *(() if self._broken else (self._cancel_all, self._end_others))):
                     try:
-                        step()
+                        if step is not None:
+                            step()
                     except Exception:
                         logger.debug("closing the I/O loop", exc_info=True)
             finally:
@@ -235,27 +224,18 @@ class _Loop:
 
     def _turn(self) -> None:
         """Run until stopped, or until an exception is raised that was not caught."""
-        self._iterated = False
-        self.loop.call_soon(self._note_iteration)
+        generation = forks.generation
         try:
-            self.loop.run_forever()
-            forks.returned()
-        except Exception:
-            forks.returned()
-            # An error of the loop itself, as callbacks' errors are caught. If it fails at its start, it
-            # always will.
-            if self._iterated:
-                logger.exception("%s: unexpected error on the I/O thread, which continues", self.name)
-            else:
-                logger.exception("%s: the I/O loop is broken; the client is closed", self.name)
-                self.closed = self._broken = True
-        except BaseException as error:
-            forks.returned(error)
+            try:
+                self.loop.run_forever()
+            finally:
+                forks.end_child(generation)
+        except Exception:  # of the loop itself, as errors of callbacks are caught
+            logger.exception("%s: the I/O loop is broken; the client is closed", self.name)
+            self.closed = self._stopped = self._broken = True
+        except BaseException:
             # For example SystemExit: it would only end this thread.
             logger.exception("%s: unexpected error on the I/O thread, which continues", self.name)
-
-    def _note_iteration(self) -> None:
-        self._iterated = True
 
     def _end_others(self) -> None:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
@@ -274,7 +254,7 @@ _here = threading.local()
 
 def on_io_thread() -> bool:
     """Return whether the caller runs on the I/O thread of a client."""
-    return getattr(_here, "is_io", False) and forks.stray != threading.get_ident()
+    return getattr(_here, "is_io", False)
 
 
 WITHOUT_LOCK = (
@@ -301,6 +281,7 @@ class LoopThread:
         self._inner.start()
         self.loop = self._inner.loop
         _live.add(self)
+        forks.inherited.add(self)
 
     @property
     def closed(self) -> bool:
@@ -310,6 +291,22 @@ class LoopThread:
     def forked(self) -> bool:
         """Whether this is a child process, which lacks the thread."""
         return self._inner.forked
+
+    def _after_fork(self) -> None:
+        """Refuse calls in a child process. If the child runs on the loop's thread, end the loop after this
+        iteration, and replace its selector, which is the parent's: the child would take wake-ups from it."""
+        self._inner.forked = True
+        if self.is_here:
+            if hasattr(select, "epoll"):  # kqueue descriptors are not inherited
+                loop: Any = self.loop
+                uvloops = getattr(loop, "_get_backend_id", None)
+                with select.epoll() as nothing:
+                    selector = uvloops() if uvloops is not None else loop._selector.fileno()
+                    os.dup2(nothing.fileno(), selector, inheritable=False)
+            self.loop.stop()
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError("a client and its handles cannot be pickled: create a client in the other process")
 
     @property
     def thread(self) -> threading.Thread:
@@ -425,63 +422,17 @@ _leaving: set[_Loop] = set()
 """Dropped threads that still send pending messages; the end of the interpreter waits for them."""
 
 
-def _after_fork_in_child() -> None:
-    _leaving.clear()  # their threads do not exist in this process
-    for runtime in list(_live):
-        runtime._inner.forked = True
-        if runtime.thread is threading.current_thread():
-            # Other code than a tracked callback may have forked: end after this iteration.
-            _detach_loop(runtime._inner.loop)
-            runtime._inner.loop.stop()
-
-
-def _detach_loop(loop: Any) -> None:
-    """Replace the selector and the wake-up pipe of the loop, in a child on the loop's thread: they are the
-    parent's, and polling them in the rest of this iteration would take a wake-up from it."""
-    if not hasattr(select, "epoll"):
-        return  # kqueue descriptors are not inherited
-    backend = loop._get_backend_id() if hasattr(loop, "_get_backend_id") else loop._selector.fileno()
-    with select.epoll() as nothing:
-        os.dup2(nothing.fileno(), backend, inheritable=False)
-    waker = getattr(loop, "_ssock", None)  # asyncio's own loop may be about to read from it
-    if waker is not None:
-        ours, other = socket.socketpair()
-        ours.setblocking(False)
-        os.dup2(ours.fileno(), waker.fileno(), inheritable=False)
-        ours.close()
-        other.close()
-
-
 def end_all() -> None:
     """Send pending messages of all open clients, for a limited time, at the interpreter's end."""
-    impatient = False
-    left: list[LoopThread] | None = None
-    while True:
-        try:
-            if left is None:
-                left = list(_live)
-            while left:
-                _end(left[-1], impatient)
-                left.pop()
-            for inner in () if impatient else list(_leaving):
-                inner.thread.join(FAREWELL_SECONDS_MAX + 1.0)
-            return
-        except (KeyboardInterrupt, SystemExit):
-            # A signal handler raised: an interrupt of the end asks to end at once, without a traceback.
-            impatient = True
+    # A signal handler that raises asks to end at once, without a traceback: the threads are daemons.
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):
+        for runtime in list(_live):
+            with contextlib.suppress(Exception):
+                if runtime._inner.farewell is not None and not runtime.closed:
+                    runtime.call(runtime._inner.say_farewell(), FAREWELL_SECONDS_MAX + 1.0)
+                runtime.close()
+        for inner in list(_leaving):
+            inner.thread.join(FAREWELL_SECONDS_MAX + 1.0)
 
 
-def _end(runtime: LoopThread, impatient: bool) -> None:
-    """End one client at the interpreter's end; called again after an interrupt."""
-    if impatient:
-        runtime._inner.stop()
-        return
-    with contextlib.suppress(Exception):
-        if runtime._inner.farewell is not None and not runtime.closed:
-            runtime.call(runtime._inner.say_farewell(), FAREWELL_SECONDS_MAX + 1.0)
-        runtime.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 at_exit("clients", end_all)

@@ -1,8 +1,7 @@
 """Submit queue: passes messages from the application's threads to the loop, which owns everything else.
 
-The queue is a list, and a thread submits by one atomic append, without a lock. So a signal handler may
-interrupt a send at any point, make other sends, wait for them, or raise: a message is either appended
-completely, and sent, or not at all.
+The queue is a list, and a thread submits by one atomic append, without a lock. So a signal handler may make
+other sends, wait for them, or raise: a message is either appended completely, and sent, or not at all.
 
 `SubmitQueue.room`, which the loop updates, limits how many messages may be queued, so that there is a permit
 for each. Threads that see the same last permit may exceed it together: the loop, which takes the permits,
@@ -210,13 +209,9 @@ class SubmitQueue:
         pairs = self.pairs
         if len(pairs) >= self.room or len(payload) > self.size_max:
             return False
-        try:
-            pairs += (payload, token)
-            if len(pairs) >= self.wake_at:
-                self._wake_now()
-        except BaseException:
-            self._wake_anyway()
-            raise
+        pairs += (payload, token)
+        if len(pairs) >= self.wake_at:
+            self._wake_now()
         return True
 
     def offer_many(self, rows: Rows) -> None:
@@ -237,17 +232,13 @@ class SubmitQueue:
             both: list[Any] = [None] * (2 * (end - start))
             both[0::2] = items[start:end]
             both[1::2] = tokens[start:end]
-            try:
-                pairs += both
-                rows.done = end
-                wake_at = self.wake_at
-                if wake_at != WAKING and items is not payloads:
-                    wake_at = min(wake_at, self.wake_rich_at)
-                if len(pairs) >= wake_at:
-                    self._wake_now()
-            except BaseException:
-                self._wake_anyway()
-                raise
+            pairs += both
+            rows.done = end
+            wake_at = self.wake_at
+            if wake_at != WAKING and items is not payloads:
+                wake_at = min(wake_at, self.wake_rich_at)
+            if len(pairs) >= wake_at:
+                self._wake_now()
 
     def offer_urgent(self, payload: bytes, token: Any) -> bool:
         """Do `offer` for a sender that waits for the receipt."""
@@ -260,35 +251,25 @@ class SubmitQueue:
         """Submit a message without a waiting sender; wake the loop when ``wake_at`` items are queued. A
         `QueuedSend` contains its token."""
         pairs = self.pairs
-        try:
-            pairs += (item, token)
-            if self.wake_at != WAKING and len(pairs) >= wake_at:
-                self._wake_now()
-        except BaseException:
-            self._wake_anyway()
-            raise
+        pairs += (item, token)
+        if self.wake_at != WAKING and len(pairs) >= wake_at:
+            self._wake_now()
 
     def put_and_wake(self, item: Any, token: Any = None, *, urgent: bool = False) -> None:
         """Submit an item, and wake the loop. ``urgent``: open batches are to be closed too."""
-        try:
-            self.pairs += (item, token)
-            if urgent:
-                self.urgent = True
-            # In any case: an interrupted send on this thread may be about to wake the loop, and cannot now.
-            self._wake()
-        except BaseException:
-            self._wake_anyway()
-            raise
+        self.pairs += (item, token)
+        if urgent:
+            self.urgent = True
+        self._wake()  # also if another thread is about to: it may be interrupted before
 
     def _wake_now(self) -> None:
         self.wake_at = WAKING
-        self._wake()
-
-    def _wake_anyway(self) -> None:
-        """Wake the loop after a signal handler raised in the middle of a send, which may have woken it or
-        not."""
-        with suppress(Exception):
+        try:
             self._wake()
+        except BaseException:  # KeyboardInterrupt, perhaps before the loop was woken
+            with suppress(Exception):
+                self._wake()
+            raise
 
     # --- the loop ---------------------------------------------------------------------------------
 

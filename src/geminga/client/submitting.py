@@ -14,7 +14,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from geminga.client import forks
 from geminga.client.completions import fail_completion
 from geminga.client.permit_wait_queue import TABLES, PermitWaitQueue, Queued, Target
 from geminga.client.submit_queue import QueuedOperation, QueuedSend, QueuedWork, SubmitQueue, WaitingSend
@@ -86,7 +85,6 @@ class SubmitWorker:
         failures, self._failures = self._failures, []
         for token, error in failures:
             fail_completion(token, error)
-            forks.returned()
 
     # --- many at a time ---------------------------------------------------------------------------
 

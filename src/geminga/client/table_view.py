@@ -233,13 +233,12 @@ class AsyncTableView(Generic[T_co]):
         return self.schema.decode(kept)
 
     def _notify(self, callback: Listener, change: _Change) -> None:
-        forks.thread_is_ours()
+        generation = forks.generation
         try:
             callback(change.key, self._value_of(change))
-            forks.returned()
-        except BaseException as error:  # SystemExit too: it would only stop further notifications
-            forks.returned(error)
+        except BaseException:  # SystemExit too: it would only stop further notifications
             logger.exception("a table view listener of %s failed", self.topic)
+        forks.end_child(generation)
 
     async def _notify_here(self, callback: AsyncListener, change: _Change) -> None:
         try:
