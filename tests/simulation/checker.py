@@ -92,9 +92,9 @@ def _check_order(
 
 
 def check_subscription(history: History, name: str, kind: str) -> None:
-    """Check that messages come in order, and none again once its acknowledgement is confirmed.
+    """Check that messages are in order, and none is redelivered after its acknowledgement was confirmed.
 
-    A seek makes all of them new. While it is under way, nothing can be said.
+    A seek makes all of them new; until it has ended, nothing is checked.
     """
     sends = {event.content: event for event in history.of("send")}
     asked: set[Position] = set()

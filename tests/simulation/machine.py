@@ -1,7 +1,7 @@
 """The broker's machine: a simulated disk, and one broker process after the other on it.
 
 A process is a *life*. All callbacks and tasks that a life starts carry its number in their context; once it
-is dead, `LivesLoop` runs none of them, as if the process were gone in the midst of what it did.
+is dead, `LivesLoop` runs none of them, as if the process had ended at that moment.
 """
 
 from __future__ import annotations

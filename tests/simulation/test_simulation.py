@@ -13,7 +13,7 @@ from tests.simulation.world import World, run_seed
 
 @pytest.mark.simulation(100, 10)
 @pytest.mark.timeout(300)
-def test_nothing_receipted_is_lost_and_nothing_acknowledged_comes_again(seeds: range) -> None:
+def test_no_receipted_message_is_lost_and_no_acknowledged_one_redelivered(seeds: range) -> None:
     for seed in seeds:
         run_seed(seed)
 
