@@ -9,14 +9,16 @@ import pytest
 
 import geminga
 from geminga.admin import Retention
+from geminga.broker.topics import topic_maintenance
 from geminga.functions import FunctionRunner, state_topic
 from tests.functions.place import Place, until
 
 
 @pytest.fixture
 def small_ledgers(pulsar_topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A broker whose ledgers are closed after ten entries; functions trim every 0.05 s."""
+    """A broker that closes ledgers after ten entries and trims them every 0.1 s; functions trim as often."""
     monkeypatch.setattr(state_topic, "TRIM_SECONDS", 0.05)
+    monkeypatch.setattr(topic_maintenance, "ROUND_SECONDS", 0.1)
     with geminga.embedded(ledger_entries_max=10) as broker:
         yield Place(broker, broker.client(), pulsar_topic)
 
