@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -157,7 +158,7 @@ def test_a_wrong_url(url: str, message: str, run: Any) -> None:
     with pytest.raises(InvalidConfiguration, match=r"service\.url"):
         read_options({"service.url": url, "topic": "t"})
     code, said = run("produce", "t", "-m", "x", "--url", url)
-    assert (code, said.startswith("geminga: InvalidUrl: ")) == (2, True)
+    assert (code, re.search(message, said) is not None) == (2, True), said
     assert "secret" not in said
 
 
@@ -348,7 +349,7 @@ def test_a_wrong_topic_name(name: str, pulsar_broker: Any, pulsar_client: Any, r
             options({"service.url": UNREACHABLE, "topic": name})
     for command in (("produce", name, "-m", "x"), ("consume", name)):
         code, said = run(*command, "--url", pulsar_broker.service_url)
-        assert (code, "InvalidTopicName" in said) == (2, True), said
+        assert (code, re.search(allowed, said) is not None) == (2, True), said
     assert run("topics", "create", name, "--admin-url", pulsar_broker.admin_url)[0] == 2
 
 
@@ -533,7 +534,7 @@ def test_wrong_arguments_of_the_command_line(run: Any) -> None:
         (("standalone", "--memory", "--port", "70000"), "70000 is not in the range 0<=x<=65535"),
         (("standalone", "--memory", "--sync", "alway"), "'alway' is not one of 'always'"),
         (("produce", "t", "-m", "x", "-p", "property"), "is not NAME=VALUE"),
-        (("consume", "t", "-n", "0"), "0 is not in the range"),
+        (("consume", "t", "-n", "-2"), "-2 is not in the range"),
         (("consume", "t", "--timeout", "nan"), "'nan' is not a number"),
         (("consume", "t", "--timeout", "1e20"), "is not in the range"),
         (("produce", "t", "-m", "x", "--rate", "1e-300"), "is not in the range"),
