@@ -155,7 +155,9 @@ def _nearest(cluster: Cluster, topic: str, subscription: str | None) -> str:
 def as_pasted(command: str) -> str:
     """Return a command that is printed for a person to paste, with the connection options in use. Tokens and
     passwords are left out."""
-    ctx = click.get_current_context()
+    ctx = click.get_current_context(silent=True)
+    if ctx is None:
+        return command
     for option in ctx.command.params:
         source, value = ctx.get_parameter_source(str(option.name)), ctx.params.get(str(option.name))
         if not isinstance(option, ConnectionOption) or source not in (COMMANDLINE, _ENVIRONMENT) or not value:

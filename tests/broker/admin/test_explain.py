@@ -583,7 +583,7 @@ def test_advice_for_a_quota_frees_enough_for_producers_to_continue(
     effects = advice["effects"]
     assert effects["producersContinue"]
     assert re.search(
-        r"frees [0-9]+ bytes, and producers continue; 0:0 alone frees [0-9]+ bytes", advice["text"]
+        r"frees [0-9,]+ bytes, and producers continue; 0:0 alone frees [0-9,]+ bytes", advice["text"]
     )
     topic, subscription = case.harness.actions.found(NAME, "s")
     before, messages = topic.ledger.size_bytes, subscription.backlog
