@@ -163,7 +163,8 @@ class StorageClaim:
         try:
             found = claims.load(self._storage)
         except ClaimUnreadable as error:
-            raise StorageNotClaimed(str(error)) from error
+            advice = f"to write it again, stop the broker and run 'geminga store claim {self._folder}'"
+            raise StorageNotClaimed(f"{error}; {advice}") from error
         mine, is_known = self._known(), self.has_files or self.is_held
         if is_known and found is None:
             what = "has ledgers there" if self.has_files else "has claimed it"
