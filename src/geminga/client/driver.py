@@ -251,9 +251,9 @@ class HandleDriver:
     def _notify_detached(self, error: Exception | None) -> None:
         self.state = DriverState.WAITING
         self.connection = None
+        self._handle.on_detached(error)
         if self._task is None:
             self._task = self._context.task(self._run(), f"geminga {self._handle.topic}")
-        self._handle.on_detached(error)
 
     def _detach(self) -> None:
         connection, self.connection = self.connection, None
