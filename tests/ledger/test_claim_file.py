@@ -51,5 +51,5 @@ def test_a_claim_with_impossible_values_is_unreadable(tmp_path: Path, field: str
     """Its time could not be shown, and an id that is kept would never fit in a block."""
     fields = {"version": 1, **asdict(CLAIM_OF_A_STORE), field: value}
     (tmp_path / CLAIM).write_text(json.dumps(fields))
-    with pytest.raises(claims.ClaimUnreadable, match="another type or range|not supported between"):
+    with pytest.raises(claims.ClaimUnreadable, match=r"another type or range|not supported between"):
         claims.load(FolderStorage(RealFileSystem(), str(tmp_path)))

@@ -160,8 +160,6 @@ class HandleDriver:
                 if not await self._reconnect():
                     return
             self._task = None
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
             logger.exception("unexpected error while driving %s", self._handle.topic)
             self._fail(error)
