@@ -199,10 +199,8 @@ def _another(options: WriteOptions, number: int, decided: Epoch, mine: Epoch) ->
     )
     if options.batch_id is not None:
         cause = f"give each write and each checkpoint a sinkName of its own, not {options.sink_name!r}"
-    return StoreDamaged(
-        f"micro-batch {number}{rows} was published before, and this one of {mine.rows} rows is another: "
-        f"{cause}"
-    )
+    what = f"micro-batch {number}{rows} was published before, and this one of {mine.rows} rows is another"
+    return StoreDamaged(f"{what}: {cause}")
 
 
 class NumberedWriter(DataSourceArrowWriter):
