@@ -179,6 +179,25 @@ def test_a_broker_that_comes_back_later_is_found(scripted):
     run(scripted, body, backoff_max_seconds=0.02)
 
 
+def test_a_handle_is_detached_before_its_driver_runs_again(scripted, monkeypatch):
+    """The application's loop may start tasks at once (`asyncio.eager_task_factory`)."""
+
+    async def body(broker, context, handle, driver):
+        await driver.start()
+        real, detached = context.task, []
+
+        def task(coroutine, name=None):
+            detached.append(len(handle.detached))
+            return real(coroutine, name)
+
+        monkeypatch.setattr(context, "task", task)
+        driver.reattach(delay=False)
+        await handle.until(lambda: handle.attached == 2)
+        assert detached == [1]
+
+    run(scripted, body)
+
+
 def test_closed_by_the_broker(scripted):
     async def body(broker, context, handle, driver):
         await driver.start()

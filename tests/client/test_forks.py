@@ -3,13 +3,17 @@ parent is unaffected."""
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from geminga.client import forks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -206,3 +210,18 @@ def test_a_forked_child_gets_a_clear_error_or_its_own_client(
     assert (done.stdout, done.returncode) == ("", 0), done.stderr
     assert all("end it with os._exit()" in line for line in said), done.stderr
     assert bool(said) == (name == "returning")
+
+
+def test_a_child_without_free_descriptors_refuses_every_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Connection:
+        is_refused = False
+
+        def _after_fork(self) -> None:
+            self.is_refused = True
+            raise OSError(errno.EMFILE, "too many open files")
+
+    found = [Connection() for _ in range(3)]
+    monkeypatch.setattr(forks, "inherited", weakref.WeakSet(found))
+    monkeypatch.setattr(forks, "generation", forks.generation)
+    forks._after_fork_in_child()
+    assert all(each.is_refused for each in found)

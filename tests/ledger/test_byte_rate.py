@@ -29,6 +29,14 @@ def test_bytes_take_as_long_as_the_rate_allows() -> None:
     assert clock.now - began == pytest.approx(1.0)
 
 
+def test_bytes_taken_while_the_limit_is_lifted_delay_no_later_ones() -> None:
+    rate = ByteRate(1000, Clock())
+    rate.is_lifted = True
+    rate.take(1 << 40)
+    rate.is_lifted = False
+    assert rate.wait_seconds() == 0
+
+
 @pytest.mark.parametrize("limit", [0, -1])
 def test_without_a_limit_nothing_waits(limit: int) -> None:
     rate = ByteRate(limit, Clock())

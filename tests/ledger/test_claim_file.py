@@ -44,3 +44,12 @@ def test_an_earlier_claim_of_any_size_is_read_and_overwritten_in_full_storage(
     claims.save(storage, replace(CLAIM_OF_A_STORE, beats=10))
     assert claims.load(storage) == replace(CLAIM_OF_A_STORE, beats=10)
     assert path.stat().st_size == size
+
+
+@pytest.mark.parametrize(("field", "value"), [("since_ms", "now"), ("since_ms", 1e30), ("place", "p" * 600)])
+def test_a_claim_with_impossible_values_is_unreadable(tmp_path: Path, field: str, value: object) -> None:
+    """Its time could not be shown, and an id that is kept would never fit in a block."""
+    fields = {"version": 1, **asdict(CLAIM_OF_A_STORE), field: value}
+    (tmp_path / CLAIM).write_text(json.dumps(fields))
+    with pytest.raises(claims.ClaimUnreadable, match=r"another type or range|not supported between"):
+        claims.load(FolderStorage(RealFileSystem(), str(tmp_path)))

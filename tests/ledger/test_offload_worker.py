@@ -388,11 +388,13 @@ def test_a_process_without_standard_streams_reports_storage_errors(
         process.close()
 
 
-def test_the_process_has_low_priority(tmp_path: Path) -> None:
+def test_the_process_has_low_priority_and_ignores_signals_to_its_service(tmp_path: Path) -> None:
     process = started(tmp_path)
     try:
         here = os.getpriority(os.PRIO_PROCESS, 0)
         assert os.getpriority(os.PRIO_PROCESS, process._process.pid) == min(here + NICENESS, 19)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(process._process.pid, number)
         making = WorkerOffloadWriting(process, OffloadRequest("a", TOPIC, -1, 1, "u"))
         making.add([b"one"])
         assert making.finish().summary.entries == 1

@@ -447,6 +447,26 @@ def test_an_unmounted_storage_is_not_claimed(is_open: bool) -> None:
     store.close()
 
 
+def test_a_damaged_claim_stops_offloads_until_it_is_written_again() -> None:
+    disk, clock = SimulatedDisk(), Clock()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem, clock)
+    kept = fill(store)
+    settle(store)
+    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
+    place.replace(claims.CLAIM, b"")
+    reports = Reports()
+    store.tier.offload(TOPIC, min(kept), 1_700_000_000_000, reports, offset=0)
+    settle(store)
+    assert "to write it again, stop the broker and run 'geminga store claim /store'" in str(reports.found)
+    store.close()
+    claim("/store", place, filesystem=filesystem)  # type: ignore[arg-type]
+    store = open_store(filesystem, clock)
+    offload(store, min(kept))
+    check_tier(store, disk)
+    store.close()
+
+
 def test_an_unmounted_claimed_storage_without_files_is_not_claimed() -> None:
     """The first files would be hidden as well."""
     disk, clock = SimulatedDisk(), Clock()

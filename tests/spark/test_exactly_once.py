@@ -342,7 +342,9 @@ def test_a_batch_query_with_a_used_sink_name_is_refused(sink: Sink) -> None:
     assert sink.read() == list(range(10))
 
 
-def test_batch_writes_with_one_number_are_published_once(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_writes_with_one_number_are_published_once(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """As `foreachBatch` calls them, whose driver dies before and after the rows are published."""
     given = {
         "service.url": sink.broker.service_url, "topic": sink.topic, "exactlyOnce": "true",
@@ -371,8 +373,9 @@ def test_batch_writes_with_one_number_are_published_once(sink: Sink, monkeypatch
             write(number, rows)
         write(number, rows)
         write(number, rows)
+        assert f"{sink.topic}: micro-batch {number} was published before" in caplog.text
     assert sink.read() == [*range(40), *range(100, 140), *range(200, 240)]
-    with pytest.raises(StoreDamaged, match="this one of 41 rows is another"):
+    with pytest.raises(StoreDamaged, match=r"of 41 rows is another: give each write .* not 'counts'"):
         write(2, range(41))
 
 
@@ -380,6 +383,8 @@ def test_a_number_without_exactly_once_or_for_a_stream_is_refused(sink: Sink) ->
     given = {"service.url": sink.broker.service_url, "topic": sink.topic, "batchId": "3"}
     with pytest.raises(InvalidConfiguration, match=r"batchId=3: .*exactlyOnce=true and a sinkName"):
         write_options({**given, "sinkName": "counts"})
+    with pytest.raises(InvalidConfiguration, match=r"batchId.*1764310000000.*>= 0 and < 2147483648"):
+        write_options({**given, "batchId": "1764310000000"})
     options = write_options({**given, "sinkName": "counts", "exactlyOnce": "true"})
     with pytest.raises(InvalidConfiguration, match="batchId is for batch writes"):
         stream_writer(options, SCHEMA)

@@ -160,8 +160,6 @@ class HandleDriver:
                 if not await self._reconnect():
                     return
             self._task = None
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
             logger.exception("unexpected error while driving %s", self._handle.topic)
             self._fail(error)
@@ -251,9 +249,9 @@ class HandleDriver:
     def _notify_detached(self, error: Exception | None) -> None:
         self.state = DriverState.WAITING
         self.connection = None
+        self._handle.on_detached(error)
         if self._task is None:
             self._task = self._context.task(self._run(), f"geminga {self._handle.topic}")
-        self._handle.on_detached(error)
 
     def _detach(self) -> None:
         connection, self.connection = self.connection, None

@@ -11,6 +11,7 @@ multiprocessing does, and not return into a thread of the library: `end_child`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -56,7 +57,8 @@ def _after_fork_in_child() -> None:
     global generation
     generation += 1
     for each in list(inherited):
-        each._after_fork()
+        with contextlib.suppress(OSError):  # no free descriptor: the others must refuse use nevertheless
+            each._after_fork()
 
 
 if hasattr(os, "register_at_fork"):

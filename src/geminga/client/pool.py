@@ -310,9 +310,6 @@ class BrokerConnection(asyncio.Protocol):
                 raise
             logger.exception("unexpected error while handling data from %s", self.peer)
 
-    def eof_received(self) -> bool:
-        return False
-
     def _after_fork(self) -> None:
         """Detach the socket, in a child process."""
         if self._transport is not None and not self.closed and not self._transport.is_closing():
@@ -695,6 +692,3 @@ def connect_error(address: Address, error: OSError | ssl.SSLError) -> ConnectErr
         )
     reason = error.strerror or str(error) or type(error).__name__
     return ConnectError(f"cannot connect to {address}: {reason}")
-
-
-__all__ = ["BrokerConnection", "ConnectionPool", "FrameReceiver"]

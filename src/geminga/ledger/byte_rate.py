@@ -23,5 +23,5 @@ class ByteRate:
 
     def take(self, size_bytes: int) -> None:
         """Count bytes that follow now."""
-        if self._bytes_per_second > 0:
+        if self._bytes_per_second > 0 and not self.is_lifted:
             self._free_at = max(self._free_at, self._clock()) + size_bytes / self._bytes_per_second

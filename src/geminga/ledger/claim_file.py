@@ -19,6 +19,7 @@ from geminga.offload.storage import OffloadStorage
 
 VERSION = 1
 CLAIM = "_claim.json"
+_ID_LENGTH_MAX, _TIME_MS_END = 64, 1 << 47
 _BLOCK_BYTES = 512
 """Size of the file, which most disks write atomically."""
 
@@ -52,9 +53,10 @@ def load(storage: OffloadStorage) -> Claim | None:
         version = kept.pop("version")
         if version == VERSION:
             found = Claim(**kept)
-            texts = (found.place, found.store, found.instance, found.session, found.who)
-            if not all(isinstance(each, str) for each in texts):
-                raise ValueError("a field that must be text is not")
+            ids = (found.place, found.store, found.instance, found.session)
+            are_ids = all(isinstance(each, str) and len(each) <= _ID_LENGTH_MAX for each in ids)
+            if not (are_ids and isinstance(found.who, str) and 0 <= found.since_ms < _TIME_MS_END):
+                raise ValueError("a field has another type or range than brokers write")
             return found
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ClaimUnreadable(f"{where} cannot be read: {error!r}") from error

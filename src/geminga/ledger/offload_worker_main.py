@@ -112,7 +112,7 @@ def serve(connection: socket.socket) -> None:
 def main() -> None:
     """Run the process, which has the socket as its standard input; never returns."""
     # Only the parent ends this process: ignore signals sent to all processes of a terminal or a service.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _end_with_parent()
     with contextlib.suppress(OSError):

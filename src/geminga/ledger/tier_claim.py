@@ -163,19 +163,16 @@ class StorageClaim:
         try:
             found = claims.load(self._storage)
         except ClaimUnreadable as error:
-            raise StorageNotClaimed(str(error)) from error
-        mine, is_known = self._known(), self.has_files or self.is_held
-        if is_known and found is None:
-            what = "has ledgers there" if self.has_files else "has claimed it"
-            raise StorageNotClaimed(
-                f"{self._storage.location} holds no claim, and this store {what}: is it mounted? If what was "
-                f"there is lost, run 'geminga store claim {self._folder}'"
-            )
-        if is_known and found is not None and mine.home and found.place != mine.home and self._knows(found):
-            raise StorageNotClaimed(
-                f"{self._storage.location} was claimed by this store before, but its ledgers are at another "
-                f"location: is it mounted? If those are lost, run 'geminga store claim {self._folder}'"
-            )
+            advice = f"to write it again, stop the broker and run 'geminga store claim {self._folder}'"
+            raise StorageNotClaimed(f"{error}; {advice}") from error
+        mine, why = self._known(), ""
+        if found is None:
+            why = f"holds no claim, and this store has {'ledgers there' if self.has_files else 'claimed it'}"
+        elif mine.home and found.place != mine.home and self._knows(found):
+            why = "was claimed by this store before, but its ledgers are at another location"
+        if why and (self.has_files or self.is_held):
+            advice = f"is it mounted? If the files are lost, run 'geminga store claim {self._folder}'"
+            raise StorageNotClaimed(f"{self._storage.location} {why}: {advice}")
         return found
 
     def _check_held(self) -> None:

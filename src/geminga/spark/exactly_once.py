@@ -157,6 +157,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             raise _another(self.options, batchId, decided, mine)
         if staging.is_done(batchId):
             # Spark died between our commit and its own: the files of this attempt are not needed.
+            logger.warning("%s: micro-batch %d was published before", self.options.topic, batchId)
             staging.discard(names)
             return
         name = staging.sink_name(self.options.sink_name, _sink_of(self.options, query))
@@ -191,12 +192,15 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 def _another(options: WriteOptions, number: int, decided: Epoch, mine: Epoch) -> StoreDamaged:
     """Return the error for a number that already belongs to another micro-batch of the checkpoint."""
     rows = "" if decided.rows is None else f" of {decided.rows} rows"
-    return StoreDamaged(
-        f"micro-batch {number}{rows} was published before, and this one of {mine.rows} rows is another: "
+    cause = (
         f"Spark's checkpoint {options.checkpoint_location} was replaced by an older one, and has planned it "
         "anew. Put the checkpoint back; or, to publish everything from here on whatever was published, "
         "choose another sinkName and stagingLocation"
     )
+    if options.batch_id is not None:
+        cause = f"give each write and each checkpoint a sinkName of its own, not {options.sink_name!r}"
+    what = f"micro-batch {number}{rows} was published before, and this one of {mine.rows} rows is another"
+    return StoreDamaged(f"{what}: {cause}")
 
 
 class NumberedWriter(DataSourceArrowWriter):

@@ -25,14 +25,14 @@ def text(name: str, value: str) -> str:
     return value.strip()
 
 
-def number(minimum: int) -> Callable[[str, str], int]:
+def number(minimum: int, end: int | None = None) -> Callable[[str, str], int]:
     def parse(name: str, value: str) -> int:
         try:
             found = int(value)
         except ValueError:
             found = minimum - 1
-        if found < minimum:
-            raise refused(name, value, f"a whole number >= {minimum}")
+        if found < minimum or (end is not None and found >= end):
+            raise refused(name, value, f"a whole number >= {minimum}{f' and < {end}' if end else ''}")
         return found
 
     return parse

@@ -257,7 +257,7 @@ _TABLE = (
     Option(name="sinkName", field="sink_name", use=WRITE, parse=values.text,
            aliases=("pulsar.producer.producerName",),
            text="Producer name of the exactly-once sink. Default: derived from the query's id."),
-    Option(name="batchId", field="batch_id", use=WRITE, parse=values.number(0),
+    Option(name="batchId", field="batch_id", use=WRITE, parse=values.number(0, 1 << 31),
            text="Number of a batch write that may be repeated, from `foreachBatch`: with `exactlyOnce` and "
                 "`sinkName` its rows are published once, as with Delta Lake's `txnAppId` and `txnVersion`."),
     Option(name="stagingLocation", field="staging_location", use=WRITE, parse=values.text,

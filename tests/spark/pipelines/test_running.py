@@ -18,7 +18,7 @@ from geminga.client.service_lookup import ServiceUnreachable
 from geminga.errors import UsageError
 from geminga.spark.pipelines import connection, lake, running
 from geminga.spark.pipelines.connection import handed_over
-from geminga.spark.pipelines.project import create, places
+from geminga.spark.pipelines.project import configuration, create, places
 from geminga.spark.pipelines.running import (
     Event,
     FlowChanged,
@@ -76,7 +76,14 @@ def test_a_projects_table_folder_is_read_from_its_files(tmp_path: Path) -> None:
         "events": f"{project.as_uri()}/lake/events",
         "other.events": f"{project.as_uri()}/lake/other.db/events",
     }
-    (project / "spark-pipeline.yml").write_text("name: mine\n")
+    spec = project / "spark-pipeline.yml"
+    spec.write_text("configuration: [a]\n")
+    with pytest.raises(UsageError, match=r"configuration is \['a'\]; write NAME: VALUE lines"):
+        configuration(project)
+    spec.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="no valid YAML"):
+        configuration(project)
+    spec.write_text("name: mine\n")
     with pytest.raises(UsageError, match="has no valid storage"):
         places(project)
 

@@ -57,9 +57,9 @@ def reach(values: Iterable[object], given: str) -> None:
     from geminga.spark.cluster import connect
     from geminga.spark.options import read_options
 
-    limit = {"operationTimeoutMs": str(round(3000 * REACH_SECONDS)), "topic": "any"}
+    limit = {"operationTimeoutMs": str(round(3000 * REACH_SECONDS)), "topic": "address-check"}
     for url in {str(each) for each in values if str(each).startswith(("pulsar://", "pulsar+ssl://"))}:
-        connect(read_options({**connection(url, given=given), **limit}).connection).reach("any")
+        connect(read_options({**connection(url, given=given), **limit}).connection).reach("address-check")
 
 
 def connection(

@@ -185,7 +185,10 @@ class ProjectPaths:
 
 def configuration(folder: Path) -> Mapping[str, Any]:
     """Return the settings that the project's spec file gives its flows."""
-    return dict(_spec(folder).get("configuration") or {})
+    given = _spec(folder).get("configuration") or {}
+    if not isinstance(given, dict):
+        raise UsageError(f"{folder / SPEC_FILE}: configuration is {given!r}; write NAME: VALUE lines")
+    return given
 
 
 def _spec(folder: Path) -> Any:
@@ -196,7 +199,7 @@ def _spec(folder: Path) -> Any:
         raise UsageError(f"{folder} holds no {SPEC_FILE}; make a project with: geminga pipeline init NAME")
     try:
         return yaml.safe_load(spec.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{spec} is no valid YAML: {error}") from None
 
 
