@@ -23,6 +23,11 @@ def test_the_same_seed_repeats_the_same_history() -> None:
         assert World(seed).play().text() == World(seed).play().text()
 
 
+@pytest.mark.timeout(60)
+def test_a_broker_killed_while_it_stops_is_started_again() -> None:
+    run_seed(129)
+
+
 def test_the_runs_reach_what_they_are_meant_to_reach() -> None:
     kinds: Counter[str] = Counter()
     faults: Counter[str] = Counter()
