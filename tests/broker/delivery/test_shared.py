@@ -203,10 +203,10 @@ def test_consumers_without_permits_cost_nothing(harness: Any, kind: str, monkeyp
 # --- chunks of a message ---
 @pytest.fixture
 def send_chunks(producer: Any, make_entry: Callable[..., bytes]) -> Callable[..., None]:
-    """Send a message of some chunks."""
+    """Send a message of some chunks, or its first ones."""
 
-    def send(uuid: str, count: int) -> None:
-        for number in range(count):
+    def send(uuid: str, count: int, sent: int | None = None) -> None:
+        for number in range(count if sent is None else sent):
             entry = make_entry(b"part", uuid=uuid, chunk_id=number, num_chunks_from_msg=count)
             producer.send(0, entry, is_chunk=True)
 
@@ -238,6 +238,18 @@ def test_waiting_chunks_follow_the_first_one_that_is_redelivered_to_another_cons
     other.subscribe(TOPIC, kind="Shared")
     stopped.command("redeliverUnacknowledgedMessages", consumer_id=1)
     assert other.entry_ids() == [0, 1, 2]
+
+
+def test_chunks_that_a_producer_sends_again_go_to_the_consumer_of_the_first_ones(
+    harness: Any, send_chunks: Callable[..., None]
+) -> None:
+    slow, other = harness.peer(), harness.peer()
+    slow.subscribe(TOPIC, kind="Shared", permits=1)
+    other.subscribe(TOPIC, kind="Shared")
+    send_chunks("u", 3, 2)
+    send_chunks("u", 3)
+    slow.command("flow", consumer_id=1, messagePermits=10)
+    assert (slow.entry_ids(), other.entry_ids()) == ([0, 1, 2, 3, 4], [])
 
 
 def test_a_permit_for_one_of_many_waiting_chunks_reads_few_entries(
