@@ -3,6 +3,7 @@ parent is unaffected."""
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from geminga.client import forks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -206,3 +209,26 @@ def test_a_forked_child_gets_a_clear_error_or_its_own_client(
     assert (done.stdout, done.returncode) == ("", 0), done.stderr
     assert all("end it with os._exit()" in line for line in said), done.stderr
     assert bool(said) == (name == "returning")
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_object_that_cannot_be_detached_after_a_fork_does_not_spare_the_others(
+    monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    class Object:
+        refuses = False
+
+        def _after_fork(self) -> None:
+            self.refuses = True
+
+    class Failing(Object):
+        def _after_fork(self) -> None:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    other = Object()
+    objects: list[Any] = [other]
+    objects.insert(place, Failing())
+    monkeypatch.setattr(forks, "inherited", objects)
+    monkeypatch.setattr(forks, "generation", 0)
+    forks._after_fork_in_child()
+    assert (other.refuses, forks.generation) == (True, 1)

@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 import weakref
+from contextlib import suppress
 from typing import Protocol
 
 logger = logging.getLogger("geminga")
@@ -56,7 +57,8 @@ def _after_fork_in_child() -> None:
     global generation
     generation += 1
     for each in list(inherited):
-        each._after_fork()
+        with suppress(OSError):  # no more descriptors, for example: the others must still refuse use
+            each._after_fork()
 
 
 if hasattr(os, "register_at_fork"):
