@@ -140,8 +140,7 @@ class Machine:
                     await self.start()
                 except StoreError as error:
                     self.report(f"the broker does not start: {error}")
-                    self._store = self._wakeup = None
-                    self.disk = self.disk.kill()
+                    self._ended()
                     continue
                 waiting = [
                     asyncio.create_task(each.wait()) for each in (self._down, self.server.store_stopped)
@@ -200,6 +199,12 @@ class Machine:
         self.report("the broker is stopped")
         with contextlib.suppress(PowerLoss):
             await self._live(self.server.stop())
+        self._ended()
+
+    def _ended(self) -> None:
+        """The process has ended by itself: what it left scheduled must not act on the next one."""
+        self.loop.dead.add(self.life)
+        self._store = self._wakeup = None
         self.disk = self.disk.kill()
 
     def _plan(self) -> Plan:
