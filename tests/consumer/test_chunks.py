@@ -63,6 +63,14 @@ def test_a_gap_drops_the_message_and_leaves_it_to_redelivery() -> None:
     assert len(chunks) == 0
 
 
+def test_a_chunk_of_an_earlier_attempt_is_not_mixed_into_a_later_one() -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 2)
+    assert add(chunks, chunk("a", 1), 1).acknowledge == []
+    add(chunks, chunk("a", 1), 3)
+    assert add(chunks, chunk("a", 2), 4).chunk_ids == [(1, 2), (1, 3), (1, 4)]
+
+
 def test_a_gap_in_an_expired_message_is_acknowledged_away() -> None:
     chunks = assembler()
     old = NOW_MS - 61_000

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 from unittest.mock import patch
@@ -140,8 +140,7 @@ class Machine:
                     await self.start()
                 except StoreError as error:
                     self.report(f"the broker does not start: {error}")
-                    self._store = self._wakeup = None
-                    self.disk = self.disk.kill()
+                    self._ended()
                     continue
                 waiting = [
                     asyncio.create_task(each.wait()) for each in (self._down, self.server.store_stopped)
@@ -163,7 +162,18 @@ class Machine:
         settings = BrokerSettings(port=PORT, web_port=None, data_dir=FOLDER, **self._settings)
         self.server = BrokerServer(settings, store=self._open_store)
         with patch("geminga.broker.serving.server.bind", lambda *_: BoundSocket()):
-            await self.loop.create_task(self.server.start(), context=self._context)
+            await self._live(self.server.start())
+
+    async def _live(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await work of the broker process; raises `PowerLoss` if the process dies meanwhile."""
+        working = self.loop.create_task(work, context=self._context)
+        dying = asyncio.create_task(self._down.wait())
+        await asyncio.wait([working, dying], return_when=asyncio.FIRST_COMPLETED)
+        dying.cancel()
+        await asyncio.wait([dying])
+        if not working.done():
+            raise PowerLoss
+        working.result()
 
     def _open_store(self, wakeup: Callable[[], None]) -> FileStore:
         self._wakeup = wakeup
@@ -188,7 +198,13 @@ class Machine:
         """Stop the broker as SIGTERM does."""
         self.report("the broker is stopped")
         with contextlib.suppress(PowerLoss):
-            await self.loop.create_task(self.server.stop(), context=self._context)
+            await self._live(self.server.stop())
+        self._ended()
+
+    def _ended(self) -> None:
+        """The process has ended by itself: what it left scheduled must not act on the next one."""
+        self.loop.dead.add(self.life)
+        self._store = self._wakeup = None
         self.disk = self.disk.kill()
 
     def _plan(self) -> Plan:

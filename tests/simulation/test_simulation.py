@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -21,6 +22,28 @@ def test_no_receipted_message_is_lost_and_no_acknowledged_one_redelivered(seeds:
 def test_the_same_seed_repeats_the_same_history() -> None:
     for seed in (3, 26):
         assert World(seed).play().text() == World(seed).play().text()
+
+
+@pytest.mark.timeout(60)
+def test_a_broker_killed_while_it_stops_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(0)
+    machine = world.machine
+    machine.calm = True
+
+    async def main() -> None:
+        keeper = asyncio.create_task(machine.run())
+        await asyncio.sleep(1)
+        monkeypatch.setattr(machine.server, "stop", asyncio.Event().wait)
+        machine.server.store_stopped.set()
+        await asyncio.sleep(1)
+        machine.kill()
+        await asyncio.sleep(10)
+        assert machine.life == 2
+        keeper.cancel()
+        await machine.stop()
+
+    monkeypatch.setattr(world, "main", main)
+    world.play()
 
 
 def test_the_runs_reach_what_they_are_meant_to_reach() -> None:

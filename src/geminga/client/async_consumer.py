@@ -36,7 +36,7 @@ from geminga.consumer.inbox import (
     ReturnedToQueue,
     TakenByApplication,
 )
-from geminga.consumer.message import Message
+from geminga.consumer.message import Message, carries_permits
 from geminga.consumer.queue import ReceiveQueue, Taken
 from geminga.consumer.settings import ConsumerBatchReceivePolicy, ConsumerSettings
 from geminga.consumer.statistics import ConsumerStatistics, of_all, of_one
@@ -212,7 +212,7 @@ class AsyncConsumer(Generic[T_co]):
                     return None
                 self.open_entry()
                 continue
-            if message._entry.has_release(message._index):
+            if carries_permits(message):
                 self.group.took(message)
             return message
 

@@ -27,7 +27,7 @@ from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
 from geminga.consumer.inbox import AcknowledgedThrough, ReturnedToQueue, TakenByApplication
-from geminga.consumer.message import Message
+from geminga.consumer.message import Message, carries_permits
 from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import (
     AlreadyClosed,
@@ -139,7 +139,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
                 self._runtime.post(self._queue.wake)
 
     def _note_taken(self, message: Message[Any]) -> None:
-        if message._entry.has_release(message._index):
+        if carries_permits(message):
             self._runtime.post(self._consumer.group.took, message)
         if self._tracks_taken:
             self._add(TakenByApplication(message))

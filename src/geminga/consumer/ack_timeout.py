@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any
 
-from geminga.consumer.message import Message
+from geminga.consumer.message import Message, key_of
 from geminga.consumer.statistics import ConsumerCounters
 
 EntryKey = tuple[int, int]
@@ -54,14 +54,14 @@ class AckTimeout:
         for message in messages:
             entry = message._entry
             if entry.acks is None:
-                self.taken(entry.key(message._index), now)
+                self.taken(key_of(message), now)
             elif entry.acks.flags[message._index]:
                 self.taken((entry.ledger_id, entry.entry_id), now, (message,))
 
     def put_back(self, messages: Iterable[Message[Any]]) -> None:
         """Stop the time-out of messages that were returned to the queue."""
         for message in messages:
-            key = message._entry.key(message._index)
+            key = key_of(message)
             taken = self._taken.get(key)
             if taken is not None:
                 # Compare the index: the message may be another object for the same index.

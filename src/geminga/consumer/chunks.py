@@ -91,6 +91,9 @@ class ChunkAssembler:
         if metadata.chunk_id == 0:
             self._begin(uuid, metadata, key, now, verdict)
         context = self._open.get(uuid)
+        if context is not None and context.ids and key < context.ids[-1] and key not in context.ids:
+            # Of an earlier attempt of the producer, whose other chunks are elsewhere: not to be mixed.
+            return verdict
         if context is None or metadata.chunk_id != len(context.parts):
             self._out_of_order(uuid, context, metadata, key, now_ms, verdict)
             return verdict

@@ -257,6 +257,16 @@ ALONE = range(-1, 0)
 """The indexes of an entry that is a single message."""
 
 
+def key_of(message: Message[Any]) -> tuple[int, int]:
+    """Return the ledger and entry id of a message."""
+    return message._entry.key(message._index)  # type: ignore[no-any-return]
+
+
+def carries_permits(message: Message[Any]) -> bool:
+    """Return whether taking the message returns permits."""
+    return message._entry.has_release(message._index)  # type: ignore[no-any-return]
+
+
 def indexes_of(entry: ReceivedEntry) -> Sequence[int]:
     """Return the indexes of the unacknowledged messages of an opened entry."""
     if entry.starts is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from geminga.consumer.acknowledgements import AckTracker
 from geminga.consumer.events import EntryKey
-from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, key_of
 from geminga.consumer.settings import ConsumerSettings
 from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unacked_entries import UnackedEntries
@@ -80,9 +80,9 @@ class Settlement:
         if entry.origin is not self.origin:
             self.acknowledge_id_through(message.message_id(), now)
             return
-        key, index = entry.key(message._index), message._index
         self.counted.acknowledged += 1
-        self.unsettled.settled_through(self.acks.acknowledge_through(key, index, entry.acks, now))
+        done = self.acks.acknowledge_through(key_of(message), message._index, entry.acks, now)
+        self.unsettled.settled_through(done)
 
     def acknowledge_entry_through(self, entry: ReceivedEntry, now: float) -> None:
         """Acknowledge cumulatively up to and including a whole entry."""
@@ -106,8 +106,7 @@ class Settlement:
         for redelivery_count, run in groupby(here, attrgetter("_entry.redelivery_count")):
             keys: list[EntryKey] = []
             for message in run:
-                entry = message._entry
-                keys += entry.chunk_ids or (entry.key(message._index),)
+                keys += message._entry.chunk_ids or (key_of(message),)
                 self.counted.refused += 1
             self._negative(keys, redelivery_count, now)
 

@@ -296,3 +296,24 @@ def test_entries_go_back_to_the_consumer_that_their_slot_is_bound_to(keyed: Keye
     beta.disconnect()
     alpha.command("flow", consumer_id=1, messagePermits=1000)
     assert sorted(entries(alpha)) == list(range(1, 42))
+
+
+def test_a_key_moves_to_another_consumer_only_behind_a_complete_chunked_message(
+    harness: Any, producer: Any, make_entry: Callable[..., bytes]
+) -> None:
+    def send_chunks(number: int) -> None:
+        for key in range(20):
+            fields = {"partition_key": f"k{key}", "uuid": f"u{key}", "chunk_id": number}
+            producer.send(0, make_entry(b"part", num_chunks_from_msg=2, **fields), is_chunk=True)
+
+    first, second = harness.peer(), harness.peer()
+    first.subscribe(TOPIC, kind="Key_Shared")
+    send_chunks(0)
+    second.subscribe(TOPIC, kind="Key_Shared")
+    send_chunks(1)
+    assert (first.entry_ids(), second.entry_ids()) == ([*range(40)], [])
+    send_chunks(0)
+    first.ack(*((0, entry) for entry in range(40)))
+    moved = second.entry_ids()
+    assert 0 < len(moved) < 20
+    assert sorted([*moved, *first.entry_ids()]) == [*range(40, 60)]

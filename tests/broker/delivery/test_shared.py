@@ -198,3 +198,94 @@ def test_consumers_without_permits_cost_nothing(harness: Any, kind: str, monkeyp
     else:
         idle.command("flow", consumer_id=7, messagePermits=1000)
         assert asked[0] < 200
+
+
+# --- chunks of a message ---
+@pytest.fixture
+def send_chunks(producer: Any, make_entry: Callable[..., bytes]) -> Callable[..., None]:
+    """Send a message of some chunks, or its first ones."""
+
+    def send(uuid: str, count: int, sent: int | None = None) -> None:
+        for number in range(count if sent is None else sent):
+            entry = make_entry(b"part", uuid=uuid, chunk_id=number, num_chunks_from_msg=count)
+            producer.send(0, entry, is_chunk=True)
+
+    return send
+
+
+def test_chunks_wait_for_the_consumer_of_the_first_one_and_other_messages_do_not(
+    harness: Any, producer: Any, send_chunks: Callable[..., None]
+) -> None:
+    slow, other = harness.peer(), harness.peer()
+    slow.subscribe(TOPIC, kind="Shared", permits=1)
+    other.subscribe(TOPIC, kind="Shared")
+    send_chunks("u", 4)
+    producer.publish(2)
+    assert (slow.entry_ids(), other.entry_ids()) == ([0], [4, 5])
+    slow.command("flow", consumer_id=1, messagePermits=2)
+    assert slow.entry_ids() == [1, 2]
+    slow.disconnect()
+    assert other.entry_ids() == [0, 1, 2, 3]
+
+
+def test_waiting_chunks_follow_the_first_one_that_is_redelivered_to_another_consumer(
+    harness: Any, send_chunks: Callable[..., None]
+) -> None:
+    stopped, other = harness.peer(), harness.peer()
+    stopped.subscribe(TOPIC, kind="Shared", permits=1)
+    send_chunks("u", 3)
+    assert stopped.entry_ids() == [0]
+    other.subscribe(TOPIC, kind="Shared")
+    stopped.command("redeliverUnacknowledgedMessages", consumer_id=1)
+    assert other.entry_ids() == [0, 1, 2]
+
+
+def test_chunks_that_a_producer_sends_again_go_to_the_consumer_of_the_first_ones(
+    harness: Any, send_chunks: Callable[..., None]
+) -> None:
+    slow, other = harness.peer(), harness.peer()
+    slow.subscribe(TOPIC, kind="Shared", permits=1)
+    other.subscribe(TOPIC, kind="Shared")
+    send_chunks("u", 3, 2)
+    send_chunks("u", 3)
+    slow.command("flow", consumer_id=1, messagePermits=10)
+    assert (slow.entry_ids(), other.entry_ids()) == ([0, 1, 2, 3, 4], [])
+
+
+def test_a_permit_for_one_of_many_waiting_chunks_reads_few_entries(
+    harness: Any, send_chunks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, other = harness.peer(), harness.peer()
+    slow.subscribe(TOPIC, kind="Shared", permits=1)
+    other.subscribe(TOPIC, kind="Shared")
+    send_chunks("u", 100)
+    dispatcher = slow.session.consumers[1].subscription.dispatcher
+    read: list[int] = []
+    real = dispatcher._read
+
+    def spy(offset: int, count: int) -> Any:
+        found = real(offset, count)
+        read.append(len(found[1]))
+        return found
+
+    monkeypatch.setattr(dispatcher, "_read", spy)
+    for number in range(1, 100):
+        slow.command("flow", consumer_id=1, messagePermits=1)
+        assert slow.entry_ids() == [*range(bool(number == 1)), number]
+    assert sum(read) < 500
+    assert other.entry_ids() == []
+
+
+def test_one_call_holds_no_more_chunks_than_it_could_send(
+    harness: Any, send_chunks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geminga.broker.delivery.dispatcher.ENTRIES_PER_CALL_MAX", 50)
+    send_chunks("u", 200)
+    slow, other = harness.peer(), harness.peer()
+    slow.subscribe(TOPIC, kind="Shared", permits=1)
+    harness.auto_poll = False
+    other.subscribe(TOPIC, kind="Shared")
+    dispatcher = slow.session.consumers[1].subscription.dispatcher
+    assert dispatcher.read_offset <= 1 + 50 + 20
+    harness.poll()
+    assert dispatcher.read_offset == 200

@@ -279,7 +279,8 @@ class ReadingDispatcher:
         if segment is None or self.cursor.batches:
             return 0
         count = min(len(found), count_max, segment.end - offset)
-        count = ledger.counts.singles(offset, offset + count)
+        if count >= RUN_FROM:
+            count = ledger.counts.singles(offset, offset + count)
         if count < RUN_FROM:
             return 0
         entries = found[:count]

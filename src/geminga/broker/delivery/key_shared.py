@@ -63,6 +63,8 @@ class KeySharedDispatcher(SharedDispatcher):
         self._suspended: dict[int, list[int]] = {}
         self._slots: dict[int, int] = {}
         self._bound: dict[int, tuple[Consumer, int]] = {}
+        self._incomplete: dict[int, set[str]] = {}
+        """Chunked messages, by slot and uuid, whose first chunks the slot's holder has."""
 
     # --- questions for stats ---
     @property
@@ -122,14 +124,14 @@ class KeySharedDispatcher(SharedDispatcher):
         for slot in list(self._suspended):
             bound = self._bound.get(slot)
             # The slot may have returned to the consumer that its entries wait for.
-            if bound is None or self.selector.select(slot) in (None, bound[0]):
+            if bound is None or self._owner(slot) in (None, bound[0]):
                 self._route_all(self._suspended.pop(slot))
 
     def _route_moved(self) -> None:
         """Move queued entries whose slots have a new owner to the owner's queue."""
         moved, self._unowned = self._unowned, []
         for owner, queue in self._queues.items():
-            gone = [at for at in queue if self.selector.select(self._slots[at]) is not owner]
+            gone = [at for at in queue if self._owner(self._slots[at]) is not owner]
             if gone:
                 moved += gone
                 queue[:] = sorted(set(queue).difference(gone))
@@ -149,13 +151,18 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _route(self, offset: int, slot: int) -> None:
         """Queue a waiting entry for its consumer, its slot or a new owner."""
-        owner = self.selector.select(slot)
+        owner = self._owner(slot)
         if owner is None:
             self._unowned.append(offset)
         elif self._must_wait(owner, slot):
             self._suspended.setdefault(slot, []).append(offset)
         else:
             heapq.heappush(self._queues[owner], offset)
+
+    def _owner(self, slot: int) -> Consumer | None:
+        """Return the consumer of a slot: that with the first chunks of a message until it has all of them."""
+        holder = self._bound[slot][0] if slot in self._incomplete else None
+        return holder if holder in self._queues else self.selector.select(slot)
 
     def _must_wait(self, owner: Consumer, slot: int) -> bool:
         if self.out_of_order:
@@ -174,6 +181,7 @@ class KeySharedDispatcher(SharedDispatcher):
             self._bound[slot] = (bound[0], bound[1] - 1)
             return
         del self._bound[slot]
+        self._incomplete.pop(slot, None)
         parked = self._suspended.pop(slot, None)
         if parked:
             for waiting in sorted(parked):
@@ -254,7 +262,7 @@ class KeySharedDispatcher(SharedDispatcher):
             slot = self.selector.slot(sticky_key(head))
             self._slots[offset] = slot
             if not self._delay(offset, head):
-                owner = self.selector.select(slot)
+                owner = self._owner(slot)
                 if (
                     owner is not None
                     and owner.ready
@@ -278,3 +286,10 @@ class KeySharedDispatcher(SharedDispatcher):
         self._send(consumer, offset, entry, count_of(head))
         bound = self._bound.get(slot)
         self._bound[slot] = (consumer, bound[1] + 1 if bound is not None else 1)
+        if head is not None and head.num_chunks > 1:
+            messages = self._incomplete.setdefault(slot, set())
+            messages.add(head.uuid)
+            if head.chunk_id == head.num_chunks - 1:
+                messages.discard(head.uuid)
+            if not messages:
+                del self._incomplete[slot]

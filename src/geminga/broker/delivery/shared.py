@@ -37,9 +37,10 @@ class SharedDispatcher(ReadingDispatcher):
         self._replaying: set[int] = set()
         self._delayed = DelayedEntries(self.scheduler, self._delays_due, subscription)
         self._redeliveries: dict[int, int] = {}
-        self._assembling: dict[str, Consumer] = {}
-        """Consumers that hold the first chunks of messages, by the messages' uuid."""
+        self._assembling: dict[str, tuple[Consumer, int]] = {}
+        """Consumers that hold the first chunks of messages, and the newest chunk's offset, by uuid."""
         self._waiting_chunks: dict[Consumer, list[int]] = {}
+        """Offsets of chunks that wait until their consumer is ready; each list is a heap."""
         self._sent_at: dict[int, float] | None = None
         self.unacked_messages = 0
         self.blocked = False
@@ -91,7 +92,7 @@ class SharedDispatcher(ReadingDispatcher):
     def remove(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         self._permitted.pop(consumer, None)
-        self._assembling = {uuid: each for uuid, each in self._assembling.items() if each is not consumer}
+        self._assembling = {uuid: each for uuid, each in self._assembling.items() if each[0] is not consumer}
         self._give_back(self._waiting_chunks.pop(consumer, ()))
         self.unacked_messages -= consumer.unacked_messages
         self._check_unblocked()
@@ -207,8 +208,8 @@ class SharedDispatcher(ReadingDispatcher):
 
     def _dispatch(self) -> None:
         while not self._exhausted:
-            for waited_for in [each for each in self._waiting_chunks if each.ready]:
-                self._give_back(self._waiting_chunks.pop(waited_for))
+            if not self._replaying:
+                self._resume_chunks()
             consumer = self._next_in_line()
             if consumer is None:
                 self._nobody = True
@@ -330,17 +331,33 @@ class SharedDispatcher(ReadingDispatcher):
     def _send_or_hold(self, consumer: Consumer, offset: int, entry: bytes, head: EntryHead | None) -> None:
         """Send an entry; a chunk goes to the consumer of the message's other chunks, once that is ready."""
         if head is not None and head.num_chunks > 1:
-            if head.chunk_id == 0 or head.uuid not in self._assembling:
-                self._assembling[head.uuid] = consumer
-                if len(self._assembling) > ASSEMBLING_MAX:
-                    del self._assembling[next(iter(self._assembling))]
-            consumer = self._assembling[head.uuid]
-            if not consumer.ready:
-                self._waiting_chunks.setdefault(consumer, []).append(offset)
+            first, newest = self._assembling.get(head.uuid, (consumer, -1))
+            if offset > newest:
+                # Also a first chunk: the producer sent the message again, perhaps before it was complete.
+                consumer = first
+            elif first is not consumer:
+                self._give_back(self._waiting_chunks.pop(first, ()))
+            waiting = self._waiting_chunks.get(consumer)
+            if not consumer.ready or (waiting and waiting[0] < offset):
+                heapq.heappush(self._waiting_chunks.setdefault(consumer, []), offset)
+                self._entries_left -= 1
+                self._unsent += 1
                 return
+            self._assembling[head.uuid] = consumer, offset
             if head.chunk_id == head.num_chunks - 1:
                 del self._assembling[head.uuid]
+            elif len(self._assembling) > ASSEMBLING_MAX:
+                del self._assembling[next(iter(self._assembling))]
         self._send(consumer, offset, entry, count_of(head))
+
+    def _resume_chunks(self) -> None:
+        """Queue chunks that wait for a consumer for redelivery, as many as it can take now."""
+        for consumer in [each for each in self._waiting_chunks if each.ready]:
+            waiting = self._waiting_chunks[consumer]
+            count = min(len(waiting), consumer.entries_wanted)
+            self._give_back([heapq.heappop(waiting) for _ in range(count)])
+            if not waiting:
+                del self._waiting_chunks[consumer]
 
     def _send(self, consumer: Consumer, offset: int, entry: bytes, messages: int) -> None:
         cursor = self.cursor
