@@ -500,7 +500,8 @@ class BrokerSettings(ByFields):
         if self.disk_limit_bytes is not None and self.memory:
             refuse("disk_limit_bytes", self.disk_limit_bytes, "None where everything is kept in memory")
         if self.offload_location is not None and (self.memory or not self.offload_location):
-            refuse("offload_location", self.offload_location, "a folder or URL, with a data_dir")
+            shown_location = without_secrets(self.offload_location)
+            refuse("offload_location", shown_location, "a folder or URL, with a data_dir")
 
     def _check_tls_ports(self) -> None:
         taken = {self.port: "port", self.web_port: "web_port"}

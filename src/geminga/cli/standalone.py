@@ -71,6 +71,11 @@ class _SettingOption(click.Option):
         return repr(self.envvar) if from_variable else super().get_error_hint(ctx)
 
 
+def _variable(name: str) -> str:
+    """Return the variable of a setting or an option."""
+    return _ENVIRONMENT + name.removeprefix("--").replace("-", "_").upper()
+
+
 def _form(field: dataclasses.Field[Any]) -> Any:
     """Return the click type of a setting: by its choices, name, unit or type."""
     kind = str(field.type).removesuffix(" | None")
@@ -91,7 +96,7 @@ def _option(field: dataclasses.Field[Any], hidden: bool = False) -> Callable[[An
     return click.option(
         name, field.name, cls=_SettingOption, type=_form(field), is_flag=kind == "bool",
         hidden=hidden or not text,
-        multiple=declared.get("multiple", False), envvar=_ENVIRONMENT + field.name.upper(),
+        multiple=declared.get("multiple", False), envvar=_variable(field.name),
         default=field.default or None if kind.startswith("tuple") else field.default,
         show_default=bool(field.default) and field.default != -1 and "default" not in text,
         help=text, metavar=declared.get("metavar"),
@@ -133,7 +138,7 @@ def read_configuration(context: click.Context) -> Configuration:
         if name in FIELDS and source is not ParameterSource.DEFAULT:
             values[name] = context.params[name]
             by_variable = source is ParameterSource.ENVIRONMENT
-            sources[name] = _ENVIRONMENT + name.upper() if by_variable else option.opts[0]
+            sources[name] = _variable(name) if by_variable else option.opts[0]
     if (listeners := values.get("advertised_listeners")) is not None:
         values["advertised_listeners"] = tuple(filter(None, listeners.split(",")))
     path = context.params["config"]
@@ -161,13 +166,14 @@ def read_configuration(context: click.Context) -> Configuration:
 
 
 def _refuse_mistyped_variables() -> None:
-    known = [_ENVIRONMENT + name.upper() for name in FIELDS]
+    options = {_variable(field.metadata.get("option") or name): name for name, field in FIELDS.items()}
+    meant = {each: _variable(name) for each, name in options.items()} | {v: v for v in map(_variable, FIELDS)}
     for variable in os.environ:
-        if variable.startswith(_ENVIRONMENT) and variable not in known:
+        if variable.startswith(_ENVIRONMENT) and meant.get(variable) != variable:
             import difflib  # imported only for a suspect
 
-            for meant in difflib.get_close_matches(variable, known, 1, _MISTYPED):
-                raise InvalidConfiguration(f"{variable} is no setting (did you mean {meant!r}?)")
+            for near in difflib.get_close_matches(variable, meant, 1, _MISTYPED):
+                raise InvalidConfiguration(f"{variable} is no setting (did you mean {meant[near]!r}?)")
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -175,8 +181,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     import tomllib  # takes a fiftieth of a broker's start
 
     try:
-        with path.open("rb") as file:
-            found = tomllib.load(file)
+        found = tomllib.loads(path.read_text("utf-8-sig"))  # editors of Windows write a byte order mark
     except OSError as error:
         raise InvalidConfiguration(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:  # TOML's errors, and text that is not UTF-8
