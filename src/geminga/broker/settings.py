@@ -186,12 +186,12 @@ class BrokerSettings(ByFields):
     """Whether acknowledged messages are deleted before the end of their retention when disk space is low."""
     sync: SyncMode = setting(
         "always", choices=SYNC_MODES,
-        help="Send receipts after fdatasync (always), or earlier.",
+        help="Send receipts after fdatasync (always) or before it.",
     )  # fmt: skip
     """When a write counts as durable: after its fdatasync, at the next interval, or never synced."""
 
     # --- connections ---
-    max_message_size: int = setting(5 * 1024 * 1024, minimum=1024, maximum=1 << 30, help="Limit in bytes.")
+    max_message_size: int = setting(5 * 1024 * 1024, minimum=1024, maximum=1 << 30, help="Bytes of an entry.")
     """Largest entry (a message or a batch) in bytes. A larger frame closes its connection."""
     keepalive_seconds: float = setting(30.0, minimum=0.01)
     """A PING after this long without a frame from the peer; closed after as long again in silence."""
@@ -499,9 +499,8 @@ class BrokerSettings(ByFields):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
         if self.disk_limit_bytes is not None and self.memory:
             refuse("disk_limit_bytes", self.disk_limit_bytes, "None where everything is kept in memory")
-        if self.offload_location is not None and (self.memory or not self.offload_location):
-            shown_location = without_secrets(self.offload_location)
-            refuse("offload_location", shown_location, "a folder or URL, with a data_dir")
+        if (location := self.offload_location) is not None and (self.memory or not location):
+            refuse("offload_location", without_secrets(location), "a folder or URL, with a data_dir")
 
     def _check_tls_ports(self) -> None:
         taken = {self.port: "port", self.web_port: "web_port"}

@@ -68,9 +68,7 @@ class _Form(NamedTuple):
             row = json.loads(line)
             if not isinstance(row, dict) or not row.keys() & {"value", "value_base64"}:
                 raise ValueError('no JSON object with "value" or "value_base64"')
-            send["content"] = (
-                row["value"] if "value" in row else base64.b64decode(row["value_base64"], validate=True)
-            )
+            send["content"] = row.get("value", base64.b64decode(row.get("value_base64", ""), validate=True))
             send["partition_key"] = row.get("key") or self.common["partition_key"]
             send["properties"] = {**self.common["properties"], **(row.get("properties") or {})}
             send["event_timestamp"] = row.get("event_time")

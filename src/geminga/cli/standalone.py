@@ -71,11 +71,6 @@ class _SettingOption(click.Option):
         return repr(self.envvar) if from_variable else super().get_error_hint(ctx)
 
 
-def _variable(name: str) -> str:
-    """Return the variable of a setting or an option."""
-    return _ENVIRONMENT + name.removeprefix("--").replace("-", "_").upper()
-
-
 def _form(field: dataclasses.Field[Any]) -> Any:
     """Return the click type of a setting: by its choices, name, unit or type."""
     kind = str(field.type).removesuffix(" | None")
@@ -96,7 +91,7 @@ def _option(field: dataclasses.Field[Any], hidden: bool = False) -> Callable[[An
     return click.option(
         name, field.name, cls=_SettingOption, type=_form(field), is_flag=kind == "bool",
         hidden=hidden or not text,
-        multiple=declared.get("multiple", False), envvar=_variable(field.name),
+        multiple=declared.get("multiple", False), envvar=_ENVIRONMENT + field.name.upper(),
         default=field.default or None if kind.startswith("tuple") else field.default,
         show_default=bool(field.default) and field.default != -1 and "default" not in text,
         help=text, metavar=declared.get("metavar"),
@@ -138,7 +133,7 @@ def read_configuration(context: click.Context) -> Configuration:
         if name in FIELDS and source is not ParameterSource.DEFAULT:
             values[name] = context.params[name]
             by_variable = source is ParameterSource.ENVIRONMENT
-            sources[name] = _variable(name) if by_variable else option.opts[0]
+            sources[name] = _ENVIRONMENT + name.upper() if by_variable else option.opts[0]
     if (listeners := values.get("advertised_listeners")) is not None:
         values["advertised_listeners"] = tuple(filter(None, listeners.split(",")))
     path = context.params["config"]
@@ -166,8 +161,10 @@ def read_configuration(context: click.Context) -> Configuration:
 
 
 def _refuse_mistyped_variables() -> None:
-    options = {_variable(field.metadata.get("option") or name): name for name, field in FIELDS.items()}
-    meant = {each: _variable(name) for each, name in options.items()} | {v: v for v in map(_variable, FIELDS)}
+    meant = {}
+    for name, field in FIELDS.items():
+        for each in (name, field.metadata.get("option") or name):
+            meant[_ENVIRONMENT + each.lstrip("-").replace("-", "_").upper()] = _ENVIRONMENT + name.upper()
     for variable in os.environ:
         if variable.startswith(_ENVIRONMENT) and meant.get(variable) != variable:
             import difflib  # imported only for a suspect
@@ -209,8 +206,8 @@ def _checked(found: Configuration) -> Configuration:
         )
     if settings.is_beyond_loopback and not settings.authenticates and not anonymous:
         raise InvalidConfiguration(
-            f"--host {settings.host} lets others than this machine in, and nobody is asked who they are: "
-            "give --token-secret-key, --token-public-key or --basic-auth, or --anonymous if that is meant"
+            f"--host {settings.host} accepts other machines without authentication: "
+            "give --token-secret-key, --token-public-key or --basic-auth, or --anonymous if that is intended"
         )
     return found
 

@@ -113,12 +113,10 @@ class LogOutput(logging.Handler):
     def _write(self, data: bytes) -> None:
         if self._fd < 0:
             return
-        poll, left = select.poll(), data
+        poll, left = select.poll(), memoryview(data)
         poll.register(self._fd, select.POLLOUT)
-        try:
+        with contextlib.suppress(OSError):
             while left and poll.poll(0):
                 left = left[os.write(self._fd, left[: select.PIPE_BUF]) :]
-        except OSError:
-            pass  # counted below
         self._line_end = (b"\n" if len(left) < len(data) else self._line_end) if left else b""
         self._dropped = self._dropped + 1 if left else 0
