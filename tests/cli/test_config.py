@@ -131,6 +131,12 @@ def test_secrets_and_credentials_in_urls_are_hidden() -> None:
         assert "hunter2" not in str(error)
 
 
+@pytest.mark.parametrize("name", ["TOKEN_SECRET_KEY", "BASIC_AUTH", "TLS_CERTIFICATE"])
+def test_an_empty_variable_does_not_switch_security_off(name: str) -> None:
+    error = run(**{f"GEMINGA_{name}": ""}).exception
+    assert str(error) == f"GEMINGA_{name} is empty: give a value, or unset it"
+
+
 def test_a_byte_order_mark_is_skipped() -> None:
     assert rows(run("--json", file="\ufeffport = 7000\r\nweb_port = 7001\r\n"))["port"][0] == 7000
 

@@ -523,7 +523,7 @@ class BrokerSettings(ByFields):
             raise InvalidConfiguration("token_second_key needs token_secret_key or token_public_key")
         for name in ("tls_certificate", "tls_key", "tls_trust_certificates"):
             if getattr(self, name) is not None and self.tls_certificate is None:
-                refuse(name, getattr(self, name), "None without tls_certificate")
+                refuse(name, str(getattr(self, name)), "None without tls_certificate")
         if self.tls_require_client_certificate and self.tls_trust_certificates is None:
             refuse("tls_require_client_certificate", True, "False without tls_trust_certificates")
         check_type("super_user_roles", self.super_user_roles, tuple, list)

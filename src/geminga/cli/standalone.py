@@ -29,6 +29,8 @@ FIELDS: Final[Mapping[str, dataclasses.Field[Any]]] = {
 }  # fmt: skip
 """All settings of ``geminga standalone``, by name."""
 _ENVIRONMENT: Final = "GEMINGA_"
+_SECURITY: Final = ("GEMINGA_TOKEN_", "GEMINGA_BASIC_AUTH", "GEMINGA_TLS_")
+"""Variables that are refused if empty: the broker would run without authentication or TLS."""
 _MISTYPED: Final = 0.9
 """Similarity above which a variable of the environment is taken for a mistyped setting."""
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
@@ -125,7 +127,7 @@ def read_configuration(context: click.Context) -> Configuration:
 
     Raises `InvalidConfiguration` that names the source of a wrong value.
     """
-    _refuse_mistyped_variables()
+    _check_variables()
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for option in context.command.params:
@@ -160,12 +162,14 @@ def read_configuration(context: click.Context) -> Configuration:
         raise InvalidConfiguration(f"{given_by}: {error}" if given_by else str(error)) from None
 
 
-def _refuse_mistyped_variables() -> None:
+def _check_variables() -> None:
     meant = {}
     for name, field in FIELDS.items():
         for each in (name, field.metadata.get("option") or name):
             meant[_ENVIRONMENT + each.lstrip("-").replace("-", "_").upper()] = _ENVIRONMENT + name.upper()
-    for variable in os.environ:
+    for variable, value in os.environ.items():
+        if not value and variable.startswith(_SECURITY):
+            raise InvalidConfiguration(f"{variable} is empty: give a value, or unset it")
         if variable.startswith(_ENVIRONMENT) and meant.get(variable) != variable:
             import difflib  # imported only for a suspect
 
