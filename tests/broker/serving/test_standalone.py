@@ -195,7 +195,7 @@ def test_storage_in_memory_prints_a_warning(started: list[Process]) -> None:
     process = Process(memory=True, web_port=None)
     started.append(process)
     assert "in memory" in process.first_line()
-    assert "WARNING geminga.broker: kept in memory only" in process.end()[1]
+    assert "WARNING geminga.broker: messages are kept in memory only" in process.end()[1]
 
 
 def test_a_port_in_use_is_an_error(started: list[Process]) -> None:
