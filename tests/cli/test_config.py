@@ -126,9 +126,10 @@ def test_secrets_and_credentials_in_urls_are_hidden() -> None:
         kept = BrokerSettings(data_dir="x", offload_location=location)
         assert "hunter2" not in repr(kept)
         assert "'s3://bucket/x'" in repr(kept)
-        error = run("--memory", "--offload-location", location).exception
-        assert isinstance(error, InvalidConfiguration)
-        assert "hunter2" not in str(error)
+        in_list = run(file=f'offload_location = ["{location}"]').exception
+        for error in (run("--memory", "--offload-location", location).exception, in_list):
+            assert isinstance(error, InvalidConfiguration)
+            assert "hunter2" not in str(error)
 
 
 @pytest.mark.parametrize("name", ["TOKEN_SECRET_KEY", "BASIC_AUTH", "TLS_CERTIFICATE"])

@@ -94,7 +94,7 @@ def _check(settings: Any, field: dataclasses.Field[Any]) -> None:
     elif kind == "float":
         what = "a number of seconds" if "seconds" in field.name else "a number"
         check_number(field.name, value, float(minimum), SECONDS_MAX if maximum is None else maximum, what)
-    elif not field.repr and not isinstance(value, str):
+    elif (not field.repr or field.name == "offload_location") and not isinstance(value, str):
         raise InvalidConfiguration(f"{field.name} must be a text")  # its value is not for messages
     elif choices := field.metadata.get("choices"):
         check_choice(field.name, value, choices)
