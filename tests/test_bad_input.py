@@ -237,7 +237,7 @@ def test_a_port_in_use(pulsar_broker: Any, tmp_path: Path) -> None:
     assert not os.path.exists(folder)
 
 
-def test_stores_that_cannot_be_opened(stored: Path, tmp_path: Path) -> None:
+def test_a_locked_or_foreign_folder_is_refused_and_left_alone(stored: Path, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("all of it")

@@ -34,7 +34,7 @@ def test_relative_paths_are_this_machines(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3A"])
-def test_object_stores(scheme: str) -> None:
+def test_schemes_of_s3_resolve_to_its_file_system(scheme: str) -> None:
     files, path = resolve(
         f"{scheme}://bucket/a/b?region=us-east-1&endpoint_override=localhost:9000&scheme=http"
     )

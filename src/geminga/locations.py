@@ -10,4 +10,6 @@ def without_secrets(location: str) -> str:
         return location
     rest = rest.partition("?")[0]
     host, slash, path = rest.partition("/")
+    if ":" in host and "@" in path and "@" not in host:
+        return f"{scheme}://{path.partition('@')[2]}"  # the password has a slash, as keys of S3 may
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"

@@ -100,6 +100,8 @@ def test_errors_in_the_file_name_file_key_value_and_what_is_allowed(file: str, n
 
 def test_a_mistyped_variable_is_refused_and_those_of_kubernetes_are_not() -> None:
     assert "did you mean 'GEMINGA_CONNECTIONS_MAX'?" in str(run(GEMINGA_CONECTIONS_MAX="1").exception)
+    for option, meant in {"DISK_LIMIT": "DISK_LIMIT_BYTES", "SUPER_USER": "SUPER_USER_ROLES"}.items():
+        assert f"did you mean 'GEMINGA_{meant}'?" in str(run(**{f"GEMINGA_{option}": "1"}).exception)
     wrong = run(GEMINGA_CONNECTIONS_MAX="many").exception
     assert isinstance(wrong, click.BadParameter)
     assert "GEMINGA_CONNECTIONS_MAX" in wrong.format_message()
@@ -119,8 +121,25 @@ def test_secrets_and_credentials_in_urls_are_hidden() -> None:
     assert done.exception is None
     assert "hunter2" not in done.output
     assert 's3://bucket/x"' in done.output
-    kept = BrokerSettings(data_dir="x", offload_location="s3://hunter2:hunter2@bucket/x")
-    assert "hunter2" not in repr(kept)
+    for secret in ("hunter2", "hunt/hunter2"):
+        location = f"s3://hunter2:{secret}@bucket/x"
+        kept = BrokerSettings(data_dir="x", offload_location=location)
+        assert "hunter2" not in repr(kept)
+        assert "'s3://bucket/x'" in repr(kept)
+        in_list = run(file=f'offload_location = ["{location}"]').exception
+        for error in (run("--memory", "--offload-location", location).exception, in_list):
+            assert isinstance(error, InvalidConfiguration)
+            assert "hunter2" not in str(error)
+
+
+@pytest.mark.parametrize("name", ["TOKEN_SECRET_KEY", "BASIC_AUTH", "TLS_CERTIFICATE"])
+def test_an_empty_variable_does_not_switch_security_off(name: str) -> None:
+    error = run(**{f"GEMINGA_{name}": ""}).exception
+    assert str(error) == f"GEMINGA_{name} is empty: give a value, or unset it"
+
+
+def test_a_byte_order_mark_is_skipped() -> None:
+    assert rows(run("--json", file="\ufeffport = 7000\r\nweb_port = 7001\r\n"))["port"][0] == 7000
 
 
 def test_a_written_file_has_every_setting_and_its_defaults_are_those_in_force(tmp_path: Path) -> None:

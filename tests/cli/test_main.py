@@ -76,6 +76,21 @@ def test_an_error_names_neither_its_class_nor_the_request(
     assert capsys.readouterr().err == "geminga: Topic t not found (did you mean 'u'?)\n"
 
 
+def test_an_argument_that_is_not_utf_8_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "main", lambda **_: "t\udcff".encode())
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert capsys.readouterr().err == "geminga: 't\\udcff' cannot be written in utf-8\n"
+
+
+def test_an_error_of_the_system_names_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="1"):
+        main(["config", "init", str(tmp_path)])
+    assert capsys.readouterr().err == f"geminga: {tmp_path}: File exists\n"
+
+
 def test_help_answers_at_once() -> None:
     """The promise is 200 ms; the best of a few tries is compared with a bare interpreter's start."""
 

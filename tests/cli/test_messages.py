@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -44,6 +45,12 @@ def test_produced_messages_are_consumed(run: Any) -> None:
     rows = _lines(run("consume", "cli-round", "-n", "2", "--json"))
     assert [r["value"] for r in rows] == ["one", "two"]
     assert all(r["key"] == "k" and r["properties"] == {"a": "b"} for r in rows)
+
+
+def test_a_message_that_is_not_utf_8_is_sent_as_it_is(run: Any) -> None:
+    run("produce", "cli-bytes", os.fsdecode(b"\xff"))
+    (row,) = _lines(run("consume", "cli-bytes", "-n", "1", "--json"))
+    assert row["value_base64"] == "/w=="
 
 
 def test_lines_of_standard_input_are_messages(run: Any) -> None:
@@ -248,7 +255,9 @@ def test_consumed_json_is_produced_again_with_keys_and_properties(run: Any, brok
 @pytest.mark.parametrize(
     ("options", "line", "text"),
     [(["--key-separator", ":"], "k1:v1\nk2", "line 2: no ':' after the key"),
-     (["--from-json"], '{"value": "x"}\n{"x": 1}', 'line 2: no JSON object with "value"')],
+     (["--from-json"], '{"value": "x"}\n{"x": 1}', 'line 2: no JSON object with "value"'),
+     (["--from-json"], '{"value": "x"}\n{"value_base64": "!!"}', "line 2: Only base64 data is allowed"),
+     (["--from-json"], '{"value": "x"}\n' + "[" * 100_000, "line 2: maximum recursion depth exceeded")],
 )  # fmt: skip
 def test_a_line_of_the_wrong_form_is_named(run: Any, options: list[str], line: str, text: str) -> None:
     done = run("produce", "cli-wrong", *options, stdin=line, check=False)

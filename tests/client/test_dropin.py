@@ -620,7 +620,7 @@ def test_sequence_ids(client, topic):
     assert producer.is_connected()
 
 
-def test_delayed_delivery(pulsar, client, topic):
+def test_a_delayed_message_is_delivered_after_a_later_one(pulsar, client, topic):
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic)
     started = time.monotonic()

@@ -90,7 +90,9 @@ def test_what_was_acknowledged_late_is_not_waited_for(subscribed: Make, make: Si
     assert values(consumer) == [b"2", b"3"]
 
 
-def test_a_refused_message_and_what_came_after_it(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_refused_message_that_stays_away_is_requested_again(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
     consumer = subscribed(negative_ack_redelivery_delay_ms=100)
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number)

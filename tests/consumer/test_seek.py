@@ -57,7 +57,9 @@ def test_chunked_messages() -> None:
         (MessageId(2, 1, 5), MessageId(-1, 1, 6), False, False),
     ],
 )
-def test_is_after(last: MessageId, position: MessageId, inclusive: bool, expected: bool) -> None:
+def test_a_position_is_compared_with_the_last_id(
+    last: MessageId, position: MessageId, inclusive: bool, expected: bool
+) -> None:
     assert is_after(last, position, inclusive=inclusive) is expected
 
 

@@ -68,7 +68,7 @@ def store(
     opened.close()
 
 
-def test_ids_count_up(store: EntryStore, receipts: Receipts) -> None:
+def test_ledger_ids_increase_and_entry_ids_start_at_0(store: EntryStore, receipts: Receipts) -> None:
     first, second = store.create_ledger("a"), store.create_ledger("b")
     assert second > first >= 0
     assert [store.append(first, b"x", receipts.of(n)) for n in range(3)] == [0, 1, 2]

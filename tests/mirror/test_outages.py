@@ -117,8 +117,10 @@ def test_subscriptions_that_cannot_be_mirrored_are_reported(
 def test_the_last_line_of_the_status_counts_partitions_by_their_end(
     caught_up: bool, lag: int, error: str, expected: str
 ) -> None:
-    partition = PartitionStatus("t", "stopped", lag, "", 0, 0, 0, 0, 0, error=error)
-    assert MirrorStatus("", "", "m", caught_up, (partition,)).line().endswith(f"partitions: {expected}")
+    partition = PartitionStatus("t", "stopped", lag, "", 7, 1, 3 << 20, 0, 0, error=error)
+    line = MirrorStatus("", "", "m", caught_up, (partition,)).line()
+    assert line.startswith("7 messages (3.0 MiB) mirrored")
+    assert line.endswith(f"partitions: {expected}")
 
 
 @pytest.mark.parametrize("policy", ["producer_request_hold", "producer_exception"])

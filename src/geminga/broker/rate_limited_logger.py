@@ -38,7 +38,7 @@ class RateLimitedLogger:
         """Lines since the start, written or not."""
 
     def __repr__(self) -> str:
-        return "complaints about peers"
+        return "rate-limited log of peers' faults"
 
     def tell(self, line: str, *values: object, level: int = logging.WARNING) -> None:
         """Write a line, as `logging` formats it, unless the limit is reached."""

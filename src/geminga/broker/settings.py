@@ -94,7 +94,7 @@ def _check(settings: Any, field: dataclasses.Field[Any]) -> None:
     elif kind == "float":
         what = "a number of seconds" if "seconds" in field.name else "a number"
         check_number(field.name, value, float(minimum), SECONDS_MAX if maximum is None else maximum, what)
-    elif not field.repr and not isinstance(value, str):
+    elif (not field.repr or field.name == "offload_location") and not isinstance(value, str):
         raise InvalidConfiguration(f"{field.name} must be a text")  # its value is not for messages
     elif choices := field.metadata.get("choices"):
         check_choice(field.name, value, choices)
@@ -186,12 +186,12 @@ class BrokerSettings(ByFields):
     """Whether acknowledged messages are deleted before the end of their retention when disk space is low."""
     sync: SyncMode = setting(
         "always", choices=SYNC_MODES,
-        help="Send receipts after fdatasync (always), or earlier.",
+        help="Send receipts after fdatasync (always) or before it.",
     )  # fmt: skip
     """When a write counts as durable: after its fdatasync, at the next interval, or never synced."""
 
     # --- connections ---
-    max_message_size: int = setting(5 * 1024 * 1024, minimum=1024, maximum=1 << 30, help="Limit in bytes.")
+    max_message_size: int = setting(5 * 1024 * 1024, minimum=1024, maximum=1 << 30, help="Bytes of an entry.")
     """Largest entry (a message or a batch) in bytes. A larger frame closes its connection."""
     keepalive_seconds: float = setting(30.0, minimum=0.01)
     """A PING after this long without a frame from the peer; closed after as long again in silence."""
@@ -499,8 +499,8 @@ class BrokerSettings(ByFields):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
         if self.disk_limit_bytes is not None and self.memory:
             refuse("disk_limit_bytes", self.disk_limit_bytes, "None where everything is kept in memory")
-        if self.offload_location is not None and (self.memory or not self.offload_location):
-            refuse("offload_location", self.offload_location, "a folder or URL, with a data_dir")
+        if (location := self.offload_location) is not None and (self.memory or not location):
+            refuse("offload_location", without_secrets(location), "a folder or URL, with a data_dir")
 
     def _check_tls_ports(self) -> None:
         taken = {self.port: "port", self.web_port: "web_port"}
@@ -523,7 +523,7 @@ class BrokerSettings(ByFields):
             raise InvalidConfiguration("token_second_key needs token_secret_key or token_public_key")
         for name in ("tls_certificate", "tls_key", "tls_trust_certificates"):
             if getattr(self, name) is not None and self.tls_certificate is None:
-                refuse(name, getattr(self, name), "None without tls_certificate")
+                refuse(name, str(getattr(self, name)), "None without tls_certificate")
         if self.tls_require_client_certificate and self.tls_trust_certificates is None:
             refuse("tls_require_client_certificate", True, "False without tls_trust_certificates")
         check_type("super_user_roles", self.super_user_roles, tuple, list)

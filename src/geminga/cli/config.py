@@ -41,10 +41,9 @@ def show(context: click.Context, /, as_json: bool, **_: Any) -> None:
     found = read_configuration(context)
     values = [(each, shown(of, each)) for of in found[:2] for each in dataclasses.fields(of)]
     for field, value in values:
-        source = found.sources.get(field.name, "default")
         value = os.fspath(value) if isinstance(value, Path) else value
-        row = {"name": field.name, "value": value, "source": source}
-        emit(row, as_json=as_json, text=f"{f'{field.name} = {toml(value)}':<56} # {source}")
+        row = {"name": field.name, "value": value, "source": found.sources.get(field.name, "default")}
+        emit(row, as_json=as_json, text=f"{f'{field.name} = {toml(value)}':<56} # {row['source']}")
 
 
 @command.command("init")

@@ -39,7 +39,7 @@ def command(host: str, port: int, web_hosts: tuple[str, ...], cluster: Cluster) 
     settings = BrokerSettings(host=host, memory=True, port=0, web_port=port, web_hosts=web_hosts)
     if cluster.auth_plugin is not None and settings.is_beyond_loopback:
         raise click.UsageError(
-            f"--host {host} lets others than this machine in, and they would act with your credentials: "
+            f"--host {host} accepts other machines, which would act with your credentials: "
             "leave one of both out"
         )
     asyncio.run(_serve(Remote(cluster), settings))

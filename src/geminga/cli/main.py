@@ -155,8 +155,12 @@ def _run(arguments: list[str] | None) -> int:
             return EXIT_TIMEOUT
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
     except OSError as error:
-        click.echo(f"geminga: {error}", err=True)
+        text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
+        click.echo(f"geminga: {text}", err=True)
         return EXIT_FAILED
+    except UnicodeEncodeError as error:  # of an argument that is not UTF-8, or a terminal that is not
+        click.echo(f"geminga: {error.object!a:.200} cannot be written in {error.encoding}", err=True)
+        return EXIT_USAGE
 
 
 if __name__ == "__main__":

@@ -13,16 +13,7 @@ import click
 from geminga.cli.common import WordChoice, emit
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
-from geminga.cli.units import (
-    SIZE,
-    SIZE_OR_UNLIMITED,
-    SPAN,
-    SPAN_OR_FOREVER,
-    SWITCH,
-    count,
-    size,
-    span,
-)
+from geminga.cli.units import SIZE, SIZE_OR_UNLIMITED, SPAN, SPAN_OR_FOREVER, SWITCH, count, size, span
 from geminga.client.admin.sync.policies import PolicyHolder
 from geminga.client.cluster import Cluster
 from geminga.config import check_choice
@@ -261,11 +252,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
     rate_command("publish_rate", PublishRate, "Limit the publish rate of each topic.")
     rate_command("dispatch_rate", DispatchRate, "Limit the dispatch rate of each topic.")
-    rate_command(
-        "subscription_dispatch_rate",
-        DispatchRate,
-        "Limit the dispatch rate of each subscription.",
-    )
+    rate_command("subscription_dispatch_rate", DispatchRate, "Limit the dispatch rate of each subscription.")
 
     @command("set-subscribe-rate")
     @click.argument("subscribes", type=click.IntRange(-1))
@@ -303,12 +290,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         "--ensemble", type=click.IntRange(1), help="Bookies to spread over; default: as many as copies."
     )
     def set_persistence(
-        place: str,
-        copies: int,
-        acks: int | None,
-        ensemble: int | None,
-        cluster: Cluster,
-        as_json: bool,
+        place: str, copies: int, acks: int | None, ensemble: int | None, cluster: Cluster, as_json: bool
     ) -> None:
         """Set the number of bookies that store each entry, for clusters."""
         value = Persistence(ensemble=ensemble or copies, write_quorum=copies, ack_quorum=acks or copies)

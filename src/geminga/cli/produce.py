@@ -38,7 +38,7 @@ _INTERRUPTED = 130
 
 def _lines(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -> Iterator[bytes]:
     if messages:
-        encoded = [m.encode() for m in messages]
+        encoded = [m.encode(errors="surrogateescape") for m in messages]  # the bytes that were given
         for _ in range(repeat):
             yield from encoded
         return
@@ -68,7 +68,7 @@ class _Form(NamedTuple):
             row = json.loads(line)
             if not isinstance(row, dict) or not row.keys() & {"value", "value_base64"}:
                 raise ValueError('no JSON object with "value" or "value_base64"')
-            send["content"] = row["value"] if "value" in row else base64.b64decode(row["value_base64"])
+            send["content"] = row.get("value", base64.b64decode(row.get("value_base64", ""), validate=True))
             send["partition_key"] = row.get("key") or self.common["partition_key"]
             send["properties"] = {**self.common["properties"], **(row.get("properties") or {})}
             send["event_timestamp"] = row.get("event_time")
@@ -218,7 +218,7 @@ def _send(
     for number, line in enumerate(lines, start=1):
         try:
             producer.send_async(callback=receipts.receipted, **form.arguments(line))
-        except (ValueError, TypeError, CorruptPayload) as error:
+        except (ValueError, TypeError, RecursionError, CorruptPayload) as error:
             raise click.ClickException(f"line {number}: {error}") from None
         receipts.count()
         if rate:

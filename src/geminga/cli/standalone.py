@@ -29,6 +29,8 @@ FIELDS: Final[Mapping[str, dataclasses.Field[Any]]] = {
 }  # fmt: skip
 """All settings of ``geminga standalone``, by name."""
 _ENVIRONMENT: Final = "GEMINGA_"
+_SECURITY: Final = ("GEMINGA_TOKEN_", "GEMINGA_BASIC_AUTH", "GEMINGA_TLS_")
+"""Variables that are refused if empty: the broker would run without authentication or TLS."""
 _MISTYPED: Final = 0.9
 """Similarity above which a variable of the environment is taken for a mistyped setting."""
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
@@ -125,7 +127,7 @@ def read_configuration(context: click.Context) -> Configuration:
 
     Raises `InvalidConfiguration` that names the source of a wrong value.
     """
-    _refuse_mistyped_variables()
+    _check_variables()
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for option in context.command.params:
@@ -160,14 +162,19 @@ def read_configuration(context: click.Context) -> Configuration:
         raise InvalidConfiguration(f"{given_by}: {error}" if given_by else str(error)) from None
 
 
-def _refuse_mistyped_variables() -> None:
-    known = [_ENVIRONMENT + name.upper() for name in FIELDS]
-    for variable in os.environ:
-        if variable.startswith(_ENVIRONMENT) and variable not in known:
+def _check_variables() -> None:
+    meant = {}
+    for name, field in FIELDS.items():
+        for each in (name, field.metadata.get("option") or name):
+            meant[_ENVIRONMENT + each.lstrip("-").replace("-", "_").upper()] = _ENVIRONMENT + name.upper()
+    for variable, value in os.environ.items():
+        if not value and variable.startswith(_SECURITY):
+            raise InvalidConfiguration(f"{variable} is empty: give a value, or unset it")
+        if variable.startswith(_ENVIRONMENT) and meant.get(variable) != variable:
             import difflib  # imported only for a suspect
 
-            for meant in difflib.get_close_matches(variable, known, 1, _MISTYPED):
-                raise InvalidConfiguration(f"{variable} is no setting (did you mean {meant!r}?)")
+            for near in difflib.get_close_matches(variable, meant, 1, _MISTYPED):
+                raise InvalidConfiguration(f"{variable} is no setting (did you mean {meant[near]!r}?)")
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -175,8 +182,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     import tomllib  # takes a fiftieth of a broker's start
 
     try:
-        with path.open("rb") as file:
-            found = tomllib.load(file)
+        found = tomllib.loads(path.read_text("utf-8-sig"))  # editors of Windows write a byte order mark
     except OSError as error:
         raise InvalidConfiguration(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:  # TOML's errors, and text that is not UTF-8
@@ -204,8 +210,8 @@ def _checked(found: Configuration) -> Configuration:
         )
     if settings.is_beyond_loopback and not settings.authenticates and not anonymous:
         raise InvalidConfiguration(
-            f"--host {settings.host} lets others than this machine in, and nobody is asked who they are: "
-            "give --token-secret-key, --token-public-key or --basic-auth, or --anonymous if that is meant"
+            f"--host {settings.host} accepts other machines without authentication: "
+            "give --token-secret-key, --token-public-key or --basic-auth, or --anonymous if that is intended"
         )
     return found
 

@@ -139,7 +139,7 @@ class MirrorStatus:
         skipped = sum(one.skipped for one in self.partitions)
         at_least = "at least " if any(one.lag_entries < 0 for one in self.partitions) else ""
         return (
-            f"{self.messages:,} messages ({self.bytes / 1e6:,.1f} MB) mirrored, "
+            f"{self.messages:,} messages ({self.bytes / (1 << 20):,.1f} MiB) mirrored, "
             f"{at_least}{self.lag_entries:,} entries behind; partitions: {told}"
             + (f"; {skipped:,} messages of other clusters not copied" if skipped else "")
             + (f"; {missed:,} entries were not delivered by the source (see the log)" if missed else "")

@@ -152,11 +152,15 @@ def test_retention_must_exceed_the_backlog_quota(namespaces: NamespaceRegistry) 
     quota = {"destination_storage": {"limitSize": 200 << 20}}
     namespaces.set_policy("public", "default", "backlog_quota_map", quota)
     small = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}
-    assert "backlog quota" in refused(
+    assert "retention 100 MB, 60 min; backlog quota 209715200 bytes" in refused(
         412, lambda: namespaces.set_policy("public", "default", "retention_policies", small)
     )
     namespaces.set_policy(
         "public", "default", "retention_policies", {"retentionTimeInMinutes": 60, "retentionSizeInMB": 300}
+    )
+    quota = {"message_age": {"limitTime": 3600}}
+    assert "retention 300 MB, 60 min; backlog quota 3600 s" in refused(
+        412, lambda: namespaces.set_policy("public", "default", "backlog_quota_map", quota)
     )
 
 

@@ -65,3 +65,24 @@ def test_a_public_key_is_refused_as_the_secret(tmp_path: Path) -> None:
         (tmp_path / "key").write_bytes(public.public_bytes(encoding, PublicFormat.SubjectPublicKeyInfo))
         with pytest.raises(InvalidConfiguration, match="is a public key"):
             read_secret(f"{tmp_path}/key", "token_secret_key")
+
+
+def test_a_key_that_tokens_cannot_use_never_becomes_a_secret(tmp_path: Path) -> None:
+    """Everybody who has such a public key could sign tokens with it."""
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    unusable = [ed25519.Ed25519PrivateKey.generate(), ec.generate_private_key(ec.SECP192R1())]
+    form = PublicFormat.SubjectPublicKeyInfo
+    datas = [key.public_key().public_bytes(Encoding.DER, form) for key in unusable]
+    for data in [*datas, b"-----BEGIN PUBLIC KEY-----\ncut off before the end of the file"]:
+        key = f"data:;base64,{base64.b64encode(data).decode()}"
+        with pytest.raises(InvalidConfiguration, match="token_secret_key is a public key"):
+            make_authentication(BrokerSettings(memory=True, token_secret_key=key))
+        with pytest.raises(InvalidConfiguration, match=r"cannot be read|neither an RSA key|is not known"):
+            make_authentication(BrokerSettings(memory=True, token_secret_key="A" * 44, token_second_key=key))
+
+
+def test_a_short_second_secret_is_named() -> None:
+    with pytest.raises(InvalidConfiguration, match="token_second_key has 3 bytes; a secret needs 32"):
+        make_authentication(BrokerSettings(memory=True, token_secret_key="A" * 44, token_second_key="AAAA"))

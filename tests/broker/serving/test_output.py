@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import logging
+import os
+import select
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -54,6 +60,36 @@ def test_a_line_that_cannot_be_formatted_is_named(capfd: pytest.CaptureFixture[s
     output.setFormatter(logging.Formatter())
     output.handle(record("%d", "x"))
     assert capfd.readouterr().err == "a log line of geminga.broker cannot be formatted: TypeError\n"
+
+
+def test_a_line_that_was_half_written_does_not_spoil_the_next_one() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with open(reading, "rb") as pipe, open(writing, "w") as full:
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4 * select.PIPE_BUF)
+        output = LogOutput(full)
+        output.setFormatter(JsonFormatter())
+        output.handle(record("x" * 8 * select.PIPE_BUF))
+        assert len(os.read(reading, 1 << 20)) == 4 * select.PIPE_BUF
+        output.handle(record("next"))
+        full.close()
+        found = pipe.read().split(b"\n")
+    assert found[0] == b""
+    assert [json.loads(line)["message"] for line in found[1:-1]] == [
+        "1 lines are missing here: the pipe or the disk was full",
+        "next",
+    ]
+
+
+def test_lines_that_a_full_disk_lost_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with open(tmp_path / "log", "w") as log:
+        output = LogOutput(log)
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+            output.handle(record("lost"))
+        output.handle(record("kept"))
+    expected = "1 lines are missing here: the pipe or the disk was full\nkept\n"
+    assert (tmp_path / "log").read_text() == expected
 
 
 @pytest.mark.parametrize(

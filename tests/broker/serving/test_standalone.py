@@ -136,7 +136,7 @@ def test_lines_lost_to_a_full_pipe_are_reported() -> None:
                 reader.read(1 << 20)
             output.handle(logging.LogRecord("geminga", logging.INFO, "", 0, text, None, None))
         found = [json.loads(line)["message"] for line in reader.read(1 << 20).splitlines()]
-    assert found == ["2 lines are missing here: the pipe was full", "third"]
+    assert found == ["2 lines are missing here: the pipe or the disk was full", "third"]
 
 
 @pytest.mark.parametrize("device", ["pipe", "full pipe", "full disk"])
@@ -195,7 +195,7 @@ def test_storage_in_memory_prints_a_warning(started: list[Process]) -> None:
     process = Process(memory=True, web_port=None)
     started.append(process)
     assert "in memory" in process.first_line()
-    assert "WARNING geminga.broker: kept in memory only" in process.end()[1]
+    assert "WARNING geminga.broker: messages are kept in memory only" in process.end()[1]
 
 
 def test_a_port_in_use_is_an_error(started: list[Process]) -> None:

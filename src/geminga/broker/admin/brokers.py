@@ -216,7 +216,7 @@ class BrokersResource(Resource):
 
     # --- metrics ---
     async def _topic_counts(self) -> dict[str, int]:
-        """Topics a namespace. All names are read once, in steps; afterwards changes are followed."""
+        """Return the number of topics by namespace; all names are read once, later changes are counted."""
         if not self._follows:
             self._follows = True
             self._uncounted = set(self.namespaces.all_namespaces())

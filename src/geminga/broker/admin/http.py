@@ -55,10 +55,10 @@ _LOOK_AGAIN_SECONDS = 0.05
 _BEHIND_SECONDS = 0.05
 """Interval of checks whether the store is still behind."""
 _PIECE_BYTES = 64 * 1024
+"""Longer answers are sent in pieces while they are made."""
 _MEMBERS_MAX = 100
 _AT_A_TIME = 256
 """Topics or subscriptions that one request changes concurrently, sharing syncs."""
-"""Longer answers are sent in pieces while they are made."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 DOORKEEPER: web.AppKey[AuthorizationMiddleware] = web.AppKey("doorkeeper", AuthorizationMiddleware)
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
@@ -166,8 +166,8 @@ class Resource:
     async def change_each(
         self, subscriptions: Iterable[tuple[TopicName, str]], change: Callable[[TopicName, str, Done], None]
     ) -> None:
-        """Make a change of many subscriptions durable. Those that are gone meanwhile are passed over, as is
-        that of compaction."""
+        """Make a change of many subscriptions durable, except of compaction's and of those that were
+        deleted meanwhile."""
 
         async def one(subscription: tuple[TopicName, str]) -> None:
             with passing_over_missing():
@@ -226,7 +226,7 @@ class Resource:
 
 @contextlib.contextmanager
 def passing_over_missing() -> Iterator[None]:
-    """Suppress the refusal of what does not exist: it was deleted meanwhile."""
+    """Suppress the 404 of a topic or subscription that was deleted meanwhile."""
     try:
         yield
     except AdminRefusal as error:

@@ -478,7 +478,7 @@ class Session:
 
     def _probe_expired(self) -> None:
         if not self.has_gone:
-            self._complain("%s: connection closed: no answer, and somebody waits for its place", self)
+            self._complain("%s: connection closed: no answer, and another client waits for its place", self)
         self.close()
 
     # --- commands ---

@@ -116,7 +116,7 @@ class Dispatcher(Protocol):
         """Redeliver everything that the consumer has not acknowledged."""
 
     def note_deliveries(self, seconds: float) -> None:
-        """See `compensation.RedeliveringDispatcher`."""
+        """Keep delivery times for ``seconds``; see `compensation.RedeliveringDispatcher`."""
 
     def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
         """See `compensation.RedeliveringDispatcher`."""

@@ -615,8 +615,9 @@ def _check_quota_below_retention(document: Mapping[str, Any], where: str) -> Non
         size_bad = kind == "destination_storage" and 0 < megabytes * 1024 * 1024 <= quota["limitSize"]
         age_bad = kind == "message_age" and 0 < minutes * 60 <= quota["limitTime"]
         if size_bad or age_bad:
+            limit = f"{quota['limitSize']} bytes" if size_bad else f"{quota['limitTime']} s"
             raise RuleViolation(
                 InvalidRequest.NOT_ALLOWED,
                 f"Retention Quota must exceed configured backlog quota for {where}: "
-                f"retention {megabytes} MB, {minutes} min; backlog quota {quota}",
+                f"retention {megabytes} MB, {minutes} min; backlog quota {limit}",
             )

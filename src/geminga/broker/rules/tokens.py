@@ -8,6 +8,7 @@ HMAC secret, is refused like any other forgery.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from typing import Any, Final
 
@@ -36,29 +37,38 @@ def jwt_library() -> Any:
     return jwt
 
 
-def secret_algorithms(secret: bytes) -> tuple[str, ...]:
+def secret_algorithms(secret: bytes, what: str = "the secret key") -> tuple[str, ...]:
     """Return the HMAC algorithms that a secret is long enough for; refused if it is too short for all."""
     found = tuple(name for name, size in SECRET_ALGORITHMS.items() if len(secret) >= size)
     if not found:
-        raise InvalidConfiguration(f"the secret key has {len(secret)} bytes; a secret needs 32 at least")
+        raise InvalidConfiguration(f"{what} has {len(secret)} bytes; a secret needs 32 at least")
     return found
+
+
+def is_public_key(data: bytes) -> bool:
+    """Return whether data are a public key of any kind, or PEM, which must not be used as a secret."""
+    with contextlib.suppress(InvalidConfiguration):
+        return bool(_read_public_key(data))
+    return b"-----BEGIN" in data
 
 
 def load_public_key(data: bytes) -> tuple[Any, tuple[str, ...]]:
     """Load a public key (DER or PEM, or a certificate in PEM) and return it with its algorithms."""
+    key = _read_public_key(data)
+    return key, key_algorithms(key)
+
+
+def _read_public_key(data: bytes) -> Any:
     jwt_library()
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
 
     try:
-        key: Any
         if b"BEGIN CERTIFICATE" in data:
-            key = x509.load_pem_x509_certificate(data).public_key()
-        else:
-            key = (load_pem_public_key if b"-----BEGIN" in data else load_der_public_key)(data)
+            return x509.load_pem_x509_certificate(data).public_key()
+        return (load_pem_public_key if b"-----BEGIN" in data else load_der_public_key)(data)
     except Exception as error:
         raise InvalidConfiguration(f"the public key cannot be read: {type(error).__name__}") from None
-    return key, key_algorithms(key)
 
 
 def load_private_key(data: bytes) -> tuple[Any, tuple[str, ...]]:

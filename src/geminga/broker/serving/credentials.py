@@ -12,7 +12,7 @@ from pathlib import Path
 
 from geminga.broker.rules.authentication import AuthenticationMethod, Authenticator
 from geminga.broker.rules.passwords import BasicMethod, parse_users
-from geminga.broker.rules.tokens import TokenMethod, load_public_key, secret_algorithms
+from geminga.broker.rules.tokens import TokenMethod, is_public_key, load_public_key, secret_algorithms
 from geminga.broker.settings import BrokerSettings
 from geminga.config import names_file
 from geminga.errors import InvalidConfiguration
@@ -51,11 +51,11 @@ def read_secret(text: str, what: str) -> bytes:
 
 def check_secret(secret: bytes, what: str) -> bytes:
     """Return a secret. Raises `InvalidConfiguration` for a public key."""
-    try:
-        load_public_key(secret)
-    except InvalidConfiguration:
-        return secret
-    raise InvalidConfiguration(f"{what} is a public key: with it as the secret everybody could sign tokens")
+    if is_public_key(secret):
+        raise InvalidConfiguration(
+            f"{what} is a public key or PEM: with such a secret others could sign tokens"
+        )
+    return secret
 
 
 def _decoded(text: str, what: str) -> bytes:
@@ -77,7 +77,7 @@ def make_authentication(settings: BrokerSettings) -> Authenticator | None:
     methods: dict[str, AuthenticationMethod] = {}
     if "token_secret_key" in found:
         key = check_secret(found["token_secret_key"], "token_secret_key")
-        first: tuple[object, tuple[str, ...]] | None = key, secret_algorithms(key)
+        first: tuple[object, tuple[str, ...]] | None = key, secret_algorithms(key, "token_secret_key")
     else:
         first = load_public_key(found["token_public_key"]) if "token_public_key" in found else None
     use = {
@@ -87,7 +87,12 @@ def make_authentication(settings: BrokerSettings) -> Authenticator | None:
         "clock_skew_seconds": settings.token_clock_skew_seconds,
     }
     if first is not None:
-        second = _any_key(found["token_second_key"]) if "token_second_key" in found else None
+        second, other = None, found.get("token_second_key")
+        if other is not None:
+            is_public = is_public_key(other)
+            second = (
+                load_public_key(other) if is_public else (other, secret_algorithms(other, "token_second_key"))
+            )
         methods["token"] = TokenMethod(*first, **use, second=second)  # type: ignore[arg-type]
     if "basic_auth" in found:
         users = parse_users(found["basic_auth"].decode("utf-8", "replace"))
@@ -99,11 +104,3 @@ def make_authentication(settings: BrokerSettings) -> Authenticator | None:
         certificates=given[1],
         fingerprint=hashlib.sha256(repr((found, use, given)).encode()).digest(),
     )
-
-
-def _any_key(data: bytes) -> tuple[object, tuple[str, ...]]:
-    """Return a public key or a secret with its algorithms."""
-    try:
-        return load_public_key(data)
-    except InvalidConfiguration:
-        return data, secret_algorithms(data)

@@ -89,6 +89,7 @@ class LogOutput(logging.Handler):
         super().__init__()
         self._fd = -1
         self._dropped = 0
+        self._line_end = b""  # of a record of which only a part was written
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):  # it is closed
                 stream.flush()
@@ -98,12 +99,10 @@ class LogOutput(logging.Handler):
         """Write a record, preceded by a line about those that were dropped before."""
         text = self._line(record)
         if self._dropped:
-            missing = f"{self._dropped} lines are missing here: the pipe was full"
-            text = (
-                self._line(logging.LogRecord("geminga.broker", logging.WARNING, "", 0, missing, None, None))
-                + text
-            )
-        self._write(text.encode(errors="backslashreplace"))
+            missing = f"{self._dropped} lines are missing here: the pipe or the disk was full"
+            lost = logging.LogRecord("geminga.broker", logging.WARNING, "", 0, missing, None, None)
+            text = self._line(lost) + text
+        self._write(self._line_end + text.encode(errors="backslashreplace"))
 
     def _line(self, record: logging.LogRecord) -> str:
         try:
@@ -114,12 +113,10 @@ class LogOutput(logging.Handler):
     def _write(self, data: bytes) -> None:
         if self._fd < 0:
             return
-        poll = select.poll()
+        poll, left = select.poll(), memoryview(data)
         poll.register(self._fd, select.POLLOUT)
-        for start in range(0, len(data), select.PIPE_BUF):
-            if not poll.poll(0):
-                self._dropped += 1
-                return
-            with contextlib.suppress(OSError):
-                os.write(self._fd, data[start : start + select.PIPE_BUF])
-        self._dropped = 0
+        with contextlib.suppress(OSError):
+            while left and poll.poll(0):
+                left = left[os.write(self._fd, left[: select.PIPE_BUF]) :]
+        self._line_end = (b"\n" if len(left) < len(data) else self._line_end) if left else b""
+        self._dropped = self._dropped + 1 if left else 0

@@ -1,4 +1,4 @@
-"""Reload of the configuration on SIGHUP: what can change while the broker runs is changed, the rest is named.
+"""Reload of the configuration on SIGHUP: changed settings are applied, or logged if they need a restart.
 
 Key, password and certificate files are read again even if no setting has changed. All is read and checked
 first: after an error, everything stays as it was.

@@ -71,13 +71,8 @@ def run(
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     server = BrokerServer(settings, web_on_demand=True, site=site)
-    reloader = Reloader(
-        server,
-        settings,
-        process,
-        reread or (lambda: (settings, process)),
-        lambda given: log_to(output, given),
-    )
+    reread = reread or (lambda: (settings, process))
+    reloader = Reloader(server, settings, process, reread, lambda given: log_to(output, given))
     try:
         return loop.run_until_complete(_main(server, reloader.reload))
     except (PulsarException, OSError) as error:
@@ -175,7 +170,7 @@ def _announce(server: BrokerServer, seconds: float) -> None:
             settings.host or "0.0.0.0",
         )
     if settings.memory:
-        log.warning("kept in memory only; nothing survives this process")
+        log.warning("messages are kept in memory only and are lost when the broker stops")
     else:
         level = logging.INFO if settings.sync == "always" else logging.WARNING
         log.log(level, "sync %s: %s", settings.sync, SYNC_PROMISES[settings.sync])

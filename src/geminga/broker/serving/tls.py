@@ -117,9 +117,9 @@ def _load(settings: BrokerSettings) -> LoadedFiles:
         context.load_cert_chain(settings.tls_certificate, settings.tls_key, password=_no_password)
         certificate = _test_decode_cert(str(settings.tls_certificate))
     except (OSError, ssl.SSLError) as error:
+        key = "without tls_key" if settings.tls_key is None else f"with tls_key={str(settings.tls_key)!r}"
         raise InvalidConfiguration(
-            f"tls_certificate={str(settings.tls_certificate)!r} with "
-            f"tls_key={str(settings.tls_key)!r} cannot be used: {_why(error)}"
+            f"tls_certificate={str(settings.tls_certificate)!r} {key} cannot be used: {_why(error)}"
         ) from None
     if settings.tls_trust_certificates is not None:
         try:
