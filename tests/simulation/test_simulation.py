@@ -30,14 +30,15 @@ def test_a_broker_killed_while_it_stops_is_started_again(monkeypatch: pytest.Mon
     machine = world.machine
     machine.calm = True
 
-    async def main() -> None:
-        keeper = asyncio.create_task(machine.run())
-        await asyncio.sleep(1)
+    def stop_and_hang() -> None:
         monkeypatch.setattr(machine.server, "stop", asyncio.Event().wait)
         machine.server.store_stopped.set()
-        await asyncio.sleep(1)
-        machine.kill()
-        await asyncio.sleep(10)
+
+    async def main() -> None:
+        keeper = asyncio.create_task(machine.run())
+        for seconds, act in ((1, stop_and_hang), (1, machine.kill), (10, lambda: None)):
+            await asyncio.sleep(seconds)
+            act()
         assert machine.life == 2
         keeper.cancel()
         await machine.stop()

@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 
 import geminga
+from geminga.broker import rate_limited_logger
 from geminga.broker.admin.auth import RequiredPermission
 from geminga.broker.admin.routes import Route, add_routes
 from geminga.broker.admin.web import all_routes
@@ -54,7 +55,11 @@ def call(
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with embedded(token_secret_key=SECRET, super_user_roles=("super",)) as running:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        embedded(token_secret_key=SECRET, super_user_roles=("super",)) as running,
+    ):
+        patch.setattr(rate_limited_logger, "LINES_MAX", 10_000)  # these tests are refused very often
         admin = f"{running.admin_url}/admin/v2"
         for tenant, role in (("mine", "admin"), ("others", "other-admin")):
             info = {"adminRoles": [role], "allowedClusters": ["standalone"]}
