@@ -330,8 +330,9 @@ def test_rollup_writes_the_same_to_lake_and_topic(world: World, tmp_path: Path) 
 @pytest.mark.timeout(240)
 def test_a_wrong_schema_is_reported_in_one_line(tmp_path: Path) -> None:
     project = tmp_path / "wrong"
-    create(project, "ingest", {"schema": "id NUMBERISH"})
-    outcome = run(project)
+    with geminga.embedded(web_port=None) as broker:
+        create(project, "ingest", {"schema": "id NUMBERISH", "service_url": broker.service_url})
+        outcome = run(project)
     assert outcome.exit_code != 0
     assert outcome.error
     assert outcome.after == {}
