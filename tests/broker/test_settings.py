@@ -73,7 +73,8 @@ def test_fractions_are_refused_as_numbers_without_unit() -> None:
 def test_values_of_another_type_are_refused_without_quoting_secrets(field: dataclasses.Field[Any]) -> None:
     with pytest.raises(InvalidConfiguration, match=field.name) as refused:
         BrokerSettings(**{"memory": True, field.name: {"hunter2"}})
-    assert ("hunter2" in str(refused.value)) == field.repr
+    is_shown = field.repr and field.name != "offload_location"  # which may have a secret in its URL
+    assert ("hunter2" in str(refused.value)) == is_shown
 
 
 def test_an_option_parses_numbers_with_a_fraction() -> None:
