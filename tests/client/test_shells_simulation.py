@@ -12,9 +12,7 @@ import gc
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import pytest
 from virtual import Clock, Network, Remembered, VirtualLoop
@@ -67,15 +65,7 @@ class World:
     # --- the play ---------------------------------------------------------------------------------
 
     def play(self) -> None:
-        # The seed decides the whole run, with the names of consumers and the jitter of reconnects.
-        numbers = SimpleNamespace(Random=lambda: random.Random(self.seed))
-        with self.clock.everywhere(), patch("geminga.client.context.random_module", numbers):
-            try:
-                self.loop.run_until_complete(self.main())
-            finally:
-                self.network.close()
-                self.loop.close()
-        assert not self.loop.errors, self.loop.errors[0]
+        self.loop.play(self.seed, self.main())
 
     async def main(self) -> None:
         kinds = {"auto_create_topic_kind": "partitioned", "auto_create_partitions": 3}

@@ -14,9 +14,11 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context, copy_context
+from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
+from unittest.mock import patch
 
 EPOCH = 1_700_000_000.0
 T = TypeVar("T")
@@ -90,6 +92,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         return self.clock.now
+
+    def play(self, seed: int, main: Coroutine[Any, Any, None]) -> None:
+        """Run ``main`` to its end in virtual time and close everything; callbacks must not have failed.
+
+        The seed decides the whole run, with the names of consumers and the jitter of reconnects.
+        """
+        numbers = SimpleNamespace(Random=lambda: random.Random(seed))
+        with self.clock.everywhere(), patch("geminga.client.context.random_module", numbers):
+            try:
+                self.run_until_complete(main)
+            finally:
+                self.network.close()
+                self.close()
+        assert not self.errors, self.errors[0]
 
     def _run_once(self) -> None:
         self._take_due()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any, Final
-from unittest.mock import patch
 
 import geminga.asyncio
 from geminga import AlreadyClosed, BatchingType, ConsumerType, InitialPosition, MessageId, PulsarException
@@ -47,6 +46,7 @@ class World:
             f"s{number}": r.choice(KINDS) for number in range(r.randrange(1, 4))
         }
         self.batches_by_key = ConsumerType.KeyShared in self.subscriptions.values()
+        self.handed_over: Counter[str] = Counter()
         self.sought: set[str] = set()
         self.consumers: list[Any] = []
         settings = {
@@ -65,14 +65,7 @@ class World:
     # --- the run ---
     def play(self) -> History:
         """Run it to the end and check it; the same seed gives the same history."""
-        numbers = SimpleNamespace(Random=lambda: random.Random(self.seed))
-        with self.clock.everywhere(), patch("geminga.client.context.random_module", numbers):
-            try:
-                self.loop.run_until_complete(self.main())
-            finally:
-                self.network.close()
-                self.loop.close()
-        assert not self.loop.errors, self.loop.errors[0]
+        self.loop.play(self.seed, self.main())
         return self.history
 
     async def main(self) -> None:
@@ -161,8 +154,8 @@ class World:
         r = self.numbers
         size = r.choice([0, 0, 0, 100, 5000])
         key = f"{name}.{r.randrange(3)}" if r.random() < 0.7 else ""
-        number = self.next_number(name)
-        content = f"{name}-{number}"
+        content = f"{name}-{self.handed_over[name]}"  # numbered when handed over, not when the task was made
+        self.handed_over[name] += 1
         self.history.add("send", name, content, detail=key)
         try:
             found = await producer.send(content.encode() + b" " * size, partition_key=key or None)
@@ -171,12 +164,6 @@ class World:
         else:
             position = position_of(found)
             self.history.add("receipt", name, content, None if position[1] < 0 else position)
-
-    def next_number(self, name: str) -> int:
-        """Messages are numbered when they are handed over, not when their task was made."""
-        self._counts = getattr(self, "_counts", {})
-        self._counts[name] = self._counts.get(name, -1) + 1
-        return self._counts[name]
 
     # --- receiving ---
     async def subscribe_all(self) -> list[asyncio.Task[None]]:

@@ -239,10 +239,8 @@ def test_new_trusted_certificates_apply(authority: Authority, tls: dict[str, Any
     assert not accepts(files, authority, old)
 
 
-def accepts(files: TlsFiles, trust: Authority, certificate: tuple[Path, Path]) -> bool:
-    """A handshake in memory."""
-    context = ssl.create_default_context(cafile=str(trust.certificate))
-    context.load_cert_chain(*certificate)
+def handshake(files: TlsFiles, context: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject] | None:
+    """A handshake in memory: the client's end and the broker's; None: it was refused."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = files.context.wrap_bio(to_server, to_client, server_side=True)
     ours = context.wrap_bio(to_client, to_server, server_hostname="localhost")
@@ -253,8 +251,15 @@ def accepts(files: TlsFiles, trust: Authority, certificate: tuple[Path, Path]) -
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError:
-                return False
-    return bool(server.getpeercert())
+                return None
+    return ours, server
+
+
+def accepts(files: TlsFiles, trust: Authority, certificate: tuple[Path, Path]) -> bool:
+    context = ssl.create_default_context(cafile=str(trust.certificate))
+    context.load_cert_chain(*certificate)
+    ends = handshake(files, context)
+    return ends is not None and bool(ends[1].getpeercert())
 
 
 @pytest.mark.parametrize(
@@ -308,18 +313,8 @@ def spoken(files: TlsFiles, trust: Authority, **limits: Any) -> str | None:
         context.set_ciphers(limits.pop("ciphers"))
     for name, value in limits.items():
         setattr(context, name, value)
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = files.context.wrap_bio(to_server, to_client, server_side=True)
-    ours = context.wrap_bio(to_client, to_server, server_hostname="localhost")
-    for _ in range(4):
-        for end in (ours, server):
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                pass
-            except ssl.SSLError:
-                return None
-    return f"{ours.version()} {ours.cipher()[0]}"  # type: ignore[index]
+    ends = handshake(files, context)
+    return None if ends is None else f"{ends[0].version()} {ends[0].cipher()[0]}"  # type: ignore[index]
 
 
 def test_the_lowest_version_and_the_ciphers_of_tls_are_set(authority: Authority, tls: dict[str, Any]) -> None:
