@@ -181,6 +181,10 @@ def _read_superblock(filesystem: FileSystem, folder: str, lock: StoreLock) -> by
             f"the store in {folder} has format {version}, this version of geminga knows up to "
             f"{FORMAT_VERSION}: open it with a newer version; nothing was touched"
         )
+    if version < FORMAT_VERSION:
+        # From now on the store may have records that programs of the older format do not know.
+        _write_superblock(filesystem, folder, store_id)
+        lock.take(SUPERBLOCK_FILE)
     return store_id
 
 

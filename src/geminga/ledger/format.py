@@ -30,6 +30,11 @@ from geminga.ledger.bit_correction import corrected
 from geminga.wire.checksum import crc32c
 
 FORMAT_VERSION = 1
+"""Version of everything in a store's folder, the broker's records under its keys included.
+
+It rises with every change that an earlier version could not read, so that such a version refuses the store
+as a whole (`geminga.ledger.folder`); docs/explanation/formats.md.
+"""
 
 OFFSET_BITS = 32
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
