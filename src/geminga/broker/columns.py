@@ -89,6 +89,8 @@ class IntegerColumn:
         column._count = reader.varint()
         column._least = reader.varint()
         width = reader.varint()
+        if column._count > sys.maxsize:
+            raise reader.damaged(f"a column of {column._count} numbers")
         if width:
             if width not in _TYPECODES:
                 raise reader.damaged(f"a column of {width} bytes a number")

@@ -58,7 +58,7 @@ def load(storage: OffloadStorage) -> Claim | None:
             if not (are_ids and isinstance(found.who, str) and 0 <= found.since_ms < _TIME_MS_END):
                 raise ValueError("a field has another type or range than brokers write")
             return found
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ClaimUnreadable(f"{where} cannot be read: {error!r}") from error
     raise ClaimUnreadable(f"{where} is of version {version}; {VERSION} can be read")
 

@@ -123,7 +123,7 @@ class FileSummary:
             for name in ("publish", "event"):
                 kept[name] = None if kept[name] is None else (kept[name][0], kept[name][1])
             return cls(**{name: value for name, value in kept.items() if name in cls.__slots__})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise NotOffloaded(f"the file's {METADATA_KEY.decode()} cannot be read: {error}") from error
 
 
@@ -324,8 +324,11 @@ class LedgerFile:
             self._parquet = pq.ParquetFile(
                 source, pre_buffer=True, page_checksum_verification=True, read_dictionary=list(_FEW_WORDS)
             )
-        except pa.ArrowInvalid as error:
-            raise NotOffloaded(f"no Parquet file: {error}") from error
+        except (pa.ArrowInvalid, KeyError, UnicodeDecodeError) as error:
+            raise NotOffloaded(f"no Parquet file of a ledger: {error}") from error
+        lacking = set(COLUMNS).difference(self._parquet.schema_arrow.names)
+        if lacking:
+            raise NotOffloaded(f"the file lacks the columns {', '.join(sorted(lacking))}")
         metadata = self._parquet.metadata.metadata or {}
         if METADATA_KEY not in metadata:
             raise NotOffloaded(

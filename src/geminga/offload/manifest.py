@@ -143,7 +143,7 @@ def _decode(data: bytes, where: str) -> dict[str, Any]:
             kept["ledgers"] = tuple(OffloadedLedger.of_json(each) for each in kept["ledgers"])
             kept["pages"] = tuple(ManifestPage(**each) for each in kept.get("pages", ()))
             return dict(kept)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ManifestUnreadable(f"{where} cannot be read: {error!r}") from error
     unreadable = ManifestNewer if isinstance(version, int) and version > VERSION else ManifestUnreadable
     raise unreadable(f"{where} is of version {version}; up to {VERSION} can be read")

@@ -79,7 +79,7 @@ def schema_of(info: SchemaInfo | None) -> Schema:
             from geminga.schema.protobuf import ProtobufNativeSchema
 
             return ProtobufNativeSchema(message_class_of(info.data))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise IncompatibleSchema(f"the topic's schema cannot be used: {error}") from error
     if info.type == SchemaType.KEY_VALUE:
         key, value = parts_of(info)

@@ -135,7 +135,7 @@ def from_json(value: Mapping[str, Any] | str) -> Offsets:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidConfiguration(f"offsets {value!r} are no JSON: {error}") from None
     if not isinstance(value, Mapping):
         raise InvalidConfiguration(f"offsets {value!r} are not a map from topic to partitions")

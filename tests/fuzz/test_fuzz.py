@@ -1,0 +1,31 @@
+"""Mutated inputs of every decoder of foreign bytes: each is decoded, or refused by an error named for it."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from tests.fuzz.__main__ import FOUND, failure, fuzz
+from tests.fuzz.targets import TARGETS
+
+SEED = dt.date.today().toordinal()
+"""Other inputs each day; the name of a failed test has the seed: ``python -m tests.fuzz --seed N``."""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_valid_inputs_are_decoded(name: str) -> None:
+    for data in TARGETS[name].seeds():
+        TARGETS[name].decode(data)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, id=f"{name}-seed-{SEED}") for name in TARGETS])
+def test_mutated_inputs_are_decoded_or_refused(name: str) -> None:
+    assert fuzz(name, 1500, SEED) == 0
+
+
+@pytest.mark.parametrize(
+    "path", sorted(FOUND.rglob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
+)
+def test_inputs_that_once_failed_are_decoded_or_refused(path) -> None:  # type: ignore[no-untyped-def]
+    assert failure(TARGETS[path.parent.name], path.read_bytes()) == ""
