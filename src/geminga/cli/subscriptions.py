@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, confirm, emit, how_many, yes_option
+from geminga.cli.common import Commands, confirm, emit, how_many, pairs, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows, trouble
 from geminga.cli.units import ID, SPAN, WHERE, Where, backlog, count, id_text, rate, size, span
@@ -239,6 +239,41 @@ def redeliver_unacked(
         text=f"{subscription}: unacknowledged messages "
         + (f"are redelivered after {seconds:g} s" if seconds else "are not redelivered"),
     )
+
+
+@operation(command, "redrive", "topic", "subscription")
+@click.option(
+    "--dead-letters", metavar="TOPIC", help="The dead-letter topic.  [default: TOPIC-SUBSCRIPTION-DLQ]"
+)
+@click.option("--to", metavar="TOPIC", help="Send to this topic.  [default: the one each message came from]")
+@click.option("--key", help="Only messages with this key.")
+@click.option("--contains", metavar="TEXT", help="Only messages whose payload contains this text.")
+@click.option(
+    "--property",
+    "-p",
+    "properties",
+    multiple=True,
+    callback=pairs,
+    help="Only messages with this NAME=VALUE.",
+)
+@click.option("--since", type=WHERE, help="Only dead letters published since then: '2h ago', or a time.")
+@click.option("--before", type=WHERE, help="Only dead letters published before then.")
+@click.option("--rate", type=click.FloatRange(0), default=0, help="Messages a second.  [default: no limit]")
+@click.option("--count", "-n", "count_max", type=click.IntRange(1), help="Most messages to send.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@yes_option
+def redrive(
+    topic: str, subscription: str, cluster: Cluster, as_json: bool, dry_run: bool, yes: bool, **options: Any
+) -> None:
+    """Send dead letters of SUBSCRIPTION back to the topic they came from.
+
+    All subscriptions of that topic get them. A consumer with retry_enabled also takes them from its retry
+    topic: --to TOPIC-SUBSCRIPTION-RETRY. Each message is sent once, also if the command is interrupted and
+    given again. Messages that the options leave out stay for later.
+    """
+    from geminga.cli import redriving
+
+    redriving.run(cluster, topic, subscription, options, asks=not yes, only_looks=dry_run, as_json=as_json)
 
 
 def _said(where: Any) -> str:

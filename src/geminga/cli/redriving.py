@@ -1,0 +1,105 @@
+"""``geminga subscriptions redrive``: dead letters are sent back, after a preview and a question."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import click
+
+import geminga.asyncio
+from geminga.cli.common import confirm, emit, how_many
+from geminga.cli.units import Where
+from geminga.client.cluster import Cluster
+from geminga.client.redrive import Redrive, RedriveFilter, RedriveResult
+
+
+def run(
+    cluster: Cluster, topic: str, subscription: str, options: dict[str, Any], *, asks: bool, only_looks: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Redrive as the command's ``options`` say; only a preview is shown if ``only_looks``."""
+    chosen = RedriveFilter(
+        key=options["key"],
+        contains=(options["contains"] or "").encode(),
+        properties=dict(options["properties"] or {}),
+        since=_moment("--since", options["since"]),
+        before=_moment("--before", options["before"]),
+        count_max=options["count_max"] or 0,
+    )
+
+    async def work() -> None:
+        async with (
+            geminga.asyncio.Client(**cluster.client_arguments()) as client,
+            geminga.asyncio.Admin(**cluster.admin_arguments()) as admin,
+        ):
+            redrive = Redrive(
+                client, admin, topic, subscription,
+                dead_letters=options["dead_letters"], to=options["to"], only=chosen,
+            )  # fmt: skip
+            if asks or only_looks:
+                result = await redrive.preview()
+                text = f"{_text(result, 'to send')} from {redrive.dead_letters}"
+                if only_looks or not result.sent:
+                    return emit(_summary(redrive, result, "would_send"), as_json=as_json, text=text)
+                confirm(f"{text}. Send?", yes=False)
+            with _Progress() as progress:
+                result = await redrive.run(rate=options["rate"], progress=progress.show)
+            emit(_summary(redrive, result, "sent"), as_json=as_json, text=_text(result, "sent"))
+
+    # The addresses are looked up by a blocking call, before there is a loop.
+    cluster = replace(cluster, admin_url=cluster.find_admin_url())
+    asyncio.run(work())
+
+
+class _Progress:
+    """Number of messages sent so far, on a terminal, once a second."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + 1
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if sys.stderr.isatty():
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def show(self, sent: int) -> None:
+        if sys.stderr.isatty() and time.monotonic() >= self._next:
+            self._next = time.monotonic() + 1
+            click.echo(f"\r{how_many(sent)} sent", nl=False, err=True)
+
+
+def _text(result: RedriveResult, verb: str) -> str:
+    targets = ", ".join(f"{count:,} to {topic}" for topic, count in sorted(result.sent.items()))
+    parts = [f"{how_many(result.sent.total())} {verb}" + (f" ({targets})" if targets else "")]
+    if result.found:
+        parts.append(f"{how_many(result.found)} sent by an interrupted run before")
+    if result.left:
+        parts.append(f"{result.left:,} left")
+    return ", ".join(parts)
+
+
+def _summary(redrive: Redrive, result: RedriveResult, verb: str) -> dict[str, Any]:
+    return {
+        "dead_letters": redrive.dead_letters,
+        verb: dict(result.sent),
+        "sent_before": result.found,
+        "left": result.left,
+    }
+
+
+def _moment(option: str, where: Where | None) -> dt.datetime | None:
+    """Return the time that an option names. Raises `UsageError` for a message id."""
+    if where is None or isinstance(where, dt.datetime):
+        return where
+    if isinstance(where, dt.timedelta):
+        return dt.datetime.now(dt.UTC) - where
+    if isinstance(where, int):
+        return dt.datetime.fromtimestamp(where / 1000, dt.UTC)
+    raise click.UsageError(f"{option} takes '2h ago', a time, or milliseconds since 1970")

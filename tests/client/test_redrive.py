@@ -1,0 +1,171 @@
+"""Redrive: dead letters go back once each, with what they carried, also over an interruption."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import make_dataclass
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import geminga
+import geminga.asyncio
+from geminga.cli.main import command as cli
+from geminga.client import redrive as module
+from geminga.client.dead_letter_publisher import DeadLetterPublisher
+from geminga.client.redrive import REDRIVE_COUNT, REDRIVEN_FROM, Redrive, RedriveFilter
+from geminga.schema import JsonSchema
+
+DEAD = "persistent://public/default/orders-bank-DLQ"
+ORDERS = "persistent://public/default/orders"
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[geminga.EmbeddedBroker]:
+    monkeypatch.setattr(module, "SILENCE_MILLIS", 300)
+    with geminga.embedded() as broker:
+        yield broker
+
+
+def fill(broker: geminga.EmbeddedBroker, count: int = 10, topic: str = ORDERS) -> None:
+    """Publish dead letters as a consumer's dead letter policy does."""
+    with broker.client() as client, client.create_producer(DEAD) as producer:
+        for number in range(count):
+            producer.send(
+                b"order %d" % number,
+                partition_key=f"key {number % 2}",
+                properties={"REAL_TOPIC": topic, "RECONSUMETIMES": "16", "n": str(number)},
+            )
+
+
+def with_redrive(
+    broker: geminga.EmbeddedBroker, work: Callable[[Redrive], Awaitable[Any]], **options: Any
+) -> Any:
+    async def run() -> Any:
+        async with (
+            geminga.asyncio.Client(broker.service_url) as client,
+            geminga.asyncio.Admin(broker.admin_url) as admin,
+        ):
+            return await work(Redrive(client, admin, "orders", "bank", **options))
+
+    return asyncio.run(run())
+
+
+def values(broker: geminga.EmbeddedBroker, topic: str) -> list[str]:
+    with broker.client() as client, client.create_reader(topic, geminga.MessageId.earliest) as reader:
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(5000).data().decode())
+        return found
+
+
+def test_copies_have_everything_but_the_count_of_retries(broker: geminga.EmbeddedBroker) -> None:
+    fill(broker, 1)
+    result = with_redrive(broker, Redrive.run)
+    assert (dict(result.sent), result.found, result.left) == ({ORDERS: 1}, 0, 0)
+    with broker.client() as client, client.create_reader(ORDERS, geminga.MessageId.earliest) as reader:
+        message = reader.read_next(5000)
+    assert (message.data(), message.partition_key()) == (b"order 0", "key 0")
+    origin = message.properties().pop(REDRIVEN_FROM)
+    assert origin.startswith(f"{DEAD}@")
+    assert message.properties() == {
+        "REAL_TOPIC": ORDERS, "n": "0", REDRIVE_COUNT: "1", REDRIVEN_FROM: origin
+    }  # fmt: skip
+
+
+def test_what_the_filter_leaves_is_sent_by_a_later_run(broker: geminga.EmbeddedBroker) -> None:
+    fill(broker)
+    only = RedriveFilter(key="key 1", properties={"n": "3"})
+    assert (with_redrive(broker, Redrive.preview, only=only)).sent.total() == 1
+    result = with_redrive(broker, Redrive.run, only=only)
+    assert (result.sent.total(), result.left) == (1, 9)
+    result = with_redrive(broker, Redrive.run, only=RedriveFilter(count_max=4))
+    assert (result.sent.total(), result.left) == (4, 5)
+    assert (with_redrive(broker, Redrive.run)).sent.total() == 5
+    assert (with_redrive(broker, Redrive.run)).sent.total() == 0
+    assert values(broker, ORDERS) == [f"order {n}" for n in (3, 0, 1, 2, 4, 5, 6, 7, 8, 9)]
+
+
+def test_times_and_texts_choose_dead_letters(broker: geminga.EmbeddedBroker) -> None:
+    fill(broker, 3)
+    an_hour = dt.timedelta(hours=1)
+    now = dt.datetime.now(dt.UTC)
+    for only, count in (
+        (RedriveFilter(since=now - an_hour), 3),
+        (RedriveFilter(before=now - an_hour), 0),
+        (RedriveFilter(contains=b"der 2"), 1),
+    ):
+        assert (with_redrive(broker, Redrive.preview, only=only)).sent.total() == count
+
+
+def test_an_interrupted_run_sends_nothing_twice(
+    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker)
+    publish = DeadLetterPublisher.publish
+
+    async def fail_after_six(self: Any, plan: Any, message: Any, policy: Any) -> None:
+        await publish(self, plan, message, policy)
+        if message.properties()["n"] == "6":
+            raise geminga.Timeout("the receipt is lost")
+
+    async def never(consumer: Any, waiting: Any) -> None:
+        for _, sending in waiting:
+            await sending
+
+    with monkeypatch.context() as broken:
+        broken.setattr(DeadLetterPublisher, "publish", fail_after_six)
+        broken.setattr(module, "_settle", never)  # killed before any acknowledgement
+        with pytest.raises(geminga.Timeout):
+            with_redrive(broker, Redrive.run)
+    sent = len(values(broker, ORDERS))
+    assert sent >= 7
+    result = with_redrive(broker, Redrive.run)
+    assert (result.found, result.sent.total()) == (sent, 10 - sent)
+    assert sorted(values(broker, ORDERS)) == sorted(f"order {n}" for n in range(10))
+    fill(broker, 1)  # the record of the interruption is gone: nothing is searched again
+    assert (with_redrive(broker, Redrive.run)).found == 0
+
+
+def test_the_schema_travels(broker: geminga.EmbeddedBroker) -> None:
+    order = make_dataclass("Order", [("total", int)])
+    schema = JsonSchema(order)
+    with broker.client() as client:
+        client.create_producer(DEAD, schema=schema).send(order(total=7))
+        with_redrive(broker, Redrive.run, to="again")
+        reader = client.create_reader("again", geminga.MessageId.earliest, schema=schema)
+        assert reader.read_next(5000).value().total == 7
+
+
+def test_a_missing_dead_letter_topic_is_named_and_not_created(broker: geminga.EmbeddedBroker) -> None:
+    for work in (Redrive.preview, Redrive.run):
+        with pytest.raises(geminga.TopicNotFound, match=f"no dead-letter topic {DEAD}"):
+            with_redrive(broker, work)
+    with geminga.Admin(broker.admin_url) as admin:
+        assert admin.topics.list("public/default") == []
+
+
+def test_two_runs_at_once_are_refused(broker: geminga.EmbeddedBroker) -> None:
+    fill(broker, 1)
+    with broker.client() as client:
+        client.subscribe(DEAD, module.SUBSCRIPTION)
+        with pytest.raises(geminga.ConsumerBusy):
+            with_redrive(broker, Redrive.run)
+
+
+def test_the_command_asks_shows_and_sends(broker: geminga.EmbeddedBroker) -> None:
+    fill(broker, 3)
+    addresses = ["--url", broker.service_url, "--admin-url", broker.admin_url]
+    arguments = ["subscriptions", "redrive", "orders", "bank", *addresses]
+    looked = CliRunner().invoke(cli, [*arguments, "--dry-run"])
+    assert looked.output == f"3 messages to send (3 to {ORDERS}) from {DEAD}\n"
+    refused = CliRunner().invoke(cli, arguments, input="n\n")
+    assert refused.exit_code == 1
+    assert "Send?" in refused.output
+    sent = CliRunner().invoke(cli, [*arguments, "--yes", "--json", "--property", "n=1", "--rate", "1000"])
+    assert json.loads(sent.output) == {"dead_letters": DEAD, "sent": {ORDERS: 1}, "sent_before": 0, "left": 2}
+    assert values(broker, ORDERS) == ["order 1"]
