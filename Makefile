@@ -69,6 +69,7 @@ lint: $(STAMP)
 MEASURING := tests/interop/test_tuning_against_apache_pulsar.py
 interop: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
+	$(PY) tools/fetch_promtool.py
 	$(PYTEST) -m "interop and not long" tests/interop --ignore=$(MEASURING) $(PARALLEL)
 	$(PYTEST) -m "interop and not long" $(MEASURING)
 

@@ -4,8 +4,9 @@ In ``docs/reference``, ``cli.md`` comes from the commands themselves, ``settings
 classes (field, type, default and the text under the field), pages of Python's names from their docstrings
 (``reference_api.py``), REST, metrics and errors from the broker (``reference_broker.py``). Besides: the map
 in ``docs/ARCHITECTURE.md`` from the modules' docstrings, the options in ``docs/spark.md`` from their table,
-Grafana's dashboard from ``geminga.console.grafana``, the tables of ``docs/coming-from-pulsar-client.md`` from
-``client_differences.py``, and the proof of tuning in ``README.md`` and ``docs/tuning.md``, and what the
+Grafana's dashboard and Prometheus' alert rules from ``geminga.console``, the tables of
+``docs/coming-from-pulsar-client.md`` from ``client_differences.py``, and the proof of tuning in ``README.md``
+and ``docs/tuning.md``, and what the
 client costs, from the figures in ``docs/proof``. ``pages()`` is what the docs tests compare with what is
 checked in.
 """
@@ -33,6 +34,7 @@ COMING = ROOT / "docs/coming-from-pulsar-client.md"
 TABLES_START, TABLES_END = "<!-- tables: drawn by `make docs` -->", "<!-- end of tables -->"
 SPARK = ROOT / "docs/spark.md"
 DASHBOARD = ROOT / "deploy/grafana/geminga.json"
+ALERTS = ROOT / "deploy/prometheus/alerts.json"
 OPTIONS_START, OPTIONS_END = "<!-- options: drawn from the code by `make docs` -->", "<!-- end of options -->"
 README, TOUR, TUNING = ROOT / "README.md", ROOT / "docs/tour.md", ROOT / "docs/tuning.md"
 BENCHMARKS, PUBLISHING = ROOT / "docs/benchmarks.md", ROOT / "docs/publish-path.md"
@@ -328,6 +330,7 @@ def pages() -> dict[Path, str]:
         PUBLISHING: with_proofs(PUBLISHING),
         UNLOCKED: with_proofs(UNLOCKED),
         DASHBOARD: importlib.import_module("geminga.console.grafana").text(),
+        ALERTS: importlib.import_module("geminga.console.alerts").text(),
         SPARK: _redrawn(SPARK, OPTIONS_START, spark_options(), OPTIONS_END),
     }
 

@@ -21,3 +21,14 @@ def grafana() -> None:
     from geminga.console import grafana
 
     click.echo(grafana.text(), nl=False)
+
+
+@command.command("alerts")
+def alerts() -> None:
+    """Print alert rules for Prometheus, as a file.
+
+    Name it among the rule_files of prometheus.yml: geminga dashboard alerts > geminga-alerts.json
+    """
+    from geminga.console import alerts
+
+    click.echo(alerts.text(), nl=False)

@@ -1,0 +1,118 @@
+"""Alert rules, evaluated by Prometheus' own ``promtool``: each fires when it should, and only then."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from geminga.console.alerts import ALERTS, text
+
+pytestmark = pytest.mark.interop
+
+SUBSCRIPTION = '{cluster="c",topic="t",subscription="s"}'
+CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "GemingaStoreStopped": ({"geminga_store_healthy": "0x60"}, {"geminga_store_healthy": "1x60"}),
+    "GemingaPublishingRefused": (
+        {"geminga_publishing_refused": "1x60"},
+        {"geminga_publishing_refused": "0x60"},
+    ),
+    "GemingaDiskFills": (
+        {"geminga_disk_seconds_to_low_water": "3600x60"},
+        {"geminga_disk_seconds_to_low_water": "864000x60"},
+    ),
+    "GemingaDamage": (
+        {'geminga_store_damaged_things{lost="entries"}': "1x60"},
+        {'geminga_store_damaged_things{lost="entries"}': "0x60"},
+    ),
+    "GemingaSyncsSlow": (
+        {"geminga_store_sync_seconds_total": "0+12x60", "geminga_store_syncs_total": "0+60x60"},
+        {"geminga_store_sync_seconds_total": "0+0.6x60", "geminga_store_syncs_total": "0+60x60"},
+    ),
+    "GemingaProducersHeld": (
+        {f"geminga_subscription_trouble{SUBSCRIPTION}": "6x60"},
+        {f"geminga_subscription_trouble{SUBSCRIPTION}": "2x60"},
+    ),
+    "GemingaSubscriptionStopped": (
+        {f"geminga_subscription_trouble{SUBSCRIPTION}": "5x60"},
+        {f"geminga_subscription_trouble{SUBSCRIPTION}": "3x60"},
+    ),
+    "GemingaOldestMessage": (
+        {f"geminga_subscription_oldest_backlog_message_age_seconds{SUBSCRIPTION}": "4000+60x60"},
+        {f"geminga_subscription_oldest_backlog_message_age_seconds{SUBSCRIPTION}": "-1x60"},
+    ),
+    "GemingaAckHoles": (
+        {f"geminga_subscription_ack_holes{SUBSCRIPTION}": "20000x60"},
+        {f"geminga_subscription_ack_holes{SUBSCRIPTION}": "100x60"},
+    ),
+    "GemingaQuotaNear": (
+        {
+            'pulsar_storage_backlog_size{topic="t"}': "90x60",
+            'pulsar_storage_backlog_quota_limit{topic="t"}': "100x60",
+        },
+        {
+            'pulsar_storage_backlog_size{topic="t"}': "90x60",
+            'pulsar_storage_backlog_quota_limit{topic="t"}': "-1x60",
+        },
+    ),
+    "GemingaTtlExpires": (
+        {f"pulsar_subscription_total_msg_expired{SUBSCRIPTION}": "0+5x60"},
+        {f"pulsar_subscription_total_msg_expired{SUBSCRIPTION}": "5x60"},
+    ),
+    "GemingaCertificateExpires": (
+        {"geminga_tls_certificate_expiry_timestamp_seconds": "864000x120"},
+        {"geminga_tls_certificate_expiry_timestamp_seconds": "8640000x120"},
+    ),
+    "GemingaConnectionsRefused": (
+        {"geminga_connections_refused_total": "0+1x60"},
+        {"geminga_connections_refused_total": "7x60"},
+    ),
+    "GemingaInternalFailures": (
+        {'geminga_callback_failures_total{kind="store"}': "0+1x60"},
+        {'geminga_callback_failures_total{kind="store"}': "0x60"},
+    ),
+}
+"""For each alert, the series with which it fires, and those with which it is silent; a value a minute."""
+
+
+def test_every_alert_has_series_for_both_outcomes() -> None:
+    assert list(CASES) == [each.name for each in ALERTS]
+
+
+def test_prometheus_fires_each_alert_when_it_should_and_no_other_time(tmp_path: Path, promtool: str) -> None:
+    (tmp_path / "alerts.json").write_text(text())
+    found = []
+    for name, outcomes in CASES.items():
+        for fires, series in zip((True, False), outcomes, strict=True):
+            found.append(
+                {
+                    "interval": "1m",
+                    "input_series": [{"series": each, "values": values} for each, values in series.items()],
+                    "promql_expr_test": [
+                        {
+                            "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)',
+                            "eval_time": "70m" if name == "GemingaCertificateExpires" else "30m",
+                            "exp_samples": [{"labels": "{}", "value": int(fires)}],
+                        }
+                    ],
+                }
+            )
+    tests = tmp_path / "tests.json"
+    tests.write_text(json.dumps({"rule_files": ["alerts.json"], "evaluation_interval": "1m", "tests": found}))
+    done = subprocess.run(
+        [promtool, "test", "rules", str(tests)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def promtool() -> str:
+    """Path of Prometheus' rule checker; without one, in continuous integration too, the test is skipped."""
+    fetched = Path(__file__).parents[2] / ".cache/prometheus/usr/bin/promtool"
+    found = str(fetched) if fetched.exists() else shutil.which("promtool")
+    if found is None:
+        pytest.skip("no promtool: tools/fetch_promtool.py gets one on Debian")
+    return found
