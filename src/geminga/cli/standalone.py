@@ -228,13 +228,19 @@ def command(context: click.Context, /, **_: Any) -> None:
     found = read_configuration(context)
     from geminga.broker.serving.standalone import run
 
-    site = _console if found.process.console else None
+    site = _site if found.process.console else _websocket
     code = run(found.broker, found.process, site=site, reread=lambda: read_configuration(context)[:2])
     raise click.exceptions.Exit(code)
 
 
-def _console(application: web.Application) -> Mapping[Key, RequiredPermission]:
-    """Add the console's pages; called at the first web request."""
+def _site(application: web.Application) -> Mapping[Key, RequiredPermission]:
+    """Add the console's pages and the WebSocket API; called at the first web request."""
     from geminga.console.site import attach
+
+    return {**attach(application), **_websocket(application)}
+
+
+def _websocket(application: web.Application) -> Mapping[Key, RequiredPermission]:
+    from geminga.websocket import attach
 
     return attach(application)

@@ -94,7 +94,7 @@ class AuthorizationMiddleware:
         transport, authentication = request.transport, self._authentication
         name = None if transport is None else common_name(transport.get_extra_info("peercert"))
         try:
-            method, data = authentication.shown(request.headers.get("Authorization"))
+            method, data = authentication.shown(request.headers.get("Authorization") or _query_token(request))
             judge = partial(authentication.judged, method, data, now_ms, name, _host(transport))
             found = await self._aside(judge) if authentication.takes_long(method, data) else judge()
         except Unauthenticated as error:
@@ -116,6 +116,12 @@ class AuthorizationMiddleware:
 
         self._authentication.aside(judge, report)
         return await judged
+
+
+def _query_token(request: web.Request) -> str | None:
+    """Return the token that a WebSocket's address holds, as a header: browsers can't send headers there."""
+    token = request.query.get("token") if request.path.startswith("/ws/") else None
+    return None if token is None else f"Bearer {token}"
 
 
 def _host(transport: asyncio.BaseTransport | None) -> str:

@@ -1,0 +1,481 @@
+"""Apache Pulsar's WebSocket API on the web port: producers, consumers and readers without a client library.
+
+    ws://HOST:8080/ws/v2/producer/persistent/TENANT/NAMESPACE/TOPIC
+    ws://HOST:8080/ws/v2/consumer/persistent/TENANT/NAMESPACE/TOPIC/SUBSCRIPTION
+    ws://HOST:8080/ws/v2/reader/persistent/TENANT/NAMESPACE/TOPIC
+
+Paths, query parameters and JSON are those of Apache Pulsar. Payloads and message ids are base64. Each
+WebSocket has a client of its own, which connects to the broker with the peer's token: permissions, quotas and
+limits are those of any client. A peer that does not read holds what its socket's buffers take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import datetime as dt
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+import geminga
+import geminga.asyncio
+from geminga.broker.admin.auth import Key, RequiredPermission
+from geminga.broker.admin.errors import AdminRefusal
+from geminga.broker.admin.http import SERVER, topic_of
+from geminga.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConsumerBusy,
+    IncompatibleSchema,
+    InvalidConfiguration,
+    ProducerBlockedQuotaExceededError,
+    ProducerBusy,
+    ProducerFenced,
+    PulsarException,
+    Timeout,
+    TopicNotFound,
+    TopicTerminated,
+)
+from geminga.ids import MessageId
+
+log = logging.getLogger("geminga.broker")
+T = TypeVar("T")
+
+_TOPIC = "/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+_ROUTES: Final = {
+    f"/ws/v2/producer{_TOPIC}": RequiredPermission.PRODUCE,
+    f"/ws/v2/consumer{_TOPIC}/{{subscription}}": RequiredPermission.CONSUME,
+    f"/ws/v2/reader{_TOPIC}": RequiredPermission.CONSUME,
+}
+QUEUE_MAX: Final = 1000
+"""Most messages sent to a peer and not acknowledged by it, and most messages of a peer without a receipt."""
+PING_SECONDS: Final = 30.0
+"""Interval of pings; a peer that does not answer one is disconnected."""
+REASON_BYTES_MAX: Final = 123
+"""Longest reason of a closed WebSocket, by RFC 6455."""
+_STATUS: Final[tuple[tuple[type[PulsarException], int], ...]] = (
+    (InvalidConfiguration, 400),
+    (AuthenticationError, 401),
+    (AuthorizationError, 403),
+    (TopicNotFound, 404),
+    (ProducerBusy, 409),
+    (ConsumerBusy, 409),
+    (ProducerFenced, 409),
+    (IncompatibleSchema, 409),
+    (ProducerBlockedQuotaExceededError, 503),
+    (TopicTerminated, 503),
+    (Timeout, 504),
+)
+BAD_JSON, BAD_FIELD, FAILED = 3, 7, 8
+"""Numbers of Apache Pulsar's errors for a message that is no JSON, has a bad field, or was not stored."""
+
+
+def attach(application: web.Application) -> Mapping[Key, RequiredPermission]:
+    """Add the API to the broker's web application; return the permission that each route requires."""
+    permissions = {}
+    for (path, needs), handler in zip(_ROUTES.items(), (_produce, _consume, _read), strict=True):
+        resource = application.router.add_get(path, handler).resource
+        assert resource is not None
+        permissions["GET", resource.canonical] = needs
+    return permissions
+
+
+# --- the three kinds --------------------------------------------------------------------------------------
+
+
+async def _produce(request: web.Request) -> web.StreamResponse:
+    """Publish each message that the peer sends; answer with its id, or the error."""
+    options = _options(request, _PRODUCER)
+    async with _client(request) as client:
+        producer = await _opened(client.create_producer(str(topic_of(request)), **{**_UNBATCHED, **options}))
+        room = asyncio.Semaphore(QUEUE_MAX)
+        async with _accepted(request) as socket, asyncio.TaskGroup() as sending:
+
+            async def send(arguments: Mapping[str, Any], context: object) -> None:
+                try:
+                    message_id = await producer.send(**arguments)
+                    found = _answer("ok", context, messageId=_text_of(message_id.serialize()))
+                except PulsarException as error:
+                    found = _refused(FAILED, str(error), context)
+                room.release()
+                await _tell(socket, found)
+
+            async for text in _texts(socket):
+                try:
+                    message = json.loads(text)
+                    context = message.get("context")
+                except (ValueError, AttributeError, RecursionError) as error:
+                    await _tell(socket, _refused(BAD_JSON, f"no JSON object: {error}", None))
+                    continue
+                try:
+                    arguments = _arguments(message)
+                except (ValueError, TypeError, binascii.Error) as error:
+                    await _tell(socket, _refused(BAD_FIELD, str(error), context))
+                    continue
+                await room.acquire()  # a peer that sends faster than the disk takes is not read meanwhile
+                sending.create_task(send(arguments, context))
+    return socket
+
+
+async def _consume(request: web.Request) -> web.StreamResponse:
+    """Send each message of the subscription; the peer acknowledges by its id."""
+    query = request.query
+    options = _options(request, _CONSUMER)
+    dead_letters, most = query.get("deadLetterTopic"), query.get("maxRedeliverCount")
+    if dead_letters or most:
+        options["dead_letter_policy"] = geminga.ConsumerDeadLetterPolicy(
+            _number("maxRedeliverCount", most or "16"), dead_letters
+        )
+    queue = options.get("receiver_queue_size", QUEUE_MAX) or 1
+    is_pulled = _flag("pullMode", query.get("pullMode", "false"))
+    permits = asyncio.Semaphore(0 if is_pulled else queue)
+    async with _client(request) as client:
+        consumer = await _opened(
+            client.subscribe(str(topic_of(request)), request.match_info["subscription"], **options)
+        )
+
+        async def deliver(socket: web.WebSocketResponse) -> None:
+            while True:
+                await permits.acquire()
+                await _tell(socket, _described(await consumer.receive()))
+
+        async with _accepted(request) as socket, _beside(deliver(socket), socket) as delivering:
+            async for text in _texts(socket):
+                command = _command(text)
+                kind = command.get("type")
+                if kind == "permit":
+                    for _ in range(_permits(command)):
+                        permits.release()
+                elif kind == "unsubscribe":
+                    delivering.cancel()
+                    await consumer.unsubscribe()
+                elif kind == "isEndOfTopic":
+                    await _tell(socket, {"endOfTopic": consumer.has_reached_end_of_topic()})
+                else:
+                    message_id = _message_id(command)
+                    if kind == "negativeAcknowledge":
+                        await consumer.negative_acknowledge(message_id)
+                    else:
+                        await consumer.acknowledge(message_id)
+                    if not is_pulled:
+                        permits.release()
+    return socket
+
+
+async def _read(request: web.Request) -> web.StreamResponse:
+    """Send each message from a position on; an answer of the peer asks for one more than its queue holds."""
+    start = request.query.get("messageId") or "latest"
+    position = {"earliest": MessageId.earliest, "latest": MessageId.latest}.get(start)
+    if position is None:
+        try:
+            position = _message_id({"messageId": start})
+        except _BadCommandError as error:
+            raise AdminRefusal(400, f"Invalid query params: {error}") from None
+    options = _options(request, _READER)
+    permits = asyncio.Semaphore(options.get("receiver_queue_size", QUEUE_MAX) or 1)
+    async with _client(request) as client:
+        reader = await _opened(client.create_reader(str(topic_of(request)), position, **options))
+
+        async def deliver(socket: web.WebSocketResponse) -> None:
+            while True:
+                await permits.acquire()
+                await _tell(socket, _described(await reader.read_next()))
+
+        async with _accepted(request) as socket, _beside(deliver(socket), socket):
+            async for text in _texts(socket):
+                if _command(text).get("type") == "isEndOfTopic":
+                    await _tell(socket, {"endOfTopic": reader.consumer.has_reached_end_of_topic()})
+                else:
+                    permits.release()
+    return socket
+
+
+# --- the socket -------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def _client(request: web.Request) -> AsyncIterator[geminga.asyncio.Client]:
+    """Connect to the broker with the peer's token."""
+    addresses = request.app[SERVER].settings.own_addresses()
+    given = request.headers.get("Authorization", "")
+    token = given.removeprefix("Bearer ") if given.startswith("Bearer ") else request.query.get("token")
+    async with geminga.asyncio.Client(
+        addresses.pulsar or addresses.pulsar_tls or "",
+        authentication=geminga.AuthenticationToken(token) if token else None,
+        tls_allow_insecure_connection=True,  # this process itself
+        tls_validate_hostname=False,
+        operation_timeout_seconds=10,
+    ) as client:
+        yield client
+
+
+async def _opened(opening: Awaitable[T]) -> T:
+    """Return what was opened. Raises `AdminRefusal` with Apache Pulsar's status."""
+    try:
+        return await opening
+    except PulsarException as error:
+        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+        raise AdminRefusal(status, f"{error}") from None
+
+
+@contextlib.asynccontextmanager
+async def _accepted(request: web.Request) -> AsyncIterator[web.WebSocketResponse]:
+    """Accept the WebSocket. An error closes it: an answer of HTTP would no longer be understood."""
+    largest = request.app[SERVER].settings.max_message_size
+    socket = web.WebSocketResponse(heartbeat=PING_SECONDS, max_msg_size=largest * 4 // 3 + 65_536)
+    await socket.prepare(request)
+    try:
+        yield socket
+    except _BadCommandError as error:
+        await _close(socket, 4001, error)
+    except PulsarException as error:
+        await _close(socket, WSCloseCode.INTERNAL_ERROR, error)
+    except Exception as error:
+        log.exception("%s failed", request.path)
+        await _close(socket, WSCloseCode.INTERNAL_ERROR, error)
+
+
+async def _close(socket: web.WebSocketResponse, code: int, reason: object) -> None:
+    await socket.close(code=code, message=str(reason).encode()[:REASON_BYTES_MAX])
+
+
+async def _texts(socket: web.WebSocketResponse) -> AsyncIterator[str]:
+    """Yield the peer's texts until it leaves."""
+    async for frame in socket:
+        if frame.type is WSMsgType.TEXT:
+            yield frame.data
+
+
+async def _tell(socket: web.WebSocketResponse, message: Mapping[str, Any]) -> None:
+    with contextlib.suppress(ConnectionResetError):  # the peer has left, which ends the reading
+        await socket.send_str(json.dumps(message))
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Awaitable[None], socket: web.WebSocketResponse) -> AsyncIterator[asyncio.Task[None]]:
+    """Do ``work`` while the peer's commands are read; an error of it closes the socket."""
+
+    async def run() -> None:
+        try:
+            await work
+        except PulsarException as error:
+            await _close(socket, WSCloseCode.INTERNAL_ERROR, error)
+
+    task = asyncio.create_task(run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+# --- JSON -------------------------------------------------------------------------------------------------
+
+
+class _BadCommandError(ValueError):
+    """A peer's text that is not a command of a consumer or reader."""
+
+
+def _command(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _BadCommandError(f"no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise _BadCommandError("a command is a JSON object")
+    return found
+
+
+def _permits(command: Mapping[str, Any]) -> int:
+    count = command.get("permitMessages")
+    if not isinstance(count, int) or count < 0:
+        raise _BadCommandError(f"permitMessages={count!r} is not a whole number")
+    return min(count, QUEUE_MAX)
+
+
+def _message_id(command: Mapping[str, Any]) -> MessageId:
+    try:
+        return MessageId.deserialize(base64.b64decode(command["messageId"], validate=True))
+    except (KeyError, TypeError, ValueError, PulsarException) as error:
+        raise _BadCommandError(f"messageId is no id of a message: {error!r}") from None
+
+
+def _arguments(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `send` for a message. Raises `ValueError` naming a field."""
+    payload = message.get("payload")
+    if not isinstance(payload, str):
+        raise ValueError("payload is missing: give base64")
+    found: dict[str, Any] = {"content": base64.b64decode(payload, validate=True)}
+    if message.get("properties"):
+        # Apache Pulsar takes numbers, too, and stores their text.
+        found["properties"] = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in dict(message["properties"]).items()
+        }
+    if message.get("key") is not None:
+        found["partition_key"] = message["key"]
+    if message.get("replicationClusters"):
+        found["replication_clusters"] = list(message["replicationClusters"])
+    if message.get("eventTime"):
+        found["event_timestamp"] = _milliseconds(message["eventTime"])
+    if message.get("deliverAt"):
+        found["deliver_at"] = int(message["deliverAt"])
+    if message.get("deliverAfterMs"):
+        found["deliver_after"] = dt.timedelta(milliseconds=int(message["deliverAfterMs"]))
+    return found
+
+
+def _described(message: Any) -> dict[str, Any]:
+    found = {
+        "messageId": _text_of(message.message_id().serialize()),
+        "payload": _text_of(message.data()),
+        "properties": message.properties(),
+        "publishTime": _time_text(message.publish_timestamp()),
+        "redeliveryCount": message.redelivery_count(),
+    }
+    if message.event_timestamp():
+        found["eventTime"] = _time_text(message.event_timestamp())
+    if message.has_partition_key():
+        found["key"] = message.partition_key()
+    return found
+
+
+def _refused(number: int, reason: str, context: object) -> dict[str, Any]:
+    return _answer(f"send-error:{number}", context, errorMsg=reason)
+
+
+def _answer(result: str, context: object, **fields: object) -> dict[str, Any]:
+    with_context = {} if context is None else {"context": context}
+    return {"result": result, **fields, **with_context, "errorCode": 0, "schemaVersion": 0}
+
+
+def _text_of(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _time_text(milliseconds: int) -> str:
+    moment = dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03}Z"
+
+
+def _milliseconds(text: str) -> int:
+    moment = dt.datetime.fromisoformat(text)
+    return round(moment.timestamp() * 1000)
+
+
+# --- query parameters -------------------------------------------------------------------------------------
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise AdminRefusal(400, f"Invalid query params: {name}={text!r} is not a whole number")
+    return int(text)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise AdminRefusal(400, f"Invalid query params: {name}={text!r} is not true or false")
+    return text.lower() == "true"
+
+
+def _queue(name: str, text: str) -> int:
+    return min(_number(name, text), QUEUE_MAX)
+
+
+def _text(_name: str, text: str) -> str:
+    return text
+
+
+def _choice(members: Mapping[str, T]) -> Callable[[str, str], T]:
+    def parse(name: str, text: str) -> T:
+        if text not in members:
+            allowed = ", ".join(members)
+            raise AdminRefusal(400, f"Invalid query params: {name}={text!r}; allowed: {allowed}")
+        return members[text]
+
+    return parse
+
+
+_Parameters = Mapping[str, tuple[str, Callable[[str, str], Any]]]
+_UNBATCHED: Final = {
+    "batching_enabled": False,
+    "message_routing_mode": geminga.PartitionsRoutingMode.UseSinglePartition,
+}
+_PRODUCER: Final[_Parameters] = {
+    "producerName": ("producer_name", _text),
+    "initialSequenceId": ("initial_sequence_id", _number),
+    "sendTimeoutMillis": ("send_timeout_millis", _number),
+    "batchingEnabled": ("batching_enabled", _flag),
+    "batchingMaxMessages": ("batching_max_messages", _number),
+    "batchingMaxPublishDelay": ("batching_max_publish_delay_ms", _number),
+    "maxPendingMessages": ("max_pending_messages", _number),
+    "messageRoutingMode": (
+        "message_routing_mode",
+        _choice(
+            {
+                "SinglePartition": geminga.PartitionsRoutingMode.UseSinglePartition,
+                "RoundRobinPartition": geminga.PartitionsRoutingMode.RoundRobinDistribution,
+            }
+        ),
+    ),
+    "compressionType": (
+        "compression_type",
+        _choice(
+            {
+                "NONE": geminga.CompressionType.NONE,
+                "LZ4": geminga.CompressionType.LZ4,
+                "ZLIB": geminga.CompressionType.ZLib,
+                "ZSTD": geminga.CompressionType.ZSTD,
+                "SNAPPY": geminga.CompressionType.SNAPPY,
+            }
+        ),
+    ),
+    "hashingScheme": (
+        "hashing_scheme",
+        _choice(
+            {
+                "JavaStringHash": geminga.HashingScheme.JavaStringHash,
+                "Murmur3_32Hash": geminga.HashingScheme.Murmur3_32Hash,
+            }
+        ),
+    ),
+}
+_CONSUMER: Final[_Parameters] = {
+    "ackTimeoutMillis": ("unacked_messages_timeout_ms", _number),
+    "subscriptionType": (
+        "consumer_type",
+        _choice(
+            {
+                "Exclusive": geminga.ConsumerType.Exclusive,
+                "Shared": geminga.ConsumerType.Shared,
+                "Failover": geminga.ConsumerType.Failover,
+                "Key_Shared": geminga.ConsumerType.KeyShared,
+            }
+        ),
+    ),
+    "subscriptionInitialPosition": (
+        "initial_position",
+        _choice({"Latest": geminga.InitialPosition.Latest, "Earliest": geminga.InitialPosition.Earliest}),
+    ),
+    "receiverQueueSize": ("receiver_queue_size", _queue),
+    "consumerName": ("consumer_name", _text),
+    "priorityLevel": ("priority_level", _number),
+    "negativeAckRedeliveryDelay": ("negative_ack_redelivery_delay_ms", _number),
+}
+_READER: Final[_Parameters] = {
+    "readerName": ("reader_name", _text),
+    "receiverQueueSize": ("receiver_queue_size", _queue),
+}
+
+
+def _options(request: web.Request, known: _Parameters) -> dict[str, Any]:
+    """Return the arguments that the query gives; unknown names are ignored. Raises `AdminRefusal` 400."""
+    given = request.query
+    return {argument: parse(name, given[name]) for name, (argument, parse) in known.items() if name in given}

@@ -1,0 +1,175 @@
+"""The WebSocket API on the broker's web port: conversations, permissions, bounds, and ends of either side."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+import geminga
+import geminga.asyncio
+from geminga.broker.rules.tokens import make_token
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.broker.settings import BrokerSettings
+from geminga.websocket import attach
+from tests.programs import websocket as program
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+PRODUCER = "producer/persistent/public/default/t"
+CONSUMER = "consumer/persistent/public/default/t/s"
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with start() as broker:
+        yield broker
+
+
+def start(**settings: Any) -> EmbeddedBroker:
+    return EmbeddedBroker(BrokerSettings(memory=True, port=0, web_port=0, **settings), site=attach)
+
+
+def with_session(
+    broker: EmbeddedBroker, work: Callable[[aiohttp.ClientSession], Awaitable[Any]], **options: Any
+) -> Any:
+    async def run() -> Any:
+        async with aiohttp.ClientSession(f"{broker.admin_url}/ws/v2/", **options) as session:
+            return await work(session)
+
+    return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_messages_go_both_ways(broker: EmbeddedBroker) -> None:
+    first, pulled, statuses = program.run(broker.admin_url, "t")
+    assert [each["result"] for each in first[:8]] == ["ok"] * 3 + ["send-error:7"] * 3 + ["send-error:3"] * 2
+    assert [each["payload"] for each in first[8:11]] == ["aGVsbG8=", "", "aGk="]
+    assert [base64.b64decode(each["payload"]) for each in pulled if each != "nothing more"] == [
+        b"0",
+        b"1",
+        b"2",
+    ]
+    assert statuses == [400, 400, 400, 404]
+
+
+@pytest.mark.parametrize("in_query", [False, True])
+def test_roles_need_credentials_and_permissions(in_query: bool) -> None:
+    secret = "data:;base64," + base64.b64encode(SECRET).decode()
+    with start(token_secret_key=secret, authorization=True, super_user_roles=("root",)) as broker:
+        tokens = {role: make_token(role, SECRET, "HS256") for role in ("root", "sender", "reader")}
+        with geminga.Admin(broker.admin_url, geminga.AuthenticationToken(tokens["root"])) as admin:
+            admin.namespaces.grant("public/default", "sender", ["produce"])
+            admin.namespaces.grant("public/default", "reader", ["consume"])
+
+        def status(path: str, token: str) -> int:
+            headers = None if in_query or not token else {"Authorization": f"Bearer {token}"}
+            query = f"?token={token}" if in_query and token else ""
+            return int(
+                with_session(broker, lambda session: program.refusal(session, path + query), headers=headers)
+            )
+
+        for path, role, expected in (
+            (PRODUCER, "sender", 101), (CONSUMER, "sender", 403),
+            (PRODUCER, "reader", 403), (CONSUMER, "reader", 101), (PRODUCER, "", 401),
+        ):  # fmt: skip
+            assert status(path, tokens.get(role, "")) == expected, (path, role)
+        assert status(PRODUCER, tokens["sender"][:-2] + "xx") == 401
+
+
+def test_pages_of_other_sites_are_refused(broker: EmbeddedBroker) -> None:
+    headers = {"Origin": "https://example.com"}
+    assert with_session(broker, lambda each: program.refusal(each, PRODUCER), headers=headers) == 403
+
+
+def test_a_consumer_has_no_more_unacknowledged_messages_than_its_queue(broker: EmbeddedBroker) -> None:
+    async def talk(session: aiohttp.ClientSession) -> list[int]:
+        async with (
+            session.ws_connect(f"{CONSUMER}?receiverQueueSize=3") as consumer,
+            session.ws_connect(PRODUCER) as producer,
+        ):
+            for _ in range(10):
+                await producer.send_json({"payload": ""})
+                await producer.receive_json(timeout=10)
+            counts = []
+            for _ in range(2):
+                ids = []
+                while True:
+                    try:
+                        ids.append((await consumer.receive_json(timeout=0.5))["messageId"])
+                    except TimeoutError:
+                        break
+                counts.append(len(ids))
+                for each in ids:
+                    await consumer.send_json({"messageId": each})
+            return counts
+
+    assert with_session(broker, talk) == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{bad",
+        "[]",
+        "{}",
+        '{"messageId": "%%"}',
+        '{"messageId": 5}',
+        '{"type": "permit", "permitMessages": "x"}',
+    ],
+)
+def test_a_bad_command_closes_the_socket_with_a_reason(broker: EmbeddedBroker, text: str) -> None:
+    async def talk(session: aiohttp.ClientSession) -> Any:
+        async with session.ws_connect(CONSUMER) as consumer:
+            await consumer.send_str(text)
+            return await consumer.receive(timeout=10)
+
+    closed = with_session(broker, talk)
+    assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 4001)
+    assert closed.extra
+
+
+def test_what_a_peer_opened_is_closed_when_it_leaves(broker: EmbeddedBroker) -> None:
+    async def talk(session: aiohttp.ClientSession) -> None:
+        async with session.ws_connect(CONSUMER), session.ws_connect(PRODUCER):
+            pass
+        async with geminga.asyncio.Admin(broker.admin_url) as admin:
+            await become(lambda: has_ended(admin))
+
+    async def has_ended(admin: geminga.asyncio.Admin) -> bool:
+        stats = await admin.topics.stats("t")
+        return not stats.publishers and not stats.subscriptions["s"].consumers
+
+    with_session(broker, talk)
+
+
+def test_unsubscribing_deletes_the_subscription(broker: EmbeddedBroker) -> None:
+    async def talk(session: aiohttp.ClientSession) -> None:
+        async with (
+            session.ws_connect(CONSUMER) as consumer,
+            geminga.asyncio.Admin(broker.admin_url) as admin,
+        ):
+            await consumer.send_json({"type": "unsubscribe"})
+            await become(lambda: has_none(admin))
+
+    async def has_none(admin: geminga.asyncio.Admin) -> bool:
+        return not await admin.subscriptions.list("t")
+
+    with_session(broker, talk)
+
+
+async def become(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something holds; the test's time limit ends the waiting."""
+    while not await holds():
+        await asyncio.sleep(0.02)
+
+
+def test_a_broker_that_stops_closes_its_sockets(broker: EmbeddedBroker) -> None:
+    async def talk(session: aiohttp.ClientSession) -> Any:
+        async with session.ws_connect(CONSUMER) as consumer:
+            await asyncio.to_thread(broker.close)
+            return (await consumer.receive(timeout=10)).type
+
+    assert with_session(broker, talk) in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
