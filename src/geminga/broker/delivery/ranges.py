@@ -21,6 +21,8 @@ _BITMAP_BYTES = _BITS // 8
 # Formats of chunks, of which the shortest is used: a run of full chunks, a bitmap, a list of ranges, and a
 # run of bitmaps, which millions of holes become and which is read fastest.
 _RUN, _BITMAP, _RANGES, _BITMAPS = 0, 1, 2, 3
+CHUNKS_MAX = 1 << 24
+"""Chunks of a stored set: more than fit into memory, so that a wrong number is recognised."""
 
 
 def _lowest_zero(bits: int) -> int:
@@ -272,6 +274,8 @@ class RangeSet:
         """Parse the compact form; raises `StoreDamaged`."""
         found = RangeSet()
         left = reader.varint()
+        if left > CHUNKS_MAX:
+            raise reader.damaged(f"{left} chunks; at most {CHUNKS_MAX} are written")
         key = 0
         while left > 0:
             key += reader.varint()
