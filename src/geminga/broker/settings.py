@@ -661,6 +661,11 @@ class ProcessSettings(ByFields):
     """Whether the web console is served at ``/`` of the web port."""
     anonymous: bool = setting(False, help="Allow unauthenticated access from other machines.")
     """Whether a broker without authentication may listen on addresses that other machines reach."""
+    health_port: int | None = setting(
+        None, maximum=65_535, help="Port of /livez and /readyz alone, without TLS and credentials."
+    )
+    """Port of ``/livez`` and ``/readyz`` alone, which answers while the broker starts and stops, and while
+    the web port is full; without TLS and credentials. 0 takes a free one; None: only the web port."""
     log_level: str = setting("info", choices=LOG_LEVELS, help="Lowest level that is logged.", reload=True)
     """Lowest level that is logged: ``debug``, ``info``, ``warning`` or ``error``. The log of audited requests
     is written at any of them."""

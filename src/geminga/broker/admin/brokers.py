@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from geminga._version import __version__
-from geminga.broker.admin import metrics
+from geminga.broker.admin import health, metrics
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
@@ -58,19 +58,13 @@ class BrokersResource(Resource):
     @route("GET", "/admin/v2/brokers/ready", needs=CREDENTIALS)
     async def health(self, _request: web.Request) -> web.Response:
         """``ok`` while the store takes writes; 503 with the reason once it has stopped."""
-        failure = self.server.store.failure
-        if failure is not None:
-            raise AdminRefusal(503, f"the store has stopped: {failure}")
-        return bare_text("ok")
+        return _healthy(health.live(self.server.broker))
 
     @route("GET", "/readyz", needs=NOTHING)
-    async def ready(self, request: web.Request) -> web.Response:
+    async def ready(self, _request: web.Request) -> web.Response:
         """``ok`` while messages are taken; 503 with the reason when the store has stopped or the disk is
-        full. The port does not answer while the broker starts and stops."""
-        if self.server.broker.disk.refusal:
-            # Without its figures: this needs no credentials.
-            raise AdminRefusal(503, "the disk is full: nothing is published; see /admin/v2/geminga/disk")
-        return await self.health(request)
+        full. The port does not answer while the broker starts and stops; ``health_port`` does."""
+        return _healthy(health.ready(self.server.broker))
 
     @route("GET", "/admin/v2/brokers/version", needs=CREDENTIALS)
     async def version(self, _request: web.Request) -> web.Response:
@@ -356,6 +350,12 @@ def disk_figures(broker: Broker) -> dict[str, Any]:
             broker.retention_evictor.bytes,
         )
     return found
+
+
+def _healthy(failure: str) -> web.Response:
+    if failure:
+        raise AdminRefusal(503, failure)
+    return bare_text("ok")
 
 
 def _text(value: Any) -> str:
