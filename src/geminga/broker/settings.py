@@ -156,6 +156,11 @@ class BrokerSettings(ByFields):
     own name always do. It keeps web pages from reaching the broker by DNS rebinding."""
     cluster: str = "standalone"
     """Name of the cluster, which consists of this broker."""
+    topic_metrics: bool = setting(
+        True, reload=True, help="Series of each topic in /metrics, or only sums of namespaces."
+    )
+    """Whether ``/metrics`` has the series of each topic and subscription. False sums them by namespace, as
+    ``exposeTopicLevelMetricsInPrometheus=false`` of Apache Pulsar."""
 
     # --- what is kept ---
     data_dir: Path | str | None = setting(
@@ -276,6 +281,14 @@ class BrokerSettings(ByFields):
         multiple=True,
     )
     """Roles that may do everything."""
+    metrics_roles: tuple[str, ...] = setting(
+        (),
+        option="--metrics-role",
+        help="Role that may read /metrics, as super users may; may be repeated.",
+        metavar="ROLE",
+        multiple=True,
+    )
+    """Roles that may read ``/metrics``, which has the topic names of all tenants; by that nothing else."""
     anonymous_role: str | None = setting(None, reload=True)
     """With authentication: the role of clients without credentials; None refuses them."""
 
@@ -526,14 +539,19 @@ class BrokerSettings(ByFields):
                 refuse(name, str(getattr(self, name)), "None without tls_certificate")
         if self.tls_require_client_certificate and self.tls_trust_certificates is None:
             refuse("tls_require_client_certificate", True, "False without tls_trust_certificates")
-        check_type("super_user_roles", self.super_user_roles, tuple, list)
-        for role in self.super_user_roles:
+        self._check_roles("super_user_roles")
+        self._check_roles("metrics_roles")
+
+    def _check_roles(self, name: str) -> None:
+        roles = getattr(self, name)
+        check_type(name, roles, tuple, list)
+        for role in roles:
             if not isinstance(role, str) or not role.strip():
-                refuse("super_user_roles", role, "names of roles")
-        object.__setattr__(self, "super_user_roles", tuple(self.super_user_roles))
-        if self.super_user_roles and not self.authenticates:
+                refuse(name, role, "names of roles")
+        object.__setattr__(self, name, tuple(roles))
+        if roles and not self.authenticates:
             raise InvalidConfiguration(
-                "super_user_roles has no effect without authentication: give token_secret_key, "
+                f"{name} has no effect without authentication: give token_secret_key, "
                 "token_public_key, basic_auth or tls_trust_certificates, too"
             )
 

@@ -29,7 +29,7 @@ from geminga.broker.admin.http import (
     stepwise,
 )
 from geminga.broker.admin.namespaces import bundle_of
-from geminga.broker.admin.routes import CREDENTIALS, NOTHING, SUPER_USER, route
+from geminga.broker.admin.routes import CREDENTIALS, METRICS, NOTHING, SUPER_USER, route
 from geminga.broker.admin.stats import at_once
 from geminga.broker.core import Broker
 from geminga.broker.rules.dynamic import DYNAMIC
@@ -239,15 +239,15 @@ class BrokersResource(Resource):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), RESTING_SECONDS)
 
-    @route("GET", "/metrics", needs=SUPER_USER)
-    @route("GET", "/metrics/", needs=SUPER_USER)
+    @route("GET", "/metrics", needs=METRICS)
+    @route("GET", "/metrics/", needs=METRICS)
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """All metrics in Prometheus' text format: see [metrics](metrics.md)."""
         server = self.server
         out = metrics.Exposition(common=(("cluster", server.settings.cluster),))
         by_namespace = await self._topic_counts()
         await self._resting_read()
-        topics = metrics.TopicMetrics(out)
+        topics = metrics.TopicMetrics(out, by_topic=server.settings.topic_metrics)
         async for topic in stepwise(self.topics.loaded()):
             if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
                 stats = await self.in_steps(self.actions.stats_steps(topic, key_ranges=False))

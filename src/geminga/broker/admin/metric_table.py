@@ -55,6 +55,7 @@ _TOPIC: Final = (
     ("pulsar_in_bytes_total", "counter", "bytes", "Stored bytes published since the topic was loaded."),
     ("pulsar_average_msg_size", "gauge", "bytes", "Average size of messages since loading."),
     ("pulsar_storage_size", "gauge", "bytes", "Size of the topic's ledgers."),
+    ("pulsar_storage_logical_size", "gauge", "bytes", "The same: this broker keeps one copy."),
     ("pulsar_storage_backlog_size", "gauge", "bytes",
      "Size of the entries that the longest backlog retains."),
     ("pulsar_storage_backlog_quota_limit", "gauge", "bytes", "Backlog quota by size; -1: not set."),
@@ -185,6 +186,9 @@ _PROCESS: Final = (
     ("process_start_time_seconds", "gauge", "seconds since 1970", "When the broker started."),
     ("process_cpu_seconds_total", "counter", "seconds", "CPU time of the process."),
     ("process_resident_memory_bytes", "gauge", "bytes", "Resident memory; Linux only."),
+    ("process_virtual_memory_bytes", "gauge", "bytes", "Virtual memory; Linux only."),
+    ("process_open_fds", "gauge", "descriptors", "Open file descriptors; Linux only."),
+    ("process_max_fds", "gauge", "descriptors", "Limit of file descriptors; Linux only."),
 )
 
 
