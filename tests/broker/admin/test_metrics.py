@@ -43,7 +43,7 @@ def render(harness: Any) -> str:
     listed.finish({"public/default": 5}, harness.broker.topics.resting, lambda text: True)
     metrics.add_store(out, StoreStats(1, 2, 3, 0.5, 4, 5), healthy=True)
     metrics.add_failures(out, {"timer": 2, "store": 0})
-    metrics.add_process(out, started_at_ms=1000, connections=2, connections_refused=1)
+    metrics.add_process(out, started_at_ms=1000, connections=2, connections_created=5, connections_refused=1)
     metrics.add_security(out, {"binary": 1, "web": 2, "tls": 3}, 4.0)
     return out.text()
 

@@ -265,7 +265,7 @@ class BrokersResource(Resource):
         metrics.add_failures(out, server.broker.scheduler.failures)
         metrics.add_process(
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),
-            connections_refused=server.connections_refused,
+            connections_created=server.connections_created, connections_refused=server.connections_refused,
         )  # fmt: skip
         metrics.add_security(out, server.broker.audit.failures, server.tls_expires_at)
         return await answer_pieces(request, stepwise(out.lines()), metrics.CONTENT_TYPE)

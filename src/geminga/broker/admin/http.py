@@ -91,6 +91,7 @@ class Server(Protocol):
     settings: BrokerSettings
     broker: Broker
     store: EntryStore
+    connections_created: int
     connections_refused: int
     started_at_ms: int
     unanswered: InFlightRequests

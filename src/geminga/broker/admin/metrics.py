@@ -210,6 +210,7 @@ class TopicMetrics:
         out.add("pulsar_broker_consumers_count", counts["consumers"])
         out.add("pulsar_broker_msg_backlog", total.backlog)
         out.add("pulsar_broker_storage_size", total.size_bytes)
+        out.add("pulsar_broker_storage_logical_size", total.size_bytes)
         out.add("geminga_backlogs_complete", resting.is_complete)
         out.add("geminga_subscriptions_not_listed", resting.not_listed)
         for metric, key in _BROKER_SUMS:
@@ -279,6 +280,7 @@ def add_tier(out: Exposition, stats: TierStats) -> None:
 def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:
     """Add the store's counters since it was opened."""
     out.add("geminga_store_healthy", healthy)
+    out.add("pulsar_health", healthy)
     out.add("geminga_store_appended_entries_total", stats.appended_entries)
     out.add("geminga_store_appended_bytes_total", stats.appended_bytes)
     out.add("geminga_store_syncs_total", stats.syncs)
@@ -317,10 +319,19 @@ def add_failures(out: Exposition, failures: Mapping[str, int]) -> None:
         out.add("geminga_callback_failures_total", count, (("kind", kind),))
 
 
-def add_process(out: Exposition, *, started_at_ms: int, connections: int, connections_refused: int) -> None:
+def add_process(
+    out: Exposition,
+    *,
+    started_at_ms: int,
+    connections: int,
+    connections_created: int,
+    connections_refused: int,
+) -> None:
     """Add the process and its connections."""
     out.add("pulsar_version_info", 1, (("version", __version__), ("implementation", "geminga")))
     out.add("pulsar_active_connections", connections)
+    out.add("pulsar_connection_created_total_count", connections_created)
+    out.add("pulsar_connection_closed_total_count", connections_created - connections)
     out.add("geminga_connections_refused_total", connections_refused)
     out.add("process_start_time_seconds", started_at_ms / 1000)
     out.add("process_cpu_seconds_total", time.process_time())

@@ -105,6 +105,7 @@ class PeerConnection(asyncio.Protocol):
         self._is_open = True
         transport.set_write_buffer_limits(settings.write_buffer_high_bytes, settings.write_buffer_low_bytes)
         server.connections.add(self)
+        server.connections_created += 1
         with server.entry():
             self._session = server.broker.open_session(
                 self,
@@ -288,7 +289,7 @@ class BrokerServer:
         self.depth = 0
         self.flush_bytes = max(settings.write_buffer_low_bytes, 256 * 1024)
         self.connections_max = min(settings.connections_max, _descriptors_free())
-        self.connections_refused = 0
+        self.connections_created = self.connections_refused = 0
         self.unanswered = InFlightRequests()
         self.started_at_ms = 0
         self.tls: TlsFiles | None = None
