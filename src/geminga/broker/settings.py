@@ -154,6 +154,12 @@ class BrokerSettings(ByFields):
     """Further host names under which the web port answers; ``*`` for any. Addresses, names without a
     dot, private names (``.local``, ``.internal``, …), ``host``, ``advertised_address`` and the machine's
     own name always do. It keeps web pages from reaching the broker by DNS rebinding."""
+    proxy_protocol: bool = setting(
+        False, help="Expect a PROXY protocol header of version 2 on the binary protocol's ports."
+    )
+    """Whether connections to ``port`` and ``tls_port`` begin with a header of the PROXY protocol, version 2,
+    by which a proxy names the client's address, as ``haProxyProtocolEnabled`` of Apache Pulsar. Any client
+    that reaches these ports can then claim any address: only the proxy should reach them."""
     cluster: str = "standalone"
     """Name of the cluster, which consists of this broker."""
     topic_metrics: bool = setting(
@@ -274,20 +280,14 @@ class BrokerSettings(ByFields):
     authorization: bool = True
     """With authentication: whether roles need permissions. False: authenticated roles may do everything."""
     super_user_roles: tuple[str, ...] = setting(
-        (),
-        option="--super-user",
+        (), option="--super-user", metavar="ROLE", multiple=True,
         help="Role with all permissions; may be repeated.",
-        metavar="ROLE",
-        multiple=True,
-    )
+    )  # fmt: skip
     """Roles that may do everything."""
     metrics_roles: tuple[str, ...] = setting(
-        (),
-        option="--metrics-role",
+        (), option="--metrics-role", metavar="ROLE", multiple=True,
         help="Role that may read /metrics, as super users may; may be repeated.",
-        metavar="ROLE",
-        multiple=True,
-    )
+    )  # fmt: skip
     """Roles that may read ``/metrics``, which has the topic names of all tenants; by that nothing else."""
     anonymous_role: str | None = setting(None, reload=True)
     """With authentication: the role of clients without credentials; None refuses them."""
