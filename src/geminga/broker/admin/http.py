@@ -563,7 +563,7 @@ async def _answered(
     except AdminRefusal as error:
         refusal = _refusal(error.status, error.reason)
         if error.status == 401 and "Authorization" in request.headers:
-            audit, log_limited = server.broker.audit, server.broker.rate_limited_log.tell
+            audit, log_limited = server.broker.audit, server.broker.rate_limited_log.log
             audit.failures["web"] += 1
             values = _address(request), error.reason
             server.call(lambda: log_limited("web port: login from %s failed: %s", *values))

@@ -91,7 +91,7 @@ def on_lookup(session: Session, command: pb.BaseCommand) -> None:
     addresses = settings.addresses(body.advertised_listener_name)
     if addresses is None:
         reason = no_listener(body.advertised_listener_name, settings.advertised_listeners)
-        session.services.rate_limited_log.tell("%s asks for a listener: %s", session.address, reason)
+        session.services.rate_limited_log.log("%s asks for a listener: %s", session.address, reason)
         session.output.write(answers.lookup_failed(body.request_id, pb.ServiceNotReady, reason))
         return
     through = settings.lookup_through_service_url

@@ -236,7 +236,7 @@ class PeerConnection(asyncio.Protocol):
             transport.writelines(chunks)
         unsent = self.count_unsent()
         if self._peer_paused and unsent > self._server.settings.write_buffer_limit_bytes:
-            self._server.broker.rate_limited_log.tell(
+            self._server.broker.rate_limited_log.log(
                 "%s leaves too much unread and is disconnected", self._peer_name()
             )
             self.abort()
@@ -515,21 +515,21 @@ class BrokerServer:
             return True
         self.connections_refused += 1
         line = "the limit of %d connections is reached, %s was refused (%d so far)"
-        self._complain(line, self.connections_max, peer_text(address), self.connections_refused)
+        self._log_limited(line, self.connections_max, peer_text(address), self.connections_refused)
         return False
 
-    def _complain(self, line: str, *values: object) -> None:
-        self.call(lambda: self.broker.rate_limited_log.tell(line, *values))
+    def _log_limited(self, line: str, *values: object) -> None:
+        self.call(lambda: self.broker.rate_limited_log.log(line, *values))
 
     def _handshake_failed(self, address: object, error: OSError) -> None:
         """Count a failed TLS handshake, and log it unless the peer just left, as probes of ports do."""
         is_tls = not isinstance(error, ProxyHeaderError)
         self.broker.audit.failures["tls"] += is_tls
         if not is_tls:
-            self._complain("%s: %s", peer_text(address), error)
+            self._log_limited("%s: %s", peer_text(address), error)
         elif not isinstance(error, ConnectionResetError):
             why = getattr(error, "reason", None) or error
-            self._complain("%s: TLS handshake failed: %s", peer_text(address), why)
+            self._log_limited("%s: TLS handshake failed: %s", peer_text(address), why)
 
     def abort_later(self, transport: asyncio.Transport) -> None:
         """Abort a closing connection later, if its peer does not read the rest."""
