@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -225,6 +226,8 @@ def command(context: click.Context, /, **_: Any) -> None:
     Topics and messages are stored in --data-dir; with --memory they are lost when the broker stops. Every
     setting of "geminga config init" is an option (--cluster) and a variable (GEMINGA_CLUSTER), too.
     """
+    # Pending until the broker serves: its default would end the process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     found = read_configuration(context)
     from geminga.broker.serving.standalone import run
 

@@ -66,6 +66,7 @@ def _answer_partitions(session: Session, body: pb.CommandPartitionedTopicMetadat
 
     def created(error: StoreError | None) -> None:
         if error is None:
+            session.services.audit.command(session.log_fields, "create", str(name))
             session.output.write(answers.partitions(request_id, count))
         else:
             refused = storage_refusal(error)

@@ -116,6 +116,7 @@ async def _main(server: BrokerServer, reload: Callable[[], object], health: Heal
         loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
         if health is not None:
             health.phase = ""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         notify("READY=1")
         keep_watchdog_alive(loop)
         await _first_of(asked, server.store_stopped)
