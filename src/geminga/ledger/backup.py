@@ -166,7 +166,7 @@ def steps(
         version = read_version(filesystem, folder)
         if version:
             made.append(f"{target}/{VERSION_FILE}")
-            _write(filesystem, made[-1], version.encode())
+            _write(filesystem, made[-1], f"{version}\n".encode())
         if mark is not None:
             made.append(f"{target}/{MARK_FILE}")
             _write(filesystem, made[-1], mark)
