@@ -24,7 +24,7 @@ class _Outage:
 
 
 class OutageLog:
-    """Log of a client's outages; each connection is one, whatever the number of its handles.
+    """Log of a client's outages; the loss of a connection is one outage of all its handles.
 
     Its end has the level of its beginning, so that a log that shows one shows the other. A refusal of one
     handle by a broker that answers is logged by itself: at first, when its reason changes, and now and then.

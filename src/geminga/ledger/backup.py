@@ -139,28 +139,13 @@ def steps(
         for one, file in sorted(files.items()):
             path = f"{target}/{file_name(one)}"
             made.append(path)
-            if one != number and earlier.link(file_name(one), sizes[one], path):
-                linked += 1
-                done += sizes[one]
+            is_linked = one != number and earlier.link(file_name(one), sizes[one], path)
+            linked += is_linked
+            for size in (sizes[one],) if is_linked else _copied(filesystem, file, sizes[one], path):
+                done += size
                 say(done, total)
                 yield None
-                continue
-            copy = filesystem.open(path, create=True)
-            try:
-                start = 0
-                while start < sizes[one]:
-                    data = file.read(min(PIECE_BYTES, sizes[one] - start), start)
-                    if not data:
-                        break  # what was allocated ahead was given back
-                    write_fully(copy, [data], start)
-                    start += len(data)
-                    done += len(data)
-                    say(done, total)
-                    yield None
-                copy.sync()
-            finally:
-                copy.close()
-            if one != number:
+            if one != number and not is_linked:
                 earlier.copied(file_name(one), path)
         yield None
         version = read_version(filesystem, folder)
@@ -185,6 +170,23 @@ def steps(
         for path in made:
             with contextlib.suppress(OSError):
                 filesystem.unlink(path)
+
+
+def _copied(filesystem: FileSystem, file: File, size: int, path: str) -> Iterator[int]:
+    """Copy the first ``size`` bytes of a file to a new one; yield the sizes of the pieces."""
+    copy = filesystem.open(path, create=True)
+    try:
+        start = 0
+        while start < size:
+            data = file.read(min(PIECE_BYTES, size - start), start)
+            if not data:
+                break  # what was allocated ahead was given back
+            write_fully(copy, [data], start)
+            start += len(data)
+            yield len(data)
+        copy.sync()
+    finally:
+        copy.close()
 
 
 def _write(filesystem: FileSystem, path: str, content: bytes) -> None:

@@ -69,7 +69,7 @@ def complete(backups: Path) -> list[str]:
 def chosen(source: Path, to_time: dt.datetime | None) -> Path:
     """Return the backup to restore: ``source`` itself, or of a series the newest one begun by ``to_time``.
 
-    Raises `NotAStore` if there is none, `StoreError` for a time with a single backup.
+    Raises `NotAStore` if no backup fits, `StoreError` for a time with a single backup.
     """
     if (source / SUPERBLOCK_FILE).exists():
         if to_time is not None:
@@ -119,7 +119,7 @@ def _named(backups: Path) -> list[str]:
 
 
 def _delete(folder: Path) -> None:
-    """Delete a backup, which from the first step on is none any more."""
+    """Delete a backup; the first step makes it invalid."""
     (folder / SUPERBLOCK_FILE).unlink(missing_ok=True)
     for entry in list(folder.iterdir()):
         entry.unlink()

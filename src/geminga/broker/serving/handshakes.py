@@ -40,7 +40,7 @@ class TlsPort:
         """``make(address)`` returns the protocol after the handshake, which may take ``seconds``.
 
         ``context`` None: without TLS. ``proxied``: a header of the PROXY protocol comes first; its address is
-        passed to ``make``, None if there is none.
+        passed to ``make``, or else None.
         ``admits(address)`` returns whether one more connection is allowed, ``failed(address, error)`` is
         called after an unsuccessful handshake. ``listener`` listens, and is closed here.
         """

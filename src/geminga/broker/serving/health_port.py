@@ -35,7 +35,7 @@ class HealthPort:
     ) -> None:
         """``loop`` is the broker's event loop, on which the checks run; it is used while `phase` is empty."""
         self.phase = STARTING
-        """Why the broker is alive and not ready, while it starts or stops; empty while it serves."""
+        """Reason for not being ready while the broker starts or stops; empty while it serves."""
         self._checks = {"/livez": live, "/readyz": ready}
         self._broker_loop = loop
         self._listener = listener
