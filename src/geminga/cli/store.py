@@ -108,9 +108,7 @@ def backup(folder: Path, target: Path, verify: bool, keep: int | None, as_json: 
 @click.option(
     "--verify/--no-verify", default=True, show_default=True, help="Verify the folder after the copy."
 )
-@click.option(
-    "--to-time", type=TIME, help="Restore the newest backup of a folder, begun by then."
-)
+@click.option("--to-time", type=TIME, help="Restore the newest backup of a folder, begun by then.")
 @json_option
 def restore(source: Path, folder: Path, verify: bool, to_time: Any, as_json: bool) -> int:
     """Copy BACKUP to DIR, a new or empty folder, on which a broker can then be started.
