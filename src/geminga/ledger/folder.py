@@ -184,8 +184,8 @@ def _read_superblock(filesystem: FileSystem, folder: str, lock: StoreLock) -> by
     if version > FORMAT_VERSION:
         by = read_version(filesystem, folder)
         raise StoreError(
-            f"the store in {folder} has format {version}{f' of {by}' if by else ''}, this version of geminga "
-            f"knows up to {FORMAT_VERSION}: open it with a newer version; nothing was touched"
+            f"the store in {folder} has format {version}, {f'written by {by}; ' if by else ''}this version of "
+            f"geminga knows up to {FORMAT_VERSION}: open it with a newer version; nothing was touched"
         )
     return store_id
 
