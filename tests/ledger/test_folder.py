@@ -215,8 +215,6 @@ def test_a_store_of_a_newer_format_names_the_version_that_wrote_it(
     FileStore.open(tmp_path / "store", threads=False).close()
     (tmp_path / "store" / "version").write_text("geminga 9.0.0\n")
     monkeypatch.setattr(folder, "FORMAT_VERSION", 0)
-    with pytest.raises(
-        StoreError, match=r"format 1, written by geminga 9.0.0; this version .* knows up to 0"
-    ):
+    with pytest.raises(StoreError, match=r"format 1, written by geminga 9.0.0; .* knows up to 0"):
         FileStore.open(tmp_path / "store", threads=False)
     assert (tmp_path / "store" / "version").read_text() == "geminga 9.0.0\n"

@@ -183,9 +183,10 @@ def _read_superblock(filesystem: FileSystem, folder: str, lock: StoreLock) -> by
     version, store_id = superblock
     if version > FORMAT_VERSION:
         by = read_version(filesystem, folder)
+        written = f"written by {by}; " if by else ""
         raise StoreError(
-            f"the store in {folder} has format {version}, {f'written by {by}; ' if by else ''}this version of "
-            f"geminga knows up to {FORMAT_VERSION}: open it with a newer version; nothing was touched"
+            f"the store in {folder} has format {version}, {written}this version of geminga knows up to "
+            f" {FORMAT_VERSION}: open it with a newer version; nothing was touched"
         )
     return store_id
 
