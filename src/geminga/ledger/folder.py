@@ -186,7 +186,7 @@ def _read_superblock(filesystem: FileSystem, folder: str, lock: StoreLock) -> by
         written = f"written by {by}; " if by else ""
         raise StoreError(
             f"the store in {folder} has format {version}, {written}this version of geminga knows up to "
-            f" {FORMAT_VERSION}: open it with a newer version; nothing was touched"
+            f"{FORMAT_VERSION}: open it with a newer version; nothing was touched"
         )
     return store_id
 
