@@ -107,6 +107,7 @@ _NEEDS = {
     "NOTHING": "anyone",
     "CREDENTIALS": "credentials",
     "SUPER_USER": "super user",
+    "METRICS": "super user or metrics role",
     "ADMINISTRATOR": "administrator",
     "LIST": "produce or consume",
     "LOOK": "produce or consume",

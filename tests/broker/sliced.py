@@ -28,7 +28,7 @@ class BusyStore(MemoryStore):
 class Web:
     """Stand-in for the web server, with an asyncio loop that runs only when a test steps it."""
 
-    connections_refused = started_at_ms = 0
+    connections_created = connections_refused = started_at_ms = 0
     tls_expires_at = None
     connections: tuple[object, ...] = ()
 

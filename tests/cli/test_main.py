@@ -222,3 +222,33 @@ def test_an_unwritable_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch
     done = warning_lines.show()
     logging.getLogger("geminga").warning("a warning of the client's")
     done()
+
+
+HANGUP_AT_THE_START = """
+import os, signal, sys
+from geminga.cli import standalone
+
+read = standalone.read_configuration
+
+def hang_up_and_read(context):
+    standalone.read_configuration = read
+    os.kill(os.getpid(), signal.SIGHUP)
+    return read(context)
+
+standalone.read_configuration = hang_up_and_read
+standalone.command.main(["--memory", "--port", "0", "--web-port", "none"], prog_name="geminga standalone")
+"""
+
+
+def test_a_hangup_while_the_broker_starts_reloads_it_once_it_serves() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGUP_AT_THE_START], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        log = ""
+        for line in process.stderr:
+            log += line
+            if "configuration reloaded; changed: nothing" in line:
+                process.terminate()
+        assert process.wait(60) == 0, log
+    assert log.index("geminga broker ready") < log.index("configuration reloaded")

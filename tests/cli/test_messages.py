@@ -279,6 +279,10 @@ def test_values_are_encoded_and_decoded_by_the_topics_schema(run: Any, broker: A
     assert (wrong.exit_code, "line 1: " in wrong.stderr) == (1, True)
     none = run("produce", "cli-plain", "--schema", stdin="1\n", check=False)
     assert "cli-plain has no schema; register one: geminga schemas upload" in none.stderr
+    run("schemas", "delete", "cli-schema", "--yes")
+    for topic in ("cli-schema", "cli-no-such-topic"):
+        gone = run("schemas", "delete", topic, "--yes", check=False)
+        assert (gone.exit_code, f"{topic} has no schema" in str(gone.exception)) == (1, True)
 
 
 def test_consume_starts_at_a_time_or_a_printed_id(run: Any) -> None:

@@ -111,8 +111,10 @@ def test_verification_can_be_switched_off(scripted, certificate):
 
 
 @needs_openssl
-def test_a_client_certificate_is_shown(scripted, certificate):
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_certificate_is_shown(scripted, certificate, version):
     def wanting(context):
+        context.maximum_version = version
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(certificate[0])
 
@@ -122,6 +124,7 @@ def test_a_client_certificate_is_shown(scripted, certificate):
     assert error is None
     broker, error = connect(scripted, certificate, prepare=wanting, **trust)
     assert isinstance(error, ConnectError)
+    assert "requires certificates of clients, give a valid one in tls_certificate_file_path" in str(error)
     assert credentials_sent(broker) == []
 
 

@@ -62,7 +62,7 @@ class Served:
     def __init__(self, **settings: Any) -> None:
         self.harness = harnesses.Harness(**settings)
         self.connections: set[object] = set()
-        self.connections_refused = 0
+        self.connections_created = self.connections_refused = 0
         self.tls_expires_at = None
         self.unanswered = InFlightRequests()
         self.started_at_ms = self.harness.now_ms

@@ -13,7 +13,7 @@ import pytest
 
 from geminga.errors import NotAStore, StoreError, StoreLocked
 from geminga.ledger import backup as module
-from geminga.ledger.backup import backup, restore, steps
+from geminga.ledger.backup import NoEarlierBackup, backup, restore, steps
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_MASK, GroupHeader, decode_file_header
 from geminga.ledger.inspection import inspect
@@ -65,7 +65,7 @@ def test_a_backup_of_a_busy_store_is_of_one_moment(seeds: range, small_settings:
         auditor = StoreAuditor()
         live(auditor, store, chance, chance.randrange(0, 80))
         receipted = auditor.receipted
-        for _ in steps(FOLDER, TARGET, filesystem, lambda done, total: None):
+        for _ in steps(FOLDER, TARGET, filesystem, lambda done, total: None, NoEarlierBackup()):
             live(auditor, store, chance, chance.randrange(0, 25))
         then = copy.deepcopy(auditor)
         then.receipted = receipted

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
+from geminga.ledger import folder
 from geminga.ledger.api import StoredValue
+from geminga.ledger.backup import backup
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.folder import open_folder
 from geminga.ledger.format import encode_superblock
@@ -191,3 +193,28 @@ def test_new_parents_of_the_folder_survive_a_power_loss(names: str) -> None:
     store = FileStore.open(folder, filesystem=FaultyFileSystem(disk), threads=False)
     assert store.get("key") == StoredValue(b"value", ())
     store.close()
+
+
+def test_the_store_names_the_program_version_that_wrote_it_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version in ("0.2.0", "0.2.0", "0.3.0"):
+        monkeypatch.setattr(folder, "__version__", version)
+        with caplog.at_level("INFO", "geminga.ledger"):
+            FileStore.open(tmp_path / "store", threads=False).close()
+    assert (tmp_path / "store" / "version").read_text() == "geminga 0.3.0\n"
+    assert caplog.text.count("last written by geminga 0.2.0; this is geminga 0.3.0") == 1
+    assert inspect(tmp_path / "store").written_by == "geminga 0.3.0"
+    backup(tmp_path / "store", tmp_path / "copy")
+    assert inspect(tmp_path / "copy").written_by == "geminga 0.3.0"
+
+
+def test_a_store_of_a_newer_format_names_the_version_that_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FileStore.open(tmp_path / "store", threads=False).close()
+    (tmp_path / "store" / "version").write_text("geminga 9.0.0\n")
+    monkeypatch.setattr(folder, "FORMAT_VERSION", 0)
+    with pytest.raises(StoreError, match=r"format 1, written by geminga 9.0.0; .* knows up to 0"):
+        FileStore.open(tmp_path / "store", threads=False)
+    assert (tmp_path / "store" / "version").read_text() == "geminga 9.0.0\n"

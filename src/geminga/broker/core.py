@@ -115,7 +115,9 @@ class Broker:
         self.authentication = authentication
         self.authorization = None
         if authentication is not None and settings.authorization:
-            self.authorization = Authorization(self.namespaces, settings.super_user_roles)
+            self.authorization = Authorization(
+                self.namespaces, settings.super_user_roles, settings.metrics_roles
+            )
             self.namespaces.watch_permissions(self._permissions_changed)
         self._table = TABLE if self.authorization is None else GUARDED_TABLE
         self.rate_limited_log = RateLimitedLogger(self.scheduler)

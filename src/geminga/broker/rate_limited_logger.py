@@ -26,21 +26,21 @@ PERIOD_SECONDS: Final = 10.0
 class RateLimitedLogger:
     """Logger for the faults of all peers of a broker."""
 
-    __slots__ = ("_left", "_left_out", "_log", "_scheduler", "_until", "total")
+    __slots__ = ("_left", "_logger", "_scheduler", "_suppressed", "_until", "total")
 
     def __init__(self, scheduler: Scheduler, logger: logging.Logger = log) -> None:
         self._scheduler = scheduler
-        self._log = logger
+        self._logger = logger
         self._until = float("-inf")
         self._left = 0
-        self._left_out = 0
+        self._suppressed = 0
         self.total = 0
         """Lines since the start, written or not."""
 
     def __repr__(self) -> str:
         return "rate-limited log of peers' faults"
 
-    def tell(self, line: str, *values: object, level: int = logging.WARNING) -> None:
+    def log(self, line: str, *values: object, level: int = logging.WARNING) -> None:
         """Write a line, as `logging` formats it, unless the limit is reached."""
         self.total += 1
         now = self._scheduler.now
@@ -48,15 +48,15 @@ class RateLimitedLogger:
             self._until, self._left = now + PERIOD_SECONDS, LINES_MAX
         if self._left:
             self._left -= 1
-            self._log.log(level, line, *values)
+            self._logger.log(level, line, *values)
             return
-        if not self._left_out:
-            self._scheduler.at(self._until, self._tell_left_out, self)
-        self._left_out += 1
+        if not self._suppressed:
+            self._scheduler.at(self._until, self._log_suppressed, self)
+        self._suppressed += 1
 
-    def _tell_left_out(self) -> None:
-        count, self._left_out = self._left_out, 0
-        self._log.warning("%d more log lines of this kind were suppressed", count)
+    def _log_suppressed(self) -> None:
+        count, self._suppressed = self._suppressed, 0
+        self._logger.warning("%d more log lines of this kind were suppressed", count)
 
 
 class AuditedRequest(NamedTuple):
@@ -83,17 +83,17 @@ class AuditLog:
     """Log of changes, which are all written, and of refusals, whose rate is limited."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self._log = logging.getLogger(AUDIT)
-        self._refusals = RateLimitedLogger(scheduler, self._log)
+        self._logger = logging.getLogger(AUDIT)
+        self._refusals = RateLimitedLogger(scheduler, self._logger)
         self.failures: Counter[str] = Counter(binary=0, web=0, tls=0)
         """Failed logins on the binary and the web port, and failed TLS handshakes, since the start."""
 
     def add(self, request: AuditedRequest, *, refused: bool) -> None:
         """Log a change, or a request ``refused`` for lack of credentials or permissions."""
         if refused:
-            self._refusals.tell("%s", request)
+            self._refusals.log("%s", request)
         else:
-            self._log.info("%s", request)
+            self._logger.info("%s", request)
 
     def command(self, peer: Mapping[str, str], method: str, path: str, refusal: int | None = None) -> None:
         """Log a command of a peer with a ``connection`` and a ``role``; ``refusal`` is a ServerError."""

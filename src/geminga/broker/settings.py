@@ -154,8 +154,19 @@ class BrokerSettings(ByFields):
     """Further host names under which the web port answers; ``*`` for any. Addresses, names without a
     dot, private names (``.local``, ``.internal``, …), ``host``, ``advertised_address`` and the machine's
     own name always do. It keeps web pages from reaching the broker by DNS rebinding."""
+    proxy_protocol: bool = setting(
+        False, help="Expect a PROXY protocol header of version 2 on the binary protocol's ports."
+    )
+    """Whether connections to ``port`` and ``tls_port`` begin with a header of the PROXY protocol, version 2,
+    by which a proxy names the client's address, as ``haProxyProtocolEnabled`` of Apache Pulsar. Any client
+    that reaches these ports can then claim any address: only the proxy should reach them."""
     cluster: str = "standalone"
     """Name of the cluster, which consists of this broker."""
+    topic_metrics: bool = setting(
+        True, reload=True, help="Series of each topic in /metrics, or only sums of namespaces."
+    )
+    """Whether ``/metrics`` has the series of each topic and subscription. False sums them by namespace, as
+    ``exposeTopicLevelMetricsInPrometheus=false`` of Apache Pulsar."""
 
     # --- what is kept ---
     data_dir: Path | str | None = setting(
@@ -269,13 +280,15 @@ class BrokerSettings(ByFields):
     authorization: bool = True
     """With authentication: whether roles need permissions. False: authenticated roles may do everything."""
     super_user_roles: tuple[str, ...] = setting(
-        (),
-        option="--super-user",
+        (), option="--super-user", metavar="ROLE", multiple=True,
         help="Role with all permissions; may be repeated.",
-        metavar="ROLE",
-        multiple=True,
-    )
+    )  # fmt: skip
     """Roles that may do everything."""
+    metrics_roles: tuple[str, ...] = setting(
+        (), option="--metrics-role", metavar="ROLE", multiple=True,
+        help="Role that may read /metrics, as super users may; may be repeated.",
+    )  # fmt: skip
+    """Roles that may read ``/metrics``, which has the topic names of all tenants; by that nothing else."""
     anonymous_role: str | None = setting(None, reload=True)
     """With authentication: the role of clients without credentials; None refuses them."""
 
@@ -526,14 +539,19 @@ class BrokerSettings(ByFields):
                 refuse(name, str(getattr(self, name)), "None without tls_certificate")
         if self.tls_require_client_certificate and self.tls_trust_certificates is None:
             refuse("tls_require_client_certificate", True, "False without tls_trust_certificates")
-        check_type("super_user_roles", self.super_user_roles, tuple, list)
-        for role in self.super_user_roles:
+        self._check_roles("super_user_roles")
+        self._check_roles("metrics_roles")
+
+    def _check_roles(self, name: str) -> None:
+        roles = getattr(self, name)
+        check_type(name, roles, tuple, list)
+        for role in roles:
             if not isinstance(role, str) or not role.strip():
-                refuse("super_user_roles", role, "names of roles")
-        object.__setattr__(self, "super_user_roles", tuple(self.super_user_roles))
-        if self.super_user_roles and not self.authenticates:
+                refuse(name, role, "names of roles")
+        object.__setattr__(self, name, tuple(roles))
+        if roles and not self.authenticates:
             raise InvalidConfiguration(
-                "super_user_roles has no effect without authentication: give token_secret_key, "
+                f"{name} has no effect without authentication: give token_secret_key, "
                 "token_public_key, basic_auth or tls_trust_certificates, too"
             )
 
@@ -661,6 +679,11 @@ class ProcessSettings(ByFields):
     """Whether the web console is served at ``/`` of the web port."""
     anonymous: bool = setting(False, help="Allow unauthenticated access from other machines.")
     """Whether a broker without authentication may listen on addresses that other machines reach."""
+    health_port: int | None = setting(
+        None, maximum=65_535, help="Port of /livez and /readyz alone, without TLS and credentials."
+    )
+    """Port of ``/livez`` and ``/readyz`` alone, which answers while the broker starts and stops, and while
+    the web port is full; without TLS and credentials. 0 takes a free one; None: only the web port."""
     log_level: str = setting("info", choices=LOG_LEVELS, help="Lowest level that is logged.", reload=True)
     """Lowest level that is logged: ``debug``, ``info``, ``warning`` or ``error``. The log of audited requests
     is written at any of them."""

@@ -29,10 +29,7 @@ def command() -> None:
 @click.option("--version", type=click.IntRange(0), help="Schema version.  [default: the newest]")
 def get(topic: str, version: int | None, cluster: Cluster, as_json: bool) -> None:
     """Show a schema of TOPIC. Exits with 1 if the topic has no schema."""
-    found = cluster.admin().schemas.get(topic, version)
-    if found is None:
-        which = "schema" if version is None else f"version {version} of a schema"
-        raise AdminNotFound(f"{topic} has no {which}", status=404)
+    found = _existing(cluster, topic, version)
     emit(_row(found), as_json=as_json, text=f"{found.type}, version {found.version}\n{found.data}")
 
 
@@ -46,6 +43,14 @@ def versions(topic: str, cluster: Cluster, as_json: bool) -> None:
         TableColumn("definition", "data", lambda text: " ".join(text.split())),
     )
     print_rows(rows, columns, as_json=as_json)
+
+
+def _existing(cluster: Cluster, topic: str, version: int | None = None) -> Any:
+    found = cluster.admin().schemas.get(topic, version)
+    if found is None:
+        which = "schema" if version is None else f"version {version} of a schema"
+        raise AdminNotFound(f"{topic} has no {which}", status=404)
+    return found
 
 
 def _row(found: Any) -> dict[str, Any]:
@@ -122,8 +127,9 @@ def check(
 def delete(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete all versions of the schema of TOPIC; messages written with them can no longer be decoded.
 
-    Version numbers are not reused.
+    Version numbers are not reused. Exits with 1 if the topic has no schema.
     """
+    _existing(cluster, topic)
     confirm(f"Delete all versions of the schema of {topic}?", yes=yes)
     cluster.admin().schemas.delete(topic)
     emit({"topic": topic, "deleted": True}, as_json=as_json, text=f"deleted the schema of {topic}")

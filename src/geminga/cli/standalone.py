@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -53,7 +54,7 @@ class _Text(click.types.StringParamType):
 
 _BY_NAME: Mapping[str, Any] = {
     "data_dir": click.Path(file_okay=False, path_type=Path), "port": PORT, "tls_port": PORT,
-    "web_port": _Or(PORT, "none", None), "web_tls_port": PORT,
+    "web_port": _Or(PORT, "none", None), "web_tls_port": PORT, "health_port": PORT,
 }  # fmt: skip
 _SIZE = _Or(SIZE, "-1", -1)
 _BY_TYPE: Mapping[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path | str": _FILE}
@@ -225,6 +226,8 @@ def command(context: click.Context, /, **_: Any) -> None:
     Topics and messages are stored in --data-dir; with --memory they are lost when the broker stops. Every
     setting of "geminga config init" is an option (--cluster) and a variable (GEMINGA_CLUSTER), too.
     """
+    # Pending until the broker serves: its default would end the process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     found = read_configuration(context)
     from geminga.broker.serving.standalone import run
 

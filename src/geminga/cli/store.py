@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
-from geminga.cli.units import size
+from geminga.cli.units import TIME, size
 
 EXIT_DAMAGED = 1
 
@@ -76,16 +76,30 @@ def repair(folder: Path, offload_location: str | None, yes: bool, as_json: bool)
 @folder_argument
 @click.argument("target", metavar="BACKUP", type=click.Path(path_type=Path))
 @click.option("--verify", is_flag=True, help="Verify the backup after the copy.")
+@click.option(
+    "--keep", type=click.IntRange(min=1), metavar="N",
+    help="Make a new backup in the folder BACKUP, and delete all but the newest N.",
+)  # fmt: skip
 @json_option
-def backup(folder: Path, target: Path, verify: bool, as_json: bool) -> int:
+def backup(folder: Path, target: Path, verify: bool, keep: int | None, as_json: bool) -> int:
     """Copy the store in DIR to BACKUP, a new or empty folder; a broker may be using the store.
 
-    The copy is a snapshot with every message whose receipt was sent before. Offloaded ledgers are not
+    With --keep, BACKUP is a folder of backups, each named by its time in UTC. Every one of them is complete;
+    log files that have not changed since the previous one are hard links and take no space.
+
+    A backup is a snapshot with every message whose receipt was sent before. Offloaded ledgers are not
     copied: keep their files as long as the backup.
     """
     from geminga.ledger.backup import backup as copy_store
+    from geminga.ledger.backup_series import backup_into
 
-    return _copy(copy_store, folder, target, verify, as_json, "backed up")
+    def to_series(source: Path, backups: Path, **options: Any) -> tuple[Path, Any]:
+        return backup_into(source, backups, keep=keep or 1, **options)
+
+    def to_folder(source: Path, new: Path, **options: Any) -> tuple[Path, Any]:
+        return new, copy_store(source, new, **options)
+
+    return _copy(to_series if keep else to_folder, folder, target, verify, as_json, "backed up")
 
 
 @command.command("restore")
@@ -94,15 +108,21 @@ def backup(folder: Path, target: Path, verify: bool, as_json: bool) -> int:
 @click.option(
     "--verify/--no-verify", default=True, show_default=True, help="Verify the folder after the copy."
 )
+@click.option("--to-time", type=TIME, help="Restore the newest backup of a folder, begun by then.")
 @json_option
-def restore(source: Path, folder: Path, verify: bool, as_json: bool) -> int:
+def restore(source: Path, folder: Path, verify: bool, to_time: Any, as_json: bool) -> int:
     """Copy BACKUP to DIR, a new or empty folder, on which a broker can then be started.
 
-    Exits with 1 if the restored store is damaged.
+    BACKUP may be a folder of backups (see "backup --keep"): the newest is restored. Only the moments of
+    backups can be restored, none between them. Exits with 1 if the restored store is damaged.
     """
     from geminga.ledger.backup import restore as copy_store
+    from geminga.ledger.backup_series import chosen
 
-    return _copy(copy_store, source, folder, verify, as_json, "restored")
+    def to_folder(one: Path, new: Path, **options: Any) -> tuple[Path, Any]:
+        return new, copy_store(one, new, **options)
+
+    return _copy(to_folder, chosen(source, to_time), folder, verify, as_json, "restored")
 
 
 @command.command("claim")
@@ -137,7 +157,7 @@ def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
 
 def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bool, what: str) -> int:
     if as_json or not sys.stderr.isatty():
-        copied = copy_store(source, target)
+        target, copied = copy_store(source, target)
     else:
         with click.progressbar(length=1, label=what, file=sys.stderr) as bar:
 
@@ -145,18 +165,20 @@ def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bo
                 bar.length = total
                 bar.update(done - bar.pos)
 
-            copied = copy_store(source, target, say=say)
+            target, copied = copy_store(source, target, say=say)
+    links = f" ({copied.linked_files} unchanged since the previous backup)" if copied.linked_files else ""
     emit(
         {
             "source": str(source),
             "target": str(target),
             "log_files": copied.files,
             "log_bytes": copied.bytes,
+            "linked_files": copied.linked_files,
             "end": copied.end,
             "seconds": round(copied.seconds, 3),
         },
         as_json=as_json,
-        text=f"{what} {copied.files} log files, {size(copied.bytes)}, in {copied.seconds:.1f} s, "
+        text=f"{what} {copied.files} log files{links}, {size(copied.bytes)}, in {copied.seconds:.1f} s, "
         f"up to {copied.end}: {target}",
     )
     if not verify:
@@ -191,10 +213,12 @@ def _print(report: Any, *, as_json: bool) -> None:
             "offloaded_bytes": report.offloaded_bytes,
             "damaged": found,
             "borrowed": report.borrowed,
+            "written_by": report.written_by,
         },
         as_json=as_json,
         text=f"{report.folder}: {report.log_files} log files ({size(report.log_bytes)}), "
         f"{report.ledgers:,} ledgers, {report.keys:,} keys: {summary}."
+        + (f" Last written by {report.written_by}." if report.written_by else "")
         + (
             f"\n{report.offloaded_ledgers:,} ledgers are offloaded, {size(report.offloaded_bytes)}."
             if report.offloaded_ledgers

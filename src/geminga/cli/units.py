@@ -79,6 +79,17 @@ def parse_where(text: str) -> Where:
     )
 
 
+def parse_time(text: str) -> dt.datetime:
+    """Parse a time: ``2h ago``, or an ISO time (local without a zone). Raises `ValueError`."""
+    with contextlib.suppress(ValueError):
+        found = parse_where(text)
+        if isinstance(found, dt.timedelta):
+            return dt.datetime.now(dt.UTC) - found
+        if isinstance(found, dt.datetime):
+            return found
+    raise ValueError(f"{text!r} is no time: give one such as 2026-01-31T12:00 or '2h ago'")
+
+
 def parse_id(text: str) -> MessageId:
     """Parse a message id, ``LEDGER:ENTRY[:PARTITION[:BATCH_INDEX]]``, or as ``pulsar-client`` prints it:
     ``(ledger,entry,partition,batch index)``. Raises `ValueError`."""
@@ -140,6 +151,7 @@ SPAN_OR_FOREVER = _Parsed[Any]("span", parse_span, "forever")
 SIZE = _Parsed[int]("size", parse_size)
 SIZE_OR_UNLIMITED = _Parsed[Any]("size", parse_size, "unlimited")
 WHERE = _Parsed[Where]("where", parse_where)
+TIME = _Parsed[dt.datetime]("time", parse_time)
 ID = _Parsed[MessageId]("ledger:entry", parse_id)
 PATTERN = _Parsed[re.Pattern[str]]("regex", parse_pattern)
 SWITCH = _Parsed[bool]("on|off", parse_switch)

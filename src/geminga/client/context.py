@@ -13,6 +13,7 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from geminga.client.outages import OutageLog
 from geminga.client.pool import BrokerConnection, ConnectionPool
 from geminga.client.runtime import FAREWELL_SECONDS_MAX
 from geminga.client.schema_versions import SchemaVersions
@@ -163,6 +164,7 @@ class ClientContext:
         """Lookups of topics whose partitions are being requested."""
         self.service = make_lookup(self.pool, settings, self.random)
         """Lookups of topics."""
+        self.outages = OutageLog(self.now)
         self.moves = 0
         """Number of times the client moved to another cluster."""
         self.background: set[asyncio.Task[Any]] = set()

@@ -180,14 +180,10 @@ class HandleDriver:
                 if not transient and self._handle.is_terminal(error):
                     self._fail(error)
                     return False
-                logger.warning(
-                    "reconnecting %s failed (attempt %d): %s",
-                    self._handle.topic,
-                    self._backoff.attempts,
-                    error,
-                )
+                self._context.outages.failed(self, self._handle.topic, error, reached=not transient)
                 continue
-            logger.info("reconnected %s to %s", self._handle.topic, self.connection and self.connection.peer)
+            peer = self.connection.peer if self.connection else ""
+            self._context.outages.ended(self, self._handle.topic, peer)
             if not self._hops:
                 self._backoff.reset()
             return True
@@ -248,6 +244,8 @@ class HandleDriver:
 
     def _notify_detached(self, error: Exception | None) -> None:
         self.state = DriverState.WAITING
+        if isinstance(error, ConnectError) and self.connection is not None and self.connection.closed:
+            self._context.outages.lost(self, self.connection.peer)
         self.connection = None
         self._handle.on_detached(error)
         if self._task is None:
@@ -257,6 +255,8 @@ class HandleDriver:
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.forget(self._handle)
+        if self.state in (DriverState.CLOSED, DriverState.FAILED):
+            self._context.outages.forget(self)
 
     def _fail(self, error: Exception) -> None:
         self.state = DriverState.FAILED

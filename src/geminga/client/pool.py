@@ -17,7 +17,7 @@ from geminga.client import forks
 from geminga.client.runtime import on_io_thread
 from geminga.client.settings import ClientSettings
 from geminga.client.tasks import run_task, seen
-from geminga.client.tls import make_context
+from geminga.client.tls import CERTIFICATE_ADVICE, lost_text, make_context
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import Credentials, CredentialsProvider, obtain
 from geminga.connection.core import (
@@ -317,8 +317,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._error is None:
-            reason = f": {exc}" if exc else ""
-            self._error = ConnectError(f"the connection to {self.peer} was lost{reason}")
+            self._error = ConnectError(lost_text(self.peer, exc, was_ready=self.ready.done()))
             self._error.__cause__ = exc
         self._finish()
 
@@ -595,7 +594,7 @@ class ConnectionPool:
             await connection.ready
         except (OSError, ssl.SSLError) as error:
             self._count_failure(connection)
-            if isinstance(error, PulsarException):
+            if isinstance(error, PulsarException) and not isinstance(error.__cause__, ssl.SSLError):
                 raise
             raise connect_error(address, error) from error
         except PulsarException:
@@ -674,7 +673,10 @@ def connect_error(address: Address, error: OSError | ssl.SSLError) -> ConnectErr
             f"the TLS certificate of {address} is not trusted: {error.verify_message}; give the signing "
             "certificate in tls_trust_certs_file_path, or use the host name that the certificate names"
         )
+    error = error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
     if isinstance(error, ssl.SSLError):
+        if "ALERT" in (error.reason or ""):  # the broker's words
+            return Unreachable(f"{address} ended the TLS handshake: {error.reason}; {CERTIFICATE_ADVICE}")
         return Unreachable(
             f"TLS with {address} failed: {error.reason or error}; does that port speak TLS (usually 6651)?"
         )
@@ -688,7 +690,7 @@ def connect_error(address: Address, error: OSError | ssl.SSLError) -> ConnectErr
     if address.tls and isinstance(error, ConnectionError):
         return ConnectError(
             f"{address} ended the connection during the TLS handshake; "
-            "does that port speak TLS (usually 6651)?"
+            f"does that port speak TLS (usually 6651)? Or {CERTIFICATE_ADVICE}"
         )
     reason = error.strerror or str(error) or type(error).__name__
     return ConnectError(f"cannot connect to {address}: {reason}")

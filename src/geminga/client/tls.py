@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Final
 
 from geminga.client.settings import TlsSettings
 from geminga.errors import InvalidConfiguration
+
+CERTIFICATE_ADVICE: Final = (
+    "if the broker requires certificates of clients, give a valid one in tls_certificate_file_path"
+)
+
+
+def lost_text(peer: str, error: Exception | None, *, was_ready: bool) -> str:
+    """Return the message of a lost connection; before CONNECTED, a broker may have refused the client."""
+    text = f"the connection to {peer} was lost{f': {error}' if error else ''}"
+    if was_ready:
+        return text
+    return f"{text} before CONNECTED{f'; {CERTIFICATE_ADVICE}' if peer.startswith('pulsar+ssl:') else ''}"
 
 
 def make_context(settings: TlsSettings) -> ssl.SSLContext:

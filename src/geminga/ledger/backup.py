@@ -19,11 +19,12 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
-from geminga.ledger.folder import SUPERBLOCK_FILE, check_is_store
+from geminga.ledger.folder import SUPERBLOCK_FILE, VERSION_FILE, check_is_store, read_version
 from geminga.ledger.format import (
     FILE_HEADER_BYTES,
     MARK_BYTES,
@@ -56,6 +57,28 @@ class BackupResult:
     bytes: int
     end: str
     seconds: float
+    linked_files: int = 0
+    """Files that were not copied, because an earlier backup has them."""
+
+
+class EarlierBackup(Protocol):
+    """Earlier backup of the same store, whose files are used again: closed log files never change."""
+
+    def link(self, name: str, size: int, path: str) -> bool:
+        """Make ``path`` a hard link to the backup's log file; False if it has none of this content."""
+
+    def copied(self, name: str, path: str) -> None:
+        """Prepare the copy of a closed log file for `link` by a later backup."""
+
+
+class NoEarlierBackup:
+    """For a backup of which every file is a copy."""
+
+    def link(self, name: str, size: int, path: str) -> bool:
+        return False
+
+    def copied(self, name: str, path: str) -> None:
+        pass
 
 
 def backup(
@@ -64,19 +87,21 @@ def backup(
     *,
     filesystem: FileSystem | None = None,
     say: Say = lambda done, total: None,
+    earlier: EarlierBackup | None = None,
 ) -> BackupResult:
     """Copy the store in ``folder``, which may be in use, to ``target``, a new or empty folder.
 
-    Every write that was confirmed before the call is in the copy. Raises `NotAStore`, `StoreDamaged` when the
-    newest file cannot be read, `StoreError` when ``target`` cannot be created, `OSError` of the disks; a
-    partial copy is removed.
+    Every write that was confirmed before the call is in the copy. Log files that ``earlier`` has are links to
+    its files. Raises `NotAStore`, `StoreDamaged` when the newest file cannot be read, `StoreError` when
+    ``target`` cannot be created, `OSError` of the disks; a partial copy is removed.
     """
     began = time.monotonic()
     found: BackupResult | None = None
-    for step in steps(_path(folder), _path(target), filesystem or RealFileSystem(), say):
+    filesystem = filesystem or RealFileSystem()
+    for step in steps(_path(folder), _path(target), filesystem, say, earlier or NoEarlierBackup()):
         found = step or found
     assert found is not None
-    return BackupResult(found.files, found.bytes, found.end, time.monotonic() - began)
+    return replace(found, seconds=time.monotonic() - began)
 
 
 def restore(
@@ -93,9 +118,11 @@ def restore(
     return backup(source, folder, filesystem=filesystem, say=say)
 
 
-def steps(folder: str, target: str, filesystem: FileSystem, say: Say) -> Iterator[BackupResult | None]:
+def steps(
+    folder: str, target: str, filesystem: FileSystem, say: Say, earlier: EarlierBackup
+) -> Iterator[BackupResult | None]:
     """Run `backup` in steps; the last step yields the result."""
-    store_id = _store_id(filesystem, folder)
+    store_id = store_id_of(filesystem, folder)
     _prepare(filesystem, target, folder)
     made: list[str] = []
     files: dict[int, File] = {}
@@ -108,26 +135,23 @@ def steps(folder: str, target: str, filesystem: FileSystem, say: Say) -> Iterato
         number = max(files, default=0)
         stop = _end(files[number], number, store_id, mark) if files else 0
         sizes = {one: stop if one == number else file.size() for one, file in files.items()}
-        total, done = sum(sizes.values()), 0
+        total, done, linked = sum(sizes.values()), 0, 0
         for one, file in sorted(files.items()):
             path = f"{target}/{file_name(one)}"
             made.append(path)
-            copy = filesystem.open(path, create=True)
-            try:
-                start = 0
-                while start < sizes[one]:
-                    data = file.read(min(PIECE_BYTES, sizes[one] - start), start)
-                    if not data:
-                        break  # what was allocated ahead was given back
-                    write_fully(copy, [data], start)
-                    start += len(data)
-                    done += len(data)
-                    say(done, total)
-                    yield None
-                copy.sync()
-            finally:
-                copy.close()
+            is_linked = one != number and earlier.link(file_name(one), sizes[one], path)
+            linked += is_linked
+            for size in (sizes[one],) if is_linked else _copied(filesystem, file, sizes[one], path):
+                done += size
+                say(done, total)
+                yield None
+            if one != number and not is_linked:
+                earlier.copied(file_name(one), path)
         yield None
+        version = read_version(filesystem, folder)
+        if version:
+            made.append(f"{target}/{VERSION_FILE}")
+            _write(filesystem, made[-1], f"{version}\n".encode())
         if mark is not None:
             made.append(f"{target}/{MARK_FILE}")
             _write(filesystem, made[-1], mark)
@@ -139,13 +163,30 @@ def steps(folder: str, target: str, filesystem: FileSystem, say: Say) -> Iterato
         filesystem.sync_folder(target)
         made.clear()
         end = f"{file_name(number)} at offset {stop}" if files else "nothing"
-        yield BackupResult(len(files), done, end, 0.0)
+        yield BackupResult(len(files), done, end, 0.0, linked)
     finally:
         for file in files.values():
             file.close()
         for path in made:
             with contextlib.suppress(OSError):
                 filesystem.unlink(path)
+
+
+def _copied(filesystem: FileSystem, file: File, size: int, path: str) -> Iterator[int]:
+    """Copy the first ``size`` bytes of a file to a new one; yield the sizes of the pieces."""
+    copy = filesystem.open(path, create=True)
+    try:
+        start = 0
+        while start < size:
+            data = file.read(min(PIECE_BYTES, size - start), start)
+            if not data:
+                break  # what was allocated ahead was given back
+            write_fully(copy, [data], start)
+            start += len(data)
+            yield len(data)
+        copy.sync()
+    finally:
+        copy.close()
 
 
 def _write(filesystem: FileSystem, path: str, content: bytes) -> None:
@@ -174,7 +215,8 @@ def _path(folder: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.fspath(folder))
 
 
-def _store_id(filesystem: FileSystem, folder: str) -> bytes:
+def store_id_of(filesystem: FileSystem, folder: str) -> bytes:
+    """Return the id of the store in a folder. Raises `NotAStore`, and `StoreDamaged` for its superblock."""
     check_is_store(filesystem, folder)
     file = filesystem.open_to_read(f"{folder}/{SUPERBLOCK_FILE}")
     try:

@@ -7,6 +7,7 @@
     synced               the synced-through mark
     log-0000000001 ...   the log
     catalog.db*          the catalog; may be deleted while the store is closed, it is rebuilt
+    version              the program version that wrote the store last, as text
     identity             identifies this copy of the store (`geminga.ledger.identity`); never copied
     catalog.damaged      present when the catalog was found damaged: the next opening rebuilds it
 """
@@ -18,6 +19,7 @@ import errno
 import logging
 import os
 
+from geminga._version import __version__
 from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
 from geminga.ledger.filesystem import FileSystem, Lock, write_fully
 from geminga.ledger.format import (
@@ -34,6 +36,7 @@ logger = logging.getLogger("geminga.ledger")
 
 SUPERBLOCK_FILE = "superblock"
 LOCK_FILE = "lock"
+VERSION_FILE = "version"
 CATALOG_FILE = "catalog.db"
 CATALOG_DAMAGED_FILE = "catalog.damaged"
 _UNFINISHED = frozenset((LOCK_FILE, SUPERBLOCK_FILE + ".new"))
@@ -100,7 +103,9 @@ def open_folder(filesystem: FileSystem, folder: str) -> tuple[StoreLock, bytes]:
             _sync_parents(filesystem, folder)
             _write_superblock(filesystem, folder, os.urandom(_STORE_ID_BYTES))
         lock.take(SUPERBLOCK_FILE)
-        return lock, _read_superblock(filesystem, folder, lock)
+        store_id = _read_superblock(filesystem, folder, lock)
+        _write_version(filesystem, folder)
+        return lock, store_id
     except BaseException:
         lock.release()
         raise
@@ -177,8 +182,10 @@ def _read_superblock(filesystem: FileSystem, folder: str, lock: StoreLock) -> by
         return store_id
     version, store_id = superblock
     if version > FORMAT_VERSION:
+        by = read_version(filesystem, folder)
+        written = f"written by {by}; " if by else ""
         raise StoreError(
-            f"the store in {folder} has format {version}, this version of geminga knows up to "
+            f"the store in {folder} has format {version}, {written}this version of geminga knows up to "
             f"{FORMAT_VERSION}: open it with a newer version; nothing was touched"
         )
     if version < FORMAT_VERSION:
@@ -186,6 +193,34 @@ def _read_superblock(filesystem: FileSystem, folder: str, lock: StoreLock) -> by
         _write_superblock(filesystem, folder, store_id)
         lock.take(SUPERBLOCK_FILE)
     return store_id
+
+
+def read_version(filesystem: FileSystem, folder: str) -> str:
+    """Return the program version that wrote the store last, such as ``geminga 0.2.0``; empty if unknown."""
+    try:
+        file = filesystem.open_to_read(f"{folder}/{VERSION_FILE}")
+    except OSError:
+        return ""
+    try:
+        return file.read(100, 0).decode("ascii", "replace").strip()
+    finally:
+        file.close()
+
+
+def _write_version(filesystem: FileSystem, folder: str) -> None:
+    """Write this program's version if another one wrote the store last. A full disk does not matter."""
+    own, before = f"geminga {__version__}", read_version(filesystem, folder)
+    if before == own:
+        return
+    if before:
+        logger.info("the store in %s was last written by %s; this is %s", folder, before, own)
+    with contextlib.suppress(OSError):
+        file = filesystem.open(f"{folder}/{VERSION_FILE}", create=True)
+        try:
+            file.truncate(0)
+            write_fully(file, [f"{own}\n".encode()], 0)
+        finally:
+            file.close()
 
 
 def _rebuild_superblock(filesystem: FileSystem, folder: str) -> bytes:

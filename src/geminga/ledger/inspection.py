@@ -16,7 +16,14 @@ from geminga.errors import StoreError
 from geminga.ledger.bit_correction import flipped_bit
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
-from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE, StoreLock, check_is_store, discard_catalog
+from geminga.ledger.folder import (
+    LOCK_FILE,
+    SUPERBLOCK_FILE,
+    StoreLock,
+    check_is_store,
+    discard_catalog,
+    read_version,
+)
 from geminga.ledger.format import (
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,
@@ -97,6 +104,8 @@ class InspectionReport:
     """Ledgers in the storage location whose record the store has lost."""
     borrowed: str = ""
     """Owner of the offloaded files, if it is another store (as for a copy of a store); no fault."""
+    written_by: str = ""
+    """Program version that wrote the store last, such as ``geminga 0.2.0``; empty if unknown."""
 
     @property
     def is_well(self) -> bool:
@@ -123,11 +132,12 @@ def _path_of(folder: str | os.PathLike[str]) -> str:
 
 def _inspect(filesystem: FileSystem, folder: str, storage: OffloadStorage | None = None) -> InspectionReport:
     check_is_store(filesystem, folder)
+    written_by = read_version(filesystem, folder)
     store = FileStore.open(
         folder, settings=StoreSettings(verify_on_open=True), filesystem=filesystem, threads=False
     )
     try:
-        report = InspectionReport(folder, *store.census())
+        report = InspectionReport(folder, *store.census(), written_by=written_by)
         bits = _WrongBits(filesystem, folder, store)
         for damage in store.damage:
             owner = store.owner_of(damage.ledger_id) if damage.ledger_id is not None else None

@@ -380,6 +380,11 @@ class FrameDecoder:
                     "an HTTP answer came in: this is the address of a web server; use that of the binary "
                     "protocol (usually port 6650)"
                 )
+            if head in (b"\r\n\r\n", b"PROX"):
+                raise ProtocolError(
+                    "a header of the PROXY protocol came in: set proxy_protocol of the broker and let the "
+                    "proxy send version 2, or let it send none"
+                )
             if head in _HTTP_WORDS:
                 raise ProtocolError(
                     f"an HTTP request ({head!r}) came in on the binary protocol's port: use the web port"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 import urllib.request
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ def render(harness: Any) -> str:
     listed.finish({"public/default": 5}, harness.broker.topics.resting, lambda text: True)
     metrics.add_store(out, StoreStats(1, 2, 3, 0.5, 4, 5), healthy=True)
     metrics.add_failures(out, {"timer": 2, "store": 0})
-    metrics.add_process(out, started_at_ms=1000, connections=2, connections_refused=1)
+    metrics.add_process(out, started_at_ms=1000, connections=2, connections_created=5, connections_refused=1)
     metrics.add_security(out, {"binary": 1, "web": 2, "tls": 3}, 4.0)
     return out.text()
 
@@ -202,3 +204,65 @@ def test_only_stats_with_consumers_compute_the_hash_ranges_of_key_shared_consume
             with urllib.request.urlopen(f"{broker.admin_url}/{page}", timeout=30) as answer:
                 assert answer.status == 200
             assert len(computed) == expected, page
+
+
+def scraped(url: str, **headers: str) -> tuple[str, dict[str, str]]:
+    request = urllib.request.Request(url + "/metrics", headers=headers)
+    with urllib.request.urlopen(request, timeout=20) as found:
+        body = found.read()
+        if "Content-Encoding" in found.headers:
+            body = zlib.decompress(body, 31)
+        return body.decode(), dict(found.headers)
+
+
+def test_topics_can_be_left_out_and_namespaces_have_their_sums() -> None:
+    with geminga.embedded(topic_metrics=False) as broker, broker.client() as client:
+        for name in ("one", "two"):
+            client.subscribe(name, "s").close()
+            with client.create_producer(name) as producer:
+                for _ in range(3):
+                    producer.send(b"x")
+        text, _ = scraped(broker.admin_url)
+    assert "topic=" not in text
+    assert "subscription=" not in text
+    labels = '{cluster="standalone",namespace="public/default"}'
+    for name, value in (
+        ("pulsar_msg_backlog", 6), ("pulsar_subscription_back_log", 6), ("pulsar_in_messages_total", 6),
+        ("pulsar_subscriptions_count", 2), ("pulsar_topics_count", 2),
+    ):  # fmt: skip
+        (total,) = re.findall(f"^{re.escape(name + labels)} (.*)$", text, re.M)
+        assert float(total) == value, name
+    assert "pulsar_average_msg_size" not in text, "an average has no sum"
+
+
+def test_a_reader_that_asks_for_no_messages_is_no_backlog(harness: Any) -> None:
+    driver = {"isDurable": False, "lastConsumedFlowTimestamp": 0, "msgBacklog": 5, "consumers": [{}]}
+    reader = {**driver, "lastConsumedFlowTimestamp": 1, "msgBacklog": 7}
+    durable = {**driver, "isDurable": True, "msgBacklog": 11}
+    out = metrics.Exposition()
+    topics = metrics.TopicMetrics(out)
+    stats = {"subscriptions": {"driver": driver, "reader": reader, "durable": durable}}
+    at_once(topics.add(NAME, stats))
+    topics.finish({}, harness.broker.topics.resting, lambda text: True)
+    backlogs = re.findall(r'^pulsar_subscription_back_log\{.*="(.*)"\} (.*)$', out.text(), re.M)
+    assert backlogs == [("reader", "7"), ("durable", "11")]
+    assert re.findall(r"^pulsar_(?:broker_)?msg_backlog.* (.*)$", out.text(), re.M) == ["18", "18"]
+    assert re.findall(r"^pulsar_(?:broker_)?consumers_count.* (.*)$", out.text(), re.M) == ["3", "3"]
+
+
+def test_a_scrape_is_compressed_for_a_client_that_accepts_it() -> None:
+    with geminga.embedded() as broker:
+        plain, headers = scraped(broker.admin_url)
+        zipped, zipped_headers = scraped(broker.admin_url, **{"Accept-Encoding": "gzip"})
+    assert "Content-Encoding" not in headers
+    assert zipped_headers["Content-Encoding"] == "gzip"
+    assert zipped.split("\n")[:3] == plain.split("\n")[:3]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
+def test_the_process_has_its_descriptors_and_memory() -> None:
+    with geminga.embedded() as broker:
+        text, _ = scraped(broker.admin_url)
+    found = dict(re.findall(r"^(process_\w+)\{.*\} (.*)$", text, re.M))
+    assert 0 < int(found["process_open_fds"]) <= int(found["process_max_fds"])
+    assert int(found["process_virtual_memory_bytes"]) > int(found["process_resident_memory_bytes"]) > 0

@@ -24,7 +24,7 @@ from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 KEY = bytes(range(32))
-ROLES = ("admin", "producer", "consumer", "other-admin", "nobody")
+ROLES = ("admin", "producer", "consumer", "other-admin", "metrics", "nobody")
 TOPIC = "persistent://mine/ns/t"
 
 
@@ -57,7 +57,7 @@ def call(
 def broker() -> Iterator[EmbeddedBroker]:
     with (
         pytest.MonkeyPatch.context() as patch,
-        embedded(token_secret_key=SECRET, super_user_roles=("super",)) as running,
+        embedded(token_secret_key=SECRET, super_user_roles=("super",), metrics_roles=("metrics",)) as running,
     ):
         patch.setattr(rate_limited_logger, "LINES_MAX", 10_000)  # these tests are refused very often
         admin = f"{running.admin_url}/admin/v2"
@@ -126,6 +126,7 @@ def test_every_route_asks_for_credentials(broker: EmbeddedBroker, method: str, c
 MAY = {
     RequiredPermission.CREDENTIALS: set(ROLES),
     RequiredPermission.SUPER_USER: set(),
+    RequiredPermission.METRICS: {"metrics"},
     RequiredPermission.ADMINISTRATOR: {"admin"},
     RequiredPermission.LIST: {"admin", "consumer"},
     RequiredPermission.SUBSCRIPTIONS: {"admin", "consumer"},

@@ -206,3 +206,17 @@ def test_changes_and_refusals_of_the_binary_protocol_are_audited(
         f"AuthenticationError connect - by - {by}",
     ]
     assert harness.broker.audit.failures["binary"] == 1
+
+
+def test_a_partitioned_topic_that_a_question_for_its_partitions_makes_is_audited(
+    make_harness: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "geminga.audit")
+    harness = make_harness(auto_create_topic_kind="partitioned", auto_create_partitions=3)
+    peer = harness.peer()
+    for _ in range(2):
+        answer = peer.request("partitionMetadata", topic=TOPIC, metadata_auto_creation_enabled=True)
+        assert answer.command.partitionMetadataResponse.partitions == 3
+    assert [record.getMessage() for record in caplog.records if record.name == "geminga.audit"] == [
+        f"ok create {TOPIC} by - from /10.0.0.1:4242"
+    ]

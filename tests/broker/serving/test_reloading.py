@@ -172,6 +172,12 @@ def test_certificates_and_versions_of_tls_are_reloaded(
         reload(tls_certificate=other, tls_key=key, tls_minimum_version="TLSv1.3")
         assert server.tls.context.minimum_version > before
         assert f"tls_certificate={other}" in caplog.text
+        caplog.clear()
+        another, its_key = authority.sign("another")
+        its_key.replace(key)
+        another.replace(other)
+        reload(tls_certificate=other, tls_key=key, tls_minimum_version="TLSv1.3")
+        assert "changed: certificates, for new connections" in caplog.text
         reload(tls_certificate="/no/such/file")
         assert "not reloaded" in caplog.text
         assert server.settings.tls_certificate == other

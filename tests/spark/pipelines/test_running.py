@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import select
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -234,6 +239,36 @@ def test_an_error_whose_text_is_on_a_later_line_is_whole(lines: list[str], error
     for line in lines:
         heard.line(line)
     assert heard.error(1) == error
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux only")
+def test_spark_ends_when_the_process_that_runs_it_is_killed(tmp_path: Path) -> None:
+    """The program runs with a stand-in for PySpark, which has a child process as Spark has Java's."""
+    package = tmp_path / "pyspark/pipelines"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    child = "import time; time.sleep(600)"
+    (package / "cli.py").write_text(
+        f"import subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        "print(child.pid, flush=True)\nchild.wait()\n"
+    )
+    program = Path(running.__file__).parent / "free_port/cli.py"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with (
+        subprocess.Popen([sys.executable, "-c", child]) as runner,
+        subprocess.Popen(
+            [sys.executable, str(program)],
+            env={**environment, "GEMINGA_PIPELINE_PROCESS": str(runner.pid)},
+            stdout=subprocess.PIPE, start_new_session=True,
+        ) as spark,
+    ):  # fmt: skip
+        assert spark.stdout is not None
+        java = os.pidfd_open(int(spark.stdout.readline()))
+        runner.kill()
+        assert spark.wait(60) == -signal.SIGTERM
+        assert select.select([java], [], [], 60)[0] == [java], "it has ended"
 
 
 def test_a_run_that_fails_by_a_race_of_spark_is_repeated(tmp_path: Path, monkeypatch: Any) -> None:

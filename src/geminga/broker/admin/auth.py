@@ -29,6 +29,7 @@ class RequiredPermission(Enum):
     NOTHING = "nothing, not even credentials"
     CREDENTIALS = "credentials of any role"
     SUPER_USER = "a super user"
+    METRICS = "a super user, or a role of metrics_roles"
     ADMINISTRATOR = "an administrator of the tenant"
     LIST = "the permission to consume in the namespace"
     SUBSCRIPTIONS = "the permission to consume in the namespace, by this subscription"
@@ -136,6 +137,8 @@ def _permitted(
         return True
     if needs is RequiredPermission.SUPER_USER:
         return False
+    if needs is RequiredPermission.METRICS:
+        return authorization.may_read_metrics(role)
     names = request.match_info
     tenant, namespace = names["tenant"], names.get("namespace", "")
     if needs is RequiredPermission.ADMINISTRATOR:

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from geminga._version import __version__
-from geminga.broker.admin import metrics
+from geminga.broker.admin import health, metrics
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
@@ -29,7 +29,7 @@ from geminga.broker.admin.http import (
     stepwise,
 )
 from geminga.broker.admin.namespaces import bundle_of
-from geminga.broker.admin.routes import CREDENTIALS, NOTHING, SUPER_USER, route
+from geminga.broker.admin.routes import CREDENTIALS, METRICS, NOTHING, SUPER_USER, route
 from geminga.broker.admin.stats import at_once
 from geminga.broker.core import Broker
 from geminga.broker.rules.dynamic import DYNAMIC
@@ -58,19 +58,13 @@ class BrokersResource(Resource):
     @route("GET", "/admin/v2/brokers/ready", needs=CREDENTIALS)
     async def health(self, _request: web.Request) -> web.Response:
         """``ok`` while the store takes writes; 503 with the reason once it has stopped."""
-        failure = self.server.store.failure
-        if failure is not None:
-            raise AdminRefusal(503, f"the store has stopped: {failure}")
-        return bare_text("ok")
+        return _healthy(health.live(self.server.broker))
 
     @route("GET", "/readyz", needs=NOTHING)
-    async def ready(self, request: web.Request) -> web.Response:
+    async def ready(self, _request: web.Request) -> web.Response:
         """``ok`` while messages are taken; 503 with the reason when the store has stopped or the disk is
-        full. The port does not answer while the broker starts and stops."""
-        if self.server.broker.disk.refusal:
-            # Without its figures: this needs no credentials.
-            raise AdminRefusal(503, "the disk is full: nothing is published; see /admin/v2/geminga/disk")
-        return await self.health(request)
+        full. The port does not answer while the broker starts and stops; ``health_port`` does."""
+        return _healthy(health.ready(self.server.broker))
 
     @route("GET", "/admin/v2/brokers/version", needs=CREDENTIALS)
     async def version(self, _request: web.Request) -> web.Response:
@@ -245,15 +239,15 @@ class BrokersResource(Resource):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), RESTING_SECONDS)
 
-    @route("GET", "/metrics", needs=SUPER_USER)
-    @route("GET", "/metrics/", needs=SUPER_USER)
+    @route("GET", "/metrics", needs=METRICS)
+    @route("GET", "/metrics/", needs=METRICS)
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """All metrics in Prometheus' text format: see [metrics](metrics.md)."""
         server = self.server
         out = metrics.Exposition(common=(("cluster", server.settings.cluster),))
         by_namespace = await self._topic_counts()
         await self._resting_read()
-        topics = metrics.TopicMetrics(out)
+        topics = metrics.TopicMetrics(out, by_topic=server.settings.topic_metrics)
         async for topic in stepwise(self.topics.loaded()):
             if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
                 stats = await self.in_steps(self.actions.stats_steps(topic, key_ranges=False))
@@ -271,7 +265,7 @@ class BrokersResource(Resource):
         metrics.add_failures(out, server.broker.scheduler.failures)
         metrics.add_process(
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),
-            connections_refused=server.connections_refused,
+            connections_created=server.connections_created, connections_refused=server.connections_refused,
         )  # fmt: skip
         metrics.add_security(out, server.broker.audit.failures, server.tls_expires_at)
         return await answer_pieces(request, stepwise(out.lines()), metrics.CONTENT_TYPE)
@@ -356,6 +350,12 @@ def disk_figures(broker: Broker) -> dict[str, Any]:
             broker.retention_evictor.bytes,
         )
     return found
+
+
+def _healthy(failure: str) -> web.Response:
+    if failure:
+        raise AdminRefusal(503, failure)
+    return bare_text("ok")
 
 
 def _text(value: Any) -> str:

@@ -47,6 +47,7 @@ from geminga.ledger.api import Done, EntryStore
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Answer = TypeVar("Answer", bound=web.StreamResponse)
 DONE_SECONDS_MAX = 60.0
 """Longest wait of a request for the store before it answers 504 (the change may still be made)."""
 LOOKING_SECONDS_MAX = 25.0
@@ -90,6 +91,7 @@ class Server(Protocol):
     settings: BrokerSettings
     broker: Broker
     store: EntryStore
+    connections_created: int
     connections_refused: int
     started_at_ms: int
     unanswered: InFlightRequests
@@ -400,12 +402,12 @@ async def answer_pieces(
             size += len(piece)
             if size >= _PIECE_BYTES:
                 if response is None:
-                    response = web.StreamResponse(headers=headers)
+                    response = _zipped(request, web.StreamResponse(headers=headers))
                     await response.prepare(request)
                 await response.write("".join(waiting).encode())
                 waiting, size = [], 0
         if response is None:
-            return web.Response(body="".join(waiting).encode(), headers=headers)
+            return _zipped(request, web.Response(body="".join(waiting).encode(), headers=headers))
         await response.write_eof("".join(waiting).encode())
     except Exception as error:
         if response is None:
@@ -414,6 +416,13 @@ async def answer_pieces(
             log.exception("%s %s failed half-way", request.method, request.path)
         if request.transport is not None:
             request.transport.abort()
+    return response
+
+
+def _zipped(request: web.Request, response: Answer) -> Answer:
+    """Compress an answer for a client that accepts gzip; other threads do that."""
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        response.enable_compression(web.ContentCoding.gzip)
     return response
 
 
@@ -554,7 +563,7 @@ async def _answered(
     except AdminRefusal as error:
         refusal = _refusal(error.status, error.reason)
         if error.status == 401 and "Authorization" in request.headers:
-            audit, log_limited = server.broker.audit, server.broker.rate_limited_log.tell
+            audit, log_limited = server.broker.audit, server.broker.rate_limited_log.log
             audit.failures["web"] += 1
             values = _address(request), error.reason
             server.call(lambda: log_limited("web port: login from %s failed: %s", *values))

@@ -55,6 +55,7 @@ _TOPIC: Final = (
     ("pulsar_in_bytes_total", "counter", "bytes", "Stored bytes published since the topic was loaded."),
     ("pulsar_average_msg_size", "gauge", "bytes", "Average size of messages since loading."),
     ("pulsar_storage_size", "gauge", "bytes", "Size of the topic's ledgers."),
+    ("pulsar_storage_logical_size", "gauge", "bytes", "The same: this broker keeps one copy."),
     ("pulsar_storage_backlog_size", "gauge", "bytes",
      "Size of the entries that the longest backlog retains."),
     ("pulsar_storage_backlog_quota_limit", "gauge", "bytes", "Backlog quota by size; -1: not set."),
@@ -134,11 +135,15 @@ _BROKER: Final = (
     ("pulsar_broker_throughput_in", "gauge", "bytes/s", "Rate of publishing in stored bytes."),
     ("pulsar_broker_throughput_out", "gauge", "bytes/s", "Rate of delivery in stored bytes."),
     ("pulsar_broker_storage_size", "gauge", "bytes", "Size of the ledgers of all topics, in memory or not."),
+    ("pulsar_broker_storage_logical_size", "gauge", "bytes", "The same: this broker keeps one copy."),
     ("geminga_backlogs_complete", "gauge", "0 or 1",
      "0: after a start, topics not in memory are still being read; sums cover those read so far."),
     ("geminga_subscriptions_not_listed", "gauge", "subscriptions",
      "Subscriptions counted only in the sums: of topics not in memory, the 10,000 largest are listed."),
     ("pulsar_active_connections", "gauge", "connections", "Connections of the binary protocol."),
+    ("pulsar_connection_created_total_count", "counter", "connections",
+     "Connections of the binary protocol since the start."),
+    ("pulsar_connection_closed_total_count", "counter", "connections", "Those of them that have ended."),
     ("geminga_connections_refused_total", "counter", "connections",
      "Connections refused because of the connection limit."),
     ("geminga_tls_handshakes_failed_total", "counter", "handshakes", "TLS handshakes that failed."),
@@ -148,6 +153,7 @@ _BROKER: Final = (
 _STORE: Final = (
     ("geminga_store_healthy", "gauge", "0 or 1",
      "0: a write or sync failed, and nothing more is persisted until a restart. Raise an alarm."),
+    ("pulsar_health", "gauge", "0 or 1", "The same, under Apache Pulsar's name."),
     ("geminga_store_appended_entries_total", "counter", "entries",
      "Entries written since the store was opened."),
     ("geminga_store_appended_bytes_total", "counter", "bytes", "Bytes written since the store was opened."),
@@ -185,6 +191,9 @@ _PROCESS: Final = (
     ("process_start_time_seconds", "gauge", "seconds since 1970", "When the broker started."),
     ("process_cpu_seconds_total", "counter", "seconds", "CPU time of the process."),
     ("process_resident_memory_bytes", "gauge", "bytes", "Resident memory; Linux only."),
+    ("process_virtual_memory_bytes", "gauge", "bytes", "Virtual memory; Linux only."),
+    ("process_open_fds", "gauge", "descriptors", "Open file descriptors; Linux only."),
+    ("process_max_fds", "gauge", "descriptors", "Limit of file descriptors; Linux only."),
 )
 
 

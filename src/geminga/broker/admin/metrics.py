@@ -6,6 +6,7 @@ a topic; of the others there are the backlogs alone, kept by `geminga.broker.top
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -54,6 +55,7 @@ class Exposition:
     def __init__(self, common: Labels = ()) -> None:
         self._common = common
         self._samples: defaultdict[str, tuple[list[str], list[float]]] = defaultdict(lambda: ([], []))
+        self._sums: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def labels(self, labels: Labels = ()) -> str:
         """Return the text of labels for `add`, made once for many samples."""
@@ -66,8 +68,16 @@ class Exposition:
         texts.append(labels if isinstance(labels, str) else self.labels(labels))
         values.append(value)
 
+    def add_to(self, name: str, value: float, labels: str) -> None:
+        """Add to the sample of a metric with these labels, of those that `SUMMED` lists."""
+        if name in SUMMED:
+            self._sums[name, labels] += value
+
     def lines(self) -> Iterator[str]:
         """Yield the lines with their line ends."""
+        for (name, text), value in self._sums.items():
+            self.add(name, value, text)
+        self._sums.clear()
         for name, (texts, values) in self._samples.items():
             metric = METRICS.get(name)
             if metric is not None:  # tests check that it is there; a scrape does not fail
@@ -89,6 +99,7 @@ _TOPIC: Final = (
     ("pulsar_in_bytes_total", "bytesInCounter"),
     ("pulsar_average_msg_size", "averageMsgSize"),
     ("pulsar_storage_size", "storageSize"),
+    ("pulsar_storage_logical_size", "storageSize"),
     ("pulsar_storage_backlog_size", "backlogSize"),
     ("pulsar_storage_backlog_quota_limit", "backlogQuotaLimitSize"),
     ("pulsar_storage_backlog_quota_limit_time", "backlogQuotaLimitTime"),
@@ -135,6 +146,15 @@ _SUBSCRIPTION: Final = (
     ("pulsar_out_bytes_total", "bytesOutCounter"),
     ("pulsar_out_messages_total", "msgOutCounter"),
 )
+SUMMED: Final = frozenset((
+    "pulsar_subscriptions_count", "pulsar_producers_count", "pulsar_consumers_count", "pulsar_msg_backlog",
+    "pulsar_rate_in", "pulsar_rate_out", "pulsar_throughput_in", "pulsar_throughput_out",
+    "pulsar_in_messages_total", "pulsar_in_bytes_total", "pulsar_out_messages_total",
+    "pulsar_out_bytes_total", "pulsar_storage_size", "pulsar_storage_logical_size",
+    "pulsar_storage_backlog_size", "pulsar_storage_offloaded_size", "pulsar_subscription_back_log",
+    "pulsar_subscription_delayed", "pulsar_subscription_unacked_messages",
+))  # fmt: skip
+"""Metrics of topics and subscriptions that namespaces have as sums if topics are left out."""
 _BROKER_SUMS: Final = (
     ("pulsar_broker_rate_in", "msgRateIn"),
     ("pulsar_broker_rate_out", "msgRateOut"),
@@ -146,8 +166,10 @@ _BROKER_SUMS: Final = (
 class TopicMetrics:
     """Metrics of topics, then the sums of namespaces and of the broker, topics not in memory included."""
 
-    def __init__(self, out: Exposition) -> None:
+    def __init__(self, out: Exposition, *, by_topic: bool = True) -> None:
+        """Without ``by_topic`` namespaces have the sums of `SUMMED`, and topics and subscriptions nothing."""
         self._out = out
+        self._by_topic = by_topic
         self._sums: dict[str, float] = dict.fromkeys((key for _, key in _BROKER_SUMS), 0.0)
         self._counts = {"producers": 0, "consumers": 0}
         self._listed: dict[str, tuple[str, Figures]] = {}
@@ -159,7 +181,7 @@ class TopicMetrics:
         """Add a topic's stats."""
         for key in self._sums:
             self._sums[key] += found.get(key, 0)
-        figures = yield from _add_topic(self._out, topic, found, self._counts)
+        figures = yield from _add_topic(self._out, topic, found, self._counts, self._by_topic)
         self._listed[str(topic)] = topic.namespace_name, figures
 
     def finish(
@@ -179,7 +201,7 @@ class TopicMetrics:
             out.add("pulsar_topics_count", count, labels)
             out.add("geminga_namespace_msg_backlog", sums.get(namespace, Figures()).backlog, labels)
         for text, backlogs in resting.listed.items():
-            if text not in self._listed:
+            if text not in self._listed and self._by_topic:
                 _add_resting(out, TopicName.parse(text), backlogs)
         total = reduce(Figures.plus, sums.values(), Figures())
         out.add("pulsar_broker_topics_count", sum(topics.values()))
@@ -188,6 +210,7 @@ class TopicMetrics:
         out.add("pulsar_broker_consumers_count", counts["consumers"])
         out.add("pulsar_broker_msg_backlog", total.backlog)
         out.add("pulsar_broker_storage_size", total.size_bytes)
+        out.add("pulsar_broker_storage_logical_size", total.size_bytes)
         out.add("geminga_backlogs_complete", resting.is_complete)
         out.add("geminga_subscriptions_not_listed", resting.not_listed)
         for metric, key in _BROKER_SUMS:
@@ -205,35 +228,43 @@ def _add_resting(out: Exposition, topic: TopicName, backlogs: Mapping[str, int])
 
 
 def _add_topic(
-    out: Exposition, topic: TopicName, found: Mapping[str, Any], counts: dict[str, int]
+    out: Exposition, topic: TopicName, found: Mapping[str, Any], counts: dict[str, int], by_topic: bool
 ) -> Steps[Figures]:
-    named: Labels = (("namespace", topic.namespace_name), ("topic", str(topic)))
+    add = out.add if by_topic else out.add_to
+    named: Labels = (("namespace", topic.namespace_name), *((("topic", str(topic)),) if by_topic else ()))
     labels = out.labels(named)
     subscriptions: Mapping[str, Mapping[str, Any]] = found.get("subscriptions", {})
     consumers = sum(len(s.get("consumers", ())) for s in subscriptions.values())
     publishers = len(found.get("publishers", ()))
-    backlog = sum(s.get("msgBacklog", 0) for s in subscriptions.values())
+    reading = {name: each for name, each in subscriptions.items() if not _reads_metadata(each)}
+    backlog = sum(s.get("msgBacklog", 0) for s in reading.values())
     counts["producers"] += publishers
     counts["consumers"] += consumers
-    out.add("pulsar_subscriptions_count", len(subscriptions), labels)
-    out.add("pulsar_producers_count", publishers, labels)
-    out.add("pulsar_consumers_count", consumers, labels)
-    out.add("pulsar_msg_backlog", backlog, labels)
+    add("pulsar_subscriptions_count", len(subscriptions), labels)
+    add("pulsar_producers_count", publishers, labels)
+    add("pulsar_consumers_count", consumers, labels)
+    add("pulsar_msg_backlog", backlog, labels)
     for metric, key in _TOPIC:
         if key in found:
-            out.add(metric, found[key], labels)
+            add(metric, found[key], labels)
     compaction: Mapping[str, float] = found.get("compaction", {})
     for metric, key in _COMPACTION:
         if key in compaction and "succeeded" in compaction:
-            out.add(metric, compaction[key], labels)
-    for name, subscription in subscriptions.items():
-        inner = out.labels((*named, ("subscription", name)))
-        out.add("pulsar_subscription_consumers_count", len(subscription.get("consumers", ())), inner)
+            add(metric, compaction[key], labels)
+    for name, subscription in reading.items():
+        inner = out.labels((*named, ("subscription", name))) if by_topic else labels
+        add("pulsar_subscription_consumers_count", len(subscription.get("consumers", ())), inner)
         for metric, key in _SUBSCRIPTION:
             if key in subscription:
-                out.add(metric, subscription[key], inner)
+                add(metric, subscription[key], inner)
         yield
     return Figures(len(subscriptions), backlog, found.get("storageSize", 0))
+
+
+def _reads_metadata(subscription: Mapping[str, Any]) -> bool:
+    """Return whether a reader has never asked for messages, such as one that Spark's driver opens to learn
+    the last message id: its backlog is no work that waits."""
+    return not subscription.get("isDurable", True) and not subscription.get("lastConsumedFlowTimestamp", 0)
 
 
 def add_tier(out: Exposition, stats: TierStats) -> None:
@@ -249,6 +280,7 @@ def add_tier(out: Exposition, stats: TierStats) -> None:
 def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:
     """Add the store's counters since it was opened."""
     out.add("geminga_store_healthy", healthy)
+    out.add("pulsar_health", healthy)
     out.add("geminga_store_appended_entries_total", stats.appended_entries)
     out.add("geminga_store_appended_bytes_total", stats.appended_bytes)
     out.add("geminga_store_syncs_total", stats.syncs)
@@ -287,16 +319,31 @@ def add_failures(out: Exposition, failures: Mapping[str, int]) -> None:
         out.add("geminga_callback_failures_total", count, (("kind", kind),))
 
 
-def add_process(out: Exposition, *, started_at_ms: int, connections: int, connections_refused: int) -> None:
+def add_process(
+    out: Exposition,
+    *,
+    started_at_ms: int,
+    connections: int,
+    connections_created: int,
+    connections_refused: int,
+) -> None:
     """Add the process and its connections."""
     out.add("pulsar_version_info", 1, (("version", __version__), ("implementation", "geminga")))
     out.add("pulsar_active_connections", connections)
+    out.add("pulsar_connection_created_total_count", connections_created)
+    out.add("pulsar_connection_closed_total_count", connections_created - connections)
     out.add("geminga_connections_refused_total", connections_refused)
     out.add("process_start_time_seconds", started_at_ms / 1000)
     out.add("process_cpu_seconds_total", time.process_time())
-    resident = resident_bytes()
+    virtual, resident = _memory()
     if resident:
+        out.add("process_virtual_memory_bytes", virtual)
         out.add("process_resident_memory_bytes", resident)
+    with contextlib.suppress(ImportError, OSError):  # not on Linux
+        import resource
+
+        out.add("process_open_fds", len(os.listdir("/proc/self/fd")))
+        out.add("process_max_fds", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def add_security(out: Exposition, failures: Mapping[str, int], certificate_expires_at: float | None) -> None:
@@ -310,10 +357,17 @@ def add_security(out: Exposition, failures: Mapping[str, int], certificate_expir
 
 def resident_bytes() -> int:
     """Return the process's resident memory; 0 if the system does not provide it."""
+    return _memory()[1]
+
+
+def _memory() -> tuple[int, int]:
+    """Return the process's virtual and resident memory; 0 if the system does not provide it."""
     if not sys.platform.startswith("linux"):
-        return 0
+        return 0, 0
     try:
         with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
+            virtual, resident = file.read().split()[:2]
+    except (OSError, ValueError):
+        return 0, 0
+    page = os.sysconf("SC_PAGE_SIZE")
+    return int(virtual) * page, int(resident) * page

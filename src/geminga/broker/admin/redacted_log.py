@@ -19,8 +19,8 @@ from geminga.loggers import shield
 
 UNREAD_SECONDS: Final = 30.0
 """Time after which a peer that reads nothing of its answers is disconnected."""
-Tell = Callable[[str, object], None]
-"""``tell(line, value)``: as `logging.Logger.warning`."""
+LogLine = Callable[[str, object], None]
+"""``log_line(line, value)``: as `logging.Logger.warning`."""
 
 
 def peer_text(transport: asyncio.BaseTransport) -> str:
@@ -29,23 +29,23 @@ def peer_text(transport: asyncio.BaseTransport) -> str:
     return str(address[0]) if isinstance(address, tuple) else "a peer"
 
 
-def unquoted(log: logging.Logger, tell: Tell) -> logging.Logger:
-    """Return ``log`` for the framework; unreadable input is reported to ``tell`` by its sender alone."""
+def unquoted(log: logging.Logger, log_line: LogLine) -> logging.Logger:
+    """Return ``log`` for the framework; unreadable input is reported to ``log_line`` by its sender alone."""
     found = logging.Logger(log.name)
     found.parent = log
-    found.addFilter(_RedactedLogger(tell))
+    found.addFilter(_RedactedLogger(log_line))
     return shield(found)
 
 
 class _RedactedLogger(logging.Filter):
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, log_line: LogLine) -> None:
         super().__init__()
-        self._tell = tell
+        self._log_line = log_line
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, (HttpProcessingError, RequestPayloadError)):
-            self._tell(f"{record.getMessage()}: %s", type(error).__name__)
+            self._log_line(f"{record.getMessage()}: %s", type(error).__name__)
             return False
         return True
 
@@ -53,11 +53,11 @@ class _RedactedLogger(logging.Filter):
 class WebConnection(web.RequestHandler):
     """A connection to the web port: bad requests are answered without their text, answers must be read."""
 
-    __slots__ = ("_tell", "_unread_bytes", "_unread_timer")
+    __slots__ = ("_log_line", "_unread_bytes", "_unread_timer")
 
-    def __init__(self, serving: web.Server, tell: Tell, **options: Any) -> None:
+    def __init__(self, serving: web.Server, log_line: LogLine, **options: Any) -> None:
         super().__init__(serving, **options)
-        self._tell = tell
+        self._log_line = log_line
         self._unread_bytes = 0
         self._unread_timer: asyncio.TimerHandle | None = None
 
@@ -92,7 +92,7 @@ class WebConnection(web.RequestHandler):
         """Disconnect a peer that has read nothing. Until it reads, nothing more is written to it."""
         transport = self.transport
         if transport is not None and transport.get_write_buffer_size() >= self._unread_bytes:
-            self._tell("web port: %s leaves its answers unread and is disconnected", peer_text(transport))
+            self._log_line("web port: %s leaves its answers unread and is disconnected", peer_text(transport))
             transport.abort()
         else:
             self._expect_reading()

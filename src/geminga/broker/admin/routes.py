@@ -5,7 +5,8 @@
 
 The docstring is the handler's line in the reference. Permissions are Apache Pulsar's, with two stricter ones:
 requests that act on all subscriptions at once (clearing the backlog of all, expiring on all) need an
-administrator, and ``/metrics`` needs a super user, because it contains the topic names of every tenant.
+administrator, and ``/metrics``, which has the topic names of every tenant, needs a super user or a role of
+``metrics_roles``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 F = TypeVar("F", bound=Callable[..., Awaitable[web.StreamResponse]])
 
 (
-    NOTHING, CREDENTIALS, SUPER_USER, ADMINISTRATOR, LIST, SUBSCRIPTIONS, LOOK, PRODUCE, CONSUME,
+    NOTHING, CREDENTIALS, SUPER_USER, METRICS, ADMINISTRATOR, LIST, SUBSCRIPTIONS, LOOK, PRODUCE, CONSUME,
 ) = RequiredPermission  # fmt: skip
 _PATTERN: Final = re.compile(r"\{(\w+):[^}]*\}")
 

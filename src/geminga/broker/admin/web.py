@@ -29,7 +29,7 @@ from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.overview import OverviewResource
 from geminga.broker.admin.partitioned import PartitionedTopicsResource
 from geminga.broker.admin.policy_routes import NamespacePoliciesResource, TopicPoliciesResource
-from geminga.broker.admin.redacted_log import Tell, WebConnection, peer_text, unquoted
+from geminga.broker.admin.redacted_log import LogLine, WebConnection, peer_text, unquoted
 from geminga.broker.admin.routes import Handler, Route, add_routes
 from geminga.broker.admin.schemas import SchemasResource
 from geminga.broker.admin.subscriptions import SubscriptionsResource
@@ -111,12 +111,12 @@ class _Connection(WebConnection):
     def __init__(
         self,
         serving: web.Server,
-        tell: Tell,
+        log_line: LogLine,
         quiet: dict[WebConnection, bool],
         made: Callable[[asyncio.BaseTransport], None],
         **options: Any,
     ) -> None:
-        super().__init__(serving, tell, **options)
+        super().__init__(serving, log_line, **options)
         self._quiet = quiet
         self._made = made
 
@@ -141,7 +141,7 @@ class WebServer:
             handle_signals=False,
             shutdown_timeout=2 * LAST_ANSWERS_SECONDS,
         )
-        self._log = unquoted(log, self._complain)
+        self._log = unquoted(log, self._log_limited)
         self._listeners: list[asyncio.Server] = []
         self._tls_ports: list[TlsPortInfo] = []
 
@@ -180,7 +180,7 @@ class WebServer:
         loop = asyncio.get_running_loop()
         made = _Connection(
             serving,
-            self._complain,
+            self._log_limited,
             self._quiet,
             self._hold_share,
             loop=loop,
@@ -210,20 +210,20 @@ class WebServer:
             if each.transport is not None and host in (None, peer_text(each.transport))
         ]
         if not quiet:
-            self._complain("web port: %d connections are in use, one more is refused", CONNECTIONS_MAX)
+            self._log_limited("web port: %d connections are in use, one more is refused", CONNECTIONS_MAX)
             return False
         found = next((each for each in quiet if each.is_behind), quiet[0])
         del self._quiet[found]
         assert found.transport is not None
         open_max = CONNECTIONS_MAX if host is None else HOST_CONNECTIONS_MAX
         line = f"web port: {open_max} connections are open, an idle or unread one of %s is closed"
-        self._complain(line, peer_text(found.transport))
+        self._log_limited(line, peer_text(found.transport))
         found.transport.abort()
         return True
 
-    def _complain(self, line: str, value: object) -> None:
+    def _log_limited(self, line: str, value: object) -> None:
         broker = self._server.broker
-        self._server.call(lambda: broker.rate_limited_log.tell(line, value))
+        self._server.call(lambda: broker.rate_limited_log.log(line, value))
 
     def _look(self, made: _Connection) -> None:
         """Close a connection that has not sent a complete request header in time."""

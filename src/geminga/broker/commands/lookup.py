@@ -66,6 +66,7 @@ def _answer_partitions(session: Session, body: pb.CommandPartitionedTopicMetadat
 
     def created(error: StoreError | None) -> None:
         if error is None:
+            session.services.audit.command(session.log_fields, "create", str(name))
             session.output.write(answers.partitions(request_id, count))
         else:
             refused = storage_refusal(error)
@@ -91,7 +92,7 @@ def on_lookup(session: Session, command: pb.BaseCommand) -> None:
     addresses = settings.addresses(body.advertised_listener_name)
     if addresses is None:
         reason = no_listener(body.advertised_listener_name, settings.advertised_listeners)
-        session.services.rate_limited_log.tell("%s asks for a listener: %s", session.address, reason)
+        session.services.rate_limited_log.log("%s asks for a listener: %s", session.address, reason)
         session.output.write(answers.lookup_failed(body.request_id, pb.ServiceNotReady, reason))
         return
     through = settings.lookup_through_service_url

@@ -99,7 +99,6 @@ class Session:
     __slots__ = (
         "_bytes",
         "_certificate_name",
-        "_complain",
         "_contact",
         "_counted",
         "_frames_at_once",
@@ -111,6 +110,7 @@ class Session:
         "_late",
         "_leaving",
         "_linger",
+        "_log_limited",
         "_ping_pending",
         "_probes",
         "_rate_timer",
@@ -150,7 +150,7 @@ class Session:
         self.identity: PeerIdentity | None = None
         self._certificate_name = certificate_name
         self._bytes = services.bytes
-        self._complain = services.rate_limited_log.tell
+        self._log_limited = services.rate_limited_log.log
         self._slices = services.slices
         self.scheduler = services.scheduler
         self.output = output
@@ -238,9 +238,9 @@ class Session:
         """Close the connection after an exception in a command."""
         if isinstance(error, (ProtocolError, ProtocolViolation)):
             error.__traceback__ = None  # its frames reference received data
-            self._complain("%s: connection closed: %s", self, error)
+            self._log_limited("%s: connection closed: %s", self, error)
         elif isinstance(error, StoreError):
-            self._complain("%s: connection closed: the store failed: %s", self, error, level=logging.ERROR)
+            self._log_limited("%s: connection closed: the store failed: %s", self, error, level=logging.ERROR)
         else:
             # A bug in one session: the peer may reconnect, other sessions continue. Its port is left out, so
             # that a peer that triggers such a bug does not fill the log.
@@ -446,12 +446,12 @@ class Session:
     def _handshake_expired(self) -> None:
         self._handshake = None
         if self.state is SessionState.CONNECTING:
-            self._complain("%s: connection closed: no CONNECT in time", self)
+            self._log_limited("%s: connection closed: no CONNECT in time", self)
             self.close()
 
     def _keepalive_due(self) -> None:
         if self._ping_pending and not self._unheard:
-            self._complain("%s: connection closed: the peer has been silent for too long", self)
+            self._log_limited("%s: connection closed: the peer has been silent for too long", self)
             self.close()
             return
         if self.protocol_version >= 1:
@@ -478,7 +478,7 @@ class Session:
 
     def _probe_expired(self) -> None:
         if not self.has_gone:
-            self._complain("%s: connection closed: no answer, and another client waits for its place", self)
+            self._log_limited("%s: connection closed: no answer; another client waits to replace it", self)
         self.close()
 
     # --- commands ---
@@ -558,7 +558,7 @@ class Session:
         self._close_because(str(refused))
 
     def _close_because(self, why: str) -> None:
-        self._complain("%s: connection closed: %s", self, why)
+        self._log_limited("%s: connection closed: %s", self, why)
         self.close()
 
     def refuse(self, request_id: int, refused: Refused) -> None:

@@ -23,12 +23,21 @@ SINKS: Final = "sinks"
 class Authorization:
     """Authorization by the present policies; nothing is cached."""
 
-    def __init__(self, namespaces: NamespaceRegistry, super_user_roles: Collection[str]) -> None:
+    def __init__(
+        self,
+        namespaces: NamespaceRegistry,
+        super_user_roles: Collection[str],
+        metrics_roles: Collection[str] = (),
+    ) -> None:
         self._namespaces = namespaces
         self._super = frozenset(super_user_roles)
+        self._metrics = frozenset(metrics_roles)
 
     def is_super_user(self, role: str) -> bool:
         return role in self._super
+
+    def may_read_metrics(self, role: str) -> bool:
+        return role in self._super or role in self._metrics
 
     def administers(self, role: str, tenant: str) -> bool:
         """Return whether ``role`` may do everything in a tenant; for a missing one, super users only."""

@@ -1,4 +1,4 @@
-"""Ports that speak TLS: a connection counts from its acceptance, not only from the end of its handshake.
+"""Ports with TLS or headers of a proxy: connections count from their acceptance, before the handshake's end.
 
 Event loops create a protocol only after the handshake. Until then a connection would not be counted: silent
 clients could use up all file descriptors of the process, those of the store's files included, without
@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from geminga.broker.serving.listening import ACCEPTED_AT_ONCE
+from geminga.broker.serving.proxy_header import read_header
 
 log = logging.getLogger("geminga.broker")
 
@@ -24,19 +25,22 @@ AGAIN_SECONDS: Final = 1.0
 
 
 class TlsPort:
-    """Port that speaks TLS; ``len`` is the number of handshakes in progress."""
+    """Port whose connections begin with a handshake; ``len`` is the number of those in progress."""
 
     def __init__(
         self,
         listener: socket.socket,
-        make: Callable[[], asyncio.Protocol],
+        make: Callable[[Any], asyncio.Protocol],
         admits: Callable[[Any], bool],
-        context: ssl.SSLContext,
+        context: ssl.SSLContext | None,
         seconds: float,
         failed: Callable[[Any, OSError], None],
+        proxied: bool = False,
     ) -> None:
-        """``make()`` returns the protocol after the handshake, which may take ``seconds``.
+        """``make(address)`` returns the protocol after the handshake, which may take ``seconds``.
 
+        ``context`` None: without TLS. ``proxied``: a header of the PROXY protocol comes first; its address is
+        passed to ``make``, or else None.
         ``admits(address)`` returns whether one more connection is allowed, ``failed(address, error)`` is
         called after an unsuccessful handshake. ``listener`` listens, and is closed here.
         """
@@ -47,6 +51,7 @@ class TlsPort:
         self._admits = admits
         self._context = context
         self._seconds = seconds
+        self._proxied = proxied
         self._shaking: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
         self._listen()
@@ -78,9 +83,16 @@ class TlsPort:
             task.add_done_callback(partial(self._ended, accepted))
 
     async def _shake(self, accepted: socket.socket, address: Any) -> None:
+        client = None
         try:
+            if self._proxied:
+                async with asyncio.timeout(self._seconds):
+                    client = await read_header(self._loop, accepted)
             await self._loop.connect_accepted_socket(
-                self._make, accepted, ssl=self._context, ssl_handshake_timeout=self._seconds
+                partial(self._make, client),
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=None if self._context is None else self._seconds,
             )
         except OSError as error:  # all errors of TLS are some, and that of the time
             accepted.close()

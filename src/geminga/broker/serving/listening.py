@@ -14,6 +14,9 @@ ACCEPTED_AT_ONCE = 64
 """Connections that are accepted before other work. asyncio accepts as many as its backlog, and reports them
 later, when they may have taken all descriptors."""
 
+_DESCRIPTORS_KEPT_BACK = 128 + 256
+"""File descriptors reserved for the store's files and for web connections; the rest is for peers."""
+
 
 class PortInUse(UsageError, OSError):
     """Another process listens on the port. The message names the port and what to do."""
@@ -68,3 +71,15 @@ def peer_text(address: Any) -> str:
         host = str(address[0]).removeprefix("::ffff:")
         return f"/[{host}]:{address[1]}" if ":" in host else f"/{host}:{address[1]}"
     return "/unknown"
+
+
+def descriptors_free() -> int:
+    """Return how many connections the process's limit of file descriptors allows, at least one."""
+    try:
+        import resource
+    except ImportError:  # pragma: no cover - Windows has no such limit
+        return 1 << 30
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return 1 << 30
+    return max(1, limit - min(_DESCRIPTORS_KEPT_BACK, limit // 2))

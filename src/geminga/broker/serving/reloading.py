@@ -63,14 +63,14 @@ class Reloader:
         tls = None if server.tls is None else server.tls.load(in_force)
         server.call(lambda: broker.dynamic.use_start(serving))
         # ... from here on nothing does.
-        if tls is not None and server.tls is not None:
-            server.tls.use(in_force, tls)
+        has_new_certificates = tls is not None and server.tls is not None and server.tls.use(in_force, tls)
         has_new_keys = authentication is not None and broker.replace_authentication(authentication)
         server.settings, self.settings = serving, in_force
         self.process = replace(self.process, **{name: getattr(process, name) for name in changed_process})
         self.use_process(self.process)
         lines = [_line(settings, name) for name in changed]
         lines += [_line(process, name) for name in changed_process]
+        lines += ["certificates, for new connections"] if has_new_certificates else []
         lines += ["keys or passwords; connected clients must authenticate again"] if has_new_keys else []
         log.info("configuration reloaded; changed: %s", ", ".join(lines) or "nothing")
         overridden = [name for name in broker.dynamic.changed if DYNAMIC[name].field in changed]

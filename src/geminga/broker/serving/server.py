@@ -31,8 +31,9 @@ from geminga.broker.commands.session import SessionState
 from geminga.broker.core import Broker
 from geminga.broker.rules.authentication import Judgement, common_name
 from geminga.broker.serving.handshakes import TlsPort
-from geminga.broker.serving.listening import ACCEPTED_AT_ONCE, BACKLOG, bind, peer_text
+from geminga.broker.serving.listening import ACCEPTED_AT_ONCE, BACKLOG, bind, descriptors_free, peer_text
 from geminga.broker.serving.opening import open_store
+from geminga.broker.serving.proxy_header import ProxyHeaderError
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
 from geminga.broker.serving.write_buffers import UNSENT_FREE_BYTES, WriteBuffers
 from geminga.broker.settings import BrokerSettings
@@ -54,20 +55,21 @@ _JOIN_BYTES_MAX = 64 * 1024
 TAKE_IN_SECONDS_MAX = 0.25
 """Longest time for which a stopping broker still reads from peers."""
 _LAST_TASKS_SECONDS = 1.0
-_DESCRIPTORS_KEPT_BACK = 128 + 256
-"""File descriptors reserved for the store's files and for web connections; the rest is for peers."""
 
 
 class PeerConnection(asyncio.Protocol):
     """Connection of one peer: the `Output` of the core's session."""
 
     __slots__ = (
-        "_chunks", "_core_paused", "_flush_bytes", "_is_cut", "_is_open", "_peer_paused", "_pending_bytes",
-        "_reading", "_server", "_session", "_starved", "_transport", "_was_admitted", "unsent_bytes",
+        "_address", "_chunks", "_core_paused", "_flush_bytes", "_is_cut", "_is_open", "_peer_paused",
+        "_pending_bytes", "_reading", "_server", "_session", "_starved", "_transport", "_was_admitted",
+        "unsent_bytes",
     )  # fmt: skip
 
-    def __init__(self, server: BrokerServer, was_admitted: bool = False) -> None:
+    def __init__(self, server: BrokerServer, was_admitted: bool = False, address: Any = None) -> None:
+        """``address``: of the client behind a proxy; None: that of the connection."""
         self._server = server
+        self._address = address
         self._was_admitted = was_admitted  # when it was accepted: its handshake still counts
         self._session: Session | None = None
         self._transport: asyncio.Transport | None = None
@@ -96,7 +98,7 @@ class PeerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's transports are not a subclass
         server = self._server
-        peer = transport.get_extra_info("peername")
+        peer = self._address = self._address or transport.get_extra_info("peername")
         if not server.admits(peer, self._was_admitted):
             transport.abort()
             return
@@ -105,6 +107,7 @@ class PeerConnection(asyncio.Protocol):
         self._is_open = True
         transport.set_write_buffer_limits(settings.write_buffer_high_bytes, settings.write_buffer_low_bytes)
         server.connections.add(self)
+        server.connections_created += 1
         with server.entry():
             self._session = server.broker.open_session(
                 self,
@@ -233,7 +236,7 @@ class PeerConnection(asyncio.Protocol):
             transport.writelines(chunks)
         unsent = self.count_unsent()
         if self._peer_paused and unsent > self._server.settings.write_buffer_limit_bytes:
-            self._server.broker.rate_limited_log.tell(
+            self._server.broker.rate_limited_log.log(
                 "%s leaves too much unread and is disconnected", self._peer_name()
             )
             self.abort()
@@ -260,7 +263,7 @@ class PeerConnection(asyncio.Protocol):
             transport.pause_reading()
 
     def _peer_name(self) -> str:
-        return peer_text(self._transport.get_extra_info("peername")) if self._transport else "?"
+        return peer_text(self._address)
 
 
 class BrokerServer:
@@ -287,8 +290,8 @@ class BrokerServer:
         self.unsent: WriteBuffers
         self.depth = 0
         self.flush_bytes = max(settings.write_buffer_low_bytes, 256 * 1024)
-        self.connections_max = min(settings.connections_max, _descriptors_free())
-        self.connections_refused = 0
+        self.connections_max = min(settings.connections_max, descriptors_free())
+        self.connections_created = self.connections_refused = 0
         self.unanswered = InFlightRequests()
         self.started_at_ms = 0
         self.tls: TlsFiles | None = None
@@ -346,8 +349,12 @@ class BrokerServer:
             speaks_tls = {name: not plain.get(name, False) for name in bound}
             for name in ("port", "tls_port"):
                 if name in bound:
-                    if speaks_tls[name]:
-                        port = self.tls_port(bound[name], lambda: PeerConnection(self, True), self.admits)
+                    if speaks_tls[name] or settings.proxy_protocol:
+                        port = TlsPort(
+                            bound[name], lambda client: PeerConnection(self, True, client), self.admits,
+                            self.tls.context if self.tls is not None and speaks_tls[name] else None,
+                            settings.handshake_seconds, self._handshake_failed, settings.proxy_protocol,
+                        )  # fmt: skip
                         self._tls_ports.append(port)
                         undo.callback(port.close)
                         continue
@@ -440,7 +447,7 @@ class BrokerServer:
         """Speak TLS on a listening socket; ``admits(address)`` returns whether to accept a connection."""
         assert self.tls is not None
         seconds = self.settings.handshake_seconds
-        return TlsPort(listener, make, admits, self.tls.context, seconds, self._handshake_failed)
+        return TlsPort(listener, lambda _: make(), admits, self.tls.context, seconds, self._handshake_failed)
 
     def _look_at_certificates(self) -> None:
         if self.tls is not None and not self._stopping:
@@ -508,18 +515,21 @@ class BrokerServer:
             return True
         self.connections_refused += 1
         line = "the limit of %d connections is reached, %s was refused (%d so far)"
-        self._complain(line, self.connections_max, peer_text(address), self.connections_refused)
+        self._log_limited(line, self.connections_max, peer_text(address), self.connections_refused)
         return False
 
-    def _complain(self, line: str, *values: object) -> None:
-        self.call(lambda: self.broker.rate_limited_log.tell(line, *values))
+    def _log_limited(self, line: str, *values: object) -> None:
+        self.call(lambda: self.broker.rate_limited_log.log(line, *values))
 
     def _handshake_failed(self, address: object, error: OSError) -> None:
         """Count a failed TLS handshake, and log it unless the peer just left, as probes of ports do."""
-        self.broker.audit.failures["tls"] += 1
-        if not isinstance(error, ConnectionResetError):
+        is_tls = not isinstance(error, ProxyHeaderError)
+        self.broker.audit.failures["tls"] += is_tls
+        if not is_tls:
+            self._log_limited("%s: %s", peer_text(address), error)
+        elif not isinstance(error, ConnectionResetError):
             why = getattr(error, "reason", None) or error
-            self._complain("%s: TLS handshake failed: %s", peer_text(address), why)
+            self._log_limited("%s: TLS handshake failed: %s", peer_text(address), why)
 
     def abort_later(self, transport: asyncio.Transport) -> None:
         """Abort a closing connection later, if its peer does not read the rest."""
@@ -663,18 +673,6 @@ class _Entry:
 
     def __exit__(self, *_: object) -> None:
         self._server.leave()
-
-
-def _descriptors_free() -> int:
-    """Return how many connections the process's limit of file descriptors allows, at least one."""
-    try:
-        import resource
-    except ImportError:  # pragma: no cover - Windows has no such limit
-        return 1 << 30
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return 1 << 30
-    return max(1, limit - min(_DESCRIPTORS_KEPT_BACK, limit // 2))
 
 
 def _import_web() -> type[WebServer]:

@@ -13,7 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from geminga.broker.admin.health import live, ready
 from geminga.broker.serving.garbage_collector import GarbageCollectorPacing
+from geminga.broker.serving.health_port import STOPPING, HealthPort
+from geminga.broker.serving.listening import bind
 from geminga.broker.serving.output import LogOutput, log_to
 from geminga.broker.serving.reloading import Reloader, Reread
 from geminga.broker.serving.server import BrokerServer, end_event_loop
@@ -74,7 +77,8 @@ def run(
     reread = reread or (lambda: (settings, process))
     reloader = Reloader(server, settings, process, reread, lambda given: log_to(output, given))
     try:
-        return loop.run_until_complete(_main(server, reloader.reload))
+        with _health_port(server, process.health_port, loop) as health:
+            return loop.run_until_complete(_main(server, reloader.reload, health))
     except (PulsarException, OSError) as error:
         log.critical("%s", error)
         if isinstance(error, StoreError):
@@ -85,7 +89,24 @@ def run(
         end_event_loop(loop)
 
 
-async def _main(server: BrokerServer, reload: Callable[[], object]) -> int:
+@contextlib.contextmanager
+def _health_port(
+    server: BrokerServer, port: int | None, loop: asyncio.AbstractEventLoop
+) -> Iterator[HealthPort | None]:
+    """Open the port of the health checks, if there is one, before the store, which may take long to open."""
+    if port is None:
+        yield None
+        return
+    listener = bind(server.settings.host, port, "health_port")
+    health = HealthPort(listener, loop, lambda: live(server.broker), lambda: ready(server.broker))
+    log.info("health checks: port %d", health.port)
+    try:
+        yield health
+    finally:
+        health.close()
+
+
+async def _main(server: BrokerServer, reload: Callable[[], object], health: HealthPort | None = None) -> int:
     loop, began = asyncio.get_running_loop(), time.monotonic()
     with _asked_to_stop(loop, reload) as asked:
         await server.start()
@@ -93,10 +114,15 @@ async def _main(server: BrokerServer, reload: Callable[[], object]) -> int:
         untangle_transports()
         collector = GarbageCollectorPacing(loop)
         loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
+        if health is not None:
+            health.phase = ""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         notify("READY=1")
         keep_watchdog_alive(loop)
         await _first_of(asked, server.store_stopped)
         notify("STOPPING=1")
+        if health is not None:
+            health.phase = STOPPING
         collector.stop()
         await server.stop()
     if server.store_failure is not None:

@@ -77,12 +77,14 @@ class TlsFiles:
             raise InvalidConfiguration(f"tls_certificate={str(settings.tls_certificate)!r} expired on {when}")
         return loaded
 
-    def use(self, settings: BrokerSettings, loaded: LoadedFiles) -> None:
-        """Use files that `load` returned, for new connections."""
+    def use(self, settings: BrokerSettings, loaded: LoadedFiles) -> bool:
+        """Use files that `load` returned, for new connections; return whether they have changed."""
+        has_changed = loaded.stamp != self._loaded.stamp
         self._settings, self._loaded = settings, loaded
         # Versions, ciphers and verification are those of the context that a connection begins with.
         _configure(self.context, settings)
         self._warn()
+        return has_changed
 
     def _warn(self) -> None:
         """Log that the certificate has expired, or will soon."""

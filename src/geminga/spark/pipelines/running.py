@@ -197,6 +197,7 @@ def environment(folder: Path, cluster: str = "") -> dict[str, str]:
     return {
         **os.environ,
         VARIABLE: cluster,
+        "GEMINGA_PIPELINE_PROCESS": str(os.getpid()),
         "SPARK_CONF_DIR": str(folder),
         "SPARK_SUBMIT_OPTS": options.strip(),
         "PYSPARK_PYTHON": sys.executable,

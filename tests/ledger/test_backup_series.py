@@ -1,0 +1,162 @@
+"""Backups in one folder: each complete, unchanged files once, old ones deleted."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+
+from geminga.errors import NotAStore, StoreError
+from geminga.ledger.backup import restore
+from geminga.ledger.backup_series import backup_into, chosen, complete
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.format import file_name
+from geminga.ledger.inspection import inspect
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.store import FileStore
+
+DAY = dt.datetime(2026, 11, 28, tzinfo=dt.UTC)
+
+
+class Writer:
+    """A store with small files, written to and backed up once a day."""
+
+    def __init__(self, tmp_path: Path, small_settings: StoreSettings) -> None:
+        self.folder, self.backups = tmp_path / "store", tmp_path / "backups"
+        self.settings = dataclasses.replace(small_settings, garbage_bytes_min=1 << 30)
+        self.store = FileStore.open(self.folder, settings=self.settings, threads=False)
+        self.ledger_id = self.store.create_ledger("topic")
+        self.entries = 0
+        self.days = 0
+
+    def write(self, count: int) -> None:
+        for _ in range(count):
+            self.store.append(self.ledger_id, bytes([self.entries % 256]) * 400, lambda _: None)
+            self.entries += 1
+            self.store.poll()
+
+    def back_up(self, keep: int = 10) -> tuple[Path, int, int]:
+        self.days += 1
+        found, result = backup_into(
+            self.folder, self.backups, keep=keep, now=DAY + dt.timedelta(days=self.days)
+        )
+        return found, result.files, result.linked_files
+
+
+@pytest.fixture
+def writer(tmp_path: Path, small_settings: StoreSettings) -> Writer:
+    return Writer(tmp_path, small_settings)
+
+
+def entries_of(folder: Path, settings: StoreSettings, ledger_id: int) -> int:
+    with FileStore.open(folder, settings=settings, threads=False) as store:
+        assert store.damage == []
+        (ledger,) = store.ledgers("topic")
+        assert ledger.ledger_id == ledger_id
+        return ledger.entries
+
+
+def test_unchanged_files_are_links_and_each_backup_is_complete(writer: Writer, tmp_path: Path) -> None:
+    made = []
+    for _ in range(3):
+        writer.write(40)
+        made.append((*writer.back_up(), writer.entries))
+    for (_, before, _, _), (_, _, linked, _) in itertools.pairwise(made):
+        assert linked == before - 1, "all but the file that was the newest"
+    for number, (folder, _, _, entries) in enumerate(made):
+        assert inspect(folder).is_well
+        restore(folder, tmp_path / f"restored-{number}")
+        assert entries_of(tmp_path / f"restored-{number}", writer.settings, writer.ledger_id) == entries
+
+
+def test_links_are_made_between_backups_and_not_to_the_store(writer: Writer) -> None:
+    writer.write(40)
+    first, _, _ = writer.back_up()
+    second, _, linked = writer.back_up()
+    assert linked
+    name = file_name(1)
+    assert os.path.samefile(first / name, second / name)
+    assert not os.path.samefile(writer.folder / name, first / name)
+
+
+def test_a_file_with_another_time_of_change_is_copied(writer: Writer) -> None:
+    writer.write(40)
+    writer.back_up()
+    os.utime(writer.folder / file_name(1), ns=(1, 1))
+    _, files, linked = writer.back_up()
+    assert linked == files - 2, "neither this one nor the newest"
+
+
+def test_files_are_copied_where_links_are_not_possible(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refused)
+    writer.write(40)
+    writer.back_up()
+    folder, _, linked = writer.back_up()
+    assert linked == 0
+    assert inspect(folder).is_well
+
+
+def test_only_the_newest_backups_of_this_store_are_kept(writer: Writer, tmp_path: Path) -> None:
+    FileStore.open(tmp_path / "other", threads=False).close()
+    other, _ = backup_into(tmp_path / "other", writer.backups, keep=1, now=DAY - dt.timedelta(days=1))
+    (writer.backups / "notes.txt").write_text("mine")
+    for _ in range(4):
+        writer.write(5)
+        writer.back_up(keep=2)
+    assert complete(writer.backups) == [other.name, "2026-12-01T00-00-00Z", "2026-12-02T00-00-00Z"]
+    assert (writer.backups / "notes.txt").exists()
+
+
+def test_an_interrupted_backup_is_deleted_by_the_next(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write(5)
+    unfinished = writer.backups / "2026-11-28T12-00-00Z"
+    unfinished.mkdir(parents=True)
+    (unfinished / file_name(1)).write_bytes(b"half")
+    writer.back_up()
+    assert not unfinished.exists()
+
+
+def test_two_backups_at_once_are_refused(writer: Writer) -> None:
+    writer.back_up()
+    lock, _ = RealFileSystem().lock(f"{writer.backups}/lock")
+    assert lock is not None
+    with pytest.raises(StoreError, match="another backup is being written"):
+        writer.back_up()
+    lock.release()
+    writer.back_up()
+
+
+def test_the_newest_backup_or_that_of_a_time_is_chosen(writer: Writer) -> None:
+    first, second = writer.back_up()[0], writer.back_up()[0]
+    assert chosen(writer.backups, None) == second
+    assert chosen(writer.backups, DAY + dt.timedelta(days=1, hours=23)) == first
+    assert chosen(writer.backups, DAY + dt.timedelta(days=2)) == second
+    assert chosen(first, None) == first
+    with pytest.raises(NotAStore, match=r"oldest backup .* is 2026-11-29T00-00-00Z"):
+        chosen(writer.backups, DAY)
+    with pytest.raises(StoreError, match="single backup"):
+        chosen(first, DAY)
+    with pytest.raises(NotAStore, match="neither a backup nor"):
+        chosen(writer.backups / "notes.txt", None)
+
+
+def test_wrong_targets_are_refused(writer: Writer) -> None:
+    with pytest.raises(StoreError, match="at least 1"):
+        writer.back_up(keep=0)
+    writer.back_up()
+    with pytest.raises(StoreError, match="a single backup or a store"):
+        backup_into(writer.folder, writer.backups / complete(writer.backups)[0], keep=1)
+    with pytest.raises(StoreError, match="not older"):
+        backup_into(writer.folder, writer.backups, keep=1, now=DAY)
+    assert complete(writer.backups) == ["2026-11-30T00-00-00Z"]
