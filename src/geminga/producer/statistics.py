@@ -50,6 +50,9 @@ Heard = Callable[[float, float, float | None, bool], float]
 (None: never written), and whether it failed. Returns when to report the next success."""
 
 
+_NO_STEPS: Final = dict.fromkeys(BlockedReason, 0)
+
+
 class PartitionCounters:
     """The running counts of one partition. They only grow, except those read at a snapshot."""
 
@@ -91,7 +94,7 @@ class PartitionCounters:
         self.checksum_errors = 0
         self.resent_operations = 0
         self.reconnects = 0
-        self.stepped_over = dict.fromkeys(BlockedReason, 0)
+        self.stepped_over = _NO_STEPS.copy()
         self.stepped_over_seconds = 0.0
         self.latency = LatencyHistogram()
         self.heard: Heard | None = None
