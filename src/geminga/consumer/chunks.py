@@ -17,7 +17,7 @@ EntryKey = tuple[int, int]
 """``(ledger_id, entry_id)``"""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ChunkVerdict:
     """Result of adding a chunk.
 
@@ -32,7 +32,7 @@ class ChunkVerdict:
     dropped: list[EntryKey] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Open:
     count: int
     total_bytes: int

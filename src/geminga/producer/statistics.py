@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from geminga.by_fields import ByFields
 from geminga.producer.routing import BlockedReason
 
 LATENCY_BOUNDS_SECONDS: Final[tuple[float, ...]] = tuple(0.0001 * (1 << step) for step in range(20))
@@ -115,8 +116,8 @@ class PartitionCounters:
             self._blocked_since = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProducerStatistics:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class ProducerStatistics(ByFields):
     """A snapshot; of one partition, or summed over all with ``partitions`` holding each one's own."""
 
     topic: str
