@@ -352,10 +352,13 @@ class Message(Generic[T_co]):
 
     def _own_metadata(self) -> Any:
         """Return the message's own metadata: its part of a batch, or the entry's for a single message."""
+        index = self._index
+        if type(index) is tuple and type(index[2]) is not bytes:
+            return index[2]  # parsed with its run
         try:
             return self._metadata
         except AttributeError:
-            self._metadata = self._entry.own_metadata(self._index)
+            self._metadata = self._entry.own_metadata(index)
             return self._metadata
 
     def _entry_metadata(self) -> Any:
@@ -368,7 +371,7 @@ class Message(Generic[T_co]):
         pairs = self._own_metadata().properties
         found = {pair.key: pair.value for pair in pairs}
         try:
-            "".join(found), "".join(found.values())
+            "".join((*found, *found.values()))
         except TypeError:  # not UTF-8
             found = {text(pair.key): text(pair.value) for pair in pairs}
         return found
