@@ -44,9 +44,7 @@ INT_MAX = (1 << 63) - 1
 def check_int(field: str, value: Any, minimum: int | None = None, maximum: int | None = None) -> int:
     """Return a whole number within the closed range, of 64 bits at most; a bool is refused."""
     least, most = value if minimum is None else minimum, INT_MAX if maximum is None else maximum
-    if (
-        type(value) is int or (isinstance(value, int) and type(value) is not bool)
-    ) and least <= value <= most:
+    if isinstance(value, int) and type(value) is not bool and least <= value <= most:
         return value
     if maximum is None and isinstance(value, int) and value > INT_MAX:
         maximum = INT_MAX

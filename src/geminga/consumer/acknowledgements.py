@@ -68,14 +68,9 @@ class AckTracker:
     """
 
     def __init__(
-        self,
-        consumer_id: int,
-        *,
-        grouping_seconds: float = 0.1,
-        grouping_max: int = 1000,
-        batch_index: bool = False,
-        receipts: bool = False,
-    ) -> None:
+        self, consumer_id: int, *, grouping_seconds: float = 0.1, grouping_max: int = 1000,
+        batch_index: bool = False, receipts: bool = False,
+    ) -> None:  # fmt: skip
         self._consumer_id = consumer_id
         self._grouping_seconds = grouping_seconds
         self._grouping_max = grouping_max

@@ -147,6 +147,7 @@ class ChunkAssembler:
         if context is not None:
             del self._open[uuid]
             ids = [*context.ids, key]
+            verdict.dropped += context.superseded
         # A chunk is missing. It may still be redelivered, unless the message is too old for that.
         age_seconds = (now_ms - metadata.publish_time) / 1000
         is_expired = self._expiry_seconds and age_seconds > self._expiry_seconds

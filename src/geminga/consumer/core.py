@@ -64,17 +64,9 @@ class ConsumerCore(Settlement):
     ``queue_size`` is this consumer's share of the receive queue (default: the settings' size)."""
 
     def __init__(
-        self,
-        settings: ConsumerSettings,
-        *,
-        topic: str,
-        subscription: str,
-        consumer_id: int,
-        consumer_name: str,
-        queue: ReceiveQueue,
-        partition: int = -1,
-        queue_size: int | None = None,
-    ) -> None:
+        self, settings: ConsumerSettings, *, topic: str, subscription: str, consumer_id: int,
+        consumer_name: str, queue: ReceiveQueue, partition: int = -1, queue_size: int | None = None,
+    ) -> None:  # fmt: skip
         self.settings = settings
         self.topic = topic
         self.subscription = subscription

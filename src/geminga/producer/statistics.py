@@ -51,34 +51,15 @@ Heard = Callable[[float, float, float | None, bool], float]
 (None: never written), and whether it failed. Returns when to report the next success."""
 
 
-_NO_STEPS: Final = dict.fromkeys(BlockedReason, 0)
-
-
 class PartitionCounters:
     """The running counts of one partition. They only grow, except those read at a snapshot."""
 
     __slots__ = (
-        "_blocked_since",
-        "acknowledged_bytes",
-        "acknowledged_messages",
-        "checksum_errors",
-        "duplicates",
-        "failed_messages",
-        "heard",
-        "heard_at",
-        "late_receipts",
-        "latency",
-        "reconnects",
-        "resent_operations",
-        "sent_batches",
-        "sent_bytes",
-        "sent_messages",
-        "sent_payload_bytes",
-        "settled_bytes",
-        "stepped_over",
-        "stepped_over_seconds",
-        "timeouts",
-    )
+        "_blocked_since", "acknowledged_bytes", "acknowledged_messages", "checksum_errors", "duplicates",
+        "failed_messages", "heard", "heard_at", "late_receipts", "latency", "reconnects",
+        "resent_operations", "sent_batches", "sent_bytes", "sent_messages", "sent_payload_bytes",
+        "settled_bytes", "stepped_over", "stepped_over_seconds", "timeouts",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.sent_messages = 0
@@ -95,7 +76,7 @@ class PartitionCounters:
         self.checksum_errors = 0
         self.resent_operations = 0
         self.reconnects = 0
-        self.stepped_over = _NO_STEPS.copy()
+        self.stepped_over = dict.fromkeys(BlockedReason, 0)
         self.stepped_over_seconds = 0.0
         self.latency = LatencyHistogram()
         self.heard: Heard | None = None
@@ -156,27 +137,11 @@ class ProducerStatistics(ByFields):
 
 
 _SUMMED = (
-    "sent_messages",
-    "sent_batches",
-    "sent_payload_bytes",
-    "sent_bytes",
-    "acknowledged_messages",
-    "failed_messages",
-    "duplicates",
-    "late_receipts",
-    "timeouts",
-    "checksum_errors",
-    "resent_operations",
-    "reconnects",
-    "pending_messages",
-    "pending_operations",
-    "open_batch_messages",
-    "stepped_over",
-    "stepped_over_permits",
-    "stepped_over_connection",
-    "stepped_over_age",
-    "stepped_over_seconds",
-)
+    "sent_messages", "sent_batches", "sent_payload_bytes", "sent_bytes", "acknowledged_messages",
+    "failed_messages", "duplicates", "late_receipts", "timeouts", "checksum_errors", "resent_operations",
+    "reconnects", "pending_messages", "pending_operations", "open_batch_messages", "stepped_over",
+    "stepped_over_permits", "stepped_over_connection", "stepped_over_age", "stepped_over_seconds",
+)  # fmt: skip
 
 
 def summed(topic: str, partitions: tuple[ProducerStatistics, ...]) -> ProducerStatistics:
