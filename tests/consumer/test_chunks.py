@@ -93,6 +93,13 @@ def test_chunks_of_an_earlier_attempt_stay_if_the_later_one_is_never_complete() 
     assert add(chunks, chunk("a", 2), 3).payload == b"ababab"
 
 
+def test_a_gap_drops_chunks_of_an_earlier_attempt_too() -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 2)
+    add(chunks, chunk("a", 0), 0)
+    assert sorted(add(chunks, chunk("a", 2), 4).dropped) == [(1, 0), (1, 2), (1, 4)]
+
+
 def test_a_gap_in_an_expired_message_is_acknowledged_away() -> None:
     chunks = assembler()
     old = NOW_MS - 61_000
