@@ -44,7 +44,7 @@ INT_MAX = (1 << 63) - 1
 def check_int(field: str, value: Any, minimum: int | None = None, maximum: int | None = None) -> int:
     """Return a whole number within the closed range, of 64 bits at most; a bool is refused."""
     least, most = value if minimum is None else minimum, INT_MAX if maximum is None else maximum
-    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+    if isinstance(value, int) and type(value) is not bool and least <= value <= most:
         return value
     if maximum is None and isinstance(value, int) and value > INT_MAX:
         maximum = INT_MAX
@@ -74,7 +74,7 @@ def check_number(field: str, value: Any, minimum: float, maximum: float, what: s
 
 def check_type(field: str, value: Any, *types: type, optional: bool = False) -> Any:
     """Return an instance of one of ``types``, or None if ``optional``."""
-    if value is None and optional:
+    if type(value) in types or (value is None and optional):
         return value
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         names = " or ".join(t.__name__ for t in types)

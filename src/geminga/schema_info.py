@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from geminga.by_fields import ByFields
 from geminga.choices import Choice
 
 
@@ -46,8 +47,8 @@ class SchemaName(str):
         return str(self)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SchemaInfo:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class SchemaInfo(ByFields):
     """A schema as commands carry it.
 
     ``type`` is the protocol's number, ``data`` the definition: JSON text for most types. The methods are

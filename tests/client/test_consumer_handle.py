@@ -14,6 +14,7 @@ import geminga.asyncio
 from geminga import MessageId
 from geminga.errors import (
     AlreadyClosed,
+    AuthenticationError,
     AuthorizationError,
     ConsumerBusy,
     NotConnected,
@@ -293,6 +294,43 @@ def test_a_refused_seek_changes_nothing() -> None:
                 await consumer.seek(MessageId.earliest)
             assert (await consumer.receive()).data() == b"arrived meanwhile"
             assert broker.log.count("SUBSCRIBE") == 1
+
+    run(main())
+
+
+def test_after_a_final_refusal_calls_that_need_the_topic_raise_it() -> None:
+    async def main() -> None:
+        async with scripted() as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+            await broker.until("FLOW")
+            broker.answers[Type.CONNECT] = lambda p, f: broker.error(p, 0, pb.AuthenticationError, "expired")
+            broker.peers[-1].transport.abort()
+            with pytest.raises(AuthenticationError):
+                await consumer.receive()
+            calls = (
+                lambda: consumer.seek(MessageId.earliest),
+                consumer.get_last_message_id,
+                consumer.get_last_message_ids,
+                consumer.unsubscribe,
+            )
+            for call in calls:
+                with pytest.raises(AuthenticationError, match="expired"):
+                    await call()
+
+    run(main())
+
+
+def test_seek_names_the_reason_why_the_consumer_is_not_reconnected() -> None:
+    async def main() -> None:
+        async with scripted(operation_timeout_seconds=1) as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
+                p, f.command.subscribe.request_id, pb.ServiceNotReady
+            )
+            broker.peers[-1].transport.abort()
+            await broker.until("SUBSCRIBE", 2)
+            with pytest.raises(NotConnected, match="said so"):
+                await consumer.seek(MessageId.earliest)
 
     run(main())
 

@@ -60,6 +60,7 @@ def test_a_gap_drops_the_message_and_leaves_it_to_redelivery() -> None:
     verdict = add(chunks, chunk("a", 2), 2)
     assert verdict.payload is None
     assert verdict.acknowledge == []
+    assert verdict.dropped == [(1, 0), (1, 2)]
     assert len(chunks) == 0
 
 
@@ -69,6 +70,34 @@ def test_a_chunk_of_an_earlier_attempt_is_not_mixed_into_a_later_one() -> None:
     assert add(chunks, chunk("a", 1), 1).acknowledge == []
     add(chunks, chunk("a", 1), 3)
     assert add(chunks, chunk("a", 2), 4).chunk_ids == [(1, 2), (1, 3), (1, 4)]
+
+
+def test_chunks_of_an_earlier_attempt_are_acknowledged_when_the_later_one_is_complete() -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 2)
+    assert add(chunks, chunk("a", 0), 0).acknowledge == []
+    assert add(chunks, chunk("a", 1), 1).acknowledge == []
+    add(chunks, chunk("a", 1), 3)
+    verdict = add(chunks, chunk("a", 2), 4)
+    assert verdict.chunk_ids == [(1, 2), (1, 3), (1, 4)]
+    assert verdict.acknowledge == [(1, 0), (1, 1)]
+
+
+def test_chunks_of_an_earlier_attempt_stay_if_the_later_one_is_never_complete() -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 2)
+    add(chunks, chunk("a", 0), 0)
+    assert chunks.expire(60.0) == [(1, 2)]
+    add(chunks, chunk("a", 0), 0)
+    add(chunks, chunk("a", 1), 1)
+    assert add(chunks, chunk("a", 2), 3).payload == b"ababab"
+
+
+def test_a_gap_drops_chunks_of_an_earlier_attempt_too() -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 2)
+    add(chunks, chunk("a", 0), 0)
+    assert sorted(add(chunks, chunk("a", 2), 4).dropped) == [(1, 0), (1, 2), (1, 4)]
 
 
 def test_a_gap_in_an_expired_message_is_acknowledged_away() -> None:
@@ -123,7 +152,8 @@ def test_the_oldest_incomplete_message_is_dropped_at_the_limit(acknowledge: bool
     chunks = assembler(pending_max=2, acknowledge_oldest=acknowledge)
     add(chunks, chunk("a", 0), 0)
     add(chunks, chunk("b", 0), 1)
-    assert add(chunks, chunk("c", 0), 2).acknowledge == ([(1, 0)] if acknowledge else [])
+    verdict = add(chunks, chunk("c", 0), 2)
+    assert (verdict.acknowledge, verdict.dropped) == (([(1, 0)], []) if acknowledge else ([], [(1, 0)]))
     assert len(chunks) == 2
     assert add(chunks, chunk("a", 1), 3).payload is None
 

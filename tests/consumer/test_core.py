@@ -392,6 +392,34 @@ def test_never_finished_chunks_are_acknowledged_in_the_end(subscribed: Make, mak
     assert [m.entryId for m in ack.ack.message_id] == [10]
 
 
+def test_dropped_chunks_are_requested_again_after_the_ack_timeout(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
+    fields = {"uuid": "u", "num_chunks_from_msg": 3, "total_chunk_msg_size": 6}
+    for index in (0, 2):  # chunk 1 is at another consumer, which is about to lose its connection
+        consumer.receive(make.single(b"ab", chunk_id=index, **fields), index)
+    make.sent(consumer.core)
+    (again,) = consumer.advance(11)
+    assert [m.entryId for m in again.redeliverUnacknowledgedMessages.message_ids] == [0, 2]
+    for index in range(3):
+        consumer.receive(make.single(b"ab", chunk_id=index, **fields), index)
+    assert data(consumer.take()) == [b"ababab"]
+
+
+def test_all_chunks_of_a_message_are_requested_again_after_the_ack_timeout(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
+    fields = {"uuid": "u", "num_chunks_from_msg": 3, "total_chunk_msg_size": 6}
+    for index in range(3):
+        consumer.receive(make.single(b"ab", chunk_id=index, **fields), index)
+    consumer.core.taken(consumer.take(), consumer.now)
+    make.sent(consumer.core)
+    (again,) = consumer.advance(11)
+    assert [m.entryId for m in again.redeliverUnacknowledgedMessages.message_ids] == [0, 1, 2]
+
+
 def test_other_commands(subscribed: Make) -> None:
     consumer = subscribed(consumer_type=ConsumerType.Failover)
     for active in (False, True):

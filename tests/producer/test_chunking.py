@@ -65,6 +65,18 @@ def test_each_chunk_takes_a_permit_and_the_last_receipt_settles_the_message(benc
     assert b.partition.counters.acknowledged_messages == 1
 
 
+def test_a_receipt_that_comes_twice_does_not_settle_the_next_chunk(bench):
+    b = bench(**CHUNKED).connect()
+    b.add(b"x" * 1500, token="token")
+    chunks = len(b.written())
+    for entry in range(chunks - 1):
+        b.receipt(0, entry_id=entry)
+        b.receipt(0, entry_id=entry)
+    assert [t for o in b.settled() for t in o.tokens] == []
+    b.receipt(0, entry_id=chunks - 1)
+    assert [(t, o.entry_id) for o in b.settled() for t in o.tokens] == [("token", chunks - 1)]
+
+
 def test_a_message_that_fits_is_not_cut(bench):
     b = bench(**CHUNKED).connect()
     b.add(b"x" * 100)
@@ -144,7 +156,7 @@ def test_a_chunked_message_that_the_broker_has_already_is_a_duplicate(bench, dro
     written = b.written()
     for number in range(len(written)):
         is_dropped = dropped == "all" or number == len(written) - 1
-        b.receipt(6, **({"ledger_id": -1, "entry_id": -1} if is_dropped else {}))
+        b.receipt(6, **({"ledger_id": -1, "entry_id": -1} if is_dropped else {"entry_id": number}))
     ((token, operation),) = [(t, o) for o in b.settled() for t in o.tokens]
     assert (token, operation.error, operation.duplicate) == ("again", None, True)
 

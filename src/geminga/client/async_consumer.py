@@ -439,8 +439,7 @@ class AsyncConsumer(Generic[T_co]):
         partitions a time, ``MessageId.earliest`` and ``MessageId.latest`` move all of them; another id moves
         only the topic or partition it belongs to.
         """
-        if self.closed:
-            raise AlreadyClosed("the consumer is closed")
+        self.check_receiving()
         if not isinstance(messageid, MessageId):
             check_int("messageid", messageid, 0, (1 << 63) - 1)
         self._drain()
@@ -449,6 +448,7 @@ class AsyncConsumer(Generic[T_co]):
     async def get_last_message_id(self) -> MessageId:
         """Return the id of the topic's last message; its entry id is -1 if the topic is empty. Raises
         `OperationNotSupported` for several topics or partitions: see `get_last_message_ids`."""
+        self.check_receiving()
         handles = list(self.group.handles.values())
         if len(handles) != 1:
             raise OperationNotSupported(
@@ -458,6 +458,7 @@ class AsyncConsumer(Generic[T_co]):
 
     async def get_last_message_ids(self) -> list[MessageId]:
         """Return the id of the last message of every topic and partition."""
+        self.check_receiving()
         answers = await asyncio.gather(*(h.last_message_id() for h in self.group.handles.values()))
         return [last for last, _ in answers]
 
@@ -489,8 +490,7 @@ class AsyncConsumer(Generic[T_co]):
         """Remove the subscription from its topics and close the consumer. Raises `BrokerMetadataError` while
         other consumers are attached to it."""
         check_type("force", force, bool)
-        if self.closed:
-            raise AlreadyClosed("the consumer is closed")
+        self.check_receiving()
         self._drain()
         await self.group.unsubscribe(force)
         await self.close()

@@ -330,7 +330,9 @@ class ConsumerHandle:
         except TimeoutError as error:
             if isinstance(error, PulsarException):
                 raise
-            raise NotConnected(f"{self.topic} was not reconnected within {timeout:g} s") from None
+            last = self.driver.last_error
+            reason = "" if last is None else f"; the last attempt failed: {last}"
+            raise NotConnected(f"{self.topic} was not reconnected within {timeout:g} s{reason}") from last
 
     async def seek(self, target: MessageId | int) -> None:
         """Move the subscription. Returns when the broker has moved it and the consumer is subscribed

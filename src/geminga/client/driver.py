@@ -69,6 +69,8 @@ class HandleDriver:
     def __init__(self, context: ClientContext, handle: Handle) -> None:
         self.state = DriverState.CONNECTING
         self.connection: BrokerConnection | None = None
+        self.last_error: Exception | None = None
+        """Error of the last attempt to attach again, while there was no other."""
         self._context = context
         self._handle = handle
         self._task: asyncio.Task[None] | None = None
@@ -172,7 +174,7 @@ class HandleDriver:
             try:
                 await self._attach(await self._find_connection())
             except (PulsarException, OSError) as error:
-                self.state = DriverState.WAITING
+                self.state, self.last_error = DriverState.WAITING, error
                 if self._context.closed:
                     self._fail(AlreadyClosed("the client is closed"))
                     return False
@@ -220,7 +222,7 @@ class HandleDriver:
         except BaseException:
             self._detach()
             raise
-        self.state = DriverState.ATTACHED
+        self.state, self.last_error = DriverState.ATTACHED, None
         self._attached_at = self._context.now()
         if connection.closed and not self._detached.done():
             self._on_detached(ConnectError(f"the connection to {connection.peer} was lost"), None)

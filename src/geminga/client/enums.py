@@ -34,20 +34,8 @@ class LoggerLevel(Choice):
 
 
 __all__ = [
-    "BatchingType",
-    "CompressionType",
-    "ConsumerBatchReceivePolicy",
-    "ConsumerCryptoFailureAction",
-    "ConsumerDeadLetterPolicy",
-    "ConsumerKeySharedPolicy",
-    "ConsumerType",
-    "HashingScheme",
-    "InitialPosition",
-    "KeySharedMode",
-    "LoggerLevel",
-    "PartitionsRoutingMode",
-    "ProducerAccessMode",
-    "RedeliveryBackoff",
-    "RegexSubscriptionMode",
-    "Result",
-]
+    "BatchingType", "CompressionType", "ConsumerBatchReceivePolicy", "ConsumerCryptoFailureAction",
+    "ConsumerDeadLetterPolicy", "ConsumerKeySharedPolicy", "ConsumerType", "HashingScheme",
+    "InitialPosition", "KeySharedMode", "LoggerLevel", "PartitionsRoutingMode", "ProducerAccessMode",
+    "RedeliveryBackoff", "RegexSubscriptionMode", "Result",
+]  # fmt: skip

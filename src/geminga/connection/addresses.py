@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from geminga.by_fields import ByFields
 from geminga.errors import InvalidUrl
 
 PLAIN_SCHEME = "pulsar"
@@ -37,8 +38,8 @@ class Address:
         return f"{TLS_SCHEME if self.tls else PLAIN_SCHEME}://{self.host_port}"
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceUrl:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ServiceUrl(ByFields):
     """A parsed service URL; ``addresses`` has at least one element, in the order written.
 
     ``http``: whether the addresses are those of the REST API.

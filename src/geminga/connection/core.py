@@ -101,16 +101,10 @@ TRANSITIONS: dict[tuple[ConnectionState, ConnectionInput], ConnectionState] = {
     (ConnectionState.CLOSED, ConnectionInput.CREDENTIALS): ConnectionState.CLOSED,
 }
 
-HANDLE_FRAMES = frozenset(
-    {
-        Type.SEND_RECEIPT,
-        Type.SEND_ERROR,
-        Type.MESSAGE,
-        Type.ACTIVE_CONSUMER_CHANGE,
-        Type.REACHED_END_OF_TOPIC,
-        Type.ACK_RESPONSE,
-    }
-)
+HANDLE_FRAMES = frozenset((
+    Type.SEND_RECEIPT, Type.SEND_ERROR, Type.MESSAGE, Type.ACTIVE_CONSUMER_CHANGE, Type.REACHED_END_OF_TOPIC,
+    Type.ACK_RESPONSE,
+))  # fmt: skip
 """Frames that are passed unchanged to one producer or consumer."""
 
 NOTICES = frozenset({Type.CLOSE_PRODUCER, Type.CLOSE_CONSUMER, Type.TOPIC_MIGRATED, Type.WATCH_TOPIC_UPDATE})

@@ -35,7 +35,7 @@ IDS_PER_COMMAND_MAX = 10_000
 """Maximum ids in one ACK command: a frame of about 200 KB."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Cumulative:
     """Cumulative position; ``acks`` has the remaining messages of its last entry."""
 
@@ -43,7 +43,7 @@ class _Cumulative:
     acks: EntryAcks | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Wait:
     """Tokens, and the number of ACKs sent before them that have no receipt yet."""
 
@@ -51,7 +51,7 @@ class _Wait:
     unanswered: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AckRequest:
     """One ACK command, sent or about to be sent."""
 
@@ -68,14 +68,9 @@ class AckTracker:
     """
 
     def __init__(
-        self,
-        consumer_id: int,
-        *,
-        grouping_seconds: float = 0.1,
-        grouping_max: int = 1000,
-        batch_index: bool = False,
-        receipts: bool = False,
-    ) -> None:
+        self, consumer_id: int, *, grouping_seconds: float = 0.1, grouping_max: int = 1000,
+        batch_index: bool = False, receipts: bool = False,
+    ) -> None:  # fmt: skip
         self._consumer_id = consumer_id
         self._grouping_seconds = grouping_seconds
         self._grouping_max = grouping_max

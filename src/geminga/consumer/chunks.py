@@ -1,8 +1,8 @@
 """Assembly of chunked messages: messages that are split into several entries.
 
 The rules are those of algorithms.md section 12. Entries of different producers interleave, so the chunks are
-kept by the message's uuid. Every verdict names the entries to be acknowledged without delivery; the others
-stay unacknowledged and are redelivered.
+kept by the message's uuid. Every verdict names the entries to be acknowledged without delivery, and those
+dropped in the hope of a redelivery.
 """
 
 from __future__ import annotations
@@ -17,26 +17,29 @@ EntryKey = tuple[int, int]
 """``(ledger_id, entry_id)``"""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ChunkVerdict:
     """Result of adding a chunk.
 
     ``payload`` is the whole message when this was its last chunk, with the ids of all chunks in
-    ``chunk_ids``; else None. ``acknowledge``: entries to acknowledge without delivery.
+    ``chunk_ids``; else None. ``acknowledge``: entries to acknowledge without delivery. ``dropped``: entries
+    that a redelivery may complete, due after the acknowledgement time-out as in the official clients.
     """
 
     payload: bytes | None = None
     chunk_ids: list[EntryKey] = field(default_factory=list)
     acknowledge: list[EntryKey] = field(default_factory=list)
+    dropped: list[EntryKey] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Open:
     count: int
     total_bytes: int
     opened_at: float
     parts: list[bytes] = field(default_factory=list)
     ids: list[EntryKey] = field(default_factory=list)
+    superseded: list[EntryKey] = field(default_factory=list)
     size_bytes: int = 0
 
 
@@ -88,12 +91,14 @@ class ChunkAssembler:
         """Add one chunk (decrypted, not decompressed). ``now_ms``: wall clock, for the age of the chunk."""
         verdict = ChunkVerdict()
         uuid = text(metadata.uuid)
-        if metadata.chunk_id == 0:
-            self._begin(uuid, metadata, key, now, verdict)
         context = self._open.get(uuid)
-        if context is not None and context.ids and key < context.ids[-1] and key not in context.ids:
-            # Of an earlier attempt of the producer, whose other chunks are elsewhere: not to be mixed.
+        if context is not None and key < context.ids[-1] and key not in context.ids:
+            # Of an earlier attempt of the producer, whose other chunks are elsewhere: not to be mixed. It has
+            # no use once this attempt is complete.
+            context.superseded.append(key)
             return verdict
+        if metadata.chunk_id == 0:
+            context = self._begin(uuid, context, metadata, key, now, verdict)
         if context is None or metadata.chunk_id != len(context.parts):
             self._out_of_order(uuid, context, metadata, key, now_ms, verdict)
             return verdict
@@ -109,20 +114,25 @@ class ChunkAssembler:
             if context.size_bytes == context.total_bytes:
                 verdict.payload = b"".join(context.parts)
                 verdict.chunk_ids = context.ids
+                verdict.acknowledge = context.superseded
         return verdict
 
     def _begin(
-        self, uuid: str, metadata: pb.MessageMetadata, key: EntryKey, now: float, verdict: ChunkVerdict
-    ) -> None:
-        older = self._open.pop(uuid, None)
-        if older is not None and older.ids[0] != key:
-            # The producer sent the message again: the first attempt will never be completed.
-            verdict.acknowledge += older.ids
+        self, uuid: str, older: _Open | None, metadata: pb.MessageMetadata, key: EntryKey, now: float,
+        verdict: ChunkVerdict,
+    ) -> _Open:  # fmt: skip
+        begun = _Open(metadata.num_chunks_from_msg, metadata.total_chunk_msg_size, now)
+        if older is not None:
+            del self._open[uuid]
+            begun.superseded = older.superseded
+            if older.ids[0] != key:
+                # The producer sent the message again: the first attempt will never be completed.
+                verdict.acknowledge += older.ids
         if len(self._open) >= self._pending_max:
             oldest = self._open.pop(next(iter(self._open)))
-            if self._acknowledge_oldest:
-                verdict.acknowledge += oldest.ids
-        self._open[uuid] = _Open(metadata.num_chunks_from_msg, metadata.total_chunk_msg_size, now)
+            (verdict.acknowledge if self._acknowledge_oldest else verdict.dropped).extend(oldest.ids)
+        self._open[uuid] = begun
+        return begun
 
     def _out_of_order(
         self, uuid: str, context: _Open | None, metadata: pb.MessageMetadata, key: EntryKey, now_ms: int,
@@ -137,7 +147,8 @@ class ChunkAssembler:
         if context is not None:
             del self._open[uuid]
             ids = [*context.ids, key]
+            verdict.dropped += context.superseded
         # A chunk is missing. It may still be redelivered, unless the message is too old for that.
         age_seconds = (now_ms - metadata.publish_time) / 1000
-        if self._expiry_seconds and age_seconds > self._expiry_seconds:
-            verdict.acknowledge += ids
+        is_expired = self._expiry_seconds and age_seconds > self._expiry_seconds
+        (verdict.acknowledge if is_expired else verdict.dropped).extend(ids)

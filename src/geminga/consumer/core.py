@@ -64,17 +64,9 @@ class ConsumerCore(Settlement):
     ``queue_size`` is this consumer's share of the receive queue (default: the settings' size)."""
 
     def __init__(
-        self,
-        settings: ConsumerSettings,
-        *,
-        topic: str,
-        subscription: str,
-        consumer_id: int,
-        consumer_name: str,
-        queue: ReceiveQueue,
-        partition: int = -1,
-        queue_size: int | None = None,
-    ) -> None:
+        self, settings: ConsumerSettings, *, topic: str, subscription: str, consumer_id: int,
+        consumer_name: str, queue: ReceiveQueue, partition: int = -1, queue_size: int | None = None,
+    ) -> None:  # fmt: skip
         self.settings = settings
         self.topic = topic
         self.subscription = subscription
@@ -263,6 +255,9 @@ class ConsumerCore(Settlement):
         entry = opened.entry
         if opened.acknowledge:
             self.acks.acknowledge_keys(opened.acknowledge, now)
+            self.unsettled.settled(opened.acknowledge)
+        for dropped in opened.dropped:
+            self.unsettled.ack_timeout.taken(dropped, now)
         rewind = self.unsettled.rewind
         if rewind.awaited and frame.consumer_epoch == self.epoch and rewind.skipped(key, now):
             self._drop(opened.permits)
@@ -277,6 +272,7 @@ class ConsumerCore(Settlement):
         wanted = self._wanted(entry, key, opened.compacted_out)
         if entry.chunk_ids is not None:
             self.acks.chunked(key, entry.chunk_ids)
+            self.unsettled.settled(entry.chunk_ids)
         if wanted is not None and not wanted:
             self._drop(opened.permits)
             if entry.acks is None or not entry.acks.remaining:
@@ -526,6 +522,7 @@ class ConsumerCore(Settlement):
         if not self.settings.individual_only:
             self.redeliver_unacknowledged(keys)
             return
+        keys = list(dict.fromkeys(each for key in keys for each in self.acks.entries_of(key)))
         # Queued messages of these entries are redelivered with the rest.
         lots, entries = self.queue.take_out(self.origin, set(keys))
         for release in self.counted.withdraw(lots, entries):

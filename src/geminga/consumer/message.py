@@ -103,22 +103,12 @@ class ReceivedEntry:
     )  # fmt: skip
 
     def __init__(
-        self,
-        origin: ConsumerOrigin,
-        ledger_id: int,
-        entry_id: int,
-        metadata: pb.MessageMetadata | None,
-        *,
-        batched: bool = False,
-        raw: Buffer | None = None,
-        body: Buffer | None = None,
-        starts: list[int] | None = None,
-        count: int = 1,
-        redelivery_count: int = 0,
-        ack_set: Sequence[int] = (),
-        acks: EntryAcks | None = None,
+        self, origin: ConsumerOrigin, ledger_id: int, entry_id: int, metadata: pb.MessageMetadata | None,
+        *, batched: bool = False, raw: Buffer | None = None, body: Buffer | None = None,
+        starts: list[int] | None = None, count: int = 1, redelivery_count: int = 0,
+        ack_set: Sequence[int] = (), acks: EntryAcks | None = None,
         chunk_ids: list[tuple[int, int]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.origin = origin
         self.ledger_id = ledger_id
         self.entry_id = entry_id
@@ -352,10 +342,13 @@ class Message(Generic[T_co]):
 
     def _own_metadata(self) -> Any:
         """Return the message's own metadata: its part of a batch, or the entry's for a single message."""
+        index = self._index
+        if type(index) is tuple and type(index[2]) is not bytes:
+            return index[2]  # parsed with its run
         try:
             return self._metadata
         except AttributeError:
-            self._metadata = self._entry.own_metadata(self._index)
+            self._metadata = self._entry.own_metadata(index)
             return self._metadata
 
     def _entry_metadata(self) -> Any:
@@ -368,7 +361,7 @@ class Message(Generic[T_co]):
         pairs = self._own_metadata().properties
         found = {pair.key: pair.value for pair in pairs}
         try:
-            "".join(found), "".join(found.values())
+            "".join((*found, *found.values()))
         except TypeError:  # not UTF-8
             found = {text(pair.key): text(pair.value) for pair in pairs}
         return found

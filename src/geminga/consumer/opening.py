@@ -38,18 +38,19 @@ class OpenedFrame:
     """Result of opening a frame; plain slots without own containers, since there is one per frame.
 
     ``entry``: the entry to deliver, None for none. ``permits``: permits that the broker charged.
-    ``acknowledge``: entries to acknowledge without delivery. ``invalid``: the validation error with which the
+    ``acknowledge`` and ``dropped``: see `ChunkVerdict`. ``invalid``: the validation error with which the
     entry is acknowledged. ``undecryptable``: it stays unacknowledged (``ConsumerCryptoFailureAction.FAIL``).
     ``compacted_out``: indexes of its batch that compaction removed.
     """
 
-    __slots__ = ("acknowledge", "compacted_out", "entry", "invalid", "permits", "undecryptable")
+    __slots__ = ("acknowledge", "compacted_out", "dropped", "entry", "invalid", "permits", "undecryptable")
 
     def __init__(self) -> None:
         self.permits = 1
         self.entry: ReceivedEntry | None = None
         self.compacted_out: Sequence[int] = ()
         self.acknowledge: Sequence[EntryKey] = ()
+        self.dropped: Sequence[EntryKey] = ()
         self.invalid: InvalidEntry | None = None
         self.undecryptable: CryptoError | None = None
 
@@ -188,7 +189,7 @@ class EntryOpener:
             entry.raw = None
         if metadata.num_chunks_from_msg > 1:
             verdict = self.chunks.add(metadata, payload, key, now, now_ms)
-            opened.acknowledge = verdict.acknowledge
+            opened.acknowledge, opened.dropped = verdict.acknowledge, verdict.dropped
             if verdict.payload is None:
                 return
             payload = verdict.payload

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from geminga.by_fields import ByFields
 from geminga.choices import Choice
 from geminga.config import check_int, check_seconds, check_type, refuse
 from geminga.ids import TopicName
@@ -299,8 +300,8 @@ class ConsumerDeadLetterPolicy:
         return self._policy
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RedeliveryBackoff:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class RedeliveryBackoff(ByFields):
     """Delay before a negatively acknowledged message is redelivered, by its redelivery count.
 
     ``first × multiplier ** redelivery_count``, never above ``max``.

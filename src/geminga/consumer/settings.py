@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from geminga.by_fields import ByFields
 from geminga.choices import Choice
 from geminga.config import MILLISECONDS_MAX, check_int, check_seconds, check_type, refuse
 from geminga.consumer.policies import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
@@ -77,8 +78,8 @@ class ConsumerEventListener(Protocol):
         """Handle that messages are sent to another consumer from now on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConsumerSettings:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ConsumerSettings(ByFields):
     """Settings of a consumer.
 
     Limits: at most ``receiver_queue_size`` messages are requested ahead of the application (0: one at a time,
@@ -268,8 +269,8 @@ class ConsumerSettings:
         return (self.unacked_messages_timeout_ms or 0) / 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReaderSettings:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ReaderSettings(ByFields):
     """Settings of a reader; ``start_message_id`` is a separate argument."""
 
     schema: Any = None

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from geminga.by_fields import ByFields
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class ConsumerCounters:
         return releases
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerStatistics:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class ConsumerStatistics(ByFields):
     """Statistics of a consumer, or of one of its topics and partitions, which are in ``partitions``.
 
     Numbers of the broker are at most ``broker_consumer_stats_cache_time_ms`` old; rates are averages over its

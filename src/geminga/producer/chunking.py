@@ -30,12 +30,13 @@ def incomplete(topic: str) -> UnsupportedVersionError:
 class ChunkedMessage:
     """State shared by the chunks of one message.
 
-    Its uuid, its publish time, the position of the first chunk, and whether the broker has dropped chunks
-    (``is_incomplete``) of a message that it did not have before (``is_new``).
+    Its uuid, its publish time, the position of the first chunk and of the last one with a receipt, and
+    whether the broker has dropped chunks (``is_incomplete``) of a message that it did not have before
+    (``is_new``).
     """
 
     __slots__ = (
-        "chunks", "first_entry_id", "first_ledger_id", "is_incomplete", "is_new", "publish_time",
+        "chunks", "first_entry_id", "first_ledger_id", "is_incomplete", "is_new", "publish_time", "receipted",
         "total_size", "uuid",
     )  # fmt: skip
 
@@ -46,6 +47,7 @@ class ChunkedMessage:
         self.uuid = b""
         self.first_ledger_id = -1
         self.first_entry_id = -1
+        self.receipted = (-1, -1)
         self.is_new = self.is_incomplete = False
 
 

@@ -142,6 +142,11 @@ class PendingQueue:
             )
         if head.is_run:
             return self._receipted(head, 1, ledger_id, entry_id)
+        if head.chunk is not None:
+            whole, place = head.chunk.message, (ledger_id, entry_id)
+            if place == whole.receipted and ledger_id >= 0:
+                return None  # the receipt of the chunk before, a second time: all have one sequence id
+            whole.receipted = place
         self.messages -= queue.popleft().count
         head.ledger_id = ledger_id
         head.entry_id = entry_id

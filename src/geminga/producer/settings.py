@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
+from geminga.by_fields import ByFields
 from geminga.choices import Choice
 from geminga.choices import CompressionType as CompressionType
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
@@ -94,8 +95,8 @@ def check_compression_level(name: str, level: int, compression: CompressionType)
         refuse(name, level, f"{which} with compression {compression.name}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProducerSettings:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class ProducerSettings(ByFields):
     """Settings of a producer; values out of range are rejected.
 
     Raises `geminga.errors.InvalidConfiguration` naming field, value and allowed values.

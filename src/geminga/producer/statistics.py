@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from geminga.by_fields import ByFields
 from geminga.producer.routing import BlockedReason
 
 LATENCY_BOUNDS_SECONDS: Final[tuple[float, ...]] = tuple(0.0001 * (1 << step) for step in range(20))
@@ -54,27 +55,11 @@ class PartitionCounters:
     """The running counts of one partition. They only grow, except those read at a snapshot."""
 
     __slots__ = (
-        "_blocked_since",
-        "acknowledged_bytes",
-        "acknowledged_messages",
-        "checksum_errors",
-        "duplicates",
-        "failed_messages",
-        "heard",
-        "heard_at",
-        "late_receipts",
-        "latency",
-        "reconnects",
-        "resent_operations",
-        "sent_batches",
-        "sent_bytes",
-        "sent_messages",
-        "sent_payload_bytes",
-        "settled_bytes",
-        "stepped_over",
-        "stepped_over_seconds",
-        "timeouts",
-    )
+        "_blocked_since", "acknowledged_bytes", "acknowledged_messages", "checksum_errors", "duplicates",
+        "failed_messages", "heard", "heard_at", "late_receipts", "latency", "reconnects",
+        "resent_operations", "sent_batches", "sent_bytes", "sent_messages", "sent_payload_bytes",
+        "settled_bytes", "stepped_over", "stepped_over_seconds", "timeouts",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.sent_messages = 0
@@ -112,8 +97,8 @@ class PartitionCounters:
             self._blocked_since = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProducerStatistics:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class ProducerStatistics(ByFields):
     """A snapshot; of one partition, or summed over all with ``partitions`` holding each one's own."""
 
     topic: str
@@ -152,27 +137,11 @@ class ProducerStatistics:
 
 
 _SUMMED = (
-    "sent_messages",
-    "sent_batches",
-    "sent_payload_bytes",
-    "sent_bytes",
-    "acknowledged_messages",
-    "failed_messages",
-    "duplicates",
-    "late_receipts",
-    "timeouts",
-    "checksum_errors",
-    "resent_operations",
-    "reconnects",
-    "pending_messages",
-    "pending_operations",
-    "open_batch_messages",
-    "stepped_over",
-    "stepped_over_permits",
-    "stepped_over_connection",
-    "stepped_over_age",
-    "stepped_over_seconds",
-)
+    "sent_messages", "sent_batches", "sent_payload_bytes", "sent_bytes", "acknowledged_messages",
+    "failed_messages", "duplicates", "late_receipts", "timeouts", "checksum_errors", "resent_operations",
+    "reconnects", "pending_messages", "pending_operations", "open_batch_messages", "stepped_over",
+    "stepped_over_permits", "stepped_over_connection", "stepped_over_age", "stepped_over_seconds",
+)  # fmt: skip
 
 
 def summed(topic: str, partitions: tuple[ProducerStatistics, ...]) -> ProducerStatistics:

@@ -73,15 +73,9 @@ class FullSingleMessage(SingleMessage):
     """A message with more than a payload and a sequence id."""
 
     __slots__ = (
-        "compacted_out",
-        "event_time",
-        "null_partition_key",
-        "null_value",
-        "ordering_key",
-        "partition_key",
-        "partition_key_b64",
-        "properties",
-    )
+        "compacted_out", "event_time", "null_partition_key", "null_value", "ordering_key",
+        "partition_key", "partition_key_b64", "properties",
+    )  # fmt: skip
 
     def __init__(
         self,
