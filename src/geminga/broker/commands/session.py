@@ -38,6 +38,7 @@ from geminga.broker.cooperative import DONE, SUSPENDED, Job
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.memory_backpressure import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
 from geminga.broker.peer import PeerOutput, RateHold
+from geminga.broker.rate_limited_logger import who_of
 from geminga.broker.refusal import ProtocolViolation, Refused
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.scheduler import Timer
@@ -515,6 +516,10 @@ class Session:
             answers.connected(version, services.settings, services.version, services.instance_id)
         )
         self._arm_keepalive()
+        self.scheduler.event_log.tell(
+            "connected", self.scheduler.now_ms, "", count=1, unit="connections",
+            text=self.client_version[:100], who=who_of(self.log_fields),
+        )  # fmt: skip
 
     def _prove(self, body: pb.CommandConnect, authentication: Authenticator) -> Job:
         """Return a job that authenticates the peer; after a failure it is notified and closed."""
