@@ -264,8 +264,8 @@ def test_hostile_names_and_payloads_are_shown_as_text(story: Story, page: Page) 
     expect(page.locator("dialog .value").first).to_contain_text("<script>alert(4)</script>")
     page.keyboard.press("Escape")
     page.keyboard.press("t")
-    expect(page.locator("#tail .value").first).to_contain_text("<img src=x onerror=alert(3)>")
-    expect(page.locator("#tail .meta").first).to_contain_text("<i>key</i>")
+    expect(page.locator("#messages .value").first).to_contain_text("<img src=x onerror=alert(3)>")
+    expect(page.locator("#messages .meta").first).to_contain_text("<i>key</i>")
     expect(page.get_by_text("<b>producer</b>").first).to_be_visible()
     assert page.locator("main img, main script, main b > b, main i > i").count() == 0
 
@@ -396,18 +396,21 @@ def test_the_tail_follows_filters_and_decodes(story: Story, page: Page) -> None:
     story.create()
     story.publish(1, b"the first")
     page.goto(topic_url(story.served))
-    values = page.locator("#tail .value")
+    page.get_by_label("From").select_option("live")
+    values = page.locator("#messages .value")
     expect(values).to_have_text(["the first"])
     story.publish(1, b'{"plane": "N14228"}')
     expect(values).to_have_text(['{"plane": "N14228"}', "the first"])
     page.get_by_label("Text in payload").fill("N14")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Search").click()
     expect(values).to_have_text(['{"plane": "N14228"}'])
     story.publish(3, b"nothing of the kind")
     story.publish(1, b"N14 again")
     expect(values).to_have_text(["N14 again", '{"plane": "N14228"}'])
     page.get_by_role("button", name="Pause").click()
     story.publish(1, b"N14 unseen")
-    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    expect(page.get_by_role("button", name="Search")).to_be_visible()
     expect(values).to_have_count(2)
 
 
@@ -426,8 +429,8 @@ def test_values_are_read_by_their_schema(story: Story, page: Page) -> None:
     assert answer.ok, answer.text()
     story.publish(1, b"\x02\x0cN14228\x15\x04\x02\x80\x01\x00", schema_version=(0).to_bytes(8, "big"))
     page.goto(topic_url(story.served))
-    expect(page.locator("#tail .value")).to_contain_text('"plane": "N14228"')
-    expect(page.locator("#tail .value")).to_contain_text('"delay": -11')
+    expect(page.locator("#messages .value")).to_contain_text('"plane": "N14228"')
+    expect(page.locator("#messages .value")).to_contain_text('"delay": -11')
     expect(page.get_by_text("AVRO")).to_be_visible()
 
 
@@ -497,6 +500,7 @@ def test_the_broker_page_lists_automatic_actions(story: Story, page: Page) -> No
     story.advance(120)
     page.goto(f"{story.served.url}/#/broker")
     log = page.locator(".log li")
+    page.get_by_role("button", name="Automatic actions").click()
     expect(log).to_contain_text("3 entries")
     expect(log).to_contain_text("older than the time to live of 10 s")
     expect(page.get_by_text("None: everything is kept in memory.")).to_be_visible()
@@ -525,7 +529,7 @@ def test_every_control_works_by_keyboard(story: Story, page: Page) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("b")
-    expect(page.get_by_text("Automatic actions")).to_be_visible()
+    expect(page.get_by_role("heading", name="Events")).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -555,7 +559,7 @@ def test_many_subscriptions_are_shown_in_pages(story: Story, page: Page) -> None
     page.goto(story.served.url)
     expect(page.locator("tbody tr")).to_have_count(50)
     expect(page.locator(".pager")).to_contain_text("1 to 50 of 60")
-    page.get_by_role("button", name="Behind").click()
+    page.get_by_role("button", name="Next").click()
     expect(page.locator("tbody tr")).to_have_count(10)
     page.get_by_role("button", name="Subscription", exact=True).click()
     expect(page.locator("tbody tr")).to_have_count(50)
@@ -628,7 +632,7 @@ def test_a_token_is_requested_and_not_stored(make_served: Callable[..., Any], pa
     page.get_by_role("button", name="Continue").click()
     expect(page.locator("h1")).to_have_text("Nothing to see yet.")
     page.get_by_role("link", name="Broker").click()
-    expect(page.get_by_text("Automatic actions")).to_be_visible()
+    expect(page.get_by_role("heading", name="Events")).to_be_visible()
     kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
     assert token not in kept
     assert token not in page.url
@@ -657,7 +661,7 @@ def test_an_apache_pulsar_is_shown_with_its_statistics(page: Page) -> None:
         )
         expect(page.locator("[data-kind=paused]")).to_be_visible()
         page.keyboard.press("t")
-        expect(page.locator("#tail .value").first).to_have_text("b")
+        expect(page.locator("#messages .value").first).to_have_text("b")
         page.get_by_role("link", name="Broker").click()
         expect(page.locator(".sentence")).to_contain_text("Apache Pulsar 4.0.4")
     finally:

@@ -92,6 +92,8 @@ _REQUEST: Final = re.compile(
     r"/admin/v2/((?:non-)?persistent|schemas)/([^/]+/[^/]+/[^/]+)(?:/subscription/([^/]+))?(?:/(.*))?\Z"
 )
 """Domain, topic, subscription and the rest of a path of admin REST."""
+_PARTITION: Final = re.compile(r"-partition-\d+(?=/|\Z)")
+"""Suffix of a partition: changes of all partitions are one event."""
 _DONE: Final = {
     "create": "created the topic", "subscribe": "created the subscription",
     "unsubscribe": "deleted the subscription", "seek": "reset the position",
@@ -107,10 +109,10 @@ _DONE: Final = {
 
 def _change(request: AuditedRequest) -> tuple[str, str, str]:
     """Return topic, subscription and a description of a successful change."""
-    command = _COMMAND.match(request.path)
+    command = _COMMAND.match(_PARTITION.sub("", request.path))
     if command is not None:
         return command[1], command[2] or "", _DONE.get(request.method, request.method)
-    found = _REQUEST.match(request.path)
+    found = _REQUEST.match(_PARTITION.sub("", request.path))
     verb = {"DELETE": "deleted", "PUT": "created"}.get(request.method, "set")
     if found is None:
         return "", "", f"{'set' if verb == 'created' else verb} {request.path.removeprefix('/admin/v2/')}"
@@ -129,7 +131,7 @@ def _change(request: AuditedRequest) -> tuple[str, str, str]:
 
 def who_of(peer: Mapping[str, str]) -> str:
     """Return the role of a peer and its host, without the port."""
-    host = peer["connection"].rpartition(":")[0] or peer["connection"]
+    host = peer["connection"].rpartition(":")[0].lstrip("/") or peer["connection"]
     return f"{peer['role']} from {host}" if peer.get("role") else host
 
 

@@ -1,7 +1,7 @@
-"""The last hour of every subscription: messages in, messages out and backlog of each minute, in memory.
+"""The last hour of topics and subscriptions, in memory: messages in and out and the backlog of each minute.
 
-Only subscriptions with a backlog or traffic are kept, `KEPT_MAX` at most, of which each takes about 1 KiB:
-about 10 MiB when full, and nothing for idle topics. A restart begins a new history.
+Only topics and subscriptions with a backlog or traffic are kept, `KEPT_MAX` at most, of which each takes
+about 1 KiB: about 10 MiB when full, and nothing for idle topics. A restart begins a new history.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from geminga.broker.cooperative import Job
 from geminga.broker.core import Broker
+from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.topics.topic import Topic
 
@@ -61,6 +62,10 @@ class SubscriptionHistory:
         return ordered
 
 
+def _sent(subscription: Subscription) -> int:
+    return subscription.messages_out_gone + sum(each.messages_out for each in subscription.consumers)
+
+
 class History:
     """Samples of all subscriptions, taken once a minute in slices."""
 
@@ -84,33 +89,38 @@ class History:
 
     def _sample(self, turn: int) -> Job:
         for topic in self._broker.topics.in_memory_now():
+            sent = topic.messages_out_gone + sum(map(_sent, topic.subscriptions.values()))
+            self._add(turn, (topic.text, ""), topic, sent, 0)
             for subscription in [*topic.subscriptions.values()]:
                 if isinstance(subscription, PersistentSubscription) and subscription.name != COMPACTION:
-                    self._add(turn, topic, subscription)
+                    tally = subscription.backlog_tally()
+                    backlog = subscription.backlog if tally is None else tally[0]
+                    key = (topic.text, subscription.name)
+                    self._add(turn, key, topic, _sent(subscription), backlog)
                 if self._broker.slices.should_yield:
                     yield None
         for key, each in [*self._kept.items()]:
             if turn - each.last_turn >= SAMPLES or each.empty >= SAMPLES:
                 self._kept.pop(key, None)
 
-    def _add(self, turn: int, topic: Topic, subscription: PersistentSubscription) -> None:
-        sent = subscription.messages_out_gone + sum(each.messages_out for each in subscription.consumers)
-        key = (topic.text, subscription.name)
+    def _add(self, turn: int, key: tuple[str, str], topic: Topic, sent: int, backlog: int) -> None:
         kept = self._kept.get(key)
-        backlog = subscription.backlog
         if kept is None:
-            is_used = backlog or sent or topic.access.producers
-            if not is_used or len(self._kept) >= KEPT_MAX:
+            if not (backlog or topic.access.producers) or len(self._kept) >= KEPT_MAX:
                 return
             kept = self._kept[key] = SubscriptionHistory()
-        tally = subscription.backlog_tally() if backlog else (0, 0)
-        kept.add(turn, topic.messages_in, sent, backlog if tally is None else tally[0])
+        kept.add(turn, topic.messages_in, sent, backlog)
 
     def of(self, topics: Sequence[str], subscription: str) -> dict[str, Any]:
-        """Return the history of a subscription, summed over the partitions ``topics``."""
+        """Return the history of a subscription, or of the topic if it is empty, summed over the partitions
+        ``topics``."""
         found = [kept for topic in topics if (kept := self._kept.get((topic, subscription)))]
         taken = min(SAMPLES, self._turn)
-        answer: dict[str, Any] = {"seconds": SAMPLE_SECONDS, "end": self._sampled_ms}
+        answer: dict[str, Any] = {
+            "seconds": SAMPLE_SECONDS,
+            "end": self._sampled_ms,
+            "now": self._broker.scheduler.now_ms,
+        }
         for name in _LINES:
             lines = [each.line(name, self._turn)[SAMPLES - taken :] for each in found]
             answer[name] = [round(sum(each), 3) for each in zip(*lines, strict=True)] or [0.0] * taken

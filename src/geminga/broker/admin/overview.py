@@ -38,7 +38,7 @@ from geminga.broker.admin.http import (
 )
 from geminga.broker.admin.previews import Preview, preview
 from geminga.broker.admin.publishing import publish
-from geminga.broker.admin.routes import CONSUME, CREDENTIALS, PRODUCE, SUPER_USER, route
+from geminga.broker.admin.routes import CONSUME, CREDENTIALS, LOOK, PRODUCE, SUPER_USER, route
 from geminga.broker.admin.subscription_overview import ROWS_MAX, SORTS, SubscriptionOverview, Visibility
 from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, MessageFilter, first_messages, tail
 from geminga.broker.admin.topic_overview import TOPIC_SORTS, TopicOverview
@@ -256,6 +256,11 @@ class OverviewResource(TopicResourceBase):
         return answer(self._history.of(names, part(request, "subscription")))
 
     # --- one topic ---
+    @route("GET", PATH + "/history", needs=LOOK)
+    async def topic_history(self, request: web.Request) -> web.Response:
+        """Messages in and out per second of each minute of the last hour."""
+        return answer(self._history.of([str(each) for each in self.parts(request)], ""))
+
     @route("GET", PATH + "/messages", needs=CONSUME)
     async def messages(self, request: web.Request) -> web.Response:
         """Stored messages from ``?from=`` (``earliest``, ``latest``, a time in ms, or LEDGER:ENTRY), with

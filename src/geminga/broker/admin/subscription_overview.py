@@ -247,14 +247,16 @@ class SubscriptionOverview:
         awake = [pair for pair in found if pair is not None]
         if not awake:
             return row | _resting_row(line)
-        messages = size = entries = unacked = delayed = holes = consumers = 0
+        messages = size = entries = unacked = delayed = holes = 0
+        members: set[tuple[str | int, str]] = set()
+        """Consumers by name and connection: one consumer has a part on each partition."""
         rate_in = rate_out = 0.0
         oldest, level, worst = -1, Trouble.NOTHING_WAITS, awake[0]
         kind, durable, known = "", True, True
         for topic, subscription in awake:
             rate_in += rate_published(topic, now)
             rate_out += sum(rate_delivered(each, now) for each in subscription.consumers)
-            consumers += len(subscription.consumers)
+            members |= {(each.name or each.consumer_id, each.peer.address) for each in subscription.consumers}
             kind = kind or consumer_type(subscription)
             durable = subscription.durable
             if not isinstance(subscription, PersistentSubscription) or not isinstance(topic, PersistentTopic):
@@ -275,7 +277,7 @@ class SubscriptionOverview:
             if now_level > level:
                 level, worst = now_level, (topic, subscription)
         row |= {
-            "awake": True, "type": kind, "durable": durable, "consumers": consumers,
+            "awake": True, "type": kind, "durable": durable, "consumers": len(members),
             "messages": messages if known else -1, "bytes": size if known else -1,
             "entries": entries, "oldestSeconds": oldest, "unacked": unacked, "delayed": delayed,
             "holes": holes,

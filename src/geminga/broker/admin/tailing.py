@@ -95,7 +95,12 @@ def messages_of(
     yield from _messages(parsed.metadata, bytes(parsed.payload), common, wanted, open_ones, shown_bytes)
 
 
-def payload_messages(headers: Mapping[str, str], payload: bytes, wanted: MessageFilter) -> Iterator[Json]:
+def payload_messages(
+    headers: Mapping[str, str],
+    payload: bytes,
+    wanted: MessageFilter,
+    shown_bytes: int = PAYLOAD_SHOWN_BYTES,
+) -> Iterator[Json]:
     """Yield the messages of an entry as admin REST returns it: decompressed, with ``X-Pulsar-`` headers."""
     metadata = pb.MessageMetadata(
         producer_name=headers.get("X-Pulsar-producer-name", ""),
@@ -114,7 +119,7 @@ def payload_messages(headers: Mapping[str, str], payload: bytes, wanted: Message
         for name, value in json.loads(headers.get("X-Pulsar-PROPERTY", "{}")).items():
             metadata.properties.add(key=str(name), value=str(value))
     common: Json = {"id": headers.get("X-Pulsar-Message-ID", ""), "entryBytes": len(payload)}
-    yield from _messages(metadata, payload, common, wanted, None)
+    yield from _messages(metadata, payload, common, wanted, None, shown_bytes)
 
 
 def _number(text: str) -> int:
