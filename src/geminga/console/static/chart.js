@@ -15,7 +15,7 @@ export class Chart {
     this.format = format;
     this.times = [];
     this.values = lines.map(() => []);
-    this.svg = h("svg:svg", { height: HEIGHT, role: "img" });
+    this.svg = h("svg:svg", { height: HEIGHT, role: "img", "aria-label": "no samples yet" });
     this.legend = h("p", { class: "legend" });
     this.element = h("div", { class: "chart" }, this.svg, this.legend);
     this.at = null; // the sample under the pointer

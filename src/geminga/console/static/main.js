@@ -102,13 +102,13 @@ function route() {
   }
   if (LISTS.has(page)) listed = hash;
   shown = page;
+  window.scrollTo(0, 0);
   try {
     stop = start();
   } catch (error) {
     stop = () => {};
     fill(main, h("h1", {}, subscription || topic || ""), h("p", { class: "refused" }, error.message));
   }
-  window.scrollTo(0, 0);
   // Screen readers and the keyboard continue at the new page's heading.
   if (!first && document.activeElement !== search) main.querySelector("h1")?.focus({ preventScroll: true });
 }

@@ -30,7 +30,7 @@ export function showNamespace(frame, namespace) {
       namespacePolicies(policies, namespace, signal),
     ]);
     const allowed = Object.entries(permissions ?? {});
-    fill(roles, allowed.length ? allowed.map(([role, actions]) => [h("dt", {}, role), h("dd", {}, actions.join(", "))]) : h("dt", {}, "No role has permissions of its own."));
+    fill(roles, allowed.length ? allowed.map(([role, actions]) => [h("dt", {}, role), h("dd", {}, actions.join(", "))]) : [h("dt", {}, "Roles"), h("dd", { class: "none" }, "none has permissions of its own")]);
     fill(topics, found.rows.map((row) => h("tr", {}, h("td", {}, h("a", { class: "row", href: topicLink(row.topic) }, topicName(row.topic).at(-1))),
       h("td", {}, perSecond(row.rateIn)), h("td", {}, perSecond(row.rateOut)), h("td", {}, bytes(row.stored)), h("td", {}, count(row.subscriptions)))));
   }, EVERY_MS, frame.toldInstead(content, problem, waiting));

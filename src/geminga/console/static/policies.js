@@ -90,7 +90,7 @@ export async function topicPolicies(element, topic, signal) {
       : ofNamespace.includes(inNamespace) ? ["set on ", h("a", { class: "link", href: namespaceLink(place) }, place)] : "default";
     return [[title, worded(words, values[at]), where]];
   });
-  fill(element, found.length ? rows(found) : h("dt", {}, "No policy is set."));
+  fill(element, found.length ? rows(found) : [h("dt", {}, "Policies"), h("dd", { class: "none" }, "none are known")]);
 }
 
 // The policies in force in a namespace: what is set there, and the broker's defaults.
