@@ -1,4 +1,4 @@
-"""How the console's pages behave and look: accessibility, layout shift, motion, keyboard and scroll position.
+"""Behaviour and looks of the console's pages: accessibility, layout shift, motion, keyboard, scroll position.
 
 Pictures of each page are written to ``GEMINGA_SCREENSHOTS`` if that is set.
 """

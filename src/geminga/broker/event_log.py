@@ -57,21 +57,29 @@ class BrokerEventLog:
 
     def tell(
         self, kind: What, now_ms: int, topic: str, subscription: str = "", *, count: int = 0, unit: str = "",
-        text: str = "", who: str = "",
+        text: str = "",
     ) -> None:  # fmt: skip
-        """Add an event. ``text`` is the reason, in addition to ``count`` and ``unit``."""
-        kept = self._kept.get(kind)
+        """Add an automatic action. ``text`` is the reason, in addition to ``count`` and ``unit``."""
+        self.add(BrokerEvent(kind, topic, subscription, count, unit, text, now_ms, now_ms))
+
+    def add(self, event: BrokerEvent) -> None:
+        """Add an event, or merge it with one of the newest of its kind."""
+        kept = self._kept.get(event.kind)
         if kept is None:
-            kept = self._kept[kind] = deque(maxlen=KEPT_OF_A_KIND)
+            kept = self._kept[event.kind] = deque(maxlen=KEPT_OF_A_KIND)
         for _, line in zip(range(_LOOKED_BACK), reversed(kept), strict=False):
-            is_same = (line.topic, line.subscription, line.who) == (topic, subscription, who)
-            is_same = is_same and (kind != "changed" or line.text == text)
-            if is_same and now_ms - line.first_ms < ONE_LINE_SECONDS * 1000:
-                line.count += count
+            is_same = (line.topic, line.subscription, line.who) == (
+                event.topic,
+                event.subscription,
+                event.who,
+            )
+            is_same = is_same and (event.kind != "changed" or line.text == event.text)
+            if is_same and event.last_ms - line.first_ms < ONE_LINE_SECONDS * 1000:
+                line.count += event.count
                 line.times += 1
-                line.last_ms, line.text = now_ms, text
+                line.last_ms, line.text = event.last_ms, event.text
                 return
-        kept.append(BrokerEvent(kind, topic, subscription, count, unit, text, now_ms, now_ms, who=who))
+        kept.append(event)
 
     def newest(self, count_max: int) -> list[BrokerEvent]:
         """Return the newest events of all kinds, newest first."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from geminga.broker.event_log import BrokerEvent
 from geminga.broker.scheduler import Scheduler
 from geminga.loggers import AUDIT
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -104,7 +105,7 @@ _DONE: Final = {
     "terminate": "terminated the topic", "compaction": "started a compaction",
     "message": "published a message",
 }  # fmt: skip
-"""What a command, or a request by the first part of its path's rest, did."""
+"""Descriptions of changes by the name of the command, or by the first part of the rest of a path."""
 
 
 def _change(request: AuditedRequest) -> tuple[str, str, str]:
@@ -156,10 +157,11 @@ class AuditLog:
             self._log.info("%s", request)
             if request.status == "ok" or request.status.startswith("2"):
                 topic, subscription, text = _change(request)
-                events = self._scheduler.event_log
-                events.tell(
-                    "changed", self._scheduler.now_ms, topic, subscription, text=text, who=request.who
+                now_ms = self._scheduler.now_ms
+                event = BrokerEvent(
+                    "changed", topic, subscription, 0, "", text, now_ms, now_ms, who=request.who
                 )
+                self._scheduler.event_log.add(event)
 
     def command(self, peer: Mapping[str, str], method: str, path: str, refusal: int | None = None) -> None:
         """Log a command of a peer with a ``connection`` and a ``role``; ``refusal`` is a ServerError."""

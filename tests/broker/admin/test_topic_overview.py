@@ -29,7 +29,6 @@ def page(harness: Any, **asked: Any) -> dict[str, Any]:
             if found["complete"]:
                 overview.close()
                 return found
-            await asyncio.sleep(0.001)
 
     return asyncio.run(ask())
 

@@ -36,6 +36,7 @@ from geminga.broker.commands.services import Services
 from geminga.broker.commands.watchers import TopicListWatcher
 from geminga.broker.cooperative import DONE, SUSPENDED, Job
 from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.event_log import BrokerEvent
 from geminga.broker.memory_backpressure import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
 from geminga.broker.peer import PeerOutput, RateHold
 from geminga.broker.rate_limited_logger import who_of
@@ -516,10 +517,11 @@ class Session:
             answers.connected(version, services.settings, services.version, services.instance_id)
         )
         self._arm_keepalive()
-        self.scheduler.event_log.tell(
-            "connected", self.scheduler.now_ms, "", count=1, unit="connections",
-            text=self.client_version[:100], who=who_of(self.log_fields),
-        )  # fmt: skip
+        now_ms, version = self.scheduler.now_ms, self.client_version[:100]
+        event = BrokerEvent(
+            "connected", "", "", 1, "connections", version, now_ms, now_ms, who=who_of(self.log_fields)
+        )
+        self.scheduler.event_log.add(event)
 
     def _prove(self, body: pb.CommandConnect, authentication: Authenticator) -> Job:
         """Return a job that authenticates the peer; after a failure it is notified and closed."""

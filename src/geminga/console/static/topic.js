@@ -109,6 +109,7 @@ export function showTopic(frame, topic, query) {
   function showProducers(stats, each) {
     nobody.hidden = stats.publishers.length > 0;
     producerTable.hidden = !stats.publishers.length;
+    producerTable.classList.toggle("plain", !each.length);
     if (stats.backlogQuotaExceeded) {
       nobody.hidden = false;
       fill(nobody, h("span", { class: "refused" }, "Producers are stopped: ", sentence(stats.backlogQuotaExceeded)));
