@@ -628,6 +628,13 @@ def test_a_token_is_requested_and_not_stored(make_served: Callable[..., Any], pa
     page.get_by_label("Token").fill("rubbish")
     page.get_by_role("button", name="Continue").click()
     expect(page.locator(".refused")).to_be_visible()
+    expect(page.locator(".refused")).not_to_contain_text("Error")
+    page.get_by_role("button", name="Cancel").click()
+    asked = len(served.requests)
+    while len(served.requests) < asked + 2:
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Give a token").click()
     page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Continue").click()
     expect(page.locator("h1")).to_have_text("Nothing to see yet.")

@@ -1,6 +1,6 @@
 // The frame around the pages: routing, keyboard, theme, and the dialog that asks for a token.
 
-import { onUnauthorized } from "./api.js";
+import { askAgain, onUnauthorized } from "./api.js";
 import { showBoard } from "./board.js";
 import { showBroker } from "./broker.js";
 import { dialog } from "./dialog.js";
@@ -24,7 +24,9 @@ const frame = {
   // Shows an error of a page's polling above the page, which keeps its content.
   told(error) {
     offline.hidden = !error;
-    if (error) offline.textContent = `${error.message}. The page shows the last known state.`;
+    if (error?.status === 401) {
+      fill(offline, `${error.message}. `, h("button", { type: "button", onclick: () => (askAgain(), route()) }, "Give a token"));
+    } else if (error) offline.textContent = `${error.message}. The page shows the last known state.`;
   },
   // For a page about one resource: before the first response, and once the resource is deleted, the error
   // replaces the panels.
@@ -38,7 +40,7 @@ const frame = {
       waiting.hidden = true;
       problem.hidden = !instead;
       if (instead) problem.textContent = `${error.message}.`;
-      frame.told(instead ? null : error);
+      frame.told(instead && error.status !== 401 ? null : error);
       frame.ready();
     };
   },
