@@ -1,4 +1,4 @@
-"""Twelve questions of someone who has never seen the console, each answered from the first page.
+"""Twelve questions of a first visitor to the console, each answered from the first page.
 
 Every step of an answer is a click or a filled field on something that the page shows. The table of questions,
 steps and seconds is printed: ``pytest -s``. A picture of each answer is written to ``GEMINGA_SCREENSHOTS`` if

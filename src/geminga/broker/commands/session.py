@@ -517,9 +517,9 @@ class Session:
             answers.connected(version, services.settings, services.version, services.instance_id)
         )
         self._arm_keepalive()
-        now_ms, version = self.scheduler.now_ms, self.client_version[:100]
+        now_ms, client = self.scheduler.now_ms, self.client_version[:100]
         event = BrokerEvent(
-            "connected", "", "", 1, "connections", version, now_ms, now_ms, who=who_of(self.log_fields)
+            "connected", "", "", 1, "connections", client, now_ms, now_ms, who=who_of(self.log_fields)
         )
         self.scheduler.event_log.add(event)
 

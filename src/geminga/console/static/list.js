@@ -101,7 +101,7 @@ export class List {
     if (!found.complete) setTimeout(() => this.poller.now(), 250);
   }
 
-  // Rows under the pointer keep their places; new ones follow behind, and those that are gone stay until it leaves.
+  // Rows under the pointer keep their order; new ones follow behind, and those that are gone stay until it leaves.
   ordered(rows) {
     const { key } = this.of;
     this.held = this.shown !== null && this.body.matches(":hover");
