@@ -28,6 +28,7 @@ html_title = f"Geminga {release}"
 html_favicon = "../src/geminga/console/static/star.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["copy.js"]
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

@@ -184,7 +184,8 @@ def draw(browser: Any, served: Any, scene: Scene) -> None:
         ("first-page", "", "light", 1280, 800, "tbody tr"),
         ("first-page-dark", "", "dark", 1280, 800, "tbody tr"),
         ("subscription", lake, "light", 1280, 1120, ".findings li"),
-        ("topic", topic, "light", 1280, 1240, "#tail .value"),
+        ("topic", topic, "light", 1280, 1240, "#messages .value"),
+        ("topics", "#/topics", "light", 1280, 800, "tbody tr a"),
         ("broker", "#/broker", "dark", 1280, 1060, ".facts div"),
         ("phone", "", "light", 390, 800, "tbody tr"),
     ):

@@ -25,6 +25,10 @@ SHA512 = "2NECBVKlUA9xIUXb4fT8OoGKdAJs+I2tNYscO8FwcxCKCWA7FmpPI0fdVxGJoIJglrFZYn
 """As the registry's ``dist.integrity`` has it."""
 CACHE = Path(__file__).parent.parent / ".cache"
 HOME = CACHE / f"chromium-{VERSION}"
+AXE_VERSION = "4.10.3"
+AXE_SHA512 = "Xm7bpRXnDSX2YE2YFfBk2FnF0ep6tmG7xPh8iHee8MIcrgq762Nkce856dYtJYLkuIoYZvGfTs/PbZhideTcEg=="
+AXE = CACHE / f"axe-{AXE_VERSION}.js"
+"""Checks of accessibility, for tests only."""
 
 
 def main() -> int:
@@ -32,7 +36,8 @@ def main() -> int:
         if why := missing():
             print(f"no Chromium: {why}; the tests of the console in a browser are left out", file=sys.stderr)
             return 1 if "CI" in os.environ else 0
-        _unpack(_fetched())
+        print(f"Fetching Chromium {VERSION} with npm (70 MB, once) ...", flush=True)
+        _unpack(_fetched("@sparticuz/chromium", VERSION, SHA512))
     print(f"Chromium: {HOME}")
     return 0
 
@@ -44,19 +49,29 @@ def missing() -> str:
     return "" if shutil.which("npm") else "npm fetches it, and is not installed"
 
 
-def _fetched() -> bytes:
-    """The package as npm serves it."""
+def axe() -> Path:
+    """Return the file of axe-core, fetched if it is not here."""
+    if not AXE.exists():
+        package = _fetched("axe-core", AXE_VERSION, AXE_SHA512)
+        with tarfile.open(fileobj=io.BytesIO(package)) as tar:
+            file = tar.extractfile("package/axe.min.js")
+            assert file is not None
+            AXE.write_bytes(file.read())
+    return AXE
+
+
+def _fetched(package: str, version: str, sha512: str) -> bytes:
+    """Return a package as npm serves it; ends the program if its hash is another."""
     CACHE.mkdir(exist_ok=True)
-    print(f"Fetching Chromium {VERSION} with npm (70 MB, once) ...", flush=True)
-    wanted = f"@sparticuz/chromium@{VERSION}"
+    wanted = f"{package}@{version}"
     command = ["npm", "pack", "--silent", "--pack-destination", str(CACHE), wanted]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=300)
-    archive = CACHE / f"sparticuz-chromium-{VERSION}.tgz"
+    archive = CACHE / f"{package.lstrip('@').replace('/', '-')}-{version}.tgz"
     data = archive.read_bytes()
     archive.unlink()
     found = base64.b64encode(hashlib.sha512(data).digest()).decode()
-    if found != SHA512:
-        raise SystemExit(f"{wanted} has the hash {found}, not {SHA512}: it is not used")
+    if found != sha512:
+        raise SystemExit(f"{wanted} has the hash {found}, not {sha512}: it is not used")
     return data
 
 

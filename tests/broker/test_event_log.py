@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from geminga.broker.event_log import KEPT_OF_A_KIND, ONE_LINE_SECONDS, BrokerEventLog
+from geminga.broker.rate_limited_logger import AuditedRequest, AuditLog
+from geminga.broker.scheduler import Scheduler
 
 
 def test_the_newest_events_of_each_kind_are_kept() -> None:
@@ -25,3 +31,43 @@ def test_repeated_events_are_one_line() -> None:
     assert (line.count, line.times, line.first_ms, line.last_ms, line.text) == (70, 10, 0, 9000, "9")
     event_log.tell("expired", ONE_LINE_SECONDS * 1000 + 1, "t", "s", count=1, unit="entries")
     assert [each.count for each in event_log.newest(10)] == [1, 70]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "event"),
+    [
+        ("create", "persistent://a/b/t", ("persistent://a/b/t", "", "created the topic")),
+        ("seek", "persistent://a/b/t/s", ("persistent://a/b/t", "s", "reset the position")),
+        ("PUT", "/admin/v2/persistent/a/b/t%2Fu", ("persistent://a/b/t/u", "", "created the topic")),
+        ("DELETE", "/admin/v2/persistent/a/b/t/partitions", ("persistent://a/b/t", "", "deleted the topic")),
+        ("POST", "/admin/v2/persistent/a/b/t/retention", ("persistent://a/b/t", "", "set retention")),
+        ("DELETE", "/admin/v2/persistent/a/b/t/retention", ("persistent://a/b/t", "", "removed retention")),
+        (
+            "POST",
+            "/admin/v2/persistent/a/b/t/subscription/s/resetcursor/12",
+            ("persistent://a/b/t", "s", "reset the position"),
+        ),
+        ("DELETE", "/admin/v2/persistent/a/b/t/subscription/s",
+         ("persistent://a/b/t", "s", "deleted the subscription")),
+        ("POST", "/admin/v2/schemas/a/b/t/schema", ("persistent://a/b/t", "", "registered a schema")),
+        ("PUT", "/admin/v2/namespaces/a/b", ("", "", "set namespaces/a/b")),
+    ],
+)  # fmt: skip
+def test_changes_are_events_with_their_author(method: str, path: str, event: tuple[str, str, str]) -> None:
+    scheduler = Scheduler(0.0, 5)
+    audit = AuditLog(scheduler)
+    audit.add(AuditedRequest("admin", "10.0.0.1:4711", method, path, "204"), refused=False)
+    audit.add(AuditedRequest("admin", "10.0.0.1:4712", method, path, "204"), refused=False)
+    audit.add(AuditedRequest("admin", "10.0.0.1:4711", method, path, "403"), refused=True)
+    audit.add(AuditedRequest("admin", "10.0.0.1:4711", method, path, "404"), refused=False)
+    (line,) = scheduler.event_log.newest(10)
+    assert (line.topic, line.subscription, line.text) == event
+    assert (line.who, line.times, line.kind) == ("admin from 10.0.0.1", 2, "changed")
+
+
+def test_connections_of_a_host_are_one_line(harness: Any) -> None:
+    for _ in range(3):
+        harness.peer()
+    (line,) = harness.broker.scheduler.event_log.newest(10)
+    assert (line.kind, line.count, line.unit) == ("connected", 3, "connections")
+    assert line.who

@@ -178,6 +178,30 @@ def test_the_overview_is_computed_from_apache_pulsars_stats(console: str) -> Non
     assert ask(console, "/admin/v2/geminga/happenings") == (200, [])
 
 
+def test_topics_are_listed_from_apache_pulsars_stats(console: str) -> None:
+    status, found = ask(console, "/admin/v2/geminga/topics?search=DEFAULT/T")
+    (row,) = found["rows"]
+    assert status == 200
+    assert (row["topic"], row["subscriptions"]) == ("persistent://public/default/t", 2)
+    assert row["trouble"] == 5
+    assert ask(console, "/admin/v2/geminga/topics?search=another")[1]["matching"] == 0
+
+
+def test_messages_are_browsed_entry_by_entry(console: str) -> None:
+    base = "/admin/v2/persistent/public/default/t"
+    found = ask(console, f"{base}/messages?from=earliest")[1]
+    assert len(found["messages"]) == 20, "ten batches of two"
+    assert [each["batchIndex"] for each in found["messages"][:2]] == [0, 1]
+    assert found["left"] == 0
+    newest = ask(console, f"{base}/messages?from=latest&older=true&text=a")[1]["messages"]
+    assert len(newest) == 10
+    place = newest[0]["id"]
+    older = ask(console, f"{base}/messages?older=true&after={place}&text=a")[1]["messages"]
+    assert [each["id"] for each in older] == [each["id"] for each in newest[1:]]
+    assert ask(console, f"{base}/message/{place}?batch=1")[1]["payload"] == "Yg=="
+    assert ask(console, f"{base}/message/{place}?batch=7")[0] == 404
+
+
 def test_a_subscription_is_explained_from_apache_pulsars_stats(console: str) -> None:
     base = "/admin/v2/persistent/public/default/t"
     (found,) = ask(console, f"{base}/subscription/stuck/explain")[1]

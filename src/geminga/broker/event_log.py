@@ -1,7 +1,8 @@
-"""Log of automatic actions of the broker, which explain missing or repeated messages.
+"""Log of what happened: automatic actions of the broker, changes by clients and administrators, connections.
 
-Compensation, expiry, quotas, retention and early deletion report here, in a sentence; the newest events of
-each kind are kept, regardless of other kinds, and repetitions are merged.
+Compensation, expiry, quotas, retention and early deletion report here, in a sentence, and the audit log
+reports every change with its role and address. The newest events of each kind are kept, regardless of other
+kinds, and repetitions are merged.
 """
 
 from __future__ import annotations
@@ -10,7 +11,17 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Literal
 
-What = Literal["pushed-again", "expired", "quota", "evicted", "retention", "gave-way", "forgotten"]
+What = Literal[
+    "pushed-again",
+    "expired",
+    "quota",
+    "evicted",
+    "retention",
+    "gave-way",
+    "forgotten",
+    "changed",
+    "connected",
+]  # fmt: skip
 KEPT_OF_A_KIND: Final = 100
 ONE_LINE_SECONDS: Final = 300
 """Period in which repeated events of a subscription or topic are merged."""
@@ -32,10 +43,12 @@ class BrokerEvent:
     first_ms: int
     last_ms: int
     times: int = 1
+    who: str = ""
+    """Role and host that caused them; empty for the broker itself."""
 
 
 class BrokerEventLog:
-    """Newest automatic actions by kind."""
+    """Newest events by kind."""
 
     __slots__ = ("_kept",)
 
@@ -46,18 +59,27 @@ class BrokerEventLog:
         self, kind: What, now_ms: int, topic: str, subscription: str = "", *, count: int = 0, unit: str = "",
         text: str = "",
     ) -> None:  # fmt: skip
-        """Add an event. ``text`` is the reason, in addition to ``count`` and ``unit``."""
-        kept = self._kept.get(kind)
+        """Add an automatic action. ``text`` is the reason, in addition to ``count`` and ``unit``."""
+        self.add(BrokerEvent(kind, topic, subscription, count, unit, text, now_ms, now_ms))
+
+    def add(self, event: BrokerEvent) -> None:
+        """Add an event, or merge it with one of the newest of its kind."""
+        kept = self._kept.get(event.kind)
         if kept is None:
-            kept = self._kept[kind] = deque(maxlen=KEPT_OF_A_KIND)
+            kept = self._kept[event.kind] = deque(maxlen=KEPT_OF_A_KIND)
         for _, line in zip(range(_LOOKED_BACK), reversed(kept), strict=False):
-            is_same = line.topic == topic and line.subscription == subscription
-            if is_same and now_ms - line.first_ms < ONE_LINE_SECONDS * 1000:
-                line.count += count
+            is_same = (line.topic, line.subscription, line.who) == (
+                event.topic,
+                event.subscription,
+                event.who,
+            )
+            is_same = is_same and (event.kind != "changed" or line.text == event.text)
+            if is_same and event.last_ms - line.first_ms < ONE_LINE_SECONDS * 1000:
+                line.count += event.count
                 line.times += 1
-                line.last_ms, line.text = now_ms, text
+                line.last_ms, line.text = event.last_ms, event.text
                 return
-        kept.append(BrokerEvent(kind, topic, subscription, count, unit, text, now_ms, now_ms))
+        kept.append(event)
 
     def newest(self, count_max: int) -> list[BrokerEvent]:
         """Return the newest events of all kinds, newest first."""

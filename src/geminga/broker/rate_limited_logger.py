@@ -8,10 +8,13 @@ lines is logged at its end.
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
+from geminga.broker.event_log import BrokerEvent
 from geminga.broker.scheduler import Scheduler
 from geminga.loggers import AUDIT
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -78,11 +81,69 @@ class AuditedRequest(NamedTuple):
         """Return the fields for logs in JSON."""
         return self._asdict()
 
+    @property
+    def who(self) -> str:
+        """Return the role, and the host without the port."""
+        return who_of({"connection": self.connection, "role": self.role})
+
+
+_COMMAND: Final = re.compile(r"((?:non-)?persistent://[^/]+/[^/]+/[^/]+)(?:/(.+))?\Z")
+"""Topic and subscription of an audited command."""
+_REQUEST: Final = re.compile(
+    r"/admin/v2/((?:non-)?persistent|schemas)/([^/]+/[^/]+/[^/]+)(?:/subscription/([^/]+))?(?:/(.*))?\Z"
+)
+"""Domain, topic, subscription and the rest of a path of admin REST."""
+_PARTITION: Final = re.compile(r"-partition-\d+(?=/|\Z)")
+"""Suffix of a partition: changes of all partitions are one event."""
+_DONE: Final = {
+    "create": "created the topic", "subscribe": "created the subscription",
+    "unsubscribe": "deleted the subscription", "seek": "reset the position",
+    "getOrCreateSchema": "registered a schema", "resetcursor": "reset the position",
+    "skip": "skipped messages", "skip_all": "skipped the backlog", "expireMessages": "expired messages",
+    "redeliver": "had messages redelivered", "unload": "unloaded the topic",
+    "truncate": "deleted all messages",
+    "terminate": "terminated the topic", "compaction": "started a compaction",
+    "message": "published a message",
+}  # fmt: skip
+"""Descriptions of changes by the name of the command, or by the first part of the rest of a path."""
+
+
+def _change(request: AuditedRequest) -> tuple[str, str, str]:
+    """Return topic, subscription and a description of a successful change."""
+    command = _COMMAND.match(_PARTITION.sub("", request.path))
+    if command is not None:
+        return command[1], command[2] or "", _DONE.get(request.method, request.method)
+    found = _REQUEST.match(_PARTITION.sub("", request.path))
+    verb = {"DELETE": "deleted", "PUT": "created"}.get(request.method, "set")
+    if found is None:
+        return "", "", f"{'set' if verb == 'created' else verb} {request.path.removeprefix('/admin/v2/')}"
+    domain, topic, subscription, rest = (unquote(each or "") for each in found.groups())
+    what = rest.partition("/")[0]
+    if domain == "schemas":
+        domain, text = "persistent", f"{verb if verb == 'deleted' else 'registered'} a schema"
+    elif what in _DONE:
+        text = _DONE[what]
+    elif what in ("", "partitions"):
+        text = f"{verb} the {'subscription' if subscription else 'topic'}"
+    else:
+        text = f"{'removed' if verb == 'deleted' else 'set'} {what}"
+    return f"{domain}://{topic}", subscription, text
+
+
+def who_of(peer: Mapping[str, str]) -> str:
+    """Return the role of a peer and its host, without the port."""
+    host = peer["connection"].rpartition(":")[0].lstrip("/") or peer["connection"]
+    return f"{peer['role']} from {host}" if peer.get("role") else host
+
 
 class AuditLog:
-    """Log of changes, which are all written, and of refusals, whose rate is limited."""
+    """Log of changes, which are all written, and of refusals, whose rate is limited.
+
+    Changes that succeeded are also events of the scheduler's event log.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
         self._logger = logging.getLogger(AUDIT)
         self._refusals = RateLimitedLogger(scheduler, self._logger)
         self.failures: Counter[str] = Counter(binary=0, web=0, tls=0)
@@ -94,6 +155,13 @@ class AuditLog:
             self._refusals.log("%s", request)
         else:
             self._logger.info("%s", request)
+            if request.status == "ok" or request.status.startswith("2"):
+                topic, subscription, text = _change(request)
+                now_ms = self._scheduler.now_ms
+                event = BrokerEvent(
+                    "changed", topic, subscription, 0, "", text, now_ms, now_ms, who=request.who
+                )
+                self._scheduler.event_log.add(event)
 
     def command(self, peer: Mapping[str, str], method: str, path: str, refusal: int | None = None) -> None:
         """Log a command of a peer with a ``connection`` and a ``role``; ``refusal`` is a ServerError."""

@@ -162,30 +162,84 @@ def grouped(rows: Iterator[Json]) -> list[Json]:
     return list(found.values())
 
 
+_TOPIC_KEYS: Final[dict[str, Any]] = {
+    "name": lambda row: row["topic"],
+    "trouble": lambda row: (-row["trouble"], row["topic"]),
+    "in": lambda row: (-row["rateIn"], row["topic"]),
+    "out": lambda row: (-row["rateOut"], row["topic"]),
+    "stored": lambda row: (-row["stored"], row["topic"]),
+    "subscriptions": lambda row: (-row["subscriptions"], row["topic"]),
+}
+
+
+def topic_rows(broker_stats: Mapping[str, Any], rows: list[Json]) -> list[Json]:
+    """Return a row for each topic, partitions merged; ``rows`` are those of the subscriptions."""
+    found: dict[str, Json] = {}
+    for bundles in broker_stats.values():
+        for domains in bundles.values():
+            for topics in domains.values():
+                for topic, stats in topics.items():
+                    base = base_of(topic)
+                    row = found.setdefault(
+                        base,
+                        {"topic": base, "partitions": 0, "awake": True, "rateIn": 0.0, "rateOut": 0.0,
+                         "producers": 0, "stored": 0, "subscriptions": 0, "schema": "", "compacted": False,
+                         "trouble": 0, "worst": "", "sentence": ""},
+                    )  # fmt: skip
+                    row["partitions"] += base != topic
+                    row["producers"] = max(row["producers"], len(stats.get("publishers", ())))
+                    pairs = ("rateIn", "msgRateIn"), ("rateOut", "msgRateOut"), ("stored", "storageSize")
+                    for name, field in pairs:
+                        row[name] += stats.get(field, 0)
+    for each in rows:
+        row = found[each["topic"]]
+        row["subscriptions"] += 1
+        if each["trouble"] > row["trouble"] or not row["worst"]:
+            row |= {"trouble": each["trouble"], "worst": each["subscription"], "sentence": each["sentence"]}
+    return list(found.values())
+
+
 def board(rows: list[Json], query: Mapping[str, str], now_ms: int) -> Json:
     """Return a page of the subscription overview. Raises `ValueError` for bad numbers and unknown orders."""
+    found, matching = _page(rows, query, now_ms, _KEYS)
+    found["totals"] |= {
+        "topics": len({row["worst"] for row in rows}),
+        "entriesInBacklog": sum(row["entries"] for row in matching),
+        "msgRateIn": sum({row["topic"]: row["rateIn"] for row in matching}.values()),
+    }
+    return found
+
+
+def topics(rows: list[Json], query: Mapping[str, str], now_ms: int) -> Json:
+    """Return a page of the overview of topics. Raises `ValueError` as `board` does."""
+    return _page(rows, query, now_ms, _TOPIC_KEYS)[0]
+
+
+def _page(
+    rows: list[Json], query: Mapping[str, str], now_ms: int, keys: Mapping[str, Any]
+) -> tuple[Json, list[Json]]:
+    """Return a page, and all rows that match the search."""
     words = query.get("search", "").lower().split()
     level = query.get("level", "")
     matching = [
         row for row in rows
-        if all(word in f"{row['topic']} {row['subscription']}".lower() for word in words)
+        if all(word in f"{row['topic']} {row.get('subscription', '')}".lower() for word in words)
     ]  # fmt: skip
     levels = Counter(row["trouble"] for row in matching)
     chosen = [row for row in matching if not level or row["trouble"] == int(level)]
-    order = query.get("sort") or "trouble"
-    if order not in _KEYS:
-        raise ValueError(f"sort={order!r} is not allowed; allowed: {', '.join(_KEYS)}")
-    chosen.sort(key=_KEYS[order], reverse=query.get("reverse", "").lower() == "true")
+    order = query.get("sort") or next(iter(keys))
+    if order not in keys:
+        raise ValueError(f"sort={order!r} is not allowed; allowed: {', '.join(keys)}")
+    chosen.sort(key=keys[order], reverse=query.get("reverse", "").lower() == "true")
     offset, limit = int(query.get("offset") or 0), min(200, int(query.get("limit") or 50))
-    return {
+    found = {
         "rows": chosen[offset : offset + limit],
         "offset": offset,
         "matching": len(chosen),
         "totals": {
-            "subscriptions": len(matching), "leftOut": 0, "topics": len({row["worst"] for row in rows}),
+            "subscriptions": len(matching), "leftOut": 0, "topics": len(matching),
             "levels": [levels[each] for each in Trouble],
-            "entriesInBacklog": sum(row["entries"] for row in matching),
-            "msgRateIn": sum({row["topic"]: row["rateIn"] for row in matching}.values()),
+            "msgRateIn": sum(row["rateIn"] for row in matching),
             "msgRateOut": sum(row["rateOut"] for row in matching),
         },
         "complete": True,
@@ -193,3 +247,4 @@ def board(rows: list[Json], query: Mapping[str, str], now_ms: int) -> Json:
         "surveySeconds": 0.0,
         "now": now_ms,
     }  # fmt: skip
+    return found, matching

@@ -66,9 +66,11 @@ _NO_SUCH_THING: Final = "Apache Pulsar has no such command; unloading the topic 
 
 
 class _Seen(NamedTuple):
-    """Cached stats of all topics as rows, with the time of the request and its duration in seconds."""
+    """Cached stats of all topics as rows of subscriptions and of topics, with the time of the request and its
+    duration in seconds."""
 
     rows: list[Json]
+    topics: list[Json]
     at: float
     took: float
 
@@ -206,13 +208,23 @@ class Remote:
 
     # --- Apache Pulsar: all subscriptions ---
     async def board(self, request: web.Request) -> web.Response:
-        rows = await self._all_rows(request)
+        return await self._page(request, (await self._all(request)).rows, derived.board)
+
+    async def topics(self, request: web.Request) -> web.Response:
+        return await self._page(request, (await self._all(request)).topics, derived.topics)
+
+    async def _page(
+        self,
+        request: web.Request,
+        rows: list[Json],
+        page: Callable[[list[Json], Mapping[str, str], int], Json],
+    ) -> web.Response:
         try:
-            return answer(derived.board(rows, request.query, _now_ms()))
+            return answer(page(rows, request.query, _now_ms()))
         except ValueError as error:
             raise AdminRefusal(412, str(error)) from None
 
-    async def _all_rows(self, request: web.Request) -> list[Json]:
+    async def _all(self, request: web.Request) -> _Seen:
         """Return the rows of all brokers. Concurrent requests wait for the one that queries the brokers.
 
         Rows are cached per token, and are returned only for requests with that token.
@@ -223,7 +235,7 @@ class Remote:
             if seen is not None and time.monotonic() - seen.at < max(
                 STATS_SECONDS_MIN, seen.took / STATS_SHARE
             ):
-                return seen.rows
+                return seen
             began = time.monotonic()
             clusters = await self.get(request, "/admin/v2/clusters")
             brokers: list[str] = []
@@ -236,11 +248,12 @@ class Remote:
             rows = await loop.run_in_executor(
                 None, lambda: derived.grouped(derived.rows_of(stats, _now_ms()))
             )
-            self._seen[who] = _Seen(rows, time.monotonic(), time.monotonic() - began)
+            topics = await loop.run_in_executor(None, lambda: derived.topic_rows(stats, rows))
+            found = self._seen[who] = _Seen(rows, topics, time.monotonic(), time.monotonic() - began)
             self._seen.move_to_end(who)
             if len(self._seen) > TOKENS_MAX:
                 self._seen.popitem(last=False)
-            return rows
+            return found
 
     async def _stats_of(self, request: web.Request, broker: str) -> Json:
         """Return the stats of all topics of ``broker``; if empty, of the broker at the configured address."""
@@ -257,7 +270,7 @@ class Remote:
     async def overview(self, request: web.Request) -> web.Response:
         version = await self.get(request, "/admin/v2/brokers/version")
         clusters = await self.get(request, "/admin/v2/clusters")
-        rows = await self._all_rows(request)
+        rows = (await self._all(request)).rows
         return answer(
             {
                 "version": f"Apache Pulsar {version}", "cluster": ", ".join(clusters), "now": _now_ms(),
@@ -381,6 +394,70 @@ class Remote:
              "examined": places.end - offset, "skipped": skipped, "behind": 0}
         )  # fmt: skip
 
+    async def messages(self, request: web.Request) -> web.Response:
+        """Read up to `TAIL_ENTRIES_MAX` entries from a position, as a Geminga's ``/messages`` does."""
+        path, query = _topic_path(request), request.query
+        places = derived.Places(await self.get(request, f"{path}/internalStats"))
+        older = query.get("older") == "true"
+        start, stop = await self._bounds(request, places, older)
+        wanted = MessageFilter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
+        found: list[Json] = []
+        examined = 0
+        while start < stop and examined < TAIL_ENTRIES_MAX:
+            examined += 1
+            stop, start, at = (stop - 1, start, stop - 1) if older else (stop, start + 1, start)
+            ledger_id, entry_id = places.position(at)
+            status, headers, data = await self.ask(
+                request, "GET", f"{path}/ledger/{ledger_id}/entry/{entry_id}"
+            )
+            if status == 200:
+                messages = _messages(headers, data, wanted)
+                found += reversed(messages) if older else messages
+        behind = places.position(stop) if older else places.position(max(0, start - 1))
+        return answer(
+            {"messages": found, "next": f"{behind[0]}:{behind[1]}", "examined": examined,
+             "left": stop - start}
+        )  # fmt: skip
+
+    async def _bounds(self, request: web.Request, places: derived.Places, older: bool) -> tuple[int, int]:
+        """Return the offsets between which ``messages`` reads."""
+        query, first, end = request.query, 0, places.end
+
+        async def offset(position: str) -> int:
+            if ":" not in position:
+                moment = whole_number(position, "from")
+                found = await self.get(request, f"{_topic_path(request)}/messageid/{moment}")
+                return places.offset(found["ledgerId"], found["entryId"])
+            ledger, _, entry = position.partition(":")
+            return places.offset(whole_number(ledger, "ledger"), whole_number(entry, "entry"))
+
+        if query.get("until"):
+            end = await offset(str(whole_number(query["until"], "until") + 1))
+        position = query.get("from") or "latest"
+        if query.get("after"):
+            known = await offset(query["after"]) + (0 if older else 1)
+        elif position in ("latest", "earliest"):
+            known = places.end if position == "latest" else 0
+        else:
+            known = await offset(position)
+        return (first, min(end, known)) if older else (known, end)
+
+    async def message(self, request: web.Request) -> web.Response:
+        """Return one message; Apache Pulsar's answer has the whole payload of its entry."""
+        path, id_ = _topic_path(request), request.match_info["id"]
+        ledger, _, entry = id_.partition(":")
+        numbers = whole_number(ledger, "ledger"), whole_number(entry, "entry")
+        status, headers, data = await self.ask(
+            request, "GET", f"{path}/ledger/{numbers[0]}/entry/{numbers[1]}"
+        )
+        if status >= 400:
+            raise AdminRefusal(status, _reason(data) or f"{self.url} answers {status}")
+        batch = int(request.query.get("batch") or -1)
+        for each in payload_messages(headers, data, MessageFilter(), shown_bytes=len(data)):
+            if each.get("batchIndex", -1) == batch:
+                return answer(each)
+        raise AdminRefusal(404, f"there is no message {id_} on topic {_topic(request)}")
+
 
 def _previewed(text: str) -> Json:
     return {"text": text, "command": "", "messages": -1, "messagesAgain": -1}
@@ -450,6 +527,7 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
     attach(application)
     router = application.router
     router.add_get("/admin/v2/geminga/subscriptions", own(remote.board))
+    router.add_get("/admin/v2/geminga/topics", own(remote.topics))
     router.add_get("/admin/v2/geminga/overview", own(remote.overview))
     router.add_get("/admin/v2/geminga/happenings", own(nothing))
     router.add_get(f"{_SUBSCRIPTION}/explain", own(remote.explain))
@@ -458,6 +536,8 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
     router.add_get(f"{_SUBSCRIPTION}/open", own(remote.open_messages))
     router.add_post(f"{_SUBSCRIPTION}/redeliver", own(remote.redeliver))
     router.add_get(f"{_PATH}/tail", own(remote.tail))
+    router.add_get(f"{_PATH}/messages", own(remote.messages))
+    router.add_get(f"{_PATH}/message/{{id}}", own(remote.message))
     router.add_route("*", "/admin/v2/{rest:.*}", remote.pass_on)
 
     async def close(_application: web.Application) -> None:

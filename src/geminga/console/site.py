@@ -20,7 +20,6 @@ from geminga.console.advice import advice
 STATIC: Final = Path(__file__).parent / "static"
 CONTENT_TYPES: Final = {
     ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml",
-    ".LICENSE": "text/plain",
 }  # fmt: skip
 POLICY: Final = "; ".join(
     (
@@ -42,7 +41,6 @@ HEADERS: Final = {
 PERMISSIONS: Final[Mapping[Key, RequiredPermission]] = {
     ("GET", "/"): RequiredPermission.NOTHING,
     ("GET", "/console/{file}"): RequiredPermission.NOTHING,
-    ("GET", "/console/vendor/{file}"): RequiredPermission.NOTHING,
     ("GET", "/console/api/advice"): RequiredPermission.CREDENTIALS,
 }
 
@@ -52,7 +50,6 @@ def attach(application: web.Application) -> Mapping[Key, RequiredPermission]:
     router = application.router
     router.add_get("/", _index)
     router.add_get("/console/api/advice", _advice)
-    router.add_get("/console/vendor/{file}", _vendored)
     router.add_get("/console/{file}", _file)
     return PERMISSIONS
 
@@ -67,10 +64,6 @@ async def _index(_request: web.Request) -> web.StreamResponse:
 
 async def _file(request: web.Request) -> web.StreamResponse:
     return _served(request.match_info["file"])
-
-
-async def _vendored(request: web.Request) -> web.StreamResponse:
-    return _served(f"vendor/{request.match_info['file']}")
 
 
 def _served(name: str) -> web.StreamResponse:

@@ -245,7 +245,7 @@ def test_no_step_of_a_survey_looks_at_all_names(
 
         monkeypatch.setattr(harness.broker.store, "names", counted)
         most = before = 0
-        for _step in subscription_overview._OverviewCache(harness.broker, search, {})._walk(
+        for _step in subscription_overview.OverviewCache(harness.broker, search, {})._walk(
             subscription_overview.SubscriptionScan()
         ):
             most, before = max(most, looked - before), looked
@@ -265,7 +265,7 @@ def test_no_step_of_ranking_looks_at_all_rows(
         line = subscription_overview.SubscriptionRow(f"{PREFIX}t{number}", "s")
         line.add(line.topic, Trouble(number % 2 + 3), number, number)
         survey.lines[line.topic, "s"] = line
-    steps = len(list(subscription_overview._OverviewCache._leave_out(survey)))
+    steps = len(list(subscription_overview.OverviewCache._leave_out(survey)))
     assert steps == 20
     assert len(survey.lines) == 50
     assert survey.left_out == 51
@@ -326,7 +326,7 @@ def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
         make_topic(f"t{number}")
     monkeypatch.setattr(subscription_overview, "STEP_SECONDS", 0.0)
     steps: list[float] = []
-    walk = subscription_overview._OverviewCache._walk
+    walk = subscription_overview.OverviewCache._walk
 
     def walked(self: Any, survey: Any) -> Any:
         for step in walk(self, survey):
@@ -337,7 +337,7 @@ def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
                 steps.append(time.monotonic())
             yield step
 
-    monkeypatch.setattr(subscription_overview._OverviewCache, "_walk", walked)
+    monkeypatch.setattr(subscription_overview.OverviewCache, "_walk", walked)
     monkeypatch.setattr(
         subscription_overview, "time", SimpleNamespace(**{**vars(time), "thread_time": time.monotonic})
     )
@@ -380,16 +380,16 @@ def test_topics_not_in_memory_are_read_in_several_steps(
         subscription_overview, "time", SimpleNamespace(**{**vars(time), "monotonic": passing})
     )
     pauses = 0
-    rest = subscription_overview._OverviewCache._rest
+    rest = subscription_overview.OverviewCache._rest
 
     async def rested(self: Any, took: float) -> None:
         nonlocal pauses
         pauses += 1
         await rest(self, took)
 
-    monkeypatch.setattr(subscription_overview._OverviewCache, "_rest", rested)
+    monkeypatch.setattr(subscription_overview.OverviewCache, "_rest", rested)
     asyncio.run(
-        subscription_overview._OverviewCache(harness.broker, "", {})._run(
+        subscription_overview.OverviewCache(harness.broker, "", {})._run(
             subscription_overview.SubscriptionScan()
         )
     )

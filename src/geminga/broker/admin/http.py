@@ -537,7 +537,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     if refused or request.method not in ("GET", "HEAD", "OPTIONS"):
         server: Server = request.app[SERVER]
         path, status = request.rel_url.raw_path, str(response.status)
-        found = AuditedRequest("".join(roles), _address(request), request.method, path, status)
+        found = AuditedRequest("".join(roles), address_of(request), request.method, path, status)
         server.call(lambda: server.broker.audit.add(found, refused=refused))
     return response
 
@@ -565,7 +565,7 @@ async def _answered(
         if error.status == 401 and "Authorization" in request.headers:
             audit, log_limited = server.broker.audit, server.broker.rate_limited_log.log
             audit.failures["web"] += 1
-            values = _address(request), error.reason
+            values = address_of(request), error.reason
             server.call(lambda: log_limited("web port: login from %s failed: %s", *values))
         if error.status == 401 and authorization_middleware is not None:
             refusal.headers["WWW-Authenticate"] = authorization_middleware.schemes
@@ -592,7 +592,7 @@ async def _answered(
         return _refusal(500, f"{type(error).__name__}: {error}")
 
 
-def _address(request: web.Request) -> str:
+def address_of(request: web.Request) -> str:
     return "-" if request.transport is None else peer_text(request.transport)
 
 

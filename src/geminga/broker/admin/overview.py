@@ -6,9 +6,13 @@ ack holes, previews of actions, open and newest messages. Only ``redeliver`` cha
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import dataclasses
 import time
 from functools import partial
+from heapq import nlargest
+from itertools import islice
 from typing import Any
 
 from aiohttp import web
@@ -16,26 +20,50 @@ from aiohttp import web
 from geminga._version import __version__
 from geminga.broker.admin import metrics
 from geminga.broker.admin.brokers import disk_figures
+from geminga.broker.admin.browsing import Browser, bounds, whole_message
 from geminga.broker.admin.cursor_pages import RANGES_MAX, cursor_page
 from geminga.broker.admin.damage import described
 from geminga.broker.admin.errors import AdminRefusal
+from geminga.broker.admin.history import History
 from geminga.broker.admin.hole_map import CELLS_MAX, hole_map
-from geminga.broker.admin.http import DOORKEEPER, Server, answer, part, query_flag, whole_number
+from geminga.broker.admin.http import (
+    DOORKEEPER,
+    Server,
+    address_of,
+    answer,
+    object_body,
+    part,
+    query_flag,
+    whole_number,
+)
 from geminga.broker.admin.previews import Preview, preview
-from geminga.broker.admin.routes import CONSUME, CREDENTIALS, SUPER_USER, route
+from geminga.broker.admin.publishing import publish
+from geminga.broker.admin.routes import CONSUME, CREDENTIALS, LOOK, PRODUCE, SUPER_USER, route
 from geminga.broker.admin.subscription_overview import ROWS_MAX, SORTS, SubscriptionOverview, Visibility
 from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, MessageFilter, first_messages, tail
+from geminga.broker.admin.topic_overview import TOPIC_SORTS, TopicOverview
 from geminga.broker.admin.topics import PATH, TopicResourceBase
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.rules.policies import properties_map
+from geminga.broker.rules.schemas import version_bytes
 from geminga.broker.topics.persistent import PersistentTopic
+from geminga.ids import TopicName
+from geminga.wire.hashing import partition_of
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 BASE = "/admin/v2/geminga"
 _SUBSCRIPTION = PATH + "/subscription/{subscription}"
 HAPPENINGS_SHOWN_MAX = 200
 PEERS_SHOWN_MAX = 100
+PEERS_EXAMINED_MAX = 2_000
+"""Connections whose rates are read for one answer."""
+PEER_NAMES_MAX = 5
 DAMAGE_SHOWN_MAX = 100
 OPEN_SHOWN_MAX = 50
+_TEXT_SCHEMAS = frozenset((pb.Schema.String, pb.Schema.Json))
+BROWSING_SECONDS_MAX = 0.4
+"""Longest search for one answer, which is requested again for the rest."""
 _ENTRY_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of entries read for one answer; the entry that reaches this limit is the last."""
 
@@ -45,31 +73,44 @@ class OverviewResource(TopicResourceBase):
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
+        self._history = History(server.broker)
         self._boards = SubscriptionOverview(server.broker)
+        self._topics = TopicOverview(server.broker)
 
     # --- all subscriptions ---
     @route("GET", BASE + "/subscriptions", needs=CREDENTIALS)
     async def subscriptions(self, request: web.Request) -> web.Response:
         """A page of all subscriptions, sorted by trouble."""
+        found = await self._page(request, self._boards, SORTS)
+        for row in found["rows"]:
+            row["history"] = self._history.backlog(row.pop("parts"), row["subscription"])
+        return answer(found)
+
+    @route("GET", BASE + "/topics", needs=CREDENTIALS)
+    async def all_topics(self, request: web.Request) -> web.Response:
+        """A page of all topics, sorted by name, those without subscriptions included."""
+        return answer(await self._page(request, self._topics, TOPIC_SORTS))
+
+    async def _page(
+        self, request: web.Request, boards: SubscriptionOverview, sorts: tuple[str, ...]
+    ) -> dict[str, Any]:
         query = request.query
-        sort = query.get("sort", SORTS[0])
-        if sort not in SORTS:
-            raise AdminRefusal(412, f"sort={sort!r} is not allowed; allowed: {', '.join(SORTS)}")
+        sort = query.get("sort", sorts[0])
+        if sort not in sorts:
+            raise AdminRefusal(412, f"sort={sort!r} is not allowed; allowed: {', '.join(sorts)}")
         authorization_middleware = request.app.get(DOORKEEPER)
         limited = None
         if authorization_middleware is not None:
             limited = await authorization_middleware.sight(request, self.server.broker.scheduler.now_ms)
         limit = whole_number(query.get("limit", "50"), "limit", 1)
-        return answer(
-            await self._boards.page(
-                search=query.get("search", "")[:256],
-                sort=sort,
-                reverse=query_flag(request, "reverse"),
-                level=whole_number(query["level"], "level") if query.get("level") else None,
-                offset=whole_number(query.get("offset", "0"), "offset"),
-                limit=min(limit, ROWS_MAX),
-                sight=None if limited is None else Visibility(*limited),
-            )
+        return await boards.page(
+            search=query.get("search", "")[:256],
+            sort=sort,
+            reverse=query_flag(request, "reverse"),
+            level=whole_number(query["level"], "level") if query.get("level") else None,
+            offset=whole_number(query.get("offset", "0"), "offset"),
+            limit=min(limit, ROWS_MAX),
+            sight=None if limited is None else Visibility(*limited),
         )
 
     # --- the broker ---
@@ -116,30 +157,41 @@ class OverviewResource(TopicResourceBase):
         )  # fmt: skip
 
     def _peers(self) -> list[dict[str, Any]]:
-        """Return some of the connected clients."""
+        """Return connected clients with their rates, those with the most bytes per second first."""
+        now = self.server.broker.scheduler.now
         found = []
-        for connection in self.server.connections:
+        for connection in islice(self.server.connections, PEERS_EXAMINED_MAX):
             session = getattr(connection, "session", None)
             if not isinstance(session, Session):
                 continue
+            published = [
+                each.rates.read(now, each.messages_in, each.bytes_in) for each in session.producers.values()
+            ]
+            delivered = [each.rates_now(now) for each in session.consumers.values()]
+            names = [each.name for each in session.producers.values()]
+            names += [each.name for each in session.consumers.values()]
             found.append(
                 {
                     "address": session.address,
                     "clientVersion": session.client_version,
+                    "role": session.log_fields.get("role", ""),
+                    "names": [*dict.fromkeys(filter(None, names))][:PEER_NAMES_MAX],
                     "producers": len(session.producers),
                     "consumers": len(session.consumers),
+                    "rateIn": sum(each[0] for each in published),
+                    "bytesIn": sum(each[1] for each in published),
+                    "rateOut": sum(each[0] for each in delivered),
+                    "bytesOut": sum(each[1] for each in delivered),
                     "pendingBytes": session.pending_bytes,
                     "unsentBytes": getattr(connection, "unsent_bytes", 0),
                     "read": getattr(connection, "is_reading", True),
                 }
             )
-            if len(found) >= PEERS_SHOWN_MAX:
-                break
-        return found
+        return nlargest(PEERS_SHOWN_MAX, found, key=lambda each: each["bytesIn"] + each["bytesOut"])
 
     @route("GET", BASE + "/happenings", needs=SUPER_USER)
     async def event_log(self, _request: web.Request) -> web.Response:
-        """Automatic actions of the broker, newest first."""
+        """Automatic actions of the broker, changes with who made them, and connections, newest first."""
         found = self.server.broker.scheduler.event_log.newest(HAPPENINGS_SHOWN_MAX)
         return answer([dataclasses.asdict(each) for each in found])
 
@@ -197,7 +249,54 @@ class OverviewResource(TopicResourceBase):
             raise AdminRefusal(404, f"no consumer {name!r} is connected to {subscription.name}")
         return answer({"messages": self.now(partial(subscription.redeliver_unacknowledged, name))})
 
+    @route("GET", _SUBSCRIPTION + "/history", needs=CONSUME)
+    async def history(self, request: web.Request) -> web.Response:
+        """Messages in and out per second and the backlog of each minute of the last hour."""
+        names = [str(each) for each in self.parts(request)]
+        return answer(self._history.of(names, part(request, "subscription")))
+
     # --- one topic ---
+    @route("GET", PATH + "/history", needs=LOOK)
+    async def topic_history(self, request: web.Request) -> web.Response:
+        """Messages in and out per second of each minute of the last hour."""
+        return answer(self._history.of([str(each) for each in self.parts(request)], ""))
+
+    @route("GET", PATH + "/messages", needs=CONSUME)
+    async def messages(self, request: web.Request) -> web.Response:
+        """Stored messages from ``?from=`` (``earliest``, ``latest``, a time in ms, or LEDGER:ENTRY), with
+        ``?older=true`` backward; ``?after=`` continues; ``?until=`` (ms), ``?key=`` and ``?text=`` filter."""
+        topic = self.actions.topic(self.stored(request))
+        query = request.query
+        older = query_flag(request, "older")
+        position = query.get("from") or "latest"
+        if position not in ("earliest", "latest"):
+            if ":" in position:
+                _message(position)
+            else:
+                whole_number(position, "from")
+        after = _message(query["after"]) if query.get("after") else None
+        until = whole_number(query["until"], "until") if query.get("until") else None
+        count = min(whole_number(query.get("count", "50"), "count", 1), MESSAGES_MAX)
+        wanted = MessageFilter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
+        first, stop = await self.looking(partial(bounds, topic, position, after, until, older))
+        browser = Browser(topic, wanted, count, older=older, start=first, stop=stop)
+        until_time = time.monotonic() + BROWSING_SECONDS_MAX
+        while not browser.is_done and time.monotonic() < until_time:
+            await self.looking(browser.step)
+            await asyncio.sleep(0)
+        return answer(browser.answer())
+
+    @route("GET", PATH + "/message/{id}", needs=CONSUME)
+    async def message(self, request: web.Request) -> web.Response:
+        """One message, LEDGER:ENTRY with ``?batch=`` in a batch, with its whole payload."""
+        topic = self.actions.topic(self.stored(request))
+        ids = _message(part(request, "id"))
+        batch = whole_number(request.query["batch"], "batch") if request.query.get("batch") else -1
+        found = await self.looking(partial(whole_message, topic, *ids, batch))
+        if found is None:
+            raise AdminRefusal(404, f"there is no message {ids[0]}:{ids[1]} on topic {topic.text}")
+        return answer(found)
+
     @route("GET", PATH + "/tail", needs=CONSUME)
     async def tail(self, request: web.Request) -> web.Response:
         """Messages behind an entry that match a filter; first the newest."""
@@ -208,6 +307,58 @@ class OverviewResource(TopicResourceBase):
         count = min(whole_number(query.get("count", "20"), "count", 1), MESSAGES_MAX)
         wanted = MessageFilter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
         return answer(self.now(partial(tail, topic, behind, count, wanted)))
+
+    @route("POST", PATH + "/message", needs=PRODUCE)
+    async def publish(self, request: web.Request) -> web.Response:
+        """Publish one message. Body: ``payload`` as text (or ``base64``), ``key`` and ``properties``."""
+        names = self.parts(request)
+        wanted = await object_body(request)
+        known = {"payload", "base64", "key", "properties"}
+        if unknown := sorted(set(wanted) - known):
+            raise AdminRefusal(
+                412, f"{unknown[0]!r} is no field of a message; allowed: {', '.join(sorted(known))}"
+            )
+        key = wanted.get("key")
+        if key is not None and not isinstance(key, str):
+            raise AdminRefusal(412, f"key={key!r} is not allowed: give a text")
+        index = (
+            0
+            if len(names) == 1
+            else partition_of(key or str(time.monotonic_ns()), len(names), "JavaStringHash")
+        )
+        topic = self.actions.topic(names[index])
+        properties = properties_map("properties", wanted.get("properties") or {})
+        arguments = topic, _payload(wanted), key, properties, address_of(request)
+        stored = self.now(partial(publish, *arguments, self._schema_version(names[index])))
+        self.now(lambda: None)
+        await self.server.unanswered.wait(stored)
+        ledger_id, entry_id = stored.result()
+        partition = None if len(names) == 1 else index
+        return answer({"id": f"{ledger_id}:{entry_id}", "partition": partition})
+
+    def _schema_version(self, name: TopicName) -> bytes:
+        """Return the version for a message as text; refuses topics whose schema has another form."""
+        found = self.server.broker.schemas.latest(name.base)
+        if found is None:
+            return b""
+        if found[1].type not in _TEXT_SCHEMAS:
+            form = pb.Schema.Type.Name(found[1].type).upper()
+            raise AdminRefusal(
+                409, f"the schema of {name.base} is {form}: publish with a client that encodes it"
+            )
+        return version_bytes(found[0])
+
+
+def _payload(wanted: dict[str, Any]) -> bytes:
+    text, encoded = wanted.get("payload"), wanted.get("base64")
+    if isinstance(text, str) and encoded is None:
+        return text.encode()
+    try:
+        if text is None and isinstance(encoded, str):
+            return base64.b64decode(encoded, validate=True)
+    except ValueError:
+        pass
+    raise AdminRefusal(412, "a message needs payload, a text, or base64, a payload in base64")
 
 
 def _open_messages(

@@ -168,7 +168,14 @@ class NamespacePoliciesResource(_PolicyResource):
     scope = NamespaceScope
 
     def read(self, request: web.Request, field: str) -> Any:
-        return self.namespaces.get_policy(part(request, "tenant"), part(request, "namespace"), field)
+        """Return what is set; for ``GET ...?applied=true`` else what is in force."""
+        tenant, namespace = part(request, "tenant"), part(request, "namespace")
+        found = self.namespaces.get_policy(tenant, namespace, field)
+        if request.method in ("GET", "HEAD") and query_flag(request, "applied"):
+            applied = in_force(self.namespaces.policies(tenant, namespace), self.server.settings.cluster)
+            if found is None or found == {} or field == "backlog_quota_map":
+                found = applied.get(field, found)
+        return found
 
     def put(self, request: web.Request, field: str, value: Any, done: Done) -> None:
         tenant, namespace = part(request, "tenant"), part(request, "namespace")

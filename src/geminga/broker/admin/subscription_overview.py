@@ -143,13 +143,16 @@ class SubscriptionScan:
 class SubscriptionOverview:
     """Cached overviews by search. ``now`` is the monotonic clock."""
 
+    keys = _KEYS
+    """Sort keys of rows by the name of the order."""
+
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._boards: OrderedDict[str, _OverviewCache] = OrderedDict()
+        self._boards: OrderedDict[str, OverviewCache] = OrderedDict()
         self._paces: OrderedDict[tuple[str, str], tuple[float, int, float | None]] = OrderedDict()
         self._resting: dict[tuple[str, str], int] = {}
         self._forget: asyncio.TimerHandle | None = None
-        self._pace = _ScanPacing()
+        self._pace = ScanPacing()
 
     async def page(
         self,
@@ -165,7 +168,7 @@ class SubscriptionOverview:
         """Return one page of the overview; with its totals if ``sight`` is None (all topics visible)."""
         board = self._board(search)
         survey = await board.survey()
-        order = await _ordered(survey, sort)
+        order = await _ordered(survey, sort, self.keys[sort])
         if level is not None:
             order = [line for line in order if line.level == level]
         if reverse:
@@ -199,12 +202,12 @@ class SubscriptionOverview:
             "now": self._broker.scheduler.now_ms,
         }  # fmt: skip
 
-    def _board(self, search: str) -> _OverviewCache:
+    def _board(self, search: str) -> OverviewCache:
         search = " ".join(search.lower().split())
         board = self._boards.get(search)
         if board is None:
             pace = self._pace if search else None
-            board = self._boards[search] = _OverviewCache(self._broker, search, self._resting, pace)
+            board = self._boards[search] = self._cache(search, pace)
         self._boards.move_to_end(search)
         if "" in self._boards:
             self._boards.move_to_end("")  # searches never evict the overview of all
@@ -214,6 +217,9 @@ class SubscriptionOverview:
             self._forget.cancel()
         self._forget = asyncio.get_running_loop().call_later(KEPT_SECONDS, self.close)
         return board
+
+    def _cache(self, search: str, pace: ScanPacing | None) -> OverviewCache:
+        return OverviewCache(self._broker, search, self._resting, pace)
 
     def close(self) -> None:
         """Drop all cached overviews."""
@@ -235,19 +241,22 @@ class SubscriptionOverview:
             "subscription": line.subscription,
             "partitions": len(line.parts) if line.parts and line.parts[0] != line.topic else 0,
             "worst": line.worst or line.parts[0],
+            "parts": line.parts[:PARTITIONS_SUMMED_MAX],
         }
         found = [self._found(text, line.subscription) for text in line.parts[:PARTITIONS_SUMMED_MAX]]
         awake = [pair for pair in found if pair is not None]
         if not awake:
             return row | _resting_row(line)
-        messages = size = entries = unacked = delayed = holes = consumers = 0
+        messages = size = entries = unacked = delayed = holes = 0
+        members: set[tuple[str | int, str]] = set()
+        """Consumers by name and connection: one consumer has a part on each partition."""
         rate_in = rate_out = 0.0
         oldest, level, worst = -1, Trouble.NOTHING_WAITS, awake[0]
         kind, durable, known = "", True, True
         for topic, subscription in awake:
             rate_in += rate_published(topic, now)
             rate_out += sum(rate_delivered(each, now) for each in subscription.consumers)
-            consumers += len(subscription.consumers)
+            members |= {(each.name or each.consumer_id, each.peer.address) for each in subscription.consumers}
             kind = kind or consumer_type(subscription)
             durable = subscription.durable
             if not isinstance(subscription, PersistentSubscription) or not isinstance(topic, PersistentTopic):
@@ -268,7 +277,7 @@ class SubscriptionOverview:
             if now_level > level:
                 level, worst = now_level, (topic, subscription)
         row |= {
-            "awake": True, "type": kind, "durable": durable, "consumers": consumers,
+            "awake": True, "type": kind, "durable": durable, "consumers": len(members),
             "messages": messages if known else -1, "bytes": size if known else -1,
             "entries": entries, "oldestSeconds": oldest, "unacked": unacked, "delayed": delayed,
             "holes": holes,
@@ -318,16 +327,14 @@ def _resting_row(line: SubscriptionRow) -> Json:
     }  # fmt: skip
 
 
-async def _ordered(survey: SubscriptionScan, sort: str) -> list[SubscriptionRow]:
+async def _ordered(survey: SubscriptionScan, sort: str, key: Callable[[Any], Any]) -> list[SubscriptionRow]:
     order = survey.orders.get(sort)
     if order is None:
         lines = list(survey.lines.values())
         if len(lines) > SORTED_ASIDE:
-            order = await asyncio.get_running_loop().run_in_executor(
-                None, lambda: sorted(lines, key=_KEYS[sort])
-            )
+            order = await asyncio.get_running_loop().run_in_executor(None, lambda: sorted(lines, key=key))
         else:
-            order = sorted(lines, key=_KEYS[sort])
+            order = sorted(lines, key=key)
         if survey.is_complete:
             survey.orders[sort] = order
     return order
@@ -373,22 +380,24 @@ def _rank(line: SubscriptionRow) -> tuple[int, int]:
     return line.level, max(0, line.waiting).bit_length()
 
 
-class _ScanPacing:
+class ScanPacing:
     """Time of the next step, shared by all searches, cancelled ones included."""
 
     def __init__(self) -> None:
         self.free_at = 0.0
 
 
-class _OverviewCache:
+class OverviewCache:
     """The scans of one search: the last complete one, and one in progress."""
+
+    row_type: type[SubscriptionRow] = SubscriptionRow
 
     def __init__(
         self,
         broker: Broker,
         search: str,
         resting: dict[tuple[str, str], int],
-        pace: _ScanPacing | None = None,
+        pace: ScanPacing | None = None,
     ) -> None:
         """``pace`` is shared by the searches that are scanned step by step, with pauses."""
         self._broker = broker
@@ -475,8 +484,7 @@ class _OverviewCache:
                     yield None
                 if name != COMPACTION and self._is_wanted(topic.text, name):
                     self._add_awake(survey, topic, subscription, rate_in, now)
-                    if len(survey.lines) > LINES_MAX:
-                        yield from self._leave_out(survey)
+                    yield from self._shrink(survey)
             yield None
         some: list[tuple[str, str]] = []
         for number, pair in enumerate(self._resting_names(), 1):
@@ -499,9 +507,14 @@ class _OverviewCache:
         base = base_of(topic)
         line = survey.lines.get((base, subscription))
         if line is None:
-            line = survey.lines[base, subscription] = SubscriptionRow(base, subscription)
+            line = survey.lines[base, subscription] = self.row_type(base, subscription)
             survey.subscriptions += 1
         return line
+
+    def _shrink(self, survey: SubscriptionScan) -> Iterator[None]:
+        """Leave rows out if there are more than `LINES_MAX`."""
+        if len(survey.lines) > LINES_MAX:
+            yield from self._leave_out(survey)
 
     @staticmethod
     def _leave_out(survey: SubscriptionScan) -> Iterator[None]:
@@ -578,8 +591,7 @@ class _OverviewCache:
             level = Trouble.IDLE if entries else Trouble.NOTHING_WAITS
             self._line(survey, topic, name).add(topic, level, entries, entries)
             survey.backlog += entries
-        if len(survey.lines) > LINES_MAX:
-            yield from self._leave_out(survey)
+        yield from self._shrink(survey)
         yield None
 
     def _open_entries(self, topic: str, name: str) -> int:

@@ -74,8 +74,11 @@ def messages_of(
     entry_id: int,
     wanted: MessageFilter,
     open_ones: Callable[[int], bool] | None = None,
+    shown_bytes: int = PAYLOAD_SHOWN_BYTES,
 ) -> Iterator[Json]:
     """Yield the matching messages of an entry, as JSON; ``open_ones(index)``: whether open in a batch.
+
+    Of longer payloads the first ``shown_bytes`` are included.
 
     An entry that cannot be decoded (encrypted, damaged, a chunk) is described once.
     """
@@ -89,10 +92,15 @@ def messages_of(
     except CorruptPayload as error:
         yield common | {"problem": f"the entry cannot be read: {error}"}
         return
-    yield from _messages(parsed.metadata, bytes(parsed.payload), common, wanted, open_ones)
+    yield from _messages(parsed.metadata, bytes(parsed.payload), common, wanted, open_ones, shown_bytes)
 
 
-def payload_messages(headers: Mapping[str, str], payload: bytes, wanted: MessageFilter) -> Iterator[Json]:
+def payload_messages(
+    headers: Mapping[str, str],
+    payload: bytes,
+    wanted: MessageFilter,
+    shown_bytes: int = PAYLOAD_SHOWN_BYTES,
+) -> Iterator[Json]:
     """Yield the messages of an entry as admin REST returns it: decompressed, with ``X-Pulsar-`` headers."""
     metadata = pb.MessageMetadata(
         producer_name=headers.get("X-Pulsar-producer-name", ""),
@@ -111,7 +119,7 @@ def payload_messages(headers: Mapping[str, str], payload: bytes, wanted: Message
         for name, value in json.loads(headers.get("X-Pulsar-PROPERTY", "{}")).items():
             metadata.properties.add(key=str(name), value=str(value))
     common: Json = {"id": headers.get("X-Pulsar-Message-ID", ""), "entryBytes": len(payload)}
-    yield from _messages(metadata, payload, common, wanted, None)
+    yield from _messages(metadata, payload, common, wanted, None, shown_bytes)
 
 
 def _number(text: str) -> int:
@@ -131,6 +139,7 @@ def _messages(
     common: Json,
     wanted: MessageFilter,
     open_ones: Callable[[int], bool] | None,
+    shown_bytes: int = PAYLOAD_SHOWN_BYTES,
 ) -> Iterator[Json]:
     common |= {
         "producer": text_of(metadata.producer_name)[:_TEXT_SHOWN],
@@ -147,7 +156,7 @@ def _messages(
         if wanted.takes(metadata, None, payload):
             yield (
                 common
-                | _described(metadata, None, payload, metadata.null_value)
+                | _described(metadata, None, payload, metadata.null_value, shown_bytes)
                 | ({"problem": problem} if problem else {})
             )
         return
@@ -166,7 +175,7 @@ def _messages(
         if single.compacted_out or (open_ones is not None and not open_ones(index)):
             continue
         if wanted.takes(metadata, single, single.payload):
-            described = _described(metadata, single, single.payload, single.null_value)
+            described = _described(metadata, single, single.payload, single.null_value, shown_bytes)
             yield common | described | {"batchIndex": index}
 
 
@@ -186,7 +195,11 @@ def _opened(metadata: pb.MessageMetadata, payload: bytes) -> tuple[bytes, str]:
 
 
 def _described(
-    metadata: pb.MessageMetadata, message: SingleMessage | None, payload: bytes, null_value: bool
+    metadata: pb.MessageMetadata,
+    message: SingleMessage | None,
+    payload: bytes,
+    null_value: bool,
+    shown_bytes: int,
 ) -> Json:
     properties = _properties_of(metadata, message)
     event_time = metadata.event_time if message is None else message.event_time
@@ -195,7 +208,7 @@ def _described(
         "key": _key_of(metadata, message)[:_TEXT_SHOWN],
         "sequenceId": sequence_id,
         "size": len(payload),
-        "payload": base64.b64encode(payload[:PAYLOAD_SHOWN_BYTES]).decode(),
+        "payload": base64.b64encode(payload[:shown_bytes]).decode(),
     }
     if null_value:
         found["null"] = True

@@ -36,8 +36,10 @@ from geminga.broker.commands.services import Services
 from geminga.broker.commands.watchers import TopicListWatcher
 from geminga.broker.cooperative import DONE, SUSPENDED, Job
 from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.event_log import BrokerEvent
 from geminga.broker.memory_backpressure import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
 from geminga.broker.peer import PeerOutput, RateHold
+from geminga.broker.rate_limited_logger import who_of
 from geminga.broker.refusal import ProtocolViolation, Refused
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.scheduler import Timer
@@ -515,6 +517,11 @@ class Session:
             answers.connected(version, services.settings, services.version, services.instance_id)
         )
         self._arm_keepalive()
+        now_ms, client = self.scheduler.now_ms, self.client_version[:100]
+        event = BrokerEvent(
+            "connected", "", "", 1, "connections", client, now_ms, now_ms, who=who_of(self.log_fields)
+        )
+        self.scheduler.event_log.add(event)
 
     def _prove(self, body: pb.CommandConnect, authentication: Authenticator) -> Job:
         """Return a job that authenticates the peer; after a failure it is notified and closed."""

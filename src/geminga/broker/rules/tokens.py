@@ -153,8 +153,8 @@ class TokenMethod:
                 why = "the token's signature does not match the key"
             except self._jwt.InvalidAlgorithmError:
                 why = f"the token's algorithm is not one of the key's: {', '.join(algorithms)}"
-            except Exception as error:  # parsers may raise anything for a hostile token, and quote it
-                why = f"this is no token: {type(error).__name__}"
+            except Exception:  # parsers may raise anything for a hostile token, and quote it
+                why = "this is not a token: three parts with dots between, each base64, are needed"
         else:
             raise Unauthenticated(why)
         expires, begins = _time_ms(claims, "exp"), _time_ms(claims, "nbf")

@@ -2,6 +2,7 @@
 
 let token = null;
 let asking = null;
+let declined = false; // the dialog was closed without a token: it stays closed until the user asks for it
 let askForToken = async () => null;
 
 export class ApiError extends Error {
@@ -16,10 +17,8 @@ export function onUnauthorized(ask) {
   askForToken = ask;
 }
 
-export const hasToken = () => token !== null;
-
-export function forgetToken() {
-  token = null;
+export function askAgain() {
+  declined = false;
 }
 
 export async function call(method, path, { query, body, signal } = {}) {
@@ -30,9 +29,11 @@ export async function call(method, path, { query, body, signal } = {}) {
     const { reason } = await told(answer);
     if (token === used) {
       token = null;
+      if (declined) throw new ApiError(401, reason);
       asking ??= askForToken(used === null ? "" : reason).finally(() => (asking = null));
       token = await asking;
-      if (token === null) throw new ApiError(401, reason);
+      declined = token === null;
+      if (declined) throw new ApiError(401, reason);
     }
   }
 }

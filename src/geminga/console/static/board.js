@@ -1,19 +1,18 @@
 // The first page: all subscriptions, the most urgent first, each with a sentence about its state.
 
 import { get } from "./api.js";
-import { h, fill, keyed, text } from "./dom.js";
-import { LEVELS, count, duration, plural, rate, sentence, sentenceText, subscriptionLink, topicLink, topicName } from "./format.js";
-import { Poller } from "./poll.js";
+import { fill, h, text } from "./dom.js";
+import { LEVELS, STATES, count, duration, plural, rate, sentence, sentenceText, subscriptionLink, topicLink, topicName, topicsLink } from "./format.js";
+import { List, opens } from "./list.js";
 import { sparkline } from "./spark.js";
 
-const EVERY_MS = 2000;
-const PAGE = 50;
 const SAMPLES = 60;
+const TOPICS_SHOWN = 5;
 const COLUMNS = [
   ["name", "Subscription", "", "name"],
   ["backlog", "Backlog", "unacknowledged messages, and their entries", "backlog"],
   ["oldest", "Oldest", "publish time of the oldest unacknowledged message", null],
-  ["trend", "Trend", "backlog over time", null],
+  ["trend", "Trend", "backlog of the last hour", null],
   ["unacked", "Unacked", "messages delivered and not acknowledged", "unacked"],
   ["in", "In", "messages per second published to the topic", "in"],
   ["out", "Out", "messages per second delivered", "out"],
@@ -21,105 +20,50 @@ const COLUMNS = [
 ];
 
 export function showBoard(frame, query) {
-  let state = read(query);
   frame.title("");
-  frame.search.value = state.search;
-  const headline = h("h1", { "aria-live": "polite" }, "…");
-  const subline = h("p", { class: "subline" });
+  const headline = h("h1", { "aria-live": "polite", tabIndex: -1 }, "…");
+  const subline = h("p", { class: "subline" }, "…");
   const chips = h("div", { class: "chips", role: "group", "aria-label": "Show" });
-  const body = h("tbody");
-  const heads = COLUMNS.map(([name, title, meaning, sort]) => head(name, title, meaning, sort));
-  const pager = h("nav", { class: "pager", "aria-label": "More subscriptions", hidden: true });
-  const empty = h("div", { class: "empty", hidden: true });
+  const topics = h("p", { class: "also", role: "status" });
   const history = new Map();
-  fill(frame.main,
-    h("section", { class: "summary" }, headline, subline, chips),
-    h("table", { class: "board" }, h("thead", {}, h("tr", {}, heads)), body),
-    empty, pager);
-
-  function head(name, title, meaning, sort) {
-    if (!sort) return h("th", { class: name, scope: "col", title: meaning }, title);
-    const button = h("button", { type: "button", title: meaning, onclick: () => choose(sort) }, title);
-    return h("th", { class: name, scope: "col", "data-sort": sort }, button);
-  }
-
-  function choose(sort) {
-    if (state.sort !== sort) go({ sort, reverse: false, page: 0 });
-    else if (!state.reverse) go({ reverse: true, page: 0 });
-    else go({ sort: "trouble", reverse: false, page: 0 });
-  }
-
-  function go(changes, replace = false) {
-    const next = { ...state, ...changes };
-    const words = new URLSearchParams();
-    if (next.search) words.set("search", next.search);
-    if (next.sort !== "trouble") words.set("sort", next.sort);
-    if (next.reverse) words.set("reverse", "1");
-    if (next.level) words.set("level", next.level);
-    if (next.page) words.set("page", next.page);
-    const address = words.size ? `#/?${words}` : "#/";
-    if (replace) {
-      history_replace(address);
-      take(next);
-    } else location.hash = address;
-  }
-
-  function take(next) {
-    state = next;
-    poller.now();
-  }
-
-  const poller = new Poller(async (signal) => {
-    const found = await get("/admin/v2/geminga/subscriptions", {
-      search: state.search, sort: state.sort, reverse: state.reverse || null, level: state.level || null,
-      offset: state.page * PAGE || null, limit: PAGE,
-    }, signal);
-    show(found);
-    if (!found.complete) setTimeout(() => poller.now(), 250);
-  }, EVERY_MS, (error) => {
-    frame.told(error);
-    if (error) text(headline, sentenceText(`${error.message[0].toUpperCase()}${error.message.slice(1)}.`));
+  const list = new List(frame, query, {
+    base: "#/", path: "/admin/v2/geminga/subscriptions", columns: COLUMNS, order: "trouble",
+    key: (row) => `${row.topic}\n${row.subscription}`,
+    makeRow: (row) => makeRow(row, (now) => remember(history, now)),
+    show: (found, state) => summary(found, state),
+    more: (_found, state, signal) => findTopics(state, signal),
+    empty,
+    told(error) {
+      frame.told(error);
+      if (error) text(headline, sentenceText(`${error.message[0].toUpperCase()}${error.message.slice(1)}.`));
+    },
   });
+  fill(frame.main,
+    h("section", { class: "summary" }, headline, subline, chips), topics, list.table, list.blank, list.pager);
+  list.begin();
 
-  function show(found) {
-    summary(found.totals, found);
-    for (const th of heads) {
-      const is = th.dataset.sort && th.dataset.sort === state.sort;
-      if (is) th.setAttribute("aria-sort", state.reverse === (state.sort === "name") ? "descending" : "ascending");
-      else th.removeAttribute("aria-sort");
-    }
-    keyed(body, found.rows, (row) => `${row.topic}\n${row.subscription}`, makeRow, (element, row) => {
-      element.update(row, remember(row));
-    });
-    const pages = Math.ceil(found.matching / PAGE);
-    pager.hidden = pages <= 1;
-    if (pages > 1) {
-      const first = found.offset + 1;
-      fill(pager,
-        h("button", { type: "button", disabled: state.page <= 0, onclick: () => go({ page: state.page - 1 }) }, "← Before"),
-        h("span", {}, `${count(first)} to ${count(found.offset + found.rows.length)} of ${count(found.matching)}`),
-        h("button", { type: "button", disabled: state.page >= pages - 1, onclick: () => go({ page: state.page + 1 }) }, "Behind →"));
-    }
-    empty.hidden = found.rows.length > 0;
-    if (!found.rows.length) showEmpty(found);
+  // A search answers topics, too: also those without a subscription.
+  async function findTopics({ search }, signal) {
+    if (!search) return void fill(topics);
+    const found = await get("/admin/v2/geminga/topics", { search, limit: TOPICS_SHOWN }, signal);
+    const more = found.matching - found.rows.length;
+    fill(topics, found.rows.length ? [`${plural(found.matching, "topic")}: `,
+      found.rows.map((row, at) => [at ? ", " : "", h("a", { class: "topic", href: topicLink(row.topic) }, topicName(row.topic))]),
+      more > 0 ? [" … ", h("a", { class: "link", href: topicsLink({ search }) }, `all ${count(found.matching)} topics`)] : null] : null);
   }
 
-  function showEmpty(found) {
-    const looksLikeATopic = /^[^/\s]+\/[^/\s]+\/\S+$|:\/\//.test(state.search);
-    const topic = state.search.includes("://") ? state.search : `persistent://${state.search}`;
-    fill(empty, found.complete
-      ? state.search || state.level
-        ? [h("p", {}, "No subscription matches."),
-           looksLikeATopic ? h("p", {}, h("a", { href: topicLink(topic) }, `Show the topic ${topic}`)) : null]
-        : [h("p", {}, "There is no subscription yet."),
-           h("p", {}, "Publish and receive something: "),
-           h("pre", {}, "geminga produce my-topic hello\ngeminga consume my-topic -s my-subscription")]
-      : h("p", {}, "Loading all subscriptions …"));
+  function empty(found, state) {
+    if (!found.complete) return h("p", {}, "Loading all subscriptions …");
+    if (state.search || state.level) return h("p", {}, "No subscription matches.");
+    return [h("p", {}, "There is no subscription yet."), h("p", {}, "Publish and receive something: "),
+      h("pre", { tabIndex: 0 }, "geminga produce my-topic hello\ngeminga consume my-topic -s my-subscription")];
   }
 
-  function summary(totals, found) {
+  function summary(found, state) {
+    const { totals } = found;
     if (!totals) {
       text(headline, `${count(found.matching)} subscriptions that you may see`);
+      text(subline, "");
       return;
     }
     const [, idle, moving, watch, stopped, growing, blocking] = totals.levels;
@@ -135,62 +79,33 @@ export function showBoard(frame, query) {
       ` · ${rate(totals.msgRateIn)} messages/s in · ${rate(totals.msgRateOut)}/s out` +
       (totals.leftOut ? ` · ${count(totals.leftOut)} less urgent ones are not shown: search for them` : "") +
       (found.complete ? "" : " · still loading"));
-    const levels = [["", "All", totals.subscriptions], ["6", "Producers stopped", blocking],
-      ["5", "Stopped and growing", growing], ["4", "Stopped", stopped], ["3", "Worth a look", watch],
-      ["2", "Moving", moving], ["1", "Idle", idle]];
-    fill(chips, levels.filter(([level, , number]) => number || !level || level === state.level).map(([level, title, number]) =>
+    const levels = [["", totals.subscriptions], ["6", blocking], ["5", growing], ["4", stopped], ["3", watch], ["2", moving], ["1", idle]];
+    const said = JSON.stringify([levels, state.level]);
+    if (chips.said === said) return;
+    chips.said = said;
+    fill(chips, levels.filter(([level, number]) => number || !level || level === state.level).map(([level, number]) =>
       h("button", {
         type: "button", class: `chip ${LEVELS[level] ?? "all"}`, "aria-pressed": String(state.level === level),
-        onclick: () => go({ level, page: 0 }),
-      }, title, h("b", {}, count(number)))));
+        onclick: () => list.go({ level, page: 0 }),
+      }, STATES[level] ?? "All", h("b", {}, count(number)))));
   }
 
-  function remember(row) {
-    const key = `${row.topic}\n${row.subscription}`;
-    const samples = history.get(key) ?? [];
-    history.delete(key);
-    history.set(key, samples);
-    samples.push(row.messages >= 0 ? row.messages : row.entries);
-    if (samples.length > SAMPLES) samples.shift();
-    if (history.size > 400) history.delete(history.keys().next().value);
-    return samples;
-  }
-
-  let typed = null;
-  const stop = () => {
-    clearTimeout(typed);
-    poller.stop();
-  };
-  stop.again = (next) => {
-    const found = read(next);
-    if (frame.search.value !== found.search && document.activeElement !== frame.search) {
-      frame.search.value = found.search;
-    }
-    take(found);
-    window.scrollTo(0, 0);
-  };
-  stop.search = (words) => {
-    clearTimeout(typed);
-    typed = setTimeout(() => go({ search: words.trim(), page: 0 }, true), 150);
-  };
-  return stop;
+  return list.life();
 }
 
-function history_replace(address) {
-  history.replaceState(null, "", address);
+// The broker's samples of the last hour, followed by those of this page.
+function remember(history, row) {
+  const key = `${row.topic}\n${row.subscription}`;
+  const samples = history.get(key) ?? [...(row.history ?? [])];
+  history.delete(key);
+  history.set(key, samples);
+  samples.push(row.messages >= 0 ? row.messages : row.entries);
+  if (samples.length > SAMPLES) samples.shift();
+  if (history.size > 400) history.delete(history.keys().next().value);
+  return samples;
 }
 
-function read(query) {
-  return {
-    search: query.get("search") ?? "",
-    sort: query.get("sort") ?? "trouble",
-    reverse: query.get("reverse") === "1",
-    level: query.get("level") ?? "",
-    page: Math.max(0, Number.parseInt(query.get("page") ?? "0", 10) || 0),
-  };
-}
-
-function makeRow(row) {
+function makeRow(row, samplesOf) {
   const cell = (name) => h("td", { class: `number ${name}`, "data-title": COLUMNS.find(([each]) => each === name)[1] });
   const dot = h("span", { class: "dot", role: "img" });
   const words = h("p", { class: "sentence" });
@@ -203,16 +118,12 @@ function makeRow(row) {
   cells.trend.append(line.element, growth);
   const [messages, entries] = [h("b", {}), h("small", {})];
   cells.backlog.append(messages, entries);
-  fill(place, topicName(row.topic), row.partitions ? ` · ${row.partitions} partitions` : null);
-  const element = h("tr", {}, h("td", { class: "name" }, h("div", {}, dot, h("div", {}, link, words))), Object.values(cells));
-  element.addEventListener("click", (event) => {
-    if (!event.target.closest("a, button") && !getSelection().toString()) location.hash = link.getAttribute("href");
-  });
+  fill(place, topicName(row.topic), row.partitions ? ` · ${plural(row.partitions, "partition")}` : null);
+  const element = opens(h("tr", {}, h("td", { class: "name" }, h("div", {}, dot, h("div", {}, link, words))), Object.values(cells)), link);
   let said = "";
-  element.update = (now, samples) => {
-    const level = LEVELS[now.trouble];
-    element.className = level;
-    dot.setAttribute("aria-label", level);
+  element.update = (now) => {
+    element.className = LEVELS[now.trouble];
+    dot.setAttribute("aria-label", STATES[now.trouble] ?? "Nothing waits");
     if (said !== now.sentence) fill(words, sentence((said = now.sentence)));
     const known = now.messages >= 0;
     text(messages, known ? count(now.messages) : "");
@@ -221,7 +132,7 @@ function makeRow(row) {
     text(cells.oldest, now.oldestSeconds >= 0 && now.entries ? duration(now.oldestSeconds) : "");
     text(growth, growthOf(now));
     growth.className = `growth ${now.growth > 0.5 ? "up" : now.growth < -0.5 ? "down" : ""}`;
-    line.draw(samples);
+    line.draw(samplesOf(now));
     text(cells.unacked, now.unacked ? count(now.unacked) : "");
     text(cells.in, now.awake ? rate(now.rateIn) : "");
     text(cells.out, now.awake ? rate(now.rateOut) : "");

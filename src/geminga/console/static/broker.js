@@ -2,39 +2,46 @@
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { fill, h, keyed, text } from "./dom.js";
-import { bytes, clock, count, duration, rate, sentence, subscriptionLink, topicLink, topicName } from "./format.js";
+import { fact, fill, h, keyed, panel, skeleton, table, text } from "./dom.js";
+import { bytes, clock, count, duration, plural, perSecond, rate, sentence, subscriptionLink, topicLink, topicName } from "./format.js";
 import { Poller } from "./poll.js";
 
 const EVERY_MS = 2000;
 const WORDS = {
   "pushed-again": "pushed again", expired: "expired", quota: "quota", evicted: "evicted", retention: "retention",
-  "gave-way": "freed space", forgotten: "forgotten",
+  "gave-way": "freed space", forgotten: "forgotten", changed: "changed", connected: "connected",
 };
+const KINDS = [["", "All"], ["changed", "Changes"], ["connected", "Connections"], ["automatic", "Automatic actions"]];
+const HOUR_MS = 3600e3;
 
 export function showBroker(frame) {
   frame.title("Broker");
-  const title = h("h1", {}, "Broker");
+  const title = h("h1", { tabIndex: -1 }, "Broker");
   const said = h("p", { class: "sentence" });
   const facts = h("dl", { class: "facts" });
-  const rates = new Chart([["entries", "accent"], ["syncs", "watch"]], (value) => `${rate(value)}/s`);
+  const rates = new Chart([["entries", "accent"], ["syncs", "watch"]], (value) => perSecond(value));
   const sizes = new Chart([["written", "moving"]], (value) => `${bytes(value)}/s`);
   const disk = h("div");
   const memory = h("dl", { class: "pairs" });
   const peers = h("tbody");
   const peersTitle = h("h2", {}, "Connections");
+  const peerTable = table(["Client", "Producers", "Consumers", "Publishes", "Receives", "Not stored yet", "Unread"], peers);
+  const nobody = h("p", { class: "none" }, "No client is connected.");
   const log = h("ol", { class: "log" });
-  const quiet = h("p", { class: "none" }, "Nothing: no message was expired, redelivered, evicted or deleted by retention, and no producer was stopped.");
+  const quiet = h("p", { class: "none" }, "None: nothing was changed, no client connected, and no message was expired, redelivered or evicted.");
+  const filters = h("div", { class: "chips", role: "group", "aria-label": "Kind of event" });
+  const recent = h("p", { class: "none" });
+  let kind = "";
+  let events = [];
   const damaged = h("section", { class: "panel", hidden: true });
-  const panel = (words, small, ...content) => h("section", { class: "panel" }, h("h2", {}, words, small ? h("small", {}, small) : null), content);
   const problem = h("p", { class: "refused", role: "alert", hidden: true });
   const content = h("div", {}, facts, damaged,
     h("div", { class: "columns" }, panel("Published", "entries, and syncs of the disk", rates.element), panel("Written", "bytes of entries", sizes.element)),
     h("div", { class: "columns" }, panel("Disk", "", disk), panel("Memory and work", "", memory)),
-    panel("Automatic actions", "redelivery, expiry, quotas, retention", quiet, log),
-    h("section", { class: "panel" }, peersTitle, h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {},
-      ["Peer", "Producers", "Consumers", "In flight", "Unread"].map((each) => h("th", { scope: "col" }, each)))), peers))));
-  fill(frame.main, h("div", { class: "head" }, h("div", {}, title, said)), problem, content);
+    h("section", { class: "panel" }, peersTitle, nobody, peerTable),
+    panel("Events", "changes and by whom, connections, redelivery, expiry, quotas, retention", filters, recent, quiet, log));
+  const waiting = skeleton();
+  fill(frame.main, h("div", { class: "head" }, h("div", {}, title, said)), problem, waiting, content);
   let last = null;
 
   const poller = new Poller(async (signal) => {
@@ -43,7 +50,7 @@ export function showBroker(frame) {
     ]);
     show(found);
     showLog(happened);
-  }, EVERY_MS, frame.toldInstead(content, problem));
+  }, EVERY_MS, frame.toldInstead(content, problem, waiting));
 
   function show(found) {
     text(title, `${found.cluster} `);
@@ -53,12 +60,11 @@ export function showBroker(frame) {
     text(said, problem || [found.version, found.serviceUrl, found.startedAt ? `up ${duration((found.now - found.startedAt) / 1000)}` : "",
       found.memoryOnly === undefined ? "" : found.memoryOnly ? "in memory only" : `sync ${found.sync}`].filter(Boolean).join(" · "));
     const change = (name) => (last && found.store && found.now > last.now ? ((found.store[name] - last.store[name]) * 1000) / (found.now - last.now) : 0);
-    const fact = (words, value, small) => h("div", {}, h("dt", {}, words), h("dd", {}, value, small ? h("small", {}, small) : null));
     const cpu = last ? (found.process.cpuSeconds - last.process.cpuSeconds) / ((found.now - last.now) / 1000) : null;
     const syncs = last && found.store ? found.store.syncs - last.store.syncs : 0;
     fill(facts,
-      found.store ? fact("Entries in", `${rate(change("appended_entries"))}/s`, `${bytes(change("appended_bytes"))}/s`) : null,
-      found.store ? fact("Syncs", `${rate(change("syncs"))}/s`,
+      found.store ? fact("Entries in", perSecond(change("appended_entries")), `${bytes(change("appended_bytes"))}/s`) : null,
+      found.store ? fact("Syncs", perSecond(change("syncs")),
         syncs > 0 ? `${duration((found.store.sync_seconds_total - last.store.sync_seconds_total) / syncs)} each` : "") : null,
       fact("Connections", count(found.connections), found.connectionsRefused ? `${count(found.connectionsRefused)} refused` : ""),
       fact("Topics in memory", count(found.topicsLoaded)),
@@ -74,16 +80,23 @@ export function showBroker(frame) {
     if (found.damageCount && damaged.told !== found.damageCount) {
       damaged.told = found.damageCount;
       fill(damaged, h("h2", {}, "Quarantine", h("small", {}, "data lost by damage")), h("ul", { class: "findings" }, found.damage.map((each) =>
-        h("li", { class: "stops" }, h("b", {}, each.thing), ` lost ${each.lost}`, h("p", { class: "mend" }, `${each.what}; ${each.file} at ${each.offset}`)))));
+        h("li", { class: "stops" }, h("b", {}, each.thing), ` lost ${each.lost}`, h("p", { class: "advice" }, `${each.what}; ${each.file} at ${each.offset}`)))));
     }
-    fill(peersTitle, "Connections", h("small", {}, found.peers.length < found.connections ? `${count(found.peers.length)} of ${count(found.connections)}` : ""));
-    keyed(peers, found.peers, (each) => each.address, (each) => h("tr", {}, h("td", {}, each.address, h("small", {}, each.clientVersion || "unknown client")),
-      Array.from({ length: 4 }, () => h("td"))), (row, each) => {
+    nobody.hidden = found.peers.length > 0;
+    peerTable.hidden = !nobody.hidden;
+    fill(peersTitle, "Connections", h("small", {}, found.peers.length < found.connections ? `the ${count(found.peers.length)} with the most load of ${count(found.connections)}` : "the most load first"));
+    keyed(peers, found.peers, (each) => `${each.address} ${each.clientVersion}`, (each) => h("tr", {}, h("td", {}, h("b"), h("small")),
+      Array.from({ length: 6 }, () => h("td"))), (row, each) => {
       const cells = row.cells;
+      const names = (each.names ?? []).join(", ");
+      text(cells[0].firstChild, names || each.address);
+      text(cells[0].lastChild, [names ? each.address : "", each.role, each.clientVersion || "unknown client"].filter(Boolean).join(" · "));
       text(cells[1], each.producers || "");
       text(cells[2], each.consumers || "");
-      text(cells[3], each.pendingBytes ? bytes(each.pendingBytes) : "");
-      text(cells[4], each.unsentBytes ? bytes(each.unsentBytes) : each.read === false ? "held" : "");
+      text(cells[3], each.rateIn ? `${rate(each.rateIn)}/s, ${bytes(each.bytesIn)}/s` : "");
+      text(cells[4], each.rateOut ? `${rate(each.rateOut)}/s, ${bytes(each.bytesOut)}/s` : "");
+      text(cells[5], each.pendingBytes ? bytes(each.pendingBytes) : "");
+      text(cells[6], each.unsentBytes ? bytes(each.unsentBytes) : each.read === false ? "not read" : "");
     });
     last = found;
   }
@@ -102,7 +115,7 @@ export function showBroker(frame) {
     fill(disk, h("p", {}, `${bytes(found.freeBytes)} free of ${bytes(found.totalBytes)}; the store takes ${bytes(found.usedBytes)}`),
       h("div", { class: `gauge ${found.publishingRefused ? "none" : share > mark - 0.1 ? "low" : ""}` }, inner, line),
       h("dl", { class: "pairs" }, h("dt", {}, "Publishing stops at"), h("dd", {}, `${bytes(found.lowWaterBytes)} free`),
-        h("dt", {}, "Reached"), h("dd", {}, found.secondsToLowWater === null ? "not at this rate" : `in ${duration(found.secondsToLowWater)}`),
+        h("dt", {}, "Reached"), h("dd", {}, found.secondsToLowWater === null ? "never at the present rate" : `in ${duration(found.secondsToLowWater)} at the present rate`),
         h("dt", {}, "Evicted"), h("dd", {}, found.gaveWayLedgers ? `${count(found.gaveWayLedgers)} ledgers, ${bytes(found.gaveWayBytes)}` : "nothing"),
         h("dt", {}, "Folder"), h("dd", { class: "mono" }, found.folder)));
   }
@@ -113,14 +126,32 @@ export function showBroker(frame) {
       found ? [h("dt", {}, "Not durable yet"), h("dd", {}, `${bytes(found.pendingBytes)} of ${bytes(found.pendingBytesMax)}`),
         h("dt", {}, "Received, not processed"), h("dd", {}, `${bytes(found.receivedBytes)} of ${bytes(found.receivedBytesMax)}`)] : null,
       store ? [h("dt", {}, "Queued writes"), h("dd", {}, count(store.pending_writes))] : null,
-      process?.longestTurnSeconds !== undefined ? [h("dt", {}, "Longest turn"), h("dd", {}, duration(process.longestTurnSeconds))] : null,
+      process?.longestTurnSeconds !== undefined ? [h("dt", {}, "Longest time without serving others"), h("dd", {}, duration(process.longestTurnSeconds))] : null,
       [h("dt", {}, "Unexpected failures"), h("dd", { class: failed.length ? "refused" : "" }, failed.length
         ? failed.map(([kind, number]) => `${kind} ${number}`).join(", ") : "none")]);
   }
 
-  function showLog(happened) {
+  function showLog(found) {
+    events = found;
+    const isOf = (each, name) => !name || (name === "automatic" ? !["changed", "connected"].includes(each.kind) : each.kind === name);
+    const happened = events.filter((each) => isOf(each, kind));
+    const numbers = KINDS.map(([name]) => events.filter((each) => isOf(each, name)).length);
+    if (filters.told !== `${numbers} ${kind}`) {
+      filters.told = `${numbers} ${kind}`;
+      fill(filters, KINDS.map(([name, words], at) => h("button", {
+        type: "button", class: "chip", "aria-pressed": String(kind === name),
+        onclick: () => {
+          kind = name;
+          showLog(events);
+        },
+      }, words, h("b", {}, count(numbers[at])))));
+    }
+    const now = last?.now ?? Date.now();
+    const hour = events.filter((each) => now - each.last_ms < HOUR_MS);
+    const changes = hour.filter((each) => each.kind === "changed").reduce((sum, each) => sum + each.times, 0);
+    text(recent, `In the last hour: ${plural(changes, "change")}, ${plural(hour.filter((each) => each.kind === "connected").reduce((sum, each) => sum + each.count, 0), "connection")}, ${plural(hour.filter((each) => isOf(each, "automatic")).length, "automatic action")}.`);
     quiet.hidden = happened.length > 0;
-    keyed(log, happened, (each) => `${each.kind} ${each.topic} ${each.subscription} ${each.first_ms}`, (each) => {
+    keyed(log, happened, (each) => `${each.kind} ${each.topic} ${each.subscription} ${each.first_ms} ${each.who} ${each.kind === "changed" ? each.text : ""}`, (each) => {
       const what = h("div");
       const element = h("li", {}, h("span", { class: "when" }), h("span", {}, h("span", { class: "tag" }, WORDS[each.kind] ?? each.kind)), what);
       return element;
@@ -132,8 +163,8 @@ export function showBroker(frame) {
       text(when, clock(each.last_ms));
       fill(what, each.count ? h("b", {}, `${count(each.count)} ${each.unit} `) : null,
         each.subscription ? h("a", { href: subscriptionLink(each.topic, each.subscription) }, each.subscription, " ") : null,
-        h("a", { class: "topic", href: topicLink(each.topic) }, topicName(each.topic)),
-        h("p", { class: "none" }, sentence(each.text), each.times > 1 ? ` (${count(each.times)} times since ${clock(each.first_ms)})` : ""));
+        each.topic ? h("a", { class: "topic", href: topicLink(each.topic) }, topicName(each.topic)) : null,
+        h("p", { class: "none" }, sentence(each.text), each.who ? ` by ${each.who}` : "", each.times > 1 ? ` (${count(each.times)} times since ${clock(each.first_ms)})` : ""));
     });
   }
 

@@ -4,6 +4,7 @@ import { decodeProtobuf } from "./protobuf.js";
 
 const TEXT = new TextDecoder("utf-8", { fatal: true });
 const SHOWN_BYTES = 512;
+const DUMPED_LINES = 4096;
 
 export function bytesOf(base64) {
   const raw = atob(base64 ?? "");
@@ -29,6 +30,31 @@ export function plain(payload) {
   const shown = payload.slice(0, SHOWN_BYTES);
   const hex = Array.from(shown, (each) => each.toString(16).padStart(2, "0")).join(" ");
   return payload.length > shown.length ? `${hex} …` : hex;
+}
+
+export function textOf(payload) {
+  return new TextDecoder("utf-8").decode(payload);
+}
+
+export function jsonText(payload) {
+  try {
+    return JSON.stringify(JSON.parse(TEXT.decode(payload)), null, 2);
+  } catch (error) {
+    return `This is no JSON: ${error.message}`;
+  }
+}
+
+// Offset, sixteen bytes and their ASCII characters in each line.
+export function hexDump(payload) {
+  const lines = [];
+  for (let at = 0; at < payload.length && lines.length < DUMPED_LINES; at += 16) {
+    const part = Array.from(payload.subarray(at, at + 16));
+    const hex = part.map((each) => each.toString(16).padStart(2, "0")).join(" ");
+    const text = part.map((each) => (each >= 32 && each < 127 ? String.fromCharCode(each) : ".")).join("");
+    lines.push(`${at.toString(16).padStart(8, "0")}  ${hex.padEnd(47)}  ${text}`);
+  }
+  if (payload.length > DUMPED_LINES * 16) lines.push("…");
+  return lines.join("\n") || "(empty)";
 }
 
 function pretty(text) {

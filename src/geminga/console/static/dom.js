@@ -61,3 +61,15 @@ export function keyed(parent, rows, key, make, update) {
     }
   }
 }
+
+export const panel = (title, small, ...content) =>
+  h("section", { class: "panel" }, h("h2", {}, title, small ? h("small", {}, small) : null), content);
+
+// A table that scrolls sideways, also by keyboard.
+export const table = (titles, body) => h("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": "Table" },
+  h("table", {}, h("thead", {}, h("tr", {}, titles.map((each) => h("th", { scope: "col" }, each)))), body));
+
+export const fact = (title, value, small) => h("div", {}, h("dt", {}, title), h("dd", {}, value, small ? h("small", {}, small) : null));
+
+// What is shown until the first answer: blocks of the height of the content.
+export const skeleton = () => h("div", { class: "skeletons", "aria-hidden": "true" }, Array.from({ length: 4 }, () => h("i")));

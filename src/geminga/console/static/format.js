@@ -20,10 +20,12 @@ export function plural(number, one, many = `${one}s`) {
 
 export function rate(number) {
   if (number === undefined || number === null) return UNKNOWN;
-  if (number === 0) return "0";
+  if (Math.abs(number) < 0.05) return "0";
   if (Math.abs(number) < 10) return number.toFixed(1);
   return Math.abs(number) < 1e5 ? PLAIN.format(number) : COMPACT.format(number);
 }
+
+export const perSecond = (number) => (number === undefined || number === null ? UNKNOWN : `${rate(number)}/s`);
 
 export function bytes(number) {
   if (number === undefined || number === null || number < 0) return UNKNOWN;
@@ -42,7 +44,8 @@ export function duration(seconds) {
   if (seconds < 60) return `${Math.round(seconds)} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
-  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+  if (seconds < 100 * 86400) return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+  return seconds < 730 * 86400 ? `${Math.round(seconds / 2629800)} months` : `${count(Math.round(seconds / 31557600))} years`;
 }
 
 export function clock(milliseconds) {
@@ -104,18 +107,24 @@ export function schemaPath(topic) {
 }
 
 export const topicLink = (topic) => `#/t/${encoded(topic)}`;
+export const topicsLink = (words) => `#/topics?${new URLSearchParams(words)}`;
+export const namespaceLink = (namespace) => `#/n/${namespace.split("/").map(encoded).join("/")}`;
 export const subscriptionLink = (topic, subscription) => `#/s/${encoded(topic)}/${encoded(subscription)}`;
 
 // A topic's name as elements: the local name, then tenant and namespace.
 export function topicName(topic) {
   const { domain, tenant, namespace, local } = nameOf(topic);
-  const where = `${tenant}/${namespace}/`;
   return [
     domain === "persistent" ? null : h("span", { class: "domain" }, "non-persistent "),
-    h("span", { class: "where" }, where),
+    h("span", { class: "where" }, `${tenant}/${namespace}/`),
     h("span", { class: "local" }, local),
   ];
 }
+
+// Names of the levels of trouble, by their numbers.
+export const STATES = {
+  6: "Producers stopped", 5: "Stopped and growing", 4: "Stopped", 3: "Worth a look", 2: "Moving", 1: "Idle",
+};
 
 // Colours of the levels of trouble, as geminga.diagnosis numbers them.
 export const LEVELS = ["quiet", "quiet", "moving", "watch", "stopped", "stopped", "stopped"];

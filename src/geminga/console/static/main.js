@@ -1,18 +1,22 @@
 // The frame around the pages: routing, keyboard, theme, and the dialog that asks for a token.
 
-import { onUnauthorized } from "./api.js";
+import { askAgain, onUnauthorized } from "./api.js";
 import { showBoard } from "./board.js";
 import { showBroker } from "./broker.js";
 import { dialog } from "./dialog.js";
 import { fill, h } from "./dom.js";
+import { showNamespace } from "./namespace.js";
 import { showSubscription } from "./subscription.js";
 import { showTopic } from "./topic.js";
+import { showTopics } from "./topics.js";
 
 const main = document.getElementById("main");
 const search = document.getElementById("search");
 const offline = document.getElementById("offline");
 let stop = () => {};
 let shown = "";
+let listed = "#/"; // the address of the list that was shown last, with its search
+let wanted = 0; // the position to scroll to once the page has its content
 
 const frame = {
   main,
@@ -20,20 +24,31 @@ const frame = {
   // Shows an error of a page's polling above the page, which keeps its content.
   told(error) {
     offline.hidden = !error;
-    if (error) offline.textContent = `${error.message}. The page shows the last known state.`;
+    if (error?.status === 401) {
+      fill(offline, `${error.message}. `, h("button", { type: "button", onclick: () => (askAgain(), route()) }, "Give a token"));
+    } else if (error) offline.textContent = `${error.message}. The page shows the last known state.`;
   },
   // For a page about one resource: before the first response, and once the resource is deleted, the error
   // replaces the panels.
-  toldInstead(content, problem) {
+  toldInstead(content, problem, waiting) {
     let seen = false;
+    content.hidden = true;
     return (error) => {
       seen ||= !error;
       const instead = Boolean(error) && (!seen || error.status === 404);
       content.hidden = instead;
+      waiting.hidden = true;
       problem.hidden = !instead;
       if (instead) problem.textContent = `${error.message}.`;
-      frame.told(instead ? null : error);
+      frame.told(instead && error.status !== 401 ? null : error);
+      frame.ready();
     };
+  },
+  // A page has its content: going back shows the part that was shown before.
+  ready() {
+    if (!wanted) return;
+    window.scrollTo(0, wanted);
+    wanted = 0;
   },
   title(words) {
     document.title = words ? `${words} · Geminga` : "Geminga";
@@ -62,15 +77,24 @@ function route() {
   } else if (kind === "t" && topic && parts.length === 2) {
     page = "topic";
     start = () => showTopic(frame, topic, query);
+  } else if (kind === "n" && topic && subscription && parts.length === 3) {
+    page = "namespace";
+    start = () => showNamespace(frame, `${topic}/${subscription}`);
+  } else if (kind === "topics") {
+    page = "topics";
+    start = () => showTopics(frame, query);
   } else if (kind === "broker") {
     page = "broker";
     start = () => showBroker(frame);
   }
-  if (page === "board" && shown === "board" && stop.again) {
+  wanted = history.state?.scroll ?? 0;
+  if (page === shown && stop.again) {
     stop.again(query);
+    window.scrollTo(0, 0);
     return;
   }
   stop();
+  const first = !shown;
   frame.told(null);
   fill(main);
   main.className = `page-${page}`;
@@ -78,16 +102,28 @@ function route() {
     if (link.dataset.page === page) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (page !== "board") search.value = "";
+  if (LISTS.has(page)) listed = hash;
   shown = page;
+  window.scrollTo(0, 0);
   try {
     stop = start();
   } catch (error) {
     stop = () => {};
     fill(main, h("h1", {}, subscription || topic || ""), h("p", { class: "refused" }, error.message));
   }
-  window.scrollTo(0, 0);
+  // Screen readers and the keyboard continue at the new page's heading.
+  if (!first && document.activeElement !== search) main.querySelector("h1")?.focus({ preventScroll: true });
 }
+
+const LISTS = new Set(["board", "topics"]);
+history.scrollRestoration = "manual";
+let noted = null;
+addEventListener("scroll", () => {
+  clearTimeout(noted);
+  noted = setTimeout(() => {
+    if (!wanted) history.replaceState({ scroll: window.scrollY }, "");
+  }, 100);
+}, { passive: true });
 
 // --- theme: stored in this browser ---
 const THEMES = ["", "light", "dark"];
@@ -123,10 +159,11 @@ const KEYS = [
   ["j k, ↓ ↑", "next and previous row"],
   ["Enter", "open the row"],
   ["g s", "all subscriptions"],
+  ["g t", "all topics"],
   ["g b", "the broker"],
   ["t", "from a subscription to its topic"],
   ["+ − 0, ← →", "on the map: closer, farther, all, sideways"],
-  ["Esc", "back, or close"],
+  ["Esc", "back to the list and its search, or close"],
   ["?", "this list"],
 ];
 
@@ -143,14 +180,17 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   const typing = event.target.matches?.("input, textarea, select");
   if (event.key === "Escape") {
-    if (typing) event.target.blur();
-    else if (shown !== "board") location.hash = "#/";
+    if (typing) {
+      event.preventDefault(); // a search field would forget its text
+      event.target.blur();
+    } else if (!LISTS.has(shown)) location.hash = listed;
     return;
   }
   if (typing) return;
   const pressed = before + event.key;
   before = event.key === "g" ? "g" : "";
   if (pressed === "gs") location.hash = "#/";
+  else if (pressed === "gt") location.hash = "#/topics";
   else if (pressed === "gb") location.hash = "#/broker";
   else if (event.key === "/") {
     event.preventDefault();
@@ -173,12 +213,12 @@ function step(event) {
 }
 
 search.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && shown !== "board") {
+  if (event.key === "Enter" && !LISTS.has(shown)) {
     location.hash = `#/?search=${encodeURIComponent(search.value)}`;
   }
 });
 search.addEventListener("input", () => {
-  if (shown === "board") stop.search?.(search.value);
+  if (LISTS.has(shown)) stop.search?.(search.value);
 });
 
 onUnauthorized(
@@ -187,10 +227,11 @@ onUnauthorized(
       const field = h("input", {
         type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true,
       });
+      const refused = reason ? h("p", { class: "refused", role: "alert" }, reason) : null;
       const box = dialog("This broker requires a token", [
         h("p", {}, "Give a token of a role with the needed permissions. It is kept in this page's memory, is sent only to ",
           "this broker, and is discarded when the page is closed."),
-        reason ? h("p", { class: "refused", role: "alert" }, reason) : null,
+        refused,
         h("label", { htmlFor: "token" }, "Token"), field,
       ], {
         action: "Continue",

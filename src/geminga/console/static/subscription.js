@@ -2,13 +2,16 @@
 
 import { get } from "./api.js";
 import { actionButtons, skipEntry, subscriptionPath } from "./actions.js";
-import { fill, h, keyed, text } from "./dom.js";
-import { LEVELS, ago, bytes, count, duration, plural, rate, sentence, sentenceText, topicLink, topicName, topicPath } from "./format.js";
+import { Chart } from "./chart.js";
+import { fact, fill, h, keyed, panel, skeleton, table, text } from "./dom.js";
+import { LEVELS, ago, bytes, clock, count, duration, plural, perSecond, rate, sentence, sentenceText, topicLink, topicName, topicPath } from "./format.js";
 import { HoleMap, chosenEntry } from "./holes.js";
 import { Poller } from "./poll.js";
 
 const EVERY_MS = 2000;
 const SLOTS = 65536;
+const FINDINGS_SHOWN = 20;
+const GROWING_SECONDS = 180;
 
 export function showSubscription(frame, topic, subscription, query) {
   subscriptionPath(topic, subscription); // throws for names that a browser's URL cannot hold
@@ -26,7 +29,7 @@ export function showSubscription(frame, topic, subscription, query) {
   const head = h("div", { class: "head" },
     h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Subscriptions"), " / ",
       h("a", { class: "topic", href: topicLink(topic) }, topicName(topic))),
-    h("h1", {}, subscription), said));
+    h("h1", { tabIndex: -1 }, subscription), said));
   head.append(actionButtons(() => place, subscription, () => consumers.map((each) => each.consumerName), () => poller.now()));
   const map = new HoleMap(
     (from, to, cells) => get(`${subscriptionPath(place, subscription)}/holes`, { from, to, cells }),
@@ -34,30 +37,43 @@ export function showSubscription(frame, topic, subscription, query) {
       ? h("button", { type: "button", onclick: () => skipEntry(place, subscription, entry.id, () => poller.now()) }, "Skip it") : null),
   );
   const mapPanel = h("section", { class: "panel", id: "holes" }, h("h2", {}, "Acknowledgements"), map.element, picked);
+  const rates = new Chart([["in", "accent"], ["out", "moving"]], (value) => perSecond(value));
+  const backlog = new Chart([["backlog", "watch"]], count);
+  const trend = h("small");
+  const consumerTable = table(["Consumer", "Permits", "Unacknowledged", "Out", "Redelivered", "Last acknowledged", "Keys"], rows);
+  const waiting = skeleton();
   const problem = h("p", { class: "refused", role: "alert", hidden: true });
-  const content = h("div", {}, parts, facts,
+  const content = h("div", {}, facts,
     h("section", { class: "panel" }, h("h2", {}, "Findings"), findings),
-    mapPanel,
-    h("section", { class: "panel" }, h("h2", {}, "Consumers"), nobody,
-      h("div", { class: "scroll" }, h("table", { class: "consumers" }, h("thead", {}, h("tr", {},
-        ["Consumer", "Permits", "Unacknowledged", "Out", "Again", "Last acknowledged", "Keys"].map((title) => h("th", { scope: "col" }, title)))), rows))));
-  fill(frame.main, head, problem, content);
-  const told = frame.toldInstead(content, problem);
+    h("div", { class: "columns" }, h("section", { class: "panel" }, h("h2", {}, "Backlog", trend), backlog.element), panel("Messages per second", "the last hour", rates.element)),
+    panel("Consumers", "", nobody, consumerTable),
+    parts, mapPanel);
+  fill(frame.main, head, problem, waiting, content);
+  const told = frame.toldInstead(content, problem, waiting);
+  let seeded = false;
 
   const poller = new Poller(async (signal) => {
     if (partitions === null) {
       const found = await get(`${topicPath(topic)}/partitions`, {}, signal);
       partitions = found?.partitions ?? 0;
     }
+    if (!seeded) {
+      const past = await get(`${subscriptionPath(topic, subscription)}/history`, {}, signal).catch(() => null);
+      seeded = true;
+      if (past?.backlog.length) {
+        rates.seed(past, ["in", "out"]);
+        backlog.seed(past, ["backlog"]);
+      }
+    }
     const explained = await get(`${subscriptionPath(topic, subscription)}/explain`, {}, signal);
     explained.sort((a, b) => b.trouble - a.trouble || b.facts.entriesInBacklog - a.facts.entriesInBacklog);
     if (partitions > 0 && place === topic) place = explained[0].topic;
     const found = explained.find((each) => each.topic === place) ?? explained[0];
-    const stats = await get(`${topicPath(found.topic)}/stats`, {}, signal);
+    const stats = await get(`${topicPath(topic)}/${partitions ? "partitioned-stats" : "stats"}`, partitions ? { perPartition: true } : {}, signal);
     const own = stats.subscriptions[subscription];
     if (!own) throw new Error(`the subscription ${subscription} was deleted`);
     consumers = own.consumers;
-    show(found, own, stats);
+    show(merged(explained), own, stats);
     if (partitions > 0) showParts(explained);
     await map.refresh();
   }, EVERY_MS, (error) => {
@@ -77,7 +93,7 @@ export function showSubscription(frame, topic, subscription, query) {
       `partition ${each.topic.split("-partition-").at(-1)}: ${sentenceText(each.sentence).slice(0, 90)}`)));
     select.value = place;
     if (!parts.contains(document.activeElement)) {
-      fill(parts, h("h2", {}, `${partitions} partitions`, h("small", {}, "the most urgent first; details of the selected one below")), select);
+      fill(parts, h("h2", {}, `${partitions} partitions`, h("small", {}, "the most urgent first; actions, and the map below, are of the selected one")), select);
     }
   }
 
@@ -86,7 +102,6 @@ export function showSubscription(frame, topic, subscription, query) {
     head.className = `head ${level}`;
     if (said.told !== found.sentence) fill(said, sentence((said.told = found.sentence)), ".");
     const now = Date.now();
-    const fact = (title, value, small) => h("div", {}, h("dt", {}, title), h("dd", {}, value, small ? h("small", {}, small) : null));
     fill(facts,
       fact("Backlog", count(found.facts.messagesInBacklog), found.facts.entriesInBacklog ? `${bytes(found.facts.bytesInBacklog)}, ${plural(found.facts.entriesInBacklog, "entry", "entries")}` : ""),
       fact("Oldest", found.facts.oldestBacklogMessageAgeSeconds >= 0 ? duration(found.facts.oldestBacklogMessageAgeSeconds) : "none",
@@ -94,10 +109,13 @@ export function showSubscription(frame, topic, subscription, query) {
       fact("Unacknowledged", count(found.facts.messagesHeld ?? own.unackedMessages ?? 0)),
       fact("Holes", count(found.facts.ackHoles)),
       fact("Delayed", count(own.msgDelayed ?? 0)),
-      fact("To be redelivered", count(own.msgInReplay ?? 0), found.facts.redeliverUnackedAfterSeconds
+      fact("To redeliver", count(own.msgInReplay ?? 0), found.facts.redeliverUnackedAfterSeconds
         ? `redelivered after ${duration(found.facts.redeliverUnackedAfterSeconds)}: ${count(found.facts.messagesPushedAgain)} so far` : ""),
       fact("In and out", `${rate(stats.msgRateIn)} · ${rate(own.msgRateOut)}`, "messages/s"),
       fact("Expired", count(own.totalMsgExpired ?? 0)));
+    rates.add(now / 1000, [stats.msgRateIn, own.msgRateOut]);
+    backlog.add(now / 1000, [Math.max(0, found.facts.messagesInBacklog >= 0 ? found.facts.messagesInBacklog : found.facts.entriesInBacklog)]);
+    text(trend, trendOf(backlog));
     const key = JSON.stringify(found.findings);
     if (findings.told !== key) {
       findings.told = key;
@@ -105,22 +123,62 @@ export function showSubscription(frame, topic, subscription, query) {
         : h("li", { class: "none" }, sentence(found.sentence), "."));
     }
     nobody.hidden = own.consumers.length > 0;
-    rows.closest("table").hidden = !own.consumers.length;
-    keyed(rows, own.consumers, (each) => `${each.consumerName} ${each.address}`, makeConsumer, (row, each) => row.update(each, own, now, found.facts));
+    consumerTable.hidden = !own.consumers.length;
+    const on = new Map();
+    for (const one of Object.values(stats.partitions ?? {})) {
+      for (const each of one.subscriptions[subscription]?.consumers ?? []) on.set(each.consumerName, (on.get(each.consumerName) ?? 0) + 1);
+    }
+    keyed(rows, own.consumers, (each) => `${each.consumerName} ${each.address}`, makeConsumer,
+      (row, each) => row.update(each, own, now, found.facts, partitions ? `${on.get(each.consumerName) ?? 0} of ${plural(partitions, "partition")}` : ""));
   }
 
   const stop = () => {
     poller.stop();
     map.stop();
+    rates.stop();
+    backlog.stop();
   };
   return stop;
+}
+
+// The facts of all partitions added up, with the findings and the sentence of the most urgent one first.
+function merged(explained) {
+  if (explained.length === 1) return explained[0];
+  const [worst] = explained;
+  const facts = { ...worst.facts };
+  for (const name of ["messagesInBacklog", "entriesInBacklog", "bytesInBacklog", "messagesHeld", "ackHoles", "messagesPushedAgain"]) {
+    const values = explained.map((each) => each.facts[name] ?? 0);
+    facts[name] = values.some((each) => each < 0) ? -1 : values.reduce((sum, each) => sum + each, 0);
+  }
+  facts.oldestBacklogMessageAgeSeconds = Math.max(...explained.map((each) => each.facts.oldestBacklogMessageAgeSeconds));
+  const findings = explained.flatMap((each) => each.findings.map((found) => ({ ...found, partition: each.topic.split("-partition-").at(-1) })));
+  return { ...worst, facts, findings: findings.sort((a, b) => b.level - a.level).slice(0, FINDINGS_SHOWN) };
+}
+
+// Since when the backlog grows, by the samples of the chart.
+function trendOf({ times, values: [backlog] }) {
+  let at = backlog.length - 1;
+  if (at < 1) return "the last hour";
+  let grown = 0; // time of the last increase
+  while (at > 0 && backlog[at - 1] <= backlog[at]) {
+    if (!grown && backlog[at - 1] < backlog[at]) grown = times[at];
+    at--;
+  }
+  while (at < backlog.length - 1 && backlog[at + 1] === backlog[at]) at++;
+  if (grown && times.at(-1) - grown < GROWING_SECONDS) {
+    return `growing since ${clock(times[at] * 1000)}, by ${count(Math.round(backlog.at(-1) - backlog[at]))}`;
+  }
+  const before = backlog.findLast((each) => each !== backlog.at(-1));
+  if (before === undefined) return "unchanged in the last hour";
+  return before > backlog.at(-1) ? "shrinking" : "not growing";
 }
 
 function finding(each) {
   const level = LEVELS[each.level];
   return h("li", { class: level, "data-kind": each.kind },
-    h("div", {}, h("span", { class: `tag ${level === "stopped" ? "bad" : level === "watch" ? "warn" : ""}` }, each.kind), " ", sentence(each.text)),
-    each.advice.map(({ text: words, command }) => h("p", { class: "mend" }, words, command ? [": ", h("code", {}, command)] : null)));
+    h("div", {}, h("span", { class: `tag ${level === "stopped" ? "bad" : level === "watch" ? "warn" : ""}` }, each.kind),
+      each.partition === undefined ? " " : h("span", { class: "none" }, ` partition ${each.partition}: `), sentence(each.text)),
+    each.advice.map(({ text: words, command }) => h("p", { class: "advice" }, words, command ? [": ", h("code", {}, command)] : null)));
 }
 
 function bar(share, kind = "") {
@@ -132,12 +190,12 @@ function bar(share, kind = "") {
 function makeConsumer() {
   const cells = Array.from({ length: 7 }, () => h("td"));
   const row = h("tr", {}, cells);
-  row.update = (each, own, now, facts) => {
+  row.update = (each, own, now, facts, spread) => {
     const [name, permits, unacked, out, again, acked, keys] = cells;
     fill(name, h("b", {}, each.consumerName || "(no name)"),
       own.activeConsumerName === each.consumerName && own.type === "Failover" ? h("span", { class: "tag good" }, "active") : null,
       each.blockedConsumerOnUnackedMsgs ? h("span", { class: "tag bad" }, "at its limit") : null,
-      h("small", {}, `${each.address} · ${each.clientVersion || "unknown client"} · since `, clockOf(each.connectedSince)));
+      h("small", {}, `${each.address} · ${each.clientVersion || "unknown client"} ${spread ? `· ${spread} ` : ""}· since `, clockOf(each.connectedSince)));
     const most = Math.max(1000, each.availablePermits);
     fill(permits, count(Math.max(0, each.availablePermits)) === "0" ? "none" : count(each.availablePermits),
       bar(each.availablePermits / most, each.availablePermits <= 0 ? "full" : ""));
@@ -145,8 +203,8 @@ function makeConsumer() {
     const single = own.type === "Exclusive" || own.type === "Failover";
     const held = single ? (each.consumerName === own.activeConsumerName ? facts.messagesHeld : 0) : each.unackedMessages;
     fill(unacked, count(held ?? each.unackedMessages), held ? bar(held / 1000, "some") : null);
-    text(out, `${rate(each.msgRateOut)}/s`);
-    text(again, each.msgRateRedeliver ? `${rate(each.msgRateRedeliver)}/s` : "");
+    text(out, perSecond(each.msgRateOut));
+    text(again, each.msgRateRedeliver ? perSecond(each.msgRateRedeliver) : "");
     text(acked, ago(each.lastAckedTimestamp, now));
     fill(keys, each.keyHashRangeArrays?.length ? keyRanges(each.keyHashRangeArrays) : "");
   };

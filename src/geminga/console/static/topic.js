@@ -1,137 +1,153 @@
-// One topic: producers and their batches, storage, schema, policies, and the newest messages.
+// One topic: producers and their batches, subscriptions, messages, schema, policies and ledgers. The partitions
+// of a partitioned topic are shown as one topic, with the partition as a column.
 
 import { get } from "./api.js";
+import { Messages } from "./browse.js";
 import { Chart } from "./chart.js";
-import { fill, h, keyed, text } from "./dom.js";
-import { bytes, count, duration, rate, sentence, subscriptionLink, topicName, topicPath, topicLink } from "./format.js";
-import { SchemaBook, messageItem } from "./messages.js";
+import { fact, fill, h, keyed, panel, skeleton, table, text } from "./dom.js";
+import { bytes, count, nameOf, namespaceLink, plural, perSecond, rate, sentence, subscriptionLink, topicName, topicPath, topicLink } from "./format.js";
+import { SchemaBook } from "./messages.js";
+import { topicPolicies } from "./policies.js";
 import { Poller } from "./poll.js";
+import { produce } from "./produce.js";
 
 const EVERY_MS = 2000;
-const TAIL_MS = 1000;
-const AGAIN_MS = 150;
-const TAIL_SHOWN = 100;
+const SLOW_TURNS = 5;
 const LEDGERS_SHOWN = 8;
-const POLICIES = [
-  ["retention", "Retention"], ["messageTTL", "Time to live (s)"], ["backlogQuotaMap", "Backlog quotas"],
-  ["maxUnackedMessagesOnConsumer", "Unacknowledged, a consumer"], ["maxUnackedMessagesOnSubscription", "Unacknowledged, a subscription"],
-  ["deduplicationEnabled", "Deduplication"], ["delayedDelivery", "Delayed delivery"], ["compactionThreshold", "Compaction from"],
-  ["publishRate", "Publish rate"], ["dispatchRate", "Dispatch rate"],
-];
 
 export function showTopic(frame, topic, query) {
   frame.title(topic.split("/").at(-1));
   const path = topicPath(topic);
+  const { tenant, namespace } = nameOf(topic);
   const book = new SchemaBook(topic);
   const facts = h("dl", { class: "facts" });
-  const chart = new Chart([["in", "accent"], ["out", "moving"]], (value) => `${rate(value)}/s`);
+  const chart = new Chart([["in", "accent"], ["out", "moving"]], (value) => perSecond(value));
   const producers = h("tbody");
+  const producerTable = table(["Producer", "In", "Message size", "Messages per entry", "Partitions", "Since"], producers);
   const nobody = h("p", { class: "none" }, "No producer is connected.");
   const word = h("p", { class: "sentence" });
   const subscriptions = h("tbody");
+  const unread = h("p", { class: "none" }, "There is no subscription: messages are kept as long as the policies say.");
   const schema = h("div", {}, "…");
   const policies = h("dl", { class: "pairs" });
   const ledgers = h("tbody");
-  const parts = h("section", { class: "panel", hidden: true });
-  const tail = new Tail(topic, book, frame);
-  const table = (titles, body) => h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, titles.map((each) => h("th", { scope: "col" }, each)))), body));
-  const panel = (title, small, ...content) => h("section", { class: "panel" }, h("h2", {}, title, small ? h("small", {}, small) : null), content);
-  const whole = h("div", {},
+  const parts = h("tbody");
+  const partsPanel = panel("Partitions", "", table(["Partition", "In", "Out", "Backlog", "Stored"], parts));
+  const place = h("div");
+  const content = h("div", {},
     facts,
-    panel("Messages per second", "while this page is open", chart.element),
-    panel("Producers", "", word, nobody, table(["Producer", "In", "Message size", "Messages per entry", "Since"], producers)),
-    panel("Subscriptions", "", table(["Subscription", "Backlog", "Unacknowledged", "Out", "Consumers"], subscriptions)),
-    tail.element,
-    h("div", { class: "columns" }, panel("Schema", "", schema), panel("Effective policies", "of the topic, its namespace and the broker", policies)),
+    panel("Messages per second", "the last hour", chart.element),
+    panel("Producers", "", word, nobody, producerTable),
+    panel("Subscriptions", "", unread, table(["Subscription", "Backlog", "Unacknowledged", "Out", "Consumers"], subscriptions)),
+    partsPanel, place,
+    h("div", { class: "columns" }, panel("Schema", "", schema), panel("Policies in force", "", policies)),
     panel("Ledgers", "the newest first", table(["Ledger", "Entries", "Bytes"], ledgers)));
   const problem = h("p", { class: "refused", role: "alert", hidden: true });
-  const content = h("div", {}, parts, whole);
-  fill(frame.main, h("div", { class: "head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Subscriptions"), " / ", topicName(topic).slice(0, -1)),
-    h("h1", {}, topicName(topic).at(-1)))), problem, content);
+  const waiting = skeleton();
+  const where = `${tenant}/${namespace}`;
+  fill(frame.main, h("div", { class: "head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics"), " / ",
+    h("a", { href: namespaceLink(where) }, where), " / "),
+  h("h1", { tabIndex: -1 }, topicName(topic).at(-1))),
+  h("div", { class: "actions" }, h("button", { type: "button", "data-action": "produce", onclick: () => produce(topic, () => messages?.begin()) }, "Publish a message"))),
+  problem, waiting, content);
   let turn = 0;
+  let partitions = null;
+  let messages = null;
+  let seeded = false;
 
   const poller = new Poller(async (signal) => {
-    if (turn === 0) {
-      const { partitions } = (await get(`${path}/partitions`, {}, signal)) ?? {};
-      if (partitions > 0) {
-        await showPartitions(partitions, signal);
-        return;
-      }
+    if (partitions === null) partitions = (await get(`${path}/partitions`, {}, signal))?.partitions ?? 0;
+    if (!seeded) {
+      seeded = true;
+      const past = await get(`${path}/history`, {}, signal).catch(() => null);
+      if (past?.in.length) chart.seed(past, ["in", "out"]);
     }
-    const stats = await get(`${path}/stats`, {}, signal);
-    if (turn === 0) tail.start();
+    const stats = await get(partitions ? `${path}/partitioned-stats` : `${path}/stats`, partitions ? { perPartition: true } : {}, signal);
     show(stats);
-    if (turn++ % 5 === 0) await showSlow(stats, signal);
-  }, EVERY_MS, frame.toldInstead(content, problem));
-
-  async function showPartitions(partitions, signal) {
-    whole.hidden = true;
-    parts.hidden = false;
-    const stats = await get(`${path}/partitioned-stats`, { perPartition: true }, signal);
-    const rows = Object.entries(stats.partitions ?? {}).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
-    const items = rows.map(([name, each]) => h("tr", {}, h("td", {}, h("a", { class: "row", href: topicLink(name) }, name.split("/").at(-1))),
-      h("td", {}, `${rate(each.msgRateIn)}/s`), h("td", {}, `${rate(each.msgRateOut)}/s`),
-      h("td", {}, count(Object.values(each.subscriptions).reduce((sum, one) => sum + (one.messagesInBacklog ?? one.msgBacklog), 0))),
-      h("td", {}, bytes(each.storageSize))));
-    fill(parts, h("h2", {}, `${partitions} partitions`), table(["Partition", "In", "Out", "Backlog", "Stored"], h("tbody", {}, items)));
-  }
+    if (!messages) {
+      messages = new Messages(topic, query, partitions ? Array.from({ length: partitions }, (_, at) => `${topic}-partition-${at}`) : [topic]);
+      fill(place, messages.element);
+      messages.begin(false);
+    }
+    if (turn++ % SLOW_TURNS === 0) await showSlow(stats, signal);
+  }, EVERY_MS, frame.toldInstead(content, problem, waiting));
 
   function show(stats) {
     const own = Object.entries(stats.subscriptions);
-    const fact = (title, value, small) => h("div", {}, h("dt", {}, title), h("dd", {}, value, small ? h("small", {}, small) : null));
+    const each = Object.entries(stats.partitions ?? {});
     fill(facts,
-      fact("In", `${rate(stats.msgRateIn)}/s`, `${bytes(stats.msgThroughputIn)}/s`),
-      fact("Out", `${rate(stats.msgRateOut)}/s`, `${bytes(stats.msgThroughputOut)}/s`),
+      fact("In", perSecond(stats.msgRateIn), `${bytes(stats.msgThroughputIn)}/s`),
+      fact("Out", perSecond(stats.msgRateOut), `${bytes(stats.msgThroughputOut)}/s`),
       fact("A message", bytes(stats.averageMsgSize)),
       fact("Stored", bytes(stats.storageSize)),
       fact("Producers", count(stats.publishers.length), stats.waitingPublishers ? `${stats.waitingPublishers} wait` : ""),
       fact("Subscriptions", count(own.length)),
       fact("Published", count(stats.msgInCounter), "since it was loaded"));
     chart.add(Date.now() / 1000, [stats.msgRateIn, stats.msgRateOut]);
+    showProducers(stats, each);
+    unread.hidden = own.length > 0;
+    subscriptions.closest(".scroll").hidden = !own.length;
+    keyed(subscriptions, own.slice(0, 200), ([name]) => name, ([name]) => h("tr", {},
+      h("td", {}, h("a", { class: "row", href: subscriptionLink(topic, name) }, name)), Array.from({ length: 4 }, () => h("td"))), (row, [, one]) => {
+      const cells = row.cells;
+      text(cells[1], count(one.messagesInBacklog ?? one.msgBacklog));
+      text(cells[2], one.unackedMessages ? count(one.unackedMessages) : "");
+      text(cells[3], perSecond(one.msgRateOut));
+      text(cells[4], one.consumers.length ? `${one.consumers.length} ${one.type ?? ""}` : "none");
+    });
+    partsPanel.hidden = !each.length;
+    keyed(parts, each, ([name]) => name, ([name]) => h("tr", {}, h("td", {}, h("a", { class: "row", href: topicLink(name) }, name.split("-partition-").at(-1))),
+      Array.from({ length: 4 }, () => h("td"))), (row, [, one]) => {
+      const cells = row.cells;
+      text(cells[1], perSecond(one.msgRateIn));
+      text(cells[2], perSecond(one.msgRateOut));
+      text(cells[3], count(Object.values(one.subscriptions).reduce((sum, it) => sum + (it.messagesInBacklog ?? it.msgBacklog), 0)));
+      text(cells[4], bytes(one.storageSize));
+    });
+  }
+
+  function showProducers(stats, each) {
     nobody.hidden = stats.publishers.length > 0;
-    producers.closest("table").hidden = !stats.publishers.length;
+    producerTable.hidden = !stats.publishers.length;
+    producerTable.classList.toggle("plain", !each.length);
     if (stats.backlogQuotaExceeded) {
       nobody.hidden = false;
       fill(nobody, h("span", { class: "refused" }, "Producers are stopped: ", sentence(stats.backlogQuotaExceeded)));
     } else text(nobody, "No producer is connected.");
-    keyed(producers, stats.publishers.slice(0, 100), (each) => `${each.producerName} ${each.producerId} ${each.address}`, () => {
-      const row = h("tr", {}, Array.from({ length: 5 }, () => h("td")));
-      return row;
-    }, (row, each) => {
-      const [name, rates, size, filled, since] = row.cells;
-      if (!name.textContent) {
-        fill(name, h("b", {}, each.producerName), h("small", {}, `${each.address} · ${each.clientVersion || "unknown client"}${each.accessMode === "Shared" ? "" : ` · ${each.accessMode}`}`));
-        fill(since, sentence(each.connectedSince ?? ""));
-      }
-      text(rates, `${rate(each.msgRateIn)}/s`);
-      text(size, bytes(each.averageMsgSize));
-      text(filled, each.messagesPerEntry ? each.messagesPerEntry.toFixed(each.messagesPerEntry < 10 ? 1 : 0) : "·");
-    });
-    keyed(subscriptions, own.slice(0, 200), ([name]) => name, ([name]) => h("tr", {},
-      h("td", {}, h("a", { class: "row", href: subscriptionLink(topic, name) }, name)), Array.from({ length: 4 }, () => h("td"))), (row, [, each]) => {
-      const cells = row.cells;
-      text(cells[1], count(each.messagesInBacklog ?? each.msgBacklog));
-      text(cells[2], each.unackedMessages ? count(each.unackedMessages) : "");
-      text(cells[3], `${rate(each.msgRateOut)}/s`);
-      text(cells[4], each.consumers.length ? `${each.consumers.length} ${each.type ?? ""}` : "none");
-    });
+    const on = new Map();
+    for (const [, one] of each) for (const it of one.publishers) on.set(it.producerName, (on.get(it.producerName) ?? 0) + 1);
+    keyed(producers, stats.publishers.slice(0, 100), (one) => `${one.producerName} ${one.producerId} ${one.address}`,
+      () => h("tr", {}, Array.from({ length: 6 }, () => h("td"))), (row, one) => {
+        const [name, rates, size, filled, spread, since] = row.cells;
+        if (!name.textContent) {
+          fill(name, h("b", {}, one.producerName), h("small", {}, `${one.address} · ${one.clientVersion || "unknown client"}${one.accessMode === "Shared" ? "" : ` · ${one.accessMode}`}`));
+          fill(since, sentence(one.connectedSince ?? ""));
+        }
+        text(rates, perSecond(one.msgRateIn));
+        text(size, bytes(one.averageMsgSize));
+        text(filled, each.length ? "·" : one.messagesPerEntry ? one.messagesPerEntry.toFixed(one.messagesPerEntry < 10 ? 1 : 0) : "·");
+        text(spread, each.length ? `${on.get(one.producerName) ?? 0} of ${each.length}` : "");
+      });
   }
 
   async function showSlow(stats, signal) {
     const nothing = () => null;
     const [inside, found, advice] = await Promise.all([
-      get(`${path}/internalStats`, {}, signal).catch(nothing), book.newest(), advise(stats, signal).catch(nothing),
+      get(partitions ? `${path}/partitioned-internalStats` : `${path}/internalStats`, {}, signal).catch(nothing), book.newest(),
+      partitions ? null : advise(stats, signal).catch(nothing),
     ]);
-    if (inside) {
-      const newest = inside.ledgers.slice(-LEDGERS_SHOWN).reverse();
-      fill(ledgers, newest.map((each) => h("tr", {}, h("td", { class: "mono" }, each.ledgerId), h("td", {}, count(each.entries)), h("td", {}, bytes(each.size)))),
-        inside.ledgers.length > newest.length ? h("tr", {}, h("td", { colspan: 3, class: "none" }, `and ${count(inside.ledgers.length - newest.length)} older ones`)) : null);
-    }
-    if (found) {
-      fill(schema, h("p", {}, h("span", { class: "tag" }, found.type), ` version ${found.version ?? 0}`), h("br"), definition(found.data));
-    } else fill(schema, h("p", { class: "none" }, "None: messages are bytes."));
+    if (inside) showLedgers(inside);
+    fill(schema, found ? [h("p", {}, h("span", { class: "tag" }, found.type), ` version ${found.version ?? 0}`), h("br"), definition(found.data)]
+      : h("p", { class: "none" }, "None: messages are bytes."));
     showAdvice(advice);
-    if (turn <= 1) await showPolicies(signal);
+    if (turn <= 1) await topicPolicies(policies, topic, signal);
+  }
+
+  function showLedgers(inside) {
+    const all = Object.entries(inside.partitions ?? { "": inside }).flatMap(([name, one]) => one.ledgers.map((ledger) => [name.split("-partition-")[1], ledger]));
+    const newest = all.sort(([, a], [, b]) => b.ledgerId - a.ledgerId).slice(0, LEDGERS_SHOWN);
+    fill(ledgers, newest.map(([at, one]) => h("tr", {}, h("td", { class: "mono" }, one.ledgerId, at === undefined ? null : h("small", {}, `partition ${at}`)), h("td", {}, count(one.entries)), h("td", {}, bytes(one.size)))),
+      all.length > newest.length ? h("tr", {}, h("td", { colspan: 3, class: "none" }, `and ${plural(all.length - newest.length, "older one")}`)) : null);
   }
 
   function showAdvice(advice) {
@@ -153,95 +169,18 @@ export function showTopic(frame, topic, query) {
     }, signal);
   }
 
-  async function showPolicies(signal) {
-    const found = await Promise.all(POLICIES.map(([name, title]) =>
-      get(`${path}/${name}`, { applied: true }, signal).then((value) => [title, value], () => [title, undefined])));
-    const set = found.filter(([, value]) => value !== undefined && value !== null && value !== "");
-    fill(policies, set.length ? set.map(([title, value]) => [h("dt", {}, title), h("dd", {}, policy(value))]) : h("dt", {}, "No policy is set."));
-  }
-
   return () => {
     poller.stop();
     chart.stop();
-    tail.stop();
+    messages?.stop();
   };
-}
-
-function policy(value) {
-  if (typeof value !== "object") return String(value);
-  const parts = Object.entries(value).filter(([, each]) => each !== null && !(Array.isArray(each) && !each.length));
-  return parts.map(([name, each]) => `${name} ${typeof each === "object" ? policy(each) : each}`).join(", ") || "none";
 }
 
 function definition(data) {
   if (!data) return null;
   try {
-    return h("pre", {}, JSON.stringify(JSON.parse(data), null, 2));
+    return h("pre", { tabIndex: 0 }, JSON.stringify(JSON.parse(data), null, 2));
   } catch {
-    return h("pre", {}, data);
-  }
-}
-
-// New messages as they are published; the broker applies the filter.
-class Tail {
-  constructor(topic, book, frame) {
-    this.path = `${topicPath(topic)}/tail`;
-    this.book = book;
-    this.frame = frame;
-    this.next = "";
-    this.poller = null;
-    this.list = h("ol", { class: "messages" });
-    this.said = h("p", { class: "none", role: "status" }, "Waiting for messages …");
-    this.words = h("input", { type: "search", placeholder: "text in payload, key or property", "aria-label": "Text in payload, key or property" });
-    this.key = h("input", { type: "search", placeholder: "key", "aria-label": "Key" });
-    this.toggle = h("button", { type: "button", onclick: () => (this.poller ? this.pause() : this.start()) }, "Pause");
-    this.element = h("section", { class: "panel", id: "tail" }, h("h2", {}, "Live", h("small", {}, "the newest first; nothing is consumed")),
-      h("div", { class: "filters" }, this.words, this.key, this.toggle), this.said, h("div", { class: "tail" }, this.list));
-    let waiting = null;
-    for (const field of [this.words, this.key]) {
-      field.addEventListener("input", () => {
-        clearTimeout(waiting);
-        waiting = setTimeout(() => {
-          this.next = "";
-          fill(this.list);
-          this.poller?.now();
-        }, 250);
-      });
-    }
-  }
-
-  start() {
-    if (this.poller) return;
-    this.toggle.textContent = "Pause";
-    this.poller = new Poller((signal) => this.ask(signal), TAIL_MS, (error) => {
-      if (error) this.said.textContent = error.message;
-    });
-  }
-
-  pause() {
-    this.poller.stop();
-    this.poller = null;
-    this.toggle.textContent = "Resume";
-  }
-
-  async ask(signal) {
-    const filtered = this.words.value || this.key.value;
-    const found = await get(this.path, { from: this.next, count: TAIL_SHOWN, text: this.words.value, key: this.key.value }, signal);
-    this.next = found.next;
-    const items = await Promise.all(found.messages.slice(-TAIL_SHOWN).map((each) => messageItem(each, this.book)));
-    for (const item of items) this.list.prepend(item);
-    while (this.list.children.length > TAIL_SHOWN) this.list.lastElementChild.remove();
-    const missed = found.skipped + (found.notShown ?? 0) + Math.max(0, found.messages.length - TAIL_SHOWN);
-    if (missed) this.said.textContent = `Too many to show: ${count(missed)} messages were skipped.`;
-    else if (found.problem) this.said.textContent = found.problem;
-    else if (found.behind > 1) {
-      this.said.textContent = `${count(found.behind)} entries are still to be searched.`;
-      setTimeout(() => this.poller?.now(), AGAIN_MS);
-    }
-    else this.said.textContent = this.list.children.length ? "" : filtered ? "No message matches yet." : "Waiting for messages …";
-  }
-
-  stop() {
-    this.poller?.stop();
+    return h("pre", { tabIndex: 0 }, data);
   }
 }

@@ -1,0 +1,169 @@
+"""Stored messages from any position of a topic, forward or backward, with a filter.
+
+An answer ends after some milliseconds or enough messages; the next request continues from its ``next``. The
+broker keeps no state between requests.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from geminga.broker import position_lookup
+from geminga.broker.admin.tailing import (
+    ANSWER_BYTES_MAX,
+    ANSWER_SECONDS_MAX,
+    OPENED_BYTES_MAX,
+    MessageFilter,
+    messages_of,
+)
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.errors import CorruptPayload
+from geminga.wire.metadata import parse_entry
+
+Json = dict[str, Any]
+READ_AT_ONCE: Final = 200
+READ_BYTES_AT_ONCE: Final = 1 << 20
+
+
+class Browser:
+    """Search through the entries of one topic; `step` takes some milliseconds, until `is_done`."""
+
+    def __init__(
+        self,
+        topic: PersistentTopic,
+        wanted: MessageFilter,
+        count: int,
+        *,
+        older: bool,
+        start: int,
+        stop: int,
+    ) -> None:
+        """Search the offsets from ``start`` to below ``stop``; with ``older`` the newest of them first."""
+        self._topic = topic
+        self._wanted = wanted
+        self._count = count
+        self._older = older
+        self._start = start
+        self._stop = stop
+        self._needles = tuple(each.encode() for each in (wanted.text, wanted.key) if each and "=" not in each)
+        self._messages: list[Json] = []
+        self._shown = 0
+        self.examined = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether enough was found, or everything was searched."""
+        is_full = len(self._messages) >= self._count or self._shown >= ANSWER_BYTES_MAX
+        return is_full or self._start >= self._stop
+
+    def step(self) -> None:
+        """Search for `ANSWER_SECONDS_MAX`. Raises `StoreError` if entries cannot be read."""
+        until = time.monotonic() + ANSWER_SECONDS_MAX
+        while not self.is_done and time.monotonic() < until:
+            if self._older:
+                self._read_older(until)
+            else:
+                self._read_newer(until)
+
+    def _read_newer(self, until: float) -> None:
+        ledger = self._topic.ledger
+        self._start = ledger.skip_gap(self._start)
+        found = ledger.read(self._start, self._stop, entries_max=READ_AT_ONCE, bytes_max=READ_BYTES_AT_ONCE)
+        if not found:
+            self._start = self._stop
+        for entry in found:
+            self._look(entry, self._start)
+            self._start += 1
+            if self.is_done or time.monotonic() >= until:
+                return
+
+    def _read_older(self, until: float) -> None:
+        ledger = self._topic.ledger
+        first = max(self._start, self._stop - READ_AT_ONCE)
+        entries: list[tuple[int, bytes]] = []
+        offset = ledger.skip_gap(first)
+        while offset < self._stop:
+            found = ledger.read(offset, self._stop, entries_max=READ_AT_ONCE, bytes_max=READ_BYTES_AT_ONCE)
+            if not found:
+                break
+            entries += enumerate(found, offset)
+            offset = ledger.skip_gap(offset + len(found))
+        for at, entry in reversed(entries):
+            self._look(entry, at)
+            self._stop = at
+            if self.is_done or time.monotonic() >= until:
+                return
+        self._stop = first
+
+    def _look(self, entry: bytes, offset: int) -> None:
+        self.examined += 1
+        if self._needles and not self._may_match(entry):
+            return
+        ids = self._topic.ledger.position(offset)
+        found = list(messages_of(bytes(entry), *ids, self._wanted))
+        for message in reversed(found) if self._older else found:
+            self._shown += len(message.get("payload", ""))
+            self._messages.append(message)
+
+    def _may_match(self, entry: bytes) -> bool:
+        """Return False if an entry that is neither compressed nor encrypted does not contain the texts.
+
+        Most entries are excluded so, without splitting their batches into messages.
+        """
+        data = bytes(entry)
+        if all(each in data for each in self._needles):
+            return True
+        try:
+            metadata = parse_entry(data).metadata
+        except CorruptPayload:
+            return True
+        return bool(metadata.compression or metadata.encryption_keys)
+
+    def answer(self) -> Json:
+        """Return what was found: ``next`` continues the search, ``left`` entries remain to be searched."""
+        ledger = self._topic.ledger
+        at = (-1, -1)
+        if ledger.segments:
+            at = ledger.position(self._stop) if self._older else ledger.position_before(self._start)
+        return {
+            "messages": self._messages,
+            "next": f"{at[0]}:{at[1]}",
+            "examined": self.examined,
+            "left": max(0, self._stop - self._start),
+        }
+
+
+def bounds(
+    topic: PersistentTopic, position: str, after: tuple[int, int] | None, until_ms: int | None, older: bool
+) -> tuple[int, int]:
+    """Return the offsets to search: from ``position`` (``earliest``, ``latest``, a time in ms, or an id), or
+    behind (with ``older``: before) the id ``after``, up to the time ``until_ms``."""
+    ledger = topic.ledger
+    now_ms = topic.scheduler.now_ms
+    start, stop = ledger.start, ledger.confirmed
+    if until_ms is not None:
+        stop = position_lookup.offset_by_time(ledger, until_ms + 1, now_ms)
+    if after is not None:
+        known = ledger.offset_from(after[0], after[1] + (0 if older else 1))
+        return (start, min(stop, known)) if older else (max(start, known), stop)
+    if position == "latest":
+        return (start, stop) if older else (stop, stop)
+    if position == "earliest":
+        return (start, start) if older else (start, stop)
+    if ":" in position:
+        ledger_id, _, entry_id = position.partition(":")
+        known = ledger.offset_from(int(ledger_id), int(entry_id))
+    else:
+        known = position_lookup.offset_by_time(ledger, int(position), now_ms)
+    return (start, min(stop, known)) if older else (max(start, known), stop)
+
+
+def whole_message(topic: PersistentTopic, ledger_id: int, entry_id: int, batch_index: int) -> Json | None:
+    """Return one message with its whole payload; None if it does not exist."""
+    offset = topic.ledger.offset(ledger_id, entry_id)
+    entry = None if offset is None else topic.ledger.read_one(offset)
+    if entry is None:
+        return None
+    every = messages_of(bytes(entry), ledger_id, entry_id, MessageFilter(), shown_bytes=OPENED_BYTES_MAX)
+    return next((each for each in every if each.get("batchIndex", -1) == batch_index), None)

@@ -1,0 +1,132 @@
+"""The last hour of topics and subscriptions, in memory: messages in and out and the backlog of each minute.
+
+Only topics and subscriptions with a backlog or traffic are kept, `KEPT_MAX` at most, of which each takes
+about 1 KiB: about 10 MiB when full, and nothing for idle topics. A restart begins a new history.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final
+
+from geminga.broker.cooperative import Job
+from geminga.broker.core import Broker
+from geminga.broker.delivery.consumer import Subscription
+from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
+from geminga.broker.topics.topic import Topic
+
+SAMPLE_SECONDS: Final = 60
+SAMPLES: Final = 60
+KEPT_MAX: Final = 10_000
+_LINES: Final = ("in", "out", "backlog")
+
+
+class SubscriptionHistory:
+    """Ring of one subscription's samples, `SAMPLES` for each line; rates are in messages per second."""
+
+    __slots__ = ("_published", "_sent", "empty", "last_turn", "values")
+
+    def __init__(self) -> None:
+        self.values = array("f", bytes(4 * SAMPLES * len(_LINES)))
+        self._published = self._sent = -1
+        self.last_turn = 0
+        self.empty = 0
+        """Successive samples without a message or a backlog."""
+
+    def add(self, turn: int, published: int, sent: int, backlog: int) -> None:
+        """Add a sample. ``published`` and ``sent`` are counters since the topic was loaded."""
+        for missed in range(max(self.last_turn + 1, turn - SAMPLES + 1), turn if self.last_turn else 0):
+            self._put(missed, 0.0, 0.0, 0.0)
+        seconds = SAMPLE_SECONDS
+        rate_in = (published - self._published) / seconds if 0 <= self._published <= published else 0.0
+        rate_out = (sent - self._sent) / seconds if 0 <= self._sent <= sent else 0.0
+        self._published, self._sent, self.last_turn = published, sent, turn
+        self._put(turn, rate_in, rate_out, backlog)
+        self.empty = 0 if rate_in or rate_out or backlog else self.empty + 1
+
+    def _put(self, turn: int, *values: float) -> None:
+        for line, value in enumerate(values):
+            self.values[line * SAMPLES + turn % SAMPLES] = value
+
+    def line(self, name: str, turn: int) -> list[float]:
+        """Return the samples of ``in``, ``out`` or ``backlog`` up to ``turn``, the oldest first."""
+        first = _LINES.index(name) * SAMPLES
+        ring = self.values[first : first + SAMPLES]
+        if turn - self.last_turn >= SAMPLES:
+            return [0.0] * SAMPLES
+        at = (turn + 1) % SAMPLES
+        ordered = [*ring[at:], *ring[:at]]
+        for missed in range(turn - self.last_turn):
+            ordered[-1 - missed] = 0.0
+        return ordered
+
+
+def _sent(subscription: Subscription) -> int:
+    return subscription.messages_out_gone + sum(each.messages_out for each in subscription.consumers)
+
+
+class History:
+    """Samples of all subscriptions, taken once a minute in slices."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._kept: dict[tuple[str, str], SubscriptionHistory] = {}
+        self._turn = 0
+        self._since_ms = broker.scheduler.now_ms
+        self._sampled_ms = self._since_ms
+        broker.scheduler.after(SAMPLE_SECONDS, self._begin, self)
+
+    def __repr__(self) -> str:
+        return "history of subscriptions"
+
+    def _begin(self) -> None:
+        scheduler = self._broker.scheduler
+        scheduler.after(SAMPLE_SECONDS, self._begin, self)
+        self._turn += 1
+        self._sampled_ms = scheduler.now_ms
+        self._broker.slices.start(self._sample(self._turn), self)
+
+    def _sample(self, turn: int) -> Job:
+        for topic in self._broker.topics.in_memory_now():
+            sent = topic.messages_out_gone + sum(map(_sent, topic.subscriptions.values()))
+            self._add(turn, (topic.text, ""), topic, sent, 0)
+            for subscription in [*topic.subscriptions.values()]:
+                if isinstance(subscription, PersistentSubscription) and subscription.name != COMPACTION:
+                    tally = subscription.backlog_tally()
+                    backlog = subscription.backlog if tally is None else tally[0]
+                    key = (topic.text, subscription.name)
+                    self._add(turn, key, topic, _sent(subscription), backlog)
+                if self._broker.slices.should_yield:
+                    yield None
+        for key, each in [*self._kept.items()]:
+            if turn - each.last_turn >= SAMPLES or each.empty >= SAMPLES:
+                self._kept.pop(key, None)
+
+    def _add(self, turn: int, key: tuple[str, str], topic: Topic, sent: int, backlog: int) -> None:
+        kept = self._kept.get(key)
+        if kept is None:
+            if not (backlog or topic.access.producers) or len(self._kept) >= KEPT_MAX:
+                return
+            kept = self._kept[key] = SubscriptionHistory()
+        kept.add(turn, topic.messages_in, sent, backlog)
+
+    def of(self, topics: Sequence[str], subscription: str) -> dict[str, Any]:
+        """Return the history of a subscription, or of the topic if it is empty, summed over the partitions
+        ``topics``."""
+        found = [kept for topic in topics if (kept := self._kept.get((topic, subscription)))]
+        taken = min(SAMPLES, self._turn)
+        answer: dict[str, Any] = {
+            "seconds": SAMPLE_SECONDS,
+            "end": self._sampled_ms,
+            "now": self._broker.scheduler.now_ms,
+        }
+        for name in _LINES:
+            lines = [each.line(name, self._turn)[SAMPLES - taken :] for each in found]
+            answer[name] = [round(sum(each), 3) for each in zip(*lines, strict=True)] or [0.0] * taken
+        return answer
+
+    def backlog(self, topics: Sequence[str], subscription: str) -> list[float]:
+        """Return the backlog of each minute, for a row of the overview."""
+        line: list[float] = self.of(topics, subscription)["backlog"]
+        return line

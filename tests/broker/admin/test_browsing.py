@@ -1,0 +1,114 @@
+"""Stored messages from any position, forward and backward, with a filter, over several requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.admin.browsing import Browser, bounds, whole_message
+from geminga.broker.admin.tailing import PAYLOAD_SHOWN_BYTES, MessageFilter
+from geminga.ids import TopicName
+from geminga.wire.batch import encode_plain_batch
+
+TOPIC = "persistent://public/default/t"
+
+
+@pytest.fixture
+def topic(harness: Any, make_entry: Callable[..., bytes]) -> Any:
+    """Return a topic with ten messages, a second apart, with the keys a and b in turn."""
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    for number in range(10):
+        entry = make_entry(b"value %d" % number, partition_key="ab"[number % 2], publish_time=harness.now_ms)
+        peer.send(number, entry)
+        harness.advance(1)
+    return harness.actions.topic(TopicName.parse(TOPIC))
+
+
+def browse(
+    topic: Any, position: str = "earliest", count: int = 100, *, older: bool = False, after: Any = None,
+    until_ms: int | None = None, **wanted: str,
+) -> dict[str, Any]:  # fmt: skip
+    start, stop = bounds(topic, position, after, until_ms, older)
+    browser = Browser(topic, MessageFilter(**wanted), count, older=older, start=start, stop=stop)
+    while not browser.is_done:
+        browser.step()
+    return browser.answer()
+
+
+def entries(found: dict[str, Any]) -> list[int]:
+    return [int(each["id"].partition(":")[2]) for each in found["messages"]]
+
+
+def test_messages_are_read_forward_in_pages(topic: Any) -> None:
+    first = browse(topic, count=4)
+    assert entries(first) == [0, 1, 2, 3]
+    assert first["left"] == 6
+    ledger_id, entry_id = map(int, first["next"].split(":"))
+    rest = browse(topic, after=(ledger_id, entry_id))
+    assert entries(rest) == [4, 5, 6, 7, 8, 9]
+    assert rest["left"] == 0
+
+
+def test_messages_are_read_backward_in_pages(topic: Any) -> None:
+    newest = browse(topic, "latest", 3, older=True)
+    assert entries(newest) == [9, 8, 7]
+    ledger_id, entry_id = map(int, newest["next"].split(":"))
+    assert entries(browse(topic, count=100, older=True, after=(ledger_id, entry_id))) == [6, 5, 4, 3, 2, 1, 0]
+
+
+def test_a_position_is_a_time_or_an_id(harness: Any, topic: Any) -> None:
+    sent_ms = harness.now_ms - 10_000
+    assert entries(browse(topic, str(sent_ms + 7_000))) == [7, 8, 9]
+    assert entries(browse(topic, str(sent_ms + 7_000), until_ms=sent_ms + 8_000)) == [7, 8]
+    assert entries(browse(topic, f"{topic.ledger.segments[0].ledger_id}:8")) == [8, 9]
+    assert entries(browse(topic, "latest")) == []
+    assert entries(browse(topic, "earliest", older=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [({"key": "b"}, [1, 3, 5, 7, 9]), ({"text": "value 4"}, [4]), ({"key": "a", "text": "value 4"}, [4]),
+     ({"key": "b", "text": "value 4"}, [])],
+)  # fmt: skip
+def test_key_and_text_filter(topic: Any, wanted: dict[str, str], expected: list[int]) -> None:
+    found = browse(topic, **wanted)
+    assert entries(found) == expected
+    assert found["examined"] == 10
+
+
+def test_a_filter_finds_messages_in_batches(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    batch = encode_plain_batch([b"one", b"two"], 0)
+    peer.send(0, make_entry(batch, num_messages_in_batch=2), messages=2)
+    topic = harness.actions.topic(TopicName.parse(TOPIC))
+    (found,) = browse(topic, text="two")["messages"]
+    assert (found["batchIndex"], found["batchSize"]) == (1, 2)
+    ledger_id = topic.ledger.segments[0].ledger_id
+    whole = whole_message(topic, ledger_id, 0, 1)
+    assert whole is not None
+    assert whole["payload"] == found["payload"]
+    assert whole_message(topic, ledger_id, 0, 2) is None
+    assert whole_message(topic, ledger_id, 1, -1) is None
+
+
+def test_a_single_message_is_returned_whole(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.send(0, make_entry(b"x" * 100_000))
+    topic = harness.actions.topic(TopicName.parse(TOPIC))
+    (shown,) = browse(topic)["messages"]
+    assert len(shown["payload"]) == -(-PAYLOAD_SHOWN_BYTES // 3) * 4
+    whole = whole_message(topic, topic.ledger.segments[0].ledger_id, 0, -1)
+    assert whole is not None
+    assert len(whole["payload"]) == -(-100_000 // 3) * 4
+
+
+def test_an_empty_topic_has_no_messages(harness: Any) -> None:
+    harness.actions.create(TopicName.parse(TOPIC), lambda _error: None)
+    topic = harness.actions.topic(TopicName.parse(TOPIC))
+    for older in (False, True):
+        assert browse(topic, "latest", older=older)["messages"] == []

@@ -1,0 +1,60 @@
+"""The last hour of every subscription, by the minute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from geminga.broker.admin import history
+from geminga.broker.admin.history import SAMPLES, History, SubscriptionHistory
+
+TOPIC = "persistent://public/default/t"
+
+
+def test_each_minute_has_rates_and_the_backlog(harness: Any) -> None:
+    kept = History(harness.broker)
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    consumer = harness.peer()
+    consumer.subscribe(TOPIC, permits=1000)
+    for _ in range(3):
+        peer.publish(120)
+        harness.advance(60)
+    found = kept.of([TOPIC], "s")
+    assert found["backlog"] == [120, 240, 360]
+    assert found["in"][1:] == [2, 2]
+    assert found["out"][1:] == [2, 2]
+    assert found["seconds"] == 60
+
+
+def test_no_more_than_an_hour_is_kept(harness: Any) -> None:
+    kept = History(harness.broker)
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    harness.peer().subscribe(TOPIC)
+    for _ in range(SAMPLES + 5):
+        peer.publish(1)
+        harness.advance(60)
+    found = kept.of([TOPIC], "s")
+    assert len(found["backlog"]) == SAMPLES
+    assert found["backlog"][-1] == SAMPLES + 5
+    assert found["backlog"][0] == 6
+
+
+def test_idle_subscriptions_take_no_memory(harness: Any, monkeypatch: Any) -> None:
+    kept = History(harness.broker)
+    made: list[SubscriptionHistory] = []
+    monkeypatch.setattr(
+        history, "SubscriptionHistory", lambda: made.append(SubscriptionHistory()) or made[-1]
+    )
+    harness.peer().subscribe(TOPIC)
+    harness.advance(600)
+    assert made == []
+    assert kept.of([TOPIC], "s")["backlog"] == [0.0] * 10
+
+
+def test_minutes_that_were_missed_are_zero() -> None:
+    ring = SubscriptionHistory()
+    ring.add(1, 0, 0, 5)
+    ring.add(4, 60, 60, 7)
+    assert ring.line("backlog", 5)[-5:] == [5, 0, 0, 7, 0]
+    assert ring.line("backlog", 200) == [0.0] * SAMPLES

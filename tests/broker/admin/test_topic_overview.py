@@ -1,0 +1,86 @@
+"""Overview of all topics, with and without subscriptions, partitions as one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from geminga.broker.admin.topic_overview import TopicOverview
+from geminga.diagnosis.conclude import Trouble
+from geminga.ids import MessageId, TopicName
+
+PREFIX = "persistent://public/default/"
+
+
+def done(error: Exception | None) -> None:
+    assert error is None
+
+
+def page(harness: Any, **asked: Any) -> dict[str, Any]:
+    question: dict[str, Any] = {
+        "search": "", "sort": "name", "reverse": False, "level": None, "offset": 0, "limit": 50,
+        "sight": None,
+    }  # fmt: skip
+
+    async def ask() -> dict[str, Any]:
+        overview = TopicOverview(harness.broker)
+        while True:
+            found = await overview.page(**question | asked)
+            if found["complete"]:
+                overview.close()
+                return found
+
+    return asyncio.run(ask())
+
+
+def names(found: dict[str, Any]) -> list[str]:
+    return [row["topic"].removeprefix(PREFIX) for row in found["rows"]]
+
+
+def test_topics_without_subscriptions_are_listed(harness: Any) -> None:
+    for name in ("lonely", "shared"):
+        harness.actions.create(TopicName.parse(PREFIX + name), done)
+    harness.actions.create_subscription(TopicName.parse(PREFIX + "shared"), "s", MessageId.earliest, done)
+    harness.poll()
+    found = page(harness)
+    assert names(found) == ["lonely", "shared"]
+    assert [row["subscriptions"] for row in found["rows"]] == [0, 1]
+    harness.restart()
+    assert names(page(harness, search="LONE")) == ["lonely"]
+    assert names(page(harness, search="shared s")) == ["shared"]
+    assert names(page(harness, search="another")) == []
+
+
+def test_a_partitioned_topic_is_one_row(harness: Any) -> None:
+    topic = TopicName.parse(PREFIX + "parts")
+    harness.actions.create_partitioned(topic, 3, done)
+    harness.poll()
+    peers = []
+    for index in range(3):
+        peer = harness.peer()
+        peer.producer(f"{PREFIX}parts-partition-{index}", producer_name="p")
+        peer.publish(2)
+        peer.subscribe(f"{PREFIX}parts-partition-{index}", "s", consumer_name="c")
+        peers.append(peer)
+    (row,) = page(harness)["rows"]
+    assert (row["topic"], row["partitions"]) == (str(topic), 3)
+    assert (row["producers"], row["subscriptions"]) == (1, 1)
+    assert row["stored"] > 0
+    harness.restart()
+    (row,) = page(harness)["rows"]
+    assert (row["partitions"], row["subscriptions"]) == (3, 1)
+    assert row["stored"] > 0
+
+
+def test_the_worst_subscription_is_named(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer(PREFIX + "t")
+    for name in ("calm", "stuck"):
+        harness.actions.create_subscription(TopicName.parse(PREFIX + "t"), name, MessageId.earliest, done)
+    peer.publish(5)
+    harness.actions.skip_all(TopicName.parse(PREFIX + "t"), "calm", done)
+    harness.poll()
+    (row,) = page(harness, sort="trouble")["rows"]
+    assert row["worst"] == "stuck"
+    assert row["trouble"] == Trouble.GROWING
+    assert "no consumer is connected" in row["sentence"]

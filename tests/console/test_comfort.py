@@ -1,0 +1,176 @@
+"""Behaviour and looks of the console's pages: accessibility, layout shift, motion, keyboard, scroll position.
+
+Pictures of each page are written to ``GEMINGA_SCREENSHOTS`` if that is set.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from geminga.ids import MessageId, TopicName
+
+ROOT = Path(__file__).parents[2]
+BASE = "persistent://public/default/"
+SHIFT_MAX = 0.05
+SHIFTS = """
+window.shifts = 0;
+new PerformanceObserver((list) => {
+  for (const each of list.getEntries()) if (!each.hadRecentInput) window.shifts += each.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+ENDLESS = "document.getAnimations().filter((each) => each.effect.getTiming().iterations === Infinity).length"
+
+
+def done(error: Exception | None) -> None:
+    assert error is None
+
+
+def module_at(name: str, path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def axe(chromium: Path) -> str:
+    """Return axe-core's script."""
+    fetch = module_at("fetch_axe", ROOT / "tools/fetch_chromium.py")
+    if not fetch.AXE.exists() and "CI" not in os.environ and (why := fetch.missing()):
+        pytest.skip(f"no axe-core: {why}")
+    return str(fetch.axe().read_text())
+
+
+@pytest.fixture
+def scene(served: Any) -> Any:
+    """Return the console with the scene of the documentation's pictures, and a partitioned topic."""
+    draw = module_at("draw_console", ROOT / "tools/draw_console.py")
+    drawn = draw.Scene(served, module_at("console_entries", ROOT / "tests/broker/conftest.py").entry_bytes)
+    served.do(drawn.begin)
+
+    def more() -> None:
+        topic = TopicName.parse(BASE + "sensors")
+        served.harness.actions.create_partitioned(topic, 3, done)
+        for index in range(3):
+            part = topic.partition_name(index)
+            served.harness.actions.create_subscription(part, "store", MessageId.earliest, done)
+        served.harness.poll()
+
+    served.do(more)
+    for number in range(5):
+        served.do(lambda number=number: drawn.step(number))
+    served.do(lambda: served.harness.advance(60))
+    return served
+
+
+PAGES = {
+    "subscriptions": "",
+    "topics": "#/topics",
+    "subscription": f"#/s/{quote(BASE + 'flights', safe='')}/lake",
+    "topic": f"#/t/{quote(BASE + 'telemetry', safe='')}",
+    "partitioned": f"#/t/{quote(BASE + 'sensors', safe='')}",
+    "namespace": "#/n/public/default",
+    "broker": "#/broker",
+}
+
+
+def opened(page: Page, served: Any, address: str) -> None:
+    page.goto(f"{served.url}/{address}")
+    expect(page.locator(".skeletons, .skeleton").filter(visible=True)).to_have_count(0)
+    expect(page.locator("main table, main .pairs").filter(visible=True).first).to_be_visible()
+    page.wait_for_load_state("networkidle")
+
+
+def pictured(page: Page, name: str) -> None:
+    folder = os.environ.get("GEMINGA_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=Path(folder, f"{name}.png"), full_page=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_axe_finds_nothing_and_nothing_moves_at_load(
+    scene: Any, make_page: Callable[..., Page], axe: str, width: int, scheme: str
+) -> None:
+    """Contrast, names, roles, headings, scrollable regions, in both themes and three widths."""
+    found, shifts = {}, {}
+    for name, address in PAGES.items():
+        page = make_page(width=width, height=900, scheme=scheme, bypass_csp=True)
+        page.add_init_script(SHIFTS)
+        opened(page, scene, address)
+        shifts[name] = page.evaluate("window.shifts")
+        pictured(page, f"{name}-{scheme}-{width}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        page.evaluate(axe)
+        result = page.evaluate("axe.run()")
+        found |= {
+            f"{name}: {each['id']}": [node["html"][:120] for node in each["nodes"]][:5]
+            for each in result["violations"]
+        }
+        page.close()
+    assert not found
+    assert {name: shift for name, shift in shifts.items() if shift >= SHIFT_MAX} == {}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_marks_stand_out_from_their_ground(scene: Any, make_page: Callable[..., Page], scheme: str) -> None:
+    """Dots, lines, borders of fields and the colours of the map have a contrast of 3 or more."""
+    page = make_page(scheme=scheme)
+    opened(page, scene, "")
+    contrasts = page.evaluate(
+        """() => {
+          const style = getComputedStyle(document.documentElement);
+          const light = (name) => {
+            const hex = style.getPropertyValue(`--${name}`).trim().slice(1);
+            const [r, g, b] = [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255)
+              .map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4));
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          const names = ["stopped", "watch", "moving", "quiet", "accent", "edge", "acked", "open", "damaged",
+            "delayed", "partly", "again"];
+          const ground = light("panel");
+          return Object.fromEntries(names.map((name) => {
+            const [a, b] = [light(name), ground].sort((x, y) => y - x);
+            return [name, (a + 0.05) / (b + 0.05)];
+          }));
+        }"""
+    )
+    assert {name: value for name, value in contrasts.items() if value < 3} == {}
+
+
+def test_nothing_moves_without_end(scene: Any, page: Page) -> None:
+    for address in PAGES.values():
+        opened(page, scene, address)
+        assert page.evaluate(ENDLESS) == 0, address
+
+
+def test_escape_keeps_the_search_and_back_the_position(scene: Any, make_page: Callable[..., Page]) -> None:
+    page = make_page(width=1360, height=400)
+    opened(page, scene, "#/?search=default")
+    page.get_by_label("Search topics").focus()
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("Search topics")).to_have_value("default")
+    page.evaluate("window.scrollTo(0, 300)")
+    while page.evaluate("history.state?.scroll") != 300:
+        pass
+    page.locator("a.row").nth(4).click()
+    expect(page.locator(".facts").first).to_be_visible()
+    assert page.evaluate("document.activeElement.tagName") == "H1"
+    page.go_back()
+    while page.evaluate("window.scrollY") != 300:
+        pass
+    page.locator("a.row").nth(4).click()
+    expect(page.locator(".facts").first).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page).to_have_url(re.compile("search=default"))

@@ -1,0 +1,326 @@
+"""The console's topics, their messages and policies, in a real Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from geminga.ids import MessageId, TopicName
+
+BASE = "persistent://public/default/"
+
+
+def entry_bytes(payload: bytes, **fields: Any) -> bytes:
+    return sys.modules["console_harness"].entry_bytes(payload, **fields)  # type: ignore[no-any-return]
+
+
+def done(error: Exception | None) -> None:
+    assert error is None
+
+
+def topic_url(served: Any, name: str) -> str:
+    return f"{served.url}/#/t/{quote(BASE + name, safe='')}"
+
+
+@pytest.fixture
+def create(served: Any) -> Callable[..., None]:
+    def create(name: str, *subscriptions: str, partitions: int = 0) -> None:
+        topic = TopicName.parse(BASE + name)
+        actions = served.harness.actions
+
+        def make() -> None:
+            if partitions:
+                actions.create_partitioned(topic, partitions, done)
+            else:
+                actions.create(topic, done)
+            for each in subscriptions:
+                actions.create_subscription(topic, each, MessageId.earliest, done)
+            served.harness.poll()
+
+        served.do(make)
+
+    return create
+
+
+@pytest.fixture
+def publish(served: Any) -> Callable[..., None]:
+    def publish(name: str, *payloads: bytes, **fields: Any) -> None:
+        def send() -> None:
+            peer = served.harness.peer(client="Pulsar-Java-v4.0.4")
+            peer.producer(BASE + name, producer_name="api" if "-partition-" in name else None)
+            for number, payload in enumerate(payloads):
+                fields.setdefault("publish_time", served.harness.now_ms)
+                peer.send(number, entry_bytes(payload, **fields))
+
+        served.do(send)
+
+    return publish
+
+
+# --- the list ---
+
+
+def test_a_topic_without_subscriptions_is_found(create: Any, served: Any, page: Page) -> None:
+    create("lonely")
+    create("busy", "s")
+    page.goto(served.url)
+    page.keyboard.press("/")
+    page.keyboard.type("LONE")
+    expect(page.locator(".also")).to_contain_text("1 topic: public/default/lonely")
+    page.get_by_role("link", name="Topics").click()
+    expect(page.locator("tbody tr a.row")).to_have_text(["public/default/busy", "public/default/lonely"])
+    page.locator("a.row", has_text="lonely").click()
+    expect(page.locator("h1")).to_have_text("lonely")
+    expect(page.get_by_text("There is no subscription")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("h1")).to_have_text("2 topics")
+
+
+def test_topics_are_found_by_part_of_their_name_and_namespace(create: Any, served: Any, page: Page) -> None:
+    for number in range(60):
+        create(f"orders-{number:02}")
+    for path in ("namespaces/public/other", "persistent/public/other/elsewhere"):
+        assert page.request.put(f"{served.url}/admin/v2/{path}").ok
+    page.goto(f"{served.url}/#/topics")
+    expect(page.locator(".pager")).to_contain_text("1 to 50 of 61")
+    page.get_by_label("Namespace").select_option("public/other")
+    expect(page.locator("tbody tr a.row")).to_have_text(["public/other/elsewhere"])
+    expect(page).to_have_url(re.compile("namespace=public"))
+    page.get_by_label("Namespace").select_option("")
+    page.get_by_label("Search topics").fill("ers-07")
+    expect(page.locator("tbody tr a.row")).to_have_text(["public/default/orders-07"])
+
+
+def test_a_topic_is_created_with_partitions(served: Any, page: Page) -> None:
+    page.goto(f"{served.url}/#/topics")
+    page.get_by_role("button", name="Create a topic").click()
+    page.get_by_label("Tenant, namespace and name").fill("public/default/new")
+    page.get_by_label("Partitions").fill("3")
+    expect(page.locator("dialog code")).to_have_text(
+        "geminga topics create public/default/new --partitions 3"
+    )
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.locator("h1")).to_have_text("new")
+    assert served.do(lambda: served.harness.actions.partitions(TopicName.parse(BASE + "new"))) == 3
+
+
+def test_marks_name_dead_letters_and_schemas(create: Any, served: Any, page: Page) -> None:
+    create("orders-audit-DLQ")
+    page.goto(f"{served.url}/#/topics")
+    answer = page.request.post(
+        f"{served.url}/admin/v2/schemas/public/default/orders-audit-DLQ/schema",
+        data={"type": "STRING", "schema": "", "properties": {}},
+    )
+    assert answer.ok
+    row = page.locator("tbody tr")
+    expect(row).to_contain_text("dead letters")
+    expect(row.locator("td.schema")).to_have_text(re.compile("string", re.I))
+
+
+def test_rows_stay_in_place_under_the_pointer(create: Any, publish: Any, served: Any, page: Page) -> None:
+    for name in ("a", "b", "c"):
+        create(name, "s")
+    publish("a", b"x")
+    page.goto(served.url)
+    expect(page.locator("tbody tr a.row .topic").first).to_have_text("public/default/a")
+    page.locator("tbody tr").nth(1).hover()
+    publish("c", *[b"x"] * 9)
+    expect(page.locator("tbody tr", has_text="default/c").locator("td.backlog b")).to_have_text("9")
+    expect(page.locator("tbody tr a.row .topic").first).to_have_text("public/default/a")
+    page.mouse.move(5, 5)
+    expect(page.locator("tbody tr a.row .topic").first).to_have_text("public/default/c")
+
+
+# --- a partitioned topic is one topic ---
+
+
+def test_a_partitioned_topic_is_one_topic(create: Any, publish: Any, served: Any, page: Page) -> None:
+    create("sensors", partitions=6)
+
+    def consume() -> None:
+        for index in range(6):
+            for number in range(2):
+                peer = served.harness.peer()
+                topic = f"{BASE}sensors-partition-{index}"
+                peer.subscribe(topic, "store", kind="Shared", consumer_name=f"store-{number}")
+
+    served.do(consume)
+    for index in range(6):
+        publish(f"sensors-partition-{index}", b"p%d" % index, publish_time=served.harness.now_ms + index)
+    page.goto(topic_url(served, "sensors"))
+    producers = page.locator(".panel", has=page.get_by_role("heading", name="Producers"))
+    expect(producers.locator("tbody tr")).to_have_count(1)
+    expect(producers.locator("tbody tr")).to_contain_text("6 of 6")
+    subscriptions = page.locator(".panel", has=page.get_by_role("heading", name="Subscriptions", exact=True))
+    expect(subscriptions.locator("tbody tr")).to_contain_text("2 Shared")
+    expect(page.locator("#messages .value")).to_have_text([f"p{index}" for index in reversed(range(6))])
+    page.get_by_label("Partition", exact=True).select_option("2")
+    expect(page.locator("#messages .value")).to_have_text(["p2"])
+    expect(page).to_have_url(re.compile("partition=2"))
+    subscriptions.locator("a.row").click()
+    consumers = page.locator(".panel", has=page.get_by_role("heading", name="Consumers"))
+    expect(consumers.locator("tbody tr")).to_have_count(2)
+    expect(consumers.locator("tbody tr").first).to_contain_text("6 of 6 partitions")
+    page.goto(served.url)
+    expect(page.locator("tbody td.consumers")).to_have_text("2 Shared")
+
+
+# --- messages ---
+
+
+def test_messages_are_browsed_from_either_end(create: Any, publish: Any, served: Any, page: Page) -> None:
+    create("t")
+    publish("t", *[b"m%d" % number for number in range(120)])
+    page.goto(topic_url(served, "t"))
+    values = page.locator("#messages .value")
+    expect(values).to_have_text([f"m{number}" for number in range(119, 69, -1)])
+    page.get_by_role("button", name="Older").click()
+    expect(values).to_have_count(100)
+    page.get_by_role("button", name="Older").click()
+    expect(values).to_have_count(120)
+    expect(page.locator("#messages")).to_contain_text("120 messages: that is all")
+    page.get_by_label("From").select_option("earliest")
+    expect(values.first).to_have_text("m0")
+    expect(values).to_have_count(50)
+    page.get_by_role("button", name="Newer").click()
+    expect(values.nth(99)).to_have_text("m99")
+
+
+def test_the_filter_is_in_the_address(create: Any, publish: Any, served: Any, page: Page) -> None:
+    create("t")
+    for number in range(6):
+        publish("t", b"m%d" % number, partition_key="ab"[number % 2])
+    page.goto(topic_url(served, "t"))
+    page.get_by_label("Key", exact=True).fill("b")
+    page.get_by_role("button", name="Search").click()
+    values = page.locator("#messages .value")
+    expect(values).to_have_text(["m5", "m3", "m1"])
+    expect(page).to_have_url(re.compile("key=b"))
+    page.reload()
+    expect(values).to_have_text(["m5", "m3", "m1"])
+    expect(page.get_by_label("Key", exact=True)).to_have_value("b")
+
+
+def test_messages_between_two_times(create: Any, publish: Any, served: Any, page: Page) -> None:
+    create("t")
+    start = 1_790_000_000_000  # 2026-09-21 14:13:20 UTC
+    for number in range(6):
+        publish("t", b"m%d" % number, publish_time=start + number * 60_000, partition_key="ab"[number % 2])
+    page.goto(topic_url(served, "t"))
+    page.get_by_label("From").select_option("time")
+    page.get_by_label("Time", exact=True).fill("2026-09-21T14:14:00")
+    page.get_by_label("Until").fill("2026-09-21T14:18:00")
+    page.get_by_label("Key", exact=True).fill("b")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("#messages .value")).to_have_text(["m1", "m3"])
+
+
+def test_a_long_search_shows_progress_and_stops(create: Any, publish: Any, served: Any, page: Page) -> None:
+    create("t")
+    publish("t", *[b"x"] * 10)
+    left = 5_000
+
+    def slow(route: Any) -> None:
+        nonlocal left
+        left -= 100
+        found = {"messages": [], "next": "0:1", "examined": 100, "left": left}
+        route.fulfill(status=200, content_type="application/json", body=json.dumps(found))
+
+    page.route("**/messages?*", slow)
+    page.goto(topic_url(served, "t"))
+    expect(page.locator("#messages progress")).to_be_visible()
+    expect(page.locator("#messages")).to_contain_text("to go")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#messages")).to_contain_text("Stopped: 0 messages so far")
+    expect(page.get_by_role("button", name="Search")).to_be_visible()
+
+
+def test_a_message_opens_in_three_forms(create: Any, publish: Any, served: Any, page: Page) -> None:
+    create("t")
+    publish("t", b'{"plane": "N14228"}')
+    page.goto(topic_url(served, "t"))
+    page.get_by_role("button", name="Open 0:0").click()
+    shown = page.locator("dialog pre")
+    expect(shown).to_have_text('{"plane": "N14228"}')
+    page.get_by_role("button", name="JSON").click()
+    expect(shown).to_have_text(re.compile(r'\{\s+"plane": "N14228"\s+\}'))
+    page.get_by_role("button", name="Hexadecimal").click()
+    expect(shown).to_contain_text("00000000  7b 22 70 6c 61 6e 65 22")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    assert download.value.path().read_bytes() == b'{"plane": "N14228"}'
+
+
+def test_a_message_is_published(create: Any, served: Any, page: Page) -> None:
+    create("t", "s")
+    page.goto(topic_url(served, "t"))
+    page.get_by_role("button", name="Publish a message").click()
+    page.get_by_label("Value").fill("it's here")
+    page.get_by_label("Key").last.fill("k")
+    expect(page.locator("dialog code")).to_contain_text("geminga produce public/default/t")
+    page.get_by_role("button", name="Publish", exact=True).click()
+    expect(page.locator(".toast")).to_contain_text("Stored as")
+    expect(page.locator("#messages .value")).to_have_text("it's here")
+    expect(page.locator("#messages .meta")).to_contain_text("k")
+
+
+# --- policies ---
+
+
+def test_policies_are_in_words_with_where_they_were_set(create: Any, served: Any, page: Page) -> None:
+    create("t")
+    namespaces = served.harness.broker.namespaces
+    retention = {"retentionTimeInMinutes": 7 * 1440, "retentionSizeInMB": -1}
+    served.do(lambda: namespaces.set_policy("public", "default", "retention_policies", retention, done))
+    topic = TopicName.parse(BASE + "t")
+    served.do(lambda: namespaces.set_topic_policy(topic, "message_ttl_in_seconds", 3600, done))
+    served.do(served.harness.poll)
+    page.goto(topic_url(served, "t"))
+    policies = page.locator(".panel", has=page.get_by_role("heading", name="Policies in force"))
+    expect(policies).to_contain_text("7 days, any size")
+    expect(policies).to_contain_text("set on public/default")
+    expect(policies).to_contain_text("after 1 hour")
+    expect(policies).to_contain_text("set on this topic")
+    policies.get_by_role("link", name="public/default").first.click()
+    expect(page.locator("h1")).to_have_text("public/default")
+    expect(page.locator("main")).to_contain_text("7 days, any size")
+    expect(page.locator("main")).to_contain_text("set here")
+    expect(page.locator("dd", has_text="50,000")).to_contain_text("default")
+
+
+# --- history and events ---
+
+
+def test_the_last_hour_is_there_when_the_page_opens(
+    create: Any, publish: Any, served: Any, page: Page
+) -> None:
+    create("t", "s")
+    publish("t", b"x")
+    for _ in range(5):
+        publish("t", *[b"x"] * 10)
+        served.do(lambda: served.harness.advance(60))
+    page.goto(f"{served.url}/#/s/{quote(BASE + 't', safe='')}/s")
+    panel = page.locator(".panel", has=page.get_by_role("heading", name="Backlog"))
+    expect(panel.locator("h2 small")).to_contain_text("growing since")
+    points = panel.locator("polyline").first
+    expect(points).to_have_attribute("points", re.compile(r"(\S+ ){5}\S+"))
+
+
+def test_events_name_changes_and_their_author(create: Any, served: Any, page: Page) -> None:
+    create("t", "s")
+    page.goto(f"{served.url}/#/broker")
+    path = f"{served.url}/admin/v2/persistent/public/default/t/subscription/s"
+    assert page.request.post(f"{path}/skip_all").ok
+    assert page.request.post(f"{path}/skip_all").ok
+    page.get_by_role("button", name="Changes").click()
+    line = page.locator(".log li")
+    expect(line).to_have_count(1)
+    expect(line).to_contain_text("skipped the backlog by 127.0.0.1 (2 times since")
+    expect(page.get_by_text("In the last hour: 2 changes")).to_be_visible()
