@@ -15,7 +15,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this seed and print its history")
     parser.add_argument("--seeds", metavar="FIRST-LAST", default="0-99", help="play these seeds")
+    parser.add_argument("--only", default="", help="workloads to run, separated by commas; default: drawn")
+    parser.add_argument("--without", default="", help="workloads and faults to leave out")
     arguments = parser.parse_args()
+    only, without = (frozenset(filter(None, each.split(","))) for each in (arguments.only, arguments.without))
     logging.getLogger("geminga").setLevel(logging.CRITICAL)
     first, _, last = arguments.seeds.partition("-")
     seeds = [arguments.seed] if arguments.seed is not None else range(int(first), int(last or first) + 1)
@@ -23,7 +26,7 @@ def main() -> int:
     failed: list[int] = []
     counts: Counter[str] = Counter()
     for seed in seeds:
-        world = World(seed)
+        world = World(seed, only=only, without=without)
         start = world.clock.now
         try:
             world.play()
