@@ -214,6 +214,8 @@ class Network:
         self.links: list[tuple[Transport, Transport]] = []
         self.refuses = False
         self.cuts = 0
+        self.ended: Callable[[], None] = lambda: None
+        """Called when an end of a connection has ended."""
 
     def listen(self, loop: VirtualLoop, sock: Any, factory: Callable[[], Any]) -> Listener:
         port = sock.getsockname()[1]
@@ -342,6 +344,7 @@ class Transport(asyncio.Transport):
         if not self.gone:
             self.gone = self.closing = True
             self._under_way.clear()
+            self.network.ended()
             self.loop.arrives(None, self.context, self.protocol.connection_lost, error)
 
     # --- faults ---

@@ -21,6 +21,7 @@ class Event(NamedTuple):
       ``acknowledged`` means that the broker has confirmed it.
     * ``seeking``, ``sought``: a subscription goes back to the first message.
     * ``fault``: a connection, the disk or the broker's process fails.
+    * ``connection ended``: one end of a connection, by a fault or not.
     * ``asked``, ``confirmed``, ``refused``: an administrator calls ``content``.
     """
 

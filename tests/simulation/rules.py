@@ -198,15 +198,22 @@ def retained(history: History, stored: Stored, seconds: float, now: float) -> No
         assert event.content in contents or event.at < now - seconds, f"younger than {seconds} s: {event}"
 
 
-def same_or_named(before: Stored, after: Stored, named: Collection[tuple[int, int]], all_named: bool) -> None:
+CHUNKS_APART = 9
+"""Largest distance between the first and the last chunk of a message: three of each of three producers."""
+
+
+def same_or_named(
+    before: Stored, after: Stored, named: Collection[tuple[int, int]], all_named: bool, large: Collection[str]
+) -> None:
     """Check a topic after its files were damaged: no other message, and every missing one is named.
 
     ``named``: ledger and entry of what the store calls damaged. ``all_named``: it names damage without
-    knowing the entries.
+    knowing the entries. ``large``: messages that may be in chunks; their position is that of the last one.
     """
     expected: dict[Position, tuple[str, str]] = {position: (content, key) for position, content, key in before}
     for position, content, key in after:
         assert expected.pop(position, None) == (content, key), f"a wrong message: {content} at {position}"
-    for position, (content, _) in expected.items():
-        is_named = all_named or (position[1], position[2]) in named
-        assert is_named, f"{content} at {position} is missing, and no damage is named there"
+    for (_, ledger, entry, _), (content, _) in expected.items():
+        first = entry - CHUNKS_APART if content in large else entry
+        is_named = all_named or any((ledger, each) in named for each in range(first, entry + 1))
+        assert is_named, f"{content} at {ledger}:{entry} is missing, and no damage is named there"

@@ -10,6 +10,7 @@ from typing import Any, Final
 import geminga.asyncio
 from tests.client.virtual import Clock, Network
 from tests.simulation.faults import Faults
+from tests.simulation.flips import flip_and_judge
 from tests.simulation.history import History
 from tests.simulation.machine import PORT, LivesLoop, Machine
 from tests.simulation.workloads import WORKLOADS
@@ -35,6 +36,8 @@ class World:
         self.walls = [(self.clock.now, self.clock.wall)]
         """Each setting of the wall clock: when, and to which time."""
         self.network = Network(r)
+        self.network.ended = lambda: self.fault("", "connection ended")
+        self.workloads: list[Workload] = []
         self.loop = LivesLoop(r, self.clock, self.network, r.choice([0.0, 0.2, 0.6]))
         self.history = History(lambda: self.clock.now)
         self.partitions = r.choice([0, 0, 3])
@@ -61,7 +64,8 @@ class World:
         self.machine = Machine(self.loop, self.network, r, settings, self.fault, offloads=self.offloads)
         self.machine.fails = "process" not in without
         self.faults = Faults(self, without)
-        self.workloads: list[Workload] = [workload(self) for workload in chosen]
+        self.flips = r.random() < 0.3 and "flips" not in without
+        self.workloads = [workload(self) for workload in chosen]
         self.failures: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
 
     def _draw_names(self) -> list[str]:
@@ -69,9 +73,9 @@ class World:
         others = [name for name in WORKLOADS if name != "t"]
         return (["t"] if r.random() < 0.5 else []) + r.sample(others, r.choice([1, 1, 2]))
 
-    def fault(self, how: str) -> None:
+    def fault(self, how: str, kind: str = "fault") -> None:
         """Record a fault, which concerns all workloads."""
-        self.history.add("fault", how)
+        self.history.add(kind, how)
         for workload in self.workloads:
             workload.history.events.append(self.history.events[-1])
 
@@ -131,6 +135,8 @@ class World:
             for task in workload.tasks:
                 task.cancel()
             await workload.judge()
+        if self.keeps_all and not self.offloads and self.flips:
+            await flip_and_judge(self)
         await asyncio.wait_for(self.client.close(), PATIENCE_SECONDS)
 
 

@@ -42,6 +42,8 @@ class Workload:
     name: ClassVar[str]
     keeps_all: ClassVar = False
     """Whether the broker must retain acknowledged messages."""
+    judges_flips: ClassVar = False
+    """Whether `stored` returns the same whenever the broker is calm."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -49,6 +51,8 @@ class Workload:
         self.topic = f"persistent://public/default/{self.name}"
         self.history = History(lambda: world.clock.now, world.history, self.name)
         self.handed_over: Counter[str] = Counter()
+        self.large: set[str] = set()
+        """Messages that chunking producers send in chunks."""
         self.tasks: list[asyncio.Task[Any]] = []
 
     async def prepare(self) -> None:
@@ -130,6 +134,8 @@ class Workload:
         key = self.draw_key(name)
         content = f"{name}-{self.handed_over[name]}"  # numbered when handed over, not when the task was made
         self.handed_over[name] += 1
+        if size > 2000:
+            self.large.add(content)
         await self.send_this(producer, name, content, key, b" " * size, **options)
 
     async def send_this(

@@ -17,6 +17,7 @@ class Everyday(Workload):
     """Publishing, receiving and acknowledging; seeks to the first message; consumers that come and go."""
 
     name = "t"
+    judges_flips = True
 
     def __init__(self, world: Any) -> None:
         super().__init__(world)

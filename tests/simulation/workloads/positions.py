@@ -15,6 +15,7 @@ class Sequence(Workload):
     """Base of workloads on one topic without partitions, whose producers write whatever is drawn."""
 
     keeps_all = True
+    judges_flips = True
 
     async def prepare(self) -> None:
         await self.administer_surely(
@@ -128,6 +129,7 @@ class Retention(Sequence):
 
     name = "retention"
     keeps_all = False
+    judges_flips = False
 
     async def prepare(self) -> None:
         await super().prepare()
