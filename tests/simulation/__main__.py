@@ -51,7 +51,9 @@ def shrink(seed: int, options: dict[str, Any], seconds: float) -> frozenset[str]
 
 
 def summary(error: BaseException) -> str:
-    where = [frame.name for frame in traceback.extract_tb(error.__traceback__) if "simulation" in frame.filename]
+    where = [
+        frame.name for frame in traceback.extract_tb(error.__traceback__) if "simulation" in frame.filename
+    ]
     return f"`{where[-1] if where else '?'}`: {type(error).__name__} {' '.join(str(error).split())[:120]}"
 
 
@@ -62,7 +64,10 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="workloads to run, separated by commas; default: drawn")
     parser.add_argument("--without", default="", help="workloads and faults to leave out")
     parser.add_argument("--shrink", action="store_true", help="leave out what --seed does not need to fail")
-    parser.add_argument("--first", type=float, metavar="SECONDS", help="stop at a failure, or after CPU seconds")
+    parser.add_argument("--log", action="store_true", help="print the histories of all seeds, and no figures")
+    parser.add_argument(
+        "--first", type=float, metavar="SECONDS", help="stop at a failure, or after CPU seconds"
+    )
     arguments = parser.parse_args(given)
     only, without = (frozenset(filter(None, each.split(","))) for each in (arguments.only, arguments.without))
     options: dict[str, Any] = {"only": only, "without": without}
@@ -83,7 +88,7 @@ def main(given: Sequence[str] | None = None) -> int:
         spent = time.process_time() - began
         counts += Counter(event.kind for event in world.history.events)
         counts += Counter(event.who for event in world.history.of("fault"))
-        if arguments.seed is not None:
+        if arguments.log or arguments.seed is not None:
             print(world.history.text(), end="")
         if error is not None:
             failed.append(seed)
@@ -92,12 +97,13 @@ def main(given: Sequence[str] | None = None) -> int:
             print(f"first failure: seed {seed}: {summary(error)}")
         if arguments.first and (error is not None or spent > arguments.first):
             break
-        if seed % 100 == 99:
+        if seed % 100 == 99 and not arguments.log:
             print(f"seed {seed}: {hours:.1f} h, {spent:.0f} s of CPU", flush=True)
     spent = time.process_time() - began
-    print(dict(counts))
-    print(f"seeds {seeds[0]} to {seed}: {hours:.1f} simulated hours, {spent:.0f} s of CPU")
-    print(f"failed: {failed}")
+    if not arguments.log:
+        print(dict(counts))
+        print(f"seeds {seeds[0]} to {seed}: {hours:.1f} simulated hours, {spent:.0f} s of CPU")
+        print(f"failed: {failed}")
     return bool(failed)
 
 

@@ -1,4 +1,4 @@
-"""Flipped bits on the disk of a stopped broker: no wrong message, damage is named, all others are delivered."""
+"""Flipped bits on the disk of a stopped broker: no wrong message, damage named, all others delivered."""
 
 from __future__ import annotations
 

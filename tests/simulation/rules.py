@@ -1,4 +1,4 @@
-"""Rules for histories of single workloads; like `tests.simulation.checker`, they share no code with the product.
+"""Rules for histories of single workloads; like `tests.simulation.checker`, without code of the product.
 
 Each function raises `AssertionError` naming the first event that breaks its rule.
 """
@@ -12,7 +12,7 @@ from tests.simulation.checker import IN_QUEUES_SECONDS, Stored
 from tests.simulation.history import History, Position
 
 
-def exactly_once(history: History, stored: Stored, sent: int) -> None:
+def exactly_once(stored: Stored, sent: int) -> None:
     """Check that each of the messages ``app-0`` to ``app-(sent - 1)`` is stored once, in this order."""
     found = [content for _, content, _ in stored]
     expected = [f"app-{number}" for number in range(sent)]
@@ -61,7 +61,9 @@ def contiguous(history: History, stored: Stored, name: str, *, repeats: bool) ->
             number = order[event.position]
             if expected is not None:
                 is_next = expected <= number <= expected + slack
-                assert is_next or (repeats and number < expected), f"{event} where {stored[expected:][:1]} is next"
+                assert is_next or (repeats and number < expected), (
+                    f"{event} where {stored[expected:][:1]} is next"
+                )
             if expected is None or number >= expected:
                 expected, slack = number + 1, 0
 
@@ -138,10 +140,14 @@ def dead_letters(history: History, name: str, dead: Iterable[str], bad: Collecti
         assert content not in bad or content in dead, f"refused each time, and no dead letter: {event}"
     for content in dead:
         assert content in received, f"a dead letter that was never received: {content}"
-        assert content in bad or received[content] >= 1, f"{content} was received once: no dead letter"
+        # A consumer that lost its connection may have had more of them in its queue.
+        enough = received[content] > limit or any(history.of("fault", "connection ended"))
+        assert enough, f"received {received[content]} times, no dead letter yet: {content}"
     for content, count in received.items():
-        if content in bad:
-            assert count <= (limit + 1) * 40, f"{content} was received {count} times, the limit is {limit}"
+        is_calm = not any(history.of("fault", "connection ended"))
+        assert not is_calm or count <= limit + 1, (
+            f"{content} was received {count} times, the limit is {limit}"
+        )
 
 
 def skipped_by_rule(history: History, name: str, ages: Mapping[str, float], skips: int, ttl: float) -> None:
@@ -188,7 +194,9 @@ def cleared_stays_cleared(history: History, name: str) -> None:
                 cleared, done = asked, event.at
         elif event.kind == "received" and event.who == name:
             is_old = receipts.get(event.content, float("inf")) < cleared
-            assert not (is_old and event.at > done + IN_QUEUES_SECONDS), f"cleared at {done} and again: {event}"
+            assert not (is_old and event.at > done + IN_QUEUES_SECONDS), (
+                f"cleared at {done} and again: {event}"
+            )
 
 
 def retained(history: History, stored: Stored, seconds: float, now: float) -> None:
@@ -210,7 +218,9 @@ def same_or_named(
     ``named``: ledger and entry of what the store calls damaged. ``all_named``: it names damage without
     knowing the entries. ``large``: messages that may be in chunks; their position is that of the last one.
     """
-    expected: dict[Position, tuple[str, str]] = {position: (content, key) for position, content, key in before}
+    expected: dict[Position, tuple[str, str]] = {
+        position: (content, key) for position, content, key in before
+    }
     for position, content, key in after:
         assert expected.pop(position, None) == (content, key), f"a wrong message: {content} at {position}"
     for (_, ledger, entry, _), (content, _) in expected.items():

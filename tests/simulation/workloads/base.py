@@ -245,14 +245,19 @@ class Workload:
         self.history.add("confirmed", "administrator", what)
         return True
 
-    async def administer_surely(
-        self, what: str, act: Callable[[TopicActions, TopicName, Done], Any]
-    ) -> None:
+    async def administer_surely(self, what: str, act: Callable[[TopicActions, TopicName, Done], Any]) -> None:
         """Call the administration again until it is confirmed."""
         end = self.world.clock.now + self.world.patience
         while not await self.administer(what, act):
             assert self.world.clock.now < end, f"never confirmed: {what}"
             await asyncio.sleep(0.5)
+
+    async def create_topic(self) -> None:
+        """Create the topic without partitions."""
+        await self.administer_surely(
+            "create",
+            lambda actions, topic, done: done(None) if actions.exists(topic) else actions.create(topic, done),
+        )
 
     async def set_policy(self, field: str, value: Any) -> None:
         await self.administer_surely(

@@ -26,9 +26,13 @@ class Delayed(Workload):
             self.start(self.consume("s", consumer, refuses=0.05))
 
     async def work(self) -> None:
+        counts = [self.numbers.choice([5, 30]) for _ in range(2)]
         await asyncio.gather(
-            *(self.publish(f"d{number}", self.numbers.choice([5, 30]), batching_enabled=False) for number in range(2))
-        )  # fmt: skip
+            *(
+                self.publish(f"d{number}", count, batching_enabled=False)
+                for number, count in enumerate(counts)
+            )
+        )
 
     async def send(self, producer: Any, name: str, **options: Any) -> None:
         r, clock = self.numbers, self.world.clock
@@ -84,7 +88,9 @@ class DeadLetters(Workload):
         return int(content.partition("-")[2]) % 3 == 0
 
     async def work(self) -> None:
-        await asyncio.gather(*(self.publish(f"l{number}", self.numbers.choice([3, 20])) for number in range(2)))
+        await asyncio.gather(
+            *(self.publish(f"l{number}", self.numbers.choice([3, 20])) for number in range(2))
+        )
 
     async def work_through(self, consumer: Any) -> None:
         while True:
@@ -118,7 +124,9 @@ class Counts(Workload):
         self.consumer = await self.open()
 
     async def open(self) -> Any:
-        return await self.subscribe("s", ConsumerType.Shared, receiver_queue_size=1000, ack_grouping_time_ms=0)
+        return await self.subscribe(
+            "s", ConsumerType.Shared, receiver_queue_size=1000, ack_grouping_time_ms=0
+        )
 
     async def work(self) -> None:
         # Chunks count as messages each.
@@ -126,7 +134,9 @@ class Counts(Workload):
 
     async def settle(self) -> None:
         r, machine = self.numbers, self.world.machine
-        await self.until(lambda: machine.is_up and self.backlog("s") is not None, lambda: "the broker is down")
+        await self.until(
+            lambda: machine.is_up and self.backlog("s") is not None, lambda: "the broker is down"
+        )
         positions = {position for position, _, _ in await self.stored_of_subscription()}
         open_positions = dict.fromkeys(sorted(positions))
         for _ in range(3):

@@ -59,7 +59,7 @@ class Everyday(Workload):
             elif self.may_seek(name) and r.random() < 0.02:
                 self.sought.add(name)
                 self.history.add("seeking", name)
-                await self.until_it_works(lambda: consumer.seek(MessageId.earliest))
+                await self.until_it_works(lambda consumer=consumer: consumer.seek(MessageId.earliest))
                 self.history.add("sought", name)
             try:
                 message = await consumer.receive()
@@ -79,15 +79,12 @@ class Everyday(Workload):
 
     def may_seek(self, name: str) -> bool:
         exclusive = self.subscriptions[name] is ConsumerType.Exclusive
-        return (
-            exclusive and self.world.keeps_all and name not in self.sought and not self.world.machine.calm
-        )
+        return exclusive and self.world.keeps_all and name not in self.sought and not self.world.machine.calm
 
     async def settle(self) -> None:
         """Wait until each subscription has acknowledged all that has a receipt."""
-        receipted = self.receipted()
+        receipted, missing = self.receipted(), checker.missing
         for name in self.subscriptions:
-            missing = checker.missing
             await self.until(
                 lambda name=name: not missing(self.history, receipted, name),
                 lambda name=name: f"{name} never acknowledged {missing(self.history, receipted, name)}",

@@ -18,14 +18,14 @@ class Compaction(Workload):
     name = "compaction"
 
     async def prepare(self) -> None:
-        await self.administer_surely(
-            "create", lambda actions, topic, done: done(None) if actions.exists(topic) else actions.create(topic, done)
-        )  # fmt: skip
+        await self.create_topic()
         await self.administer_surely(
             "subscribe",
-            lambda actions, topic, done: done(None)
-            if "holds" in actions.subscriptions(topic)
-            else actions.create_subscription(topic, "holds", MessageId(-1, -1, -1), done),
+            lambda actions, topic, done: (
+                done(None)
+                if "holds" in actions.subscriptions(topic)
+                else actions.create_subscription(topic, "holds", MessageId(-1, -1, -1), done)
+            ),
         )
 
     def draw_key(self, name: str) -> str:
@@ -34,7 +34,9 @@ class Compaction(Workload):
     async def work(self) -> None:
         compacting = asyncio.create_task(self.compact_often())
         reading = asyncio.create_task(self.read_often())
-        await asyncio.gather(*(self.publish(f"c{number}", self.numbers.choice([5, 40])) for number in range(2)))
+        await asyncio.gather(
+            *(self.publish(f"c{number}", self.numbers.choice([5, 40])) for number in range(2))
+        )
         for task in (compacting, reading):
             task.cancel()
             await asyncio.wait([task])

@@ -21,9 +21,9 @@ class Growth(Workload):
         self.count = self.numbers.randrange(1, 3)
         await self.administer_surely(
             "create",
-            lambda actions, topic, done: done(None)
-            if actions.exists(topic)
-            else actions.create_partitioned(topic, self.count, done),
+            lambda actions, topic, done: (
+                done(None) if actions.exists(topic) else actions.create_partitioned(topic, self.count, done)
+            ),
         )
         kind = self.numbers.choice([ConsumerType.Shared, ConsumerType.Failover, ConsumerType.KeyShared])
         for number in range(2):
