@@ -151,6 +151,7 @@ class Machine:
                 except StoreError as error:
                     self.report(f"the broker does not start: {error}")
                     self._ended()
+                    await asyncio.sleep(1)
                     continue
                 waiting = [
                     asyncio.create_task(each.wait()) for each in (self._down, self.server.store_stopped)

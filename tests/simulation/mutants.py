@@ -60,11 +60,16 @@ MUTANTS: Final = (
     Mutant("t", "Shared: chunks go to any consumer", _SHARED, "if head is not None and head.num_chunks > 1:", "if False:"),
     Mutant("delayed", "delayed messages come five seconds early", _SHARED,
            "head.deliver_at_time <= self.scheduler.now_ms or", "head.deliver_at_time <= self.scheduler.now_ms + 5000 or"),
-    Mutant("delayed", "delayed messages: the timer is two seconds early", "broker/delivery/delayed.py",
-           "self._heap[0][0] <= now_ms and", "self._heap[0][0] <= now_ms + 2000 and"),
+    Mutant(
+        "delayed",
+        "delayed messages: the timer is two minutes late",
+        "broker/delivery/delayed.py",
+        "- scheduler.now_ms) / 1000), LOOK_SECONDS)\n",
+        "- scheduler.now_ms) / 1000), LOOK_SECONDS) + 120.0\n",
+    ),
     Mutant("delayed", "delayed messages: only the first due ones are sent", "broker/delivery/delayed.py",
            "        if self._heap:\n            self._arm()\n        if due", "        if due"),
-    Mutant("seeking", "Exclusive: an entry is skipped when permits end", _ACTIVE,
+    Mutant("t", "Exclusive: an entry is skipped when permits end", _ACTIVE,
            "                return\n            ack_set = cursor.ack_words(offset) if cursor.batches else ()\n"
            "            messages = cursor.open_messages(offset) if ack_set else message_count(entry)\n"
            "            ledger_id, entry_id",
@@ -72,7 +77,7 @@ MUTANTS: Final = (
            "            ack_set = cursor.ack_words(offset) if cursor.batches else ()\n"
            "            messages = cursor.open_messages(offset) if ack_set else message_count(entry)\n"
            "            ledger_id, entry_id"),
-    Mutant("seeking", "Exclusive: no rewind for a new consumer", _ACTIVE,
+    Mutant("t", "Exclusive: no rewind for a new consumer", _ACTIVE,
            "        self.read_offset = self.cursor.next_open(self.cursor.mark)\n        self._leave", "        self._leave"),
     Mutant("t", "Key_Shared: no wait for another consumer's entries of a key", _KEYS,
            "        if self.out_of_order:\n            return False\n        bound", "        if True:\n            return False\n        bound"),

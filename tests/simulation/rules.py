@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tests.simulation.checker import IN_QUEUES_SECONDS, Stored
+from tests.simulation.checker import Stored
 from tests.simulation.history import History, Position
 
 
@@ -182,6 +182,10 @@ def _covers(what: str, asked_at: float, published_at: float) -> bool:
     return call == "expire" and published_at <= asked_at + SLOW_SECONDS - float(seconds)
 
 
+IN_FLIGHT_SECONDS = 10.0
+"""Longest time that a message is on its way to a client that reads."""
+
+
 def cleared_stays_cleared(history: History, name: str) -> None:
     """Check that nothing receipted before a confirmed ``clear`` was called is received after it."""
     receipts = {event.content: event.at for event in history.of("receipt")}
@@ -194,7 +198,7 @@ def cleared_stays_cleared(history: History, name: str) -> None:
                 cleared, done = asked, event.at
         elif event.kind == "received" and event.who == name:
             is_old = receipts.get(event.content, float("inf")) < cleared
-            assert not (is_old and event.at > done + IN_QUEUES_SECONDS), (
+            assert not (is_old and event.at > done + IN_FLIGHT_SECONDS), (
                 f"cleared at {done} and again: {event}"
             )
 
