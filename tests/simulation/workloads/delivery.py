@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from geminga import AlreadyClosed, ConsumerDeadLetterPolicy, ConsumerType
+from geminga import AlreadyClosed, ConsumerDeadLetterPolicy, ConsumerType, PulsarException
+from geminga.ids import TopicName
 from tests.simulation import rules
 from tests.simulation.history import Position
 from tests.simulation.workloads.base import Workload
@@ -121,12 +122,9 @@ class Counts(Workload):
     name = "counts"
 
     async def prepare(self) -> None:
-        self.consumer = await self.open()
-
-    async def open(self) -> Any:
-        return await self.subscribe(
-            "s", ConsumerType.Shared, receiver_queue_size=1000, ack_grouping_time_ms=0
-        )
+        self.is_cumulative = not self.world.partitions and self.numbers.random() < 0.5
+        kind = ConsumerType.Exclusive if self.is_cumulative else ConsumerType.Shared
+        self.consumer = await self.subscribe("s", kind, receiver_queue_size=1000, ack_grouping_time_ms=0)
 
     async def work(self) -> None:
         # Chunks count as messages each.
@@ -140,6 +138,15 @@ class Counts(Workload):
         positions = {position for position, _, _ in await self.stored_of_subscription()}
         open_positions = dict.fromkeys(sorted(positions))
         for _ in range(3):
+            if self.is_cumulative and open_positions:
+                last = r.choice(list(open_positions))
+                try:
+                    await self.consumer.acknowledge_cumulative(self.held[last][1])
+                except PulsarException:
+                    return
+                for position in [each for each in open_positions if each <= last]:
+                    self.history.add("acknowledging", "s", self.held[position][0], position)
+                    del open_positions[position]
             for position in [each for each in open_positions if r.random() < 0.4]:
                 content, message = self.held[position]
                 if await self.acknowledge("s", self.consumer, message, content, position):
@@ -171,8 +178,6 @@ class Counts(Workload):
         return [(position, content, "") for position, (content, _) in self.held.items()]
 
     def unload(self) -> None:
-        from geminga.ids import TopicName
-
         topic = TopicName.parse(self.topic)
         self.world.machine.unload([topic.partition_name(n) for n in range(self.world.partitions)] or [topic])
 
