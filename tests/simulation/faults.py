@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +35,7 @@ class Faults:
             "clock": self.set_clock, "slow disk": self.slow_disk, "full disk": self.fill_disk,
         }  # fmt: skip
         while self.kinds:
-            await asyncio.sleep(self.numbers.uniform(0, 2) * self.world.pace)
+            await self.world.pass_time(self.numbers.uniform(0, 2) * self.world.pace)
             if self.numbers.random() < 0.7:
                 acts[self.numbers.choices(list(self.kinds), list(self.kinds.values()))[0]]()
 

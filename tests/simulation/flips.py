@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from tests.simulation import rules
@@ -21,7 +20,7 @@ async def flip_and_judge(world: World) -> None:
     machine = world.machine
     machine.kill()
     flip(world)
-    await asyncio.sleep(30)
+    await world.pass_time(30)
     for workload, stored in before.items():
         if stored:
             after = await read(workload)

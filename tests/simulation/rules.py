@@ -44,7 +44,7 @@ def contiguous(history: History, stored: Stored, name: str, *, repeats: bool) ->
     """Check that a reader or the only consumer gets each message after the last, from where it was sent to.
 
     After ``sought`` with a position, the first one is that message or the next; without a position (a seek
-    by time) it may be any. ``repeats``: whether an earlier message may come again, as it may to a
+    by time) it may be any. ``repeats``: whether an earlier message may be redelivered, as to a
     subscription whose acknowledgements are not yet stored.
     """
     order = {position: number for number, (position, _, _) in enumerate(stored)}

@@ -79,6 +79,10 @@ class World:
         for workload in self.workloads:
             workload.history.events.append(self.history.events[-1])
 
+    async def pass_time(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        await asyncio.sleep(seconds)
+
     def watch(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
         """Let the run fail when the task fails."""
 
@@ -130,7 +134,7 @@ class World:
             await workload.settle()
         if r.random() < 0.7:  # and what is acknowledged stays so
             r.choice([machine.kill, machine.lose_power])()
-        await asyncio.sleep(20)
+        await self.pass_time(20)
         for workload in self.workloads:
             for task in workload.tasks:
                 task.cancel()

@@ -73,7 +73,7 @@ class Workload:
 
     async def pause(self, shortest: float, longest: float) -> None:
         """Sleep some seconds of this world's pace."""
-        await asyncio.sleep(self.numbers.uniform(shortest, longest) * self.world.pace)
+        await self.world.pass_time(self.numbers.uniform(shortest, longest) * self.world.pace)
 
     async def until_it_works(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Call again after each refusal: the broker is going, or its disk fails."""
@@ -82,14 +82,14 @@ class Workload:
                 try:
                     return await call()
                 except PulsarException:
-                    await asyncio.sleep(0.1)
+                    await self.world.pass_time(0.1)
 
     async def until(self, holds: Callable[[], Any], what: Callable[[], str]) -> None:
         """Wait until something holds."""
         end = self.world.clock.now + self.world.patience
         while not holds():
             assert self.world.clock.now < end, what()
-            await asyncio.sleep(0.5)
+            await self.world.pass_time(0.5)
 
     # --- publishing ---
     def producer_options(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Workload:
             if r.random() < 0.3:
                 await asyncio.wait([sending[-1]])
             elif r.random() < 0.3:
-                await asyncio.sleep(r.choice([0, 0.02, 0.5]) * self.world.pace)
+                await self.world.pass_time(r.choice([0, 0.02, 0.5]) * self.world.pace)
         await asyncio.gather(*sending)
         await producer.close()
 
@@ -250,7 +250,7 @@ class Workload:
         end = self.world.clock.now + self.world.patience
         while not await self.administer(what, act):
             assert self.world.clock.now < end, f"never confirmed: {what}"
-            await asyncio.sleep(0.5)
+            await self.world.pass_time(0.5)
 
     async def create_topic(self) -> None:
         """Create the topic without partitions."""

@@ -50,7 +50,7 @@ class Delayed(Workload):
         wanted = set(self.receipted())
         latest = max((self.due[content] for content in wanted), default=0.0) - self.world.clock.wall
         if latest > 0:  # the clock was set back
-            await asyncio.sleep(min(latest, 500 * 86_400.0))
+            await self.world.pass_time(min(latest, 500 * 86_400.0))
         await self.until(lambda: not self.left(wanted), lambda: f"never acknowledged: {self.left(wanted)}")
 
     def left(self, wanted: set[str]) -> set[str]:
@@ -155,7 +155,7 @@ class Counts(Workload):
                     return  # whether it is stored is not known
             await self.check_count(set(open_positions))
             r.choice([machine.kill, machine.lose_power, self.unload])()
-            await asyncio.sleep(10)
+            await self.world.pass_time(10)
             await self.check_count(set(open_positions))
 
     async def stored_of_subscription(self) -> list[Any]:
@@ -174,7 +174,7 @@ class Counts(Workload):
         await self.until(
             lambda: wanted <= {content for content, _ in self.held.values()}, lambda: "not all are received"
         )
-        await asyncio.sleep(20)
+        await self.world.pass_time(20)
         return [(position, content, "") for position, (content, _) in self.held.items()]
 
     def unload(self) -> None:
@@ -184,7 +184,7 @@ class Counts(Workload):
     async def check_count(self, unacknowledged: set[Position]) -> None:
         """Compare both counts, those of entries and of messages."""
         await self.until(lambda: self.backlog("s") is not None, lambda: "the backlog is not known")
-        await asyncio.sleep(1)
+        await self.world.pass_time(1)
         found = self.backlog("s")
         expected = len({position[:3] for position in unacknowledged}), len(unacknowledged)
         assert found in (None, expected), f"the backlog is {found}, unacknowledged are {expected}"

@@ -119,4 +119,4 @@ class Everyday(Workload):
             if not any(found.values()):
                 return
             assert self.world.clock.now < end, f"the backlog stays: {found}"
-            await asyncio.sleep(0.5)
+            await self.world.pass_time(0.5)

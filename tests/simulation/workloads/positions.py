@@ -12,7 +12,7 @@ from tests.simulation.workloads.base import Workload
 
 
 class Sequence(Workload):
-    """Base of workloads on one topic without partitions, whose producers write whatever is drawn."""
+    """Base of workloads on one topic without partitions, with producers of drawn kinds."""
 
     keeps_all = True
     judges_flips = True
@@ -60,7 +60,7 @@ class Reading(Sequence):
             await self.until(
                 lambda name=name: self.last_is_received(name), lambda name=name: f"{name} does not go on"
             )
-        await asyncio.sleep(10)
+        await self.world.pass_time(10)
 
     async def judge(self) -> None:
         stored = await self.stored()
@@ -116,7 +116,7 @@ class Seeking(Sequence):
         sought = [event.content for event in self.history.of("sought", who="s")]
         if sought[-1:] != ["time"]:  # which may be after the last message
             await self.until(lambda: self.last_is_received("s"), lambda: "the consumer does not go on")
-        await asyncio.sleep(10)
+        await self.world.pass_time(10)
 
     async def judge(self) -> None:
         rules.contiguous(self.history, await self.stored(), "s", repeats=True)

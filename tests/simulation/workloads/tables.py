@@ -104,7 +104,7 @@ class Compaction(Workload):
             if status == ["SUCCESS"]:
                 return
             assert self.world.clock.now < end, f"compaction is {status}"
-            await asyncio.sleep(0.5)
+            await self.world.pass_time(0.5)
             if status != ["RUNNING"]:
                 await self.compact()
 
