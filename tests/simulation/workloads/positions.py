@@ -182,7 +182,9 @@ class Retention(Sequence):
         await self.until_no_backlog("s")
 
     async def judge(self) -> None:
-        if self.minutes and not self.world.walls[1:]:
+        # A full disk ends retention early, and a clock that is set forward ends it, too.
+        was_full = any(event.who == "the disk is full" for event in self.history.of("fault"))
+        if self.minutes and not was_full and not self.world.walls[1:]:
             rules.retained(self.history, await self.stored(), self.minutes * 60, self.world.clock.now)
         if not self.world.walls[1:]:
             rules.skipped_by_rule(self.history, "s", self.published, self.skips, self.ttl)
