@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop long suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
+.PHONY: help install demo test check lint interop long mutants suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -79,6 +79,10 @@ long: $(STAMP)
 	$(PYTEST) -m long
 	GEMINGA_CRASH_IMAGES=2500 GEMINGA_BIT_FLIPS=10000 $(PYTEST) tests/ledger/test_crash_images.py tests/ledger/test_bit_flips.py
 	$(PYTEST) -m "simulation and not interop and not long" --seeds 1000 $(PARALLEL)
+
+# Bugs put into the sources, which the simulation of client, broker and store must find; half an hour.
+mutants: $(STAMP)
+	$(PY) -m tests.simulation.mutants
 
 # Needs the folder tests of a checkout of pulsar-client's repository: its wheels do not hold it.
 suite: $(STAMP)

@@ -51,6 +51,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1_000.0
+        self.wall_ahead = 0.0
+        """How far the wall clock has been set forward, in seconds; negative: back."""
+
+    @property
+    def wall(self) -> float:
+        """Seconds since 1970."""
+        return EPOCH + self.now + self.wall_ahead
 
     @contextlib.contextmanager
     def everywhere(self, is_of_the_play: Callable[[], bool] | None = None) -> Iterator[None]:
@@ -65,8 +72,8 @@ class Clock:
         monotonic, wall, wall_ns, perf_counter = real
         time.monotonic = lambda: self.now if mine() else monotonic()
         time.perf_counter = lambda: self.now if mine() else perf_counter()
-        time.time = lambda: EPOCH + self.now if mine() else wall()
-        time.time_ns = lambda: int((EPOCH + self.now) * 1e9) if mine() else wall_ns()
+        time.time = lambda: self.wall if mine() else wall()
+        time.time_ns = lambda: int(self.wall * 1e9) if mine() else wall_ns()
         try:
             yield
         finally:
@@ -207,6 +214,8 @@ class Network:
         self.links: list[tuple[Transport, Transport]] = []
         self.refuses = False
         self.cuts = 0
+        self.ended: Callable[[], None] = lambda: None
+        """Called when an end of a connection has ended."""
 
     def listen(self, loop: VirtualLoop, sock: Any, factory: Callable[[], Any]) -> Listener:
         port = sock.getsockname()[1]
@@ -284,7 +293,8 @@ class Transport(asyncio.Transport):
         self._under_way: deque[bytes] = deque()
         self._size = 0
         self._high, self._low = 65_536, 16_384
-        self._due = False
+        self._due = self._held = False
+        self._breaks_after: int | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 5) if name in ("peername", "sockname") else default
@@ -334,28 +344,50 @@ class Transport(asyncio.Transport):
         if not self.gone:
             self.gone = self.closing = True
             self._under_way.clear()
+            self.network.ended()
             self.loop.arrives(None, self.context, self.protocol.connection_lost, error)
 
+    # --- faults ---
+    def hold(self) -> None:
+        """Deliver nothing more until `release`, as a network that drops all packets."""
+        self._held = True
+
+    def release(self) -> None:
+        """Deliver what has waited since `hold`."""
+        self._held = False
+        self._deliver_later()
+
+    def break_after(self, size: int) -> None:
+        """Break the connection once the peer has got this many more bytes."""
+        self._breaks_after = size
+
     def _deliver_later(self) -> None:
-        if not self._due and not self.gone:
+        if not self._due and not self.gone and not self._held:
             self._due = True
             delay = self.network.numbers.choice([0.0, 0.0005, 0.01])
             self.peer.loop.arrives(delay, self.peer.context, self._deliver)
 
     def _deliver(self) -> None:
         self._due = False
-        if self.gone or not self.peer._reading:
+        if self.gone or self._held or not self.peer._reading:
             return
         data = b"".join(self._under_way)
         if data and not self.peer.gone:
             numbers = self.network.numbers
             count = len(data) if numbers.random() < 0.7 else numbers.randrange(1, len(data) + 1)
+            if self._breaks_after is not None:
+                count = min(count, self._breaks_after)
+                self._breaks_after -= count
             self._under_way = deque([data[count:]] if data[count:] else ())
             self._size = len(data) - count
             if self._paused and self._size <= self._low:
                 self._paused = False
                 self.loop.arrives(None, self.context, self.protocol.resume_writing)
             self.peer.protocol.data_received(data[:count])
+            if self._breaks_after == 0:
+                for side in (self, self.peer):
+                    side.lose(ConnectionResetError(104, "cut"))
+                return
             if self._under_way:
                 self._deliver_later()
                 return

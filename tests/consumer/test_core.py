@@ -514,6 +514,20 @@ def test_all_chunks_are_redelivered(subscribed: Make, make: SimpleNamespace) -> 
     assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [3, 4]
 
 
+def test_all_chunks_are_redelivered_after_the_acknowledgement_timeout(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    consumer = subscribed(
+        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
+    )
+    for index in range(2):
+        fields = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 4, "chunk_id": index}
+        consumer.receive(make.single(b"ab", **fields), 3 + index)
+    consumer.core.taken(consumer.take(), consumer.now)
+    (redeliver,) = consumer.advance(11.0)
+    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [3, 4]
+
+
 def test_exclusive_redelivers_everything_in_a_new_epoch(subscribed: Make, make: SimpleNamespace) -> None:
     consumer = subscribed(negative_ack_redelivery_delay_ms=1000, receiver_queue_size=4)
     for number in range(3):

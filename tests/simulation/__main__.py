@@ -3,43 +3,107 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
+from tests.simulation.faults import Faults
 from tests.simulation.world import World
 
 
-def main() -> int:
+class TooLong(BaseException):
+    """A seed has used more CPU than any should."""
+
+
+def failure_of(world: World, seconds: float) -> BaseException | None:
+    """Play a world and return the error that ended it, also after ``seconds`` of CPU."""
+    until, turns, limited = time.process_time() + seconds, 0, world.loop.after_turn
+
+    def after_turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not turns % 1000 and time.process_time() > until:
+            raise TooLong(f"it takes more than {seconds} s of CPU")
+        limited()
+
+    world.loop.after_turn = after_turn
+    try:
+        world.play()
+    except (Exception, TooLong) as error:
+        return error
+    finally:
+        gc.collect()
+    return None
+
+
+def shrink(seed: int, options: dict[str, Any], seconds: float) -> frozenset[str]:
+    """Return the workloads and faults without which the seed still fails."""
+    without: frozenset[str] = options["without"]
+    for part in (*World(seed, **options).names, *Faults.KINDS, "process", "offload", "flips"):
+        fewer = options | {"without": without | {part}}
+        if World(seed, **fewer).names and failure_of(World(seed, **fewer), seconds) is not None:
+            without = fewer["without"]
+    return without
+
+
+def summary(error: BaseException) -> str:
+    where = [
+        frame.name for frame in traceback.extract_tb(error.__traceback__) if "simulation" in frame.filename
+    ]
+    return f"`{where[-1] if where else '?'}`: {type(error).__name__} {' '.join(str(error).split())[:120]}"
+
+
+def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this seed and print its history")
     parser.add_argument("--seeds", metavar="FIRST-LAST", default="0-99", help="play these seeds")
-    arguments = parser.parse_args()
+    parser.add_argument("--only", default="", help="workloads to run, separated by commas; default: drawn")
+    parser.add_argument("--without", default="", help="workloads and faults to leave out")
+    parser.add_argument("--shrink", action="store_true", help="leave out what --seed does not need to fail")
+    parser.add_argument("--log", action="store_true", help="print the histories of all seeds, and no figures")
+    parser.add_argument(
+        "--first", type=float, metavar="SECONDS", help="stop at a failure, or after CPU seconds"
+    )
+    arguments = parser.parse_args(given)
+    only, without = (frozenset(filter(None, each.split(","))) for each in (arguments.only, arguments.without))
+    options: dict[str, Any] = {"only": only, "without": without}
     logging.getLogger("geminga").setLevel(logging.CRITICAL)
     first, _, last = arguments.seeds.partition("-")
     seeds = [arguments.seed] if arguments.seed is not None else range(int(first), int(last or first) + 1)
+    if arguments.shrink and arguments.seed is not None:
+        options["without"] = shrink(arguments.seed, options, 30.0)
+        print(f"--without {','.join(sorted(options['without']))}")
     began, hours = time.process_time(), 0.0
     failed: list[int] = []
     counts: Counter[str] = Counter()
     for seed in seeds:
-        world = World(seed)
+        world = World(seed, **options)
         start = world.clock.now
-        try:
-            world.play()
-        except Exception:
-            failed.append(seed)
-            traceback.print_exc()
+        error = failure_of(world, 30.0)
         hours += (world.clock.now - start) / 3600
-        if seed % 10 == 9:
-            print(f"seed {seed}: {hours:.1f} h, {time.process_time() - began:.0f} s of CPU", flush=True)
+        spent = time.process_time() - began
         counts += Counter(event.kind for event in world.history.events)
         counts += Counter(event.who for event in world.history.of("fault"))
-        if arguments.seed is not None:
+        if arguments.log or arguments.seed is not None:
             print(world.history.text(), end="")
+        if error is not None:
+            failed.append(seed)
+            traceback.print_exception(error)
+        if error is not None and arguments.first:
+            print(f"first failure: seed {seed}: {summary(error)}")
+        if arguments.first and (error is not None or spent > arguments.first):
+            break
+        if seed % 100 == 99 and not arguments.log:
+            print(f"seed {seed}: {hours:.1f} h, {spent:.0f} s of CPU", flush=True)
     spent = time.process_time() - began
-    print(f"{len(seeds)} seeds, {hours:.1f} simulated hours, {spent:.0f} s of CPU; {dict(counts)}")
-    print(f"failed: {failed}")
+    if not arguments.log:
+        print(dict(counts))
+        print(f"seeds {seeds[0]} to {seed}: {hours:.1f} simulated hours, {spent:.0f} s of CPU")
+        print(f"failed: {failed}")
     return bool(failed)
 
 

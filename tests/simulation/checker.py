@@ -13,7 +13,7 @@ from tests.simulation.history import Event, History, Position
 
 Stored = Sequence[tuple[Position, str, str]]
 """Position, content and key of each message."""
-IN_QUEUES_SECONDS = 10.0
+IN_QUEUES_SECONDS = 1.0
 """Longest time that a message waits in a client's queue for its application."""
 
 
@@ -40,7 +40,7 @@ def check_stored(
     """Check that receipts are true, and that copies and the order of messages are those allowed."""
     sends = {event.content: event for event in history.of("send")}
     receipts = {event.content: event for event in history.of("receipt")}
-    faults = [event.at for event in history.of("fault")]
+    faults = [event.at for event in history.of("fault", "connection ended")]
     by_partition: dict[int, list[tuple[Position, str]]] = defaultdict(list)
     copies: dict[str, list[Position]] = defaultdict(list)
     for position, content, key in stored:

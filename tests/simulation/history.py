@@ -21,6 +21,8 @@ class Event(NamedTuple):
       ``acknowledged`` means that the broker has confirmed it.
     * ``seeking``, ``sought``: a subscription goes back to the first message.
     * ``fault``: a connection, the disk or the broker's process fails.
+    * ``connection ended``: one end of a connection, by a fault or not.
+    * ``asked``, ``confirmed``, ``refused``: an administrator calls ``content``.
     """
 
     at: float
@@ -38,14 +40,18 @@ class Event(NamedTuple):
 class History:
     """Events in the order in which they happened."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], float], whole: History | None = None, name: str = "") -> None:
+        """``whole``: the history of all workloads, to which this one's ``name`` is a part."""
+        self._now, self._whole, self._name = now, whole, name
         self.events: list[Event] = []
 
     def add(
         self, kind: str, who: str, content: str = "", position: Position | None = None, detail: Any = ""
     ) -> None:
-        self.events.append(Event(self._now(), kind, who, content, position, str(detail)))
+        event = Event(self._now(), kind, who, content, position, str(detail))
+        self.events.append(event)
+        if self._whole is not None:
+            self._whole.events.append(event._replace(who=f"{self._name}/{who}"))
 
     def of(self, *kinds: str, who: str | None = None) -> Iterator[Event]:
         """Yield the events of some kinds, all or those of one producer or subscription."""

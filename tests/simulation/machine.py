@@ -20,8 +20,10 @@ from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreError
 from geminga.ids import TopicName
+from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from geminga.ledger.tiered import TieredStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from tests.client.virtual import Clock, Network, Transport, VirtualLoop
 
@@ -107,12 +109,20 @@ class Machine:
         numbers: random.Random,
         settings: dict[str, Any],
         report: Callable[[str], None],
+        *,
+        offloads: bool = False,
     ) -> None:
         self.loop, self.network, self.numbers, self.report = loop, network, numbers, report
         self.disk = SimulatedDisk()
         self.life = 0
         self.calm = False
         """Whether no more faults are planned."""
+        self.fails = True
+        """Whether faults of the disk and the process are planned at all."""
+        self.disk_delay = 0.0
+        """Seconds that the disk takes for what it has to write."""
+        self._offloads = offloads
+        self._looks_again = self._serves = False
         self.crashes = self.stops = 0
         self.server: BrokerServer
         self.filesystem: DyingFileSystem
@@ -121,7 +131,7 @@ class Machine:
         self._graves: list[Any] = []
         self._down = asyncio.Event()
         self._wakeup: Callable[[], None] | None = None
-        self._store: FileStore | None = None
+        self._store: FileStore | TieredStore | None = None
         loop.after_turn = self._let_the_disk_work
         size = numbers.choice([8, 64]) * 1024
         self._store_settings = StoreSettings(
@@ -141,6 +151,7 @@ class Machine:
                 except StoreError as error:
                     self.report(f"the broker does not start: {error}")
                     self._ended()
+                    await asyncio.sleep(1)
                     continue
                 waiting = [
                     asyncio.create_task(each.wait()) for each in (self._down, self.server.store_stopped)
@@ -148,6 +159,7 @@ class Machine:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for each in waiting:
                     each.cancel()
+            self._serves = False
             if not self._down.is_set():
                 self.stops += 1
                 await self.stop()
@@ -156,6 +168,7 @@ class Machine:
     async def start(self) -> None:
         """Start the next broker process."""
         self.life += 1
+        self._serves = False
         self._context = copy_context()
         self._context.run(LIFE.set, self.life)
         self.filesystem = DyingFileSystem(self.disk, self._plan(), self._power_lost)
@@ -163,6 +176,7 @@ class Machine:
         self.server = BrokerServer(settings, store=self._open_store)
         with patch("geminga.broker.serving.server.bind", lambda *_: BoundSocket()):
             await self._live(self.server.start())
+        self._serves = True
 
     async def _live(self, work: Coroutine[Any, Any, None]) -> None:
         """Await work of the broker process; raises `PowerLoss` if the process dies meanwhile."""
@@ -175,24 +189,52 @@ class Machine:
             raise PowerLoss
         working.result()
 
-    def _open_store(self, wakeup: Callable[[], None]) -> FileStore:
+    @property
+    def is_up(self) -> bool:
+        """Whether a broker process runs."""
+        return self._serves and not self._down.is_set() and self.life not in self.loop.dead
+
+    def _open_store(self, wakeup: Callable[[], None]) -> FileStore | TieredStore:
         self._wakeup = wakeup
-        self._store = FileStore.open(
-            FOLDER, settings=self._store_settings, filesystem=self.filesystem, threads=False
-        )
+        files: Any = self.filesystem
+        local = FileStore.open(FOLDER, settings=self._store_settings, filesystem=files, threads=False)
+        self._store = local
+        if self._offloads:
+            storage = FolderStorage(files, "/tier")
+            try:
+                self._store = TieredStore(
+                    local, storage, threads=False, clock=self.loop.time, sleep=self._sleep
+                )
+            except BaseException:
+                local.close()
+                raise
         return self._store
+
+    def _sleep(self, seconds: float) -> None:
+        self.loop.clock.now += seconds
 
     def _let_the_disk_work(self) -> None:
         """The store has no threads here: have it write a while after something was submitted."""
         store, wakeup = self._store, self._wakeup
-        if store is not None and wakeup is not None and (store.is_writing or store.gives_back):
+        if store is None or wakeup is None:
+            return
+        if store.is_writing or store.gives_back:
             self._wakeup = None
             delay = self.numbers.choice([0.0, 0.0005, 0.005, 0.05]) if store.is_writing else 0.05
-            self.loop.call_later(delay, self._wake, wakeup, context=self._context)
+            self.loop.call_later(delay + self.disk_delay, self._wake, wakeup, context=self._context)
+        elif self._offloads and not self._looks_again:
+            self._looks_again = True
+            self.loop.call_later(0.5, self._look_again, wakeup, self.life)
 
     def _wake(self, wakeup: Callable[[], None]) -> None:
         wakeup()
         self._wakeup = wakeup
+
+    def _look_again(self, wakeup: Callable[[], None], life: int) -> None:
+        """Let the offload storage do its work."""
+        self._looks_again = False
+        if life == self.life and self.is_up and self._store is not None:
+            self._context.run(wakeup)
 
     async def stop(self) -> None:
         """Stop the broker as SIGTERM does."""
@@ -209,7 +251,7 @@ class Machine:
 
     def _plan(self) -> Plan:
         r = self.numbers
-        if self.calm or r.random() < 0.3:
+        if self.calm or not self.fails or r.random() < 0.3:
             return Plan()
         steps = r.choice([20, 100, 400])
         if r.random() < 0.2:
@@ -253,7 +295,7 @@ class Machine:
     # --- administration ---
     def administer(self, act: Callable[[TopicActions], Any]) -> Any:
         """Call the administration of the broker; the result, or None while the broker is down."""
-        if self._down.is_set() or not hasattr(self.server, "broker"):
+        if not self.is_up:
             return None
         return self._context.run(self.server.call, lambda: act(TopicActions(self.server.broker)))
 

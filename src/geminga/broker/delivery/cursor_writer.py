@@ -13,41 +13,52 @@ from geminga.ledger.api import Done, EntryStore
 class CursorWriter:
     """Writes one durable cursor, and calls ``done`` of each waiting request in order."""
 
-    __slots__ = ("_closed", "_cursor", "_key", "_pending", "_store", "_waiting")
+    __slots__ = ("_closed", "_cursor", "_has_written", "_key", "_pending", "_store", "_waiting")
 
     def __init__(self, cursor: Cursor, store: EntryStore, key: str) -> None:
         self._cursor = cursor
         self._store = store
         self._key = key
-        self._closed = False
+        self._closed = self._has_written = False
         self._waiting: list[Done] = []
         self._pending: deque[list[Done]] | None = None
         """Created with the first write: an empty deque takes 760 bytes in each idle subscription."""
 
     def when_durable(self, done: Done) -> None:
-        """Call ``done`` when everything acknowledged so far is durable: at once if it is."""
+        """Call ``done`` when everything acknowledged so far is durable: at once if it is.
+
+        A cursor may be loaded while the last write of its predecessor, before an unload, is pending. The
+        store's writes become durable in order, so the first answer waits for an empty delta.
+        """
         if self._cursor.durable and (self._cursor.changed or self._waiting):
             self._waiting.append(done)
         elif self._pending:
             self._pending[-1].append(done)
-        else:
+        elif self._has_written or not self._cursor.durable or self._closed:
             done(None)
+        else:
+            self._waiting.append(done)
+            self._merge(b"")
 
     def flush(self) -> None:
         """Pass the changes to the store."""
         cursor = self._cursor
         if not (cursor.changed and cursor.durable) or self._closed:
             return
-        waiting = self._begin()
-        try:
-            self._store.merge(self._key, cursor.take_delta(), self._written)
-        except StoreError as error:
-            self._refused(waiting, error)
-            return
-        if cursor.wants_snapshot:
+        if self._merge(cursor.take_delta()) and cursor.wants_snapshot:
             # Redundant after the delta: if damage takes it, nothing is lost.
             with contextlib.suppress(StoreError):
                 self._store.put(self._key, cursor.take_snapshot(), same=True)
+
+    def _merge(self, delta: bytes) -> bool:
+        """Write a delta; return whether the store has accepted it."""
+        waiting = self._begin()
+        try:
+            self._store.merge(self._key, delta, self._written)
+        except StoreError as error:
+            self._refused(waiting, error)
+            return False
+        return True
 
     def write_snapshot(self, done: Done | None) -> None:
         """Write the whole cursor (creation, seek, compacting of deltas)."""
@@ -95,5 +106,6 @@ class CursorWriter:
 
     def _written(self, error: StoreError | None) -> None:
         assert self._pending is not None
+        self._has_written = self._has_written or error is None
         for done in self._pending.popleft():
             done(error)
