@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import resolve
+from geminga.schema_info import SchemaInfo
 from geminga.spark import cluster as clusters
 from geminga.spark.admission import BatchLimits
 from geminga.spark.counting import SKIPPED, CountsAddress, SkipCountCollector, SkipCounters, may_skip
@@ -39,7 +40,8 @@ from geminga.spark.offsets import (
     to_json,
 )
 from geminga.spark.options import ReadOptions, read_options, write_options
-from geminga.spark.planning import TASKS_MIN, Planner, Range, combined
+from geminga.spark.planning import Planner
+from geminga.spark.ranges import TASKS_MIN, Range, combined
 from geminga.spark.reading import BatchConverter, read_range
 from geminga.spark.releases import (
     PLANS_BY_START,
@@ -58,7 +60,6 @@ from geminga.spark.tables import read_schema
 from geminga.spark.tasks import query_of_task
 
 if TYPE_CHECKING:
-    from geminga.schema_info import SchemaInfo
     from geminga.spark.dead_letters import DeadLetters
     from geminga.spark.payloads.rows import PayloadPlan
 
@@ -386,7 +387,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {}
         known = {**self._first, **begin.first}
         at_first = [partition for partition, place in offsets.items() if place == EARLIEST]
-        known.update(self.planner.firsts(p for p in at_first if p not in known and newest[p] > EARLIEST))
+        known.update(
+            self.planner.queries.firsts(p for p in at_first if p not in known and newest[p] > EARLIEST)
+        )
         return {partition: known[partition] for partition in at_first if partition in known}
 
     def _is_enough(self, begin: Offsets, newest: Offsets) -> bool:
@@ -395,7 +398,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if minimum is not None and self._target is None and begin != newest:
             waited_ms = (now - self._went_on) * 1000
             is_due = waited_ms >= self.options.max_trigger_delay_ms
-            if not is_due and self.planner.rows_between(begin, newest) < minimum:
+            if not is_due and self.planner.micro_batches.rows_between(begin, newest) < minimum:
                 return False
         self._went_on = now
         return True
@@ -451,7 +454,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return set()  # a compacted topic may end before the offset read last
         found = {p for p, newest in latest.items() if is_another_topic(begin.get(p, EARLIEST), newest)}
         for partition in sorted(found):
-            self.planner.lost(
+            self.planner.queries.lost(
                 f"{partition_topic(partition)} ends at {latest[partition]}, and this query has read up to "
                 f"{begin[partition]}: it was deleted and made again, or is of another cluster, and what was "
                 "not read of the old one is gone"
