@@ -15,8 +15,8 @@ from dataclasses import replace
 from geminga.ids import MessageId
 from geminga.spark.cluster import EntrySource
 from geminga.spark.offsets import EARLIEST, Offset
-from geminga.spark.range_entries import MessageColumns, RangeEntries
-from geminga.spark.ranges import Range, behind_message
+from geminga.spark.range_entries import RangeEntries
+from geminga.spark.ranges import MessageColumns, Range, behind_message
 from geminga.wire.metadata import RawEntry
 
 _IDLE_SECONDS = (0.05, 1.0)

@@ -28,7 +28,7 @@ from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger, load
 from geminga.offload.storage import folder_of
 from geminga.spark.cluster import EntrySource, closed_quietly
 from geminga.spark.offsets import Offset, Partition, partition_topic
-from geminga.spark.range_entries import MessageColumns
+from geminga.spark.ranges import MessageColumns
 from geminga.wire.checksum import crc32c
 from geminga.wire.metadata import RawEntry
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
-
-import pyarrow as pa
 
 from geminga.errors import PulsarException, Timeout
 from geminga.ids import MessageId
@@ -17,7 +14,7 @@ from geminga.spark.counting import LOST, SkipCounters
 from geminga.spark.data_loss import refusal
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions
-from geminga.spark.ranges import Range
+from geminga.spark.ranges import MessageColumns, Range
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.wire.metadata import RawEntry
 
@@ -28,19 +25,6 @@ logger = logging.getLogger("geminga.spark")
 READ_ENTRIES = 1000
 """Maximum entries per read."""
 _IDLE_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class MessageColumns:
-    """Messages of consecutive entries of a ledger, as columns."""
-
-    ledger_id: int
-    entry_id: int
-    """Id of the first entry."""
-    last_entry_id: int
-    batch: pa.RecordBatch
-    entries: Callable[[], list[RawEntry]]
-    """Returns the entries themselves; call it before reading on."""
 
 
 class RangeEntries:

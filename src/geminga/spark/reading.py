@@ -18,8 +18,8 @@ from geminga.spark.counting import SkipCounters
 from geminga.spark.decrypting import Opener, opener
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, partition_topic
 from geminga.spark.options import ReadOptions
-from geminga.spark.range_entries import READ_ENTRIES, MessageColumns, RangeEntries
-from geminga.spark.ranges import Range
+from geminga.spark.range_entries import READ_ENTRIES, RangeEntries
+from geminga.spark.ranges import MessageColumns, Range
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.search import run, stepped_back
 from geminga.wire.metadata import RawEntry
