@@ -30,6 +30,7 @@ from geminga.spark.counting import SKIPPED, CountsAddress, SkipCountCollector, S
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
+from geminga.spark.offset_log import newest_offsets
 from geminga.spark.offsets import (
     EARLIEST,
     Checkpoint,
@@ -289,10 +290,18 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._own_name = f"{options.subscription_prefix}-{uuid.uuid4().hex}"
         self._planned: dict[str, Any] | None = None
         """Newest planned end, where Spark gives no start."""
-        if self.limits or options.min_rows_per_trigger is not None:
-            need_planning_by_start("a limit of a micro-batch, such as maxOffsetsPerTrigger,")
-        if options.durable_subscription and options.subscription is None:
-            need_planning_by_start("durableSubscription without a name (predefinedSubscription)")
+        self._logged: dict[str, Any] | None = None
+        """Start of the first micro-batch since this process started, as read from Spark's log, until Spark
+        confirms it."""
+        own_subscription = options.durable_subscription and options.subscription is None
+        self._needs_start = bool(self.limits or options.min_rows_per_trigger is not None or own_subscription)
+        """Whether an end cannot be planned without its start."""
+        if self._needs_start and options.checkpoint_location is None:
+            need_planning_by_start(
+                "a limit of a micro-batch, such as maxOffsetsPerTrigger, or durableSubscription without a "
+                "name (predefinedSubscription)",
+                ", where the source needs the option checkpointLocation with the same value as the sink",
+            )
 
     @property
     def planner(self) -> Planner:
@@ -335,8 +344,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if PLANS_BY_START:
             assert start is not None
             return self._end_after(start, limit)
-        self._planned = self._end_after(self._planned, limit) if self._planned else self._newest()
+        begin = self._planned or (self._start_of_log() if self._needs_start else None)
+        self._planned = self._newest() if begin is None else self._end_after(begin, limit)
         return self._planned
+
+    def _start_of_log(self) -> dict[str, Any]:
+        """Return the newest offsets of Spark's log, or the start of a new query."""
+        assert self.options.checkpoint_location is not None
+        topics = {topic for topic, _ in self._partitions()}
+        self._logged = newest_offsets(self.options.checkpoint_location, topics) or self.initialOffset()
+        return self._logged
 
     def _newest(self) -> dict[str, Any]:
         """Return the end of the first micro-batch since this process started, where its start is unknown:
@@ -466,6 +483,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned, begin = Checkpoint.from_json(end), Checkpoint.from_json(start)
+        self._check_log(begin)
         is_new = not PLANS_BY_START and begin.offsets == self._initial
         if is_new:
             # The end was planned before Spark asked for the start, which may be the newest message.
@@ -491,6 +509,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = self.planner.ranges(begin.offsets, planned.offsets, planned.first)
         report = self._report_to(ranges, (start, end))
         return _tasks(ranges, self.options.min_partitions, report)
+
+    def _check_log(self, begin: Checkpoint) -> None:
+        """Raise if Spark starts at other offsets than those that its log was expected to hold."""
+        logged, self._logged = self._logged, None
+        if logged is not None and Checkpoint.from_json(logged).offsets != begin.offsets:
+            raise InvalidConfiguration(
+                f"option checkpointLocation={self.options.checkpoint_location} is not the folder of this "
+                f"query: its newest offsets are {to_json(Checkpoint.from_json(logged).offsets)}, and Spark "
+                f"continues at {to_json(begin.offsets)}; set it to the checkpointLocation of writeStream"
+            )
 
     def _report_to(self, ranges: Sequence[Range], what: object) -> CountsAddress | None:
         if not ranges or not may_skip(self.options):
