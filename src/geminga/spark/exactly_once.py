@@ -240,7 +240,7 @@ class StagedWriter(DataSourceArrowWriter):
         if names:
             partitions = _partitions(_staged(messages))
             publication = _Publication(
-                self.options, staging, self.name, 0, info=self.info, partitions=partitions, is_batch=True
+                self.options, staging, self.name, None, info=self.info, partitions=partitions
             )
             publication.check_unused(partitions)
             publication.publish(Epoch(files=tuple(names)))
@@ -489,22 +489,22 @@ class _Publication:
         options: WriteOptions,
         staging: Staging,
         name: str,
-        epoch: int,
+        epoch: int | None,
         *,
         info: SchemaInfo | None,
         partitions: Mapping[str, int],
         is_repeated: bool = False,
-        is_batch: bool = False,
     ) -> None:
+        """``epoch``: number of the micro-batch; None for a batch write."""
         self.options = options
         self.info = info
         self.partitions = partitions
         self.staging = staging
         self.name = name
-        self.base = epoch << EPOCH_BITS
-        self.epoch = epoch
+        self.is_batch = epoch is None
+        self.epoch = epoch or 0
+        self.base = self.epoch << EPOCH_BITS
         self.is_repeated = is_repeated
-        self.is_batch = is_batch
         self._partition_names: dict[str, list[str]] = {}
 
     def check_unused(self, topics: Iterable[str]) -> None:
