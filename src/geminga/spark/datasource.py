@@ -265,6 +265,16 @@ class FailingStreamReader(DataSourceStreamReader):
     initialOffset = latestOffset = partitions = read = _fail  # noqa: N815
 
 
+def _check_log(location: str | None, logged: Offsets, begin: Offsets) -> None:
+    """Raise if Spark starts at other offsets than the newest ones of its log at ``location``."""
+    if logged != begin:
+        raise InvalidConfiguration(
+            f"option checkpointLocation={location} is not the folder of this query: its newest offsets are "
+            f"{to_json(logged)}, and Spark continues at {to_json(begin)}; set it to the "
+            "checkpointLocation of writeStream"
+        )
+
+
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query. All state that a restart needs is in the offsets of its checkpoint."""
 
@@ -483,7 +493,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned, begin = Checkpoint.from_json(end), Checkpoint.from_json(start)
-        self._check_log(begin)
+        logged, self._logged = self._logged, None
+        if logged is not None:
+            _check_log(self.options.checkpoint_location, Checkpoint.from_json(logged).offsets, begin.offsets)
         is_new = not PLANS_BY_START and begin.offsets == self._initial
         if is_new:
             # The end was planned before Spark asked for the start, which may be the newest message.
@@ -509,16 +521,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = self.planner.ranges(begin.offsets, planned.offsets, planned.first)
         report = self._report_to(ranges, (start, end))
         return _tasks(ranges, self.options.min_partitions, report)
-
-    def _check_log(self, begin: Checkpoint) -> None:
-        """Raise if Spark starts at other offsets than those that its log was expected to hold."""
-        logged, self._logged = self._logged, None
-        if logged is not None and Checkpoint.from_json(logged).offsets != begin.offsets:
-            raise InvalidConfiguration(
-                f"option checkpointLocation={self.options.checkpoint_location} is not the folder of this "
-                f"query: its newest offsets are {to_json(Checkpoint.from_json(logged).offsets)}, and Spark "
-                f"continues at {to_json(begin.offsets)}; set it to the checkpointLocation of writeStream"
-            )
 
     def _report_to(self, ranges: Sequence[Range], what: object) -> CountsAddress | None:
         if not ranges or not may_skip(self.options):

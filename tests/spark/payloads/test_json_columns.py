@@ -58,13 +58,13 @@ def fields(kind: DataType) -> SchemaNode:
     values=st.lists(_PAYLOADS, min_size=1, max_size=8),
     zone=st.sampled_from(["UTC", "Europe/Rome", "-02:30", ""]),
 )
-def test_payloads_parsed_at_once_equal_payloads_parsed_one_by_one(
+def test_payloads_parsed_at_once_equal_payloads_parsedone_by_one(
     kind: DataType, values: list[Any], zone: str
 ) -> None:
     reader = JsonReader(fields(kind), zone=zone)
     payloads = pa.array([json.dumps({"v": value}).encode() for value in values], pa.binary())
     found, damaged = reader.read(payloads)
-    expected, expected_damaged = reader._one_by_one(payloads)
+    expected, expected_damaged = reader.one_by_one(payloads)
     assert damaged.tolist() == expected_damaged.tolist()
     assert found.equals(expected), (found, expected)
 
@@ -80,8 +80,8 @@ def test_columns_in_the_usual_notation_need_no_python_object_per_row(
     }
     value = text.get(kind.typeName(), "YWJj" if kind == BinaryType() else 17)
     reader = JsonReader(fields(kind), zone="Europe/Rome")
-    expected, _ = reader._one_by_one(payloads := pa.array([json.dumps({"v": value}).encode()] * 200))
-    monkeypatch.setattr(JsonReader, "_one_by_one", None)
+    expected, _ = reader.one_by_one(payloads := pa.array([json.dumps({"v": value}).encode()] * 200))
+    monkeypatch.setattr(JsonReader, "one_by_one", None)
     found, damaged = reader.read(payloads)
     assert found.equals(expected)
     assert not damaged.any()
@@ -92,6 +92,6 @@ def test_numbers_in_time_columns_are_read_in_the_unit_of_the_schema() -> None:
     reader = JsonReader(node)
     payloads = pa.array([b'{"v":1700000000123}'] * 100 + [b'{"v":"2024-05-06T07:08:09Z"}'] * 100, pa.binary())
     found, damaged = reader.read(payloads)
-    assert found.equals(reader._one_by_one(payloads)[0])
+    assert found.equals(reader.one_by_one(payloads)[0])
     assert not damaged.any()
     assert found[0].as_py()["v"].microsecond == 123_000

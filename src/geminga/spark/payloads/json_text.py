@@ -79,7 +79,7 @@ class JsonReader:
         of the damaged. A value of another type than its field's, or out of its range, is damaged."""
         count = size = len(payloads)
         if not count or not self.at_once:
-            return self._one_by_one(payloads)
+            return self.one_by_one(payloads)
         start, alone, parts = 0, 1, []
         while start < count:
             piece = payloads[start : start + size]
@@ -92,7 +92,7 @@ class JsonReader:
                     size = good
                     continue
                 piece = piece if row is None else piece[: good + alone]
-                parts.append(self._one_by_one(piece))
+                parts.append(self.one_by_one(piece))
                 size = size if alone == 1 else 2 * _FEW  # several in a row: more may follow
                 alone = min(2 * alone, _FEW)
             start += len(piece)
@@ -139,7 +139,8 @@ class JsonReader:
         values = pa.concat_arrays(table.column("v").chunks)
         return fit(converted(values, self.node, self.kind, self.zone), self.kind)
 
-    def _one_by_one(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
+    def one_by_one(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
+        """Return the same as `read`, from Python's parser alone."""
         values: list[Any] = []
         damaged = np.zeros(len(payloads), np.bool_)
         absent = nulls_of(payloads)
