@@ -100,9 +100,10 @@ SPARKS := spark-4.0 spark-4.1 spark-4.2
 		--ignore-installed -r requirements/spark-$*.lock
 	@touch $@
 
-# Below 4.2, the tests that need neither a Spark session nor its newer interfaces.
-spark-4.0 spark-4.1: SPARK_TESTS := -m "not interop and not long and not spark" tests/spark/payloads \
-	$(addprefix tests/spark/test_,releases.py schema.py tables.py reading.py planning.py)
+# Below 4.2, everyday jobs in a session, and the tests that need neither a session nor newer interfaces.
+spark-4.0 spark-4.1: SPARK_TESTS := -m "not interop and not long and (not spark or every_release)" \
+	tests/spark/payloads $(addprefix tests/spark/test_,every_release.py limits_below_4_2.py releases.py schema.py \
+	tables.py reading.py planning.py)
 spark-4.2: SPARK_TESTS := -m "not interop and not long" tests/spark
 $(SPARKS): %: .venv-%/.installed
 	.venv-$*/bin/python -m pytest $(SPARK_TESTS)

@@ -8,12 +8,12 @@ from scripted_cluster import TOPIC, Outage, Place, ScriptedCluster
 
 from geminga.errors import InvalidConfiguration
 from geminga.spark.admission import BatchLimits
-from geminga.spark.compacted import CompactedReader
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions, read_options
-from geminga.spark.planning import Planner, Range
-from geminga.spark.reading import read_range
+from geminga.spark.planning import Planner
+from geminga.spark.ranges import Range
+from geminga.spark.reading import RangeReader, read_range
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import ArrowBatchConverter
 
@@ -116,9 +116,9 @@ def test_a_task_continues_after_a_restart_of_the_broker() -> None:
     outage = Outage(0)
     cluster.down = outage
     retry_policy = RetryPolicy(60, clock=outage.clock, sleep=outage.sleep)
-    reader = CompactedReader(cluster, options(), part, SHAPER, retry_policy=retry_policy)
+    reader = RangeReader(cluster, options(), part, SHAPER, retry_policy=retry_policy)
     places = []
-    for number, entry in enumerate(reader._entries()):
+    for number, entry in enumerate(reader.entries):
         places.append(entry.entry_id)
         if number in (1, 7):
             outage.left = 3

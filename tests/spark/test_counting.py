@@ -17,7 +17,7 @@ from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
 from geminga.spark.observing import query_skipped
 from geminga.spark.offsets import Offset
 from geminga.spark.options import read_options
-from geminga.spark.planning import Range
+from geminga.spark.ranges import Range
 
 
 def part(start: int, index: int = 0) -> Range:

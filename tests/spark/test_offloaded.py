@@ -25,7 +25,7 @@ from geminga.spark.datasource import PulsarDataSource
 from geminga.spark.offloaded import Manifests, OffloadedSource
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions
-from geminga.spark.planning import Range
+from geminga.spark.ranges import Range
 from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowBatchConverter
 from geminga.wire.metadata import RawEntry, build_entry

@@ -14,7 +14,8 @@ from geminga.errors import ConnectError, InvalidConfiguration, Timeout, TopicNot
 from geminga.spark.admission import PEEK_BYTES_MAX, BatchLimits
 from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets
 from geminga.spark.options import ConnectionOptions, ReadOptions
-from geminga.spark.planning import Planner, Range, combined
+from geminga.spark.planning import Planner
+from geminga.spark.ranges import Range, combined
 from geminga.spark.reading import read_range
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import ArrowBatchConverter

@@ -10,7 +10,7 @@ from geminga.errors import CorruptPayload, CryptoError, Timeout
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions
-from geminga.spark.planning import Range
+from geminga.spark.ranges import Range
 from geminga.spark.reading import RangeReader, read_range
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import ArrowBatchConverter
@@ -229,7 +229,7 @@ def test_a_task_continues_after_a_restart_of_the_broker() -> None:
     reader = RangeReader(
         cluster, options(), part, SHAPER, retry_policy=RetryPolicy(30, outage.clock, outage.sleep)
     )
-    for number, entry in enumerate(reader._entries()):
+    for number, entry in enumerate(reader.entries):
         rows.append(entry.entry_id)
         if number % 9 == 0:
             outage.left = 3

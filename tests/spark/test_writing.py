@@ -13,15 +13,9 @@ from geminga import Client, MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration, InvalidMessage, MessageTooBig
 from geminga.spark.exactly_once import ExactlyOnceWriter
-from geminga.spark.frames import TABLE_ROWS, OutgoingFrame
+from geminga.spark.frames import TABLE_ROWS, OutgoingFrame, by_topic
 from geminga.spark.options import write_options
-from geminga.spark.writing import (
-    PulsarCommit,
-    PulsarStreamWriter,
-    PulsarWriter,
-    by_topic,
-    stream_writer,
-)
+from geminga.spark.writing import PulsarCommit, PulsarStreamWriter, PulsarWriter, stream_writer
 
 VALUE = StructType().add("value", BinaryType())
 

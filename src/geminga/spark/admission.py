@@ -12,12 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from geminga.spark.offsets import Offset, Partition, entries_between
-
-if TYPE_CHECKING:
-    from geminga.wire.metadata import RawEntry
+from geminga.wire.metadata import RawEntry
 
 PEEK_BYTES_MAX = 256 * 1024
 """Maximum stored bytes read in advance from one partition; they travel with a task."""

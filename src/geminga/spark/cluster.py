@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from geminga.errors import InvalidConfiguration, PulsarException, Timeout, TopicNotFound
 from geminga.ids import MessageId, TopicName
+from geminga.schema_info import SchemaInfo
+from geminga.spark.admission import EntrySample, MeasuredEntry
+from geminga.spark.cursor import SubscriptionCursors
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.spark.options import ConnectionOptions
+from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:
     from geminga.client.admin.sync.admin import Admin
     from geminga.client.authentication import Authentication
     from geminga.client.sync import Client
-    from geminga.schema_info import SchemaInfo
-    from geminga.spark.admission import EntrySample, MeasuredEntry
-    from geminga.spark.counting import CountsTopic
-    from geminga.spark.cursor import SubscriptionCursors
-    from geminga.wire.metadata import RawEntry
 
 MAIL_MAX = 10_000
 """Maximum unread messages of a mailbox; the broker drops further ones."""
@@ -64,6 +63,15 @@ class Watch(Protocol):
 
     def look(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
         """Return the entries of each sample, and whether they are all the entries up to its end."""
+
+    def close(self) -> None: ...
+
+
+class CountsTopic(Protocol):
+    """The driver's subscription to a query's topic of counts."""
+
+    def messages(self) -> list[bytes]:
+        """Return the messages received since the last call, without waiting."""
 
     def close(self) -> None: ...
 

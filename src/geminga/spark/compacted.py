@@ -11,32 +11,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from geminga.ids import MessageId
-from geminga.spark.cluster import Cluster, EntrySource
-from geminga.spark.counting import SkipCounters
+from geminga.spark.cluster import EntrySource
 from geminga.spark.offsets import EARLIEST, Offset
-from geminga.spark.options import ReadOptions
-from geminga.spark.planning import Range, behind_message
-from geminga.spark.reading import BatchConverter, RangeReader
-
-if TYPE_CHECKING:
-    from geminga.spark.offloaded import MessageColumns
-    from geminga.wire.metadata import RawEntry
+from geminga.spark.range_entries import RangeEntries
+from geminga.spark.ranges import MessageColumns, Range, behind_message
+from geminga.wire.metadata import RawEntry
 
 _IDLE_SECONDS = (0.05, 1.0)
 """Idle seconds after which a reader checks for more entries: the first time, and later."""
 
 
-class CompactedReader(RangeReader):
-    """Reads one range of a compacted topic, where missing entries are no loss."""
+class CompactedEntries(RangeEntries):
+    """Entries of one range of a compacted topic, where missing entries are no loss."""
 
-    compacted = True
-
-    def _open(self, start: MessageId, stop: Offset) -> EntrySource:
+    def open(self, start: MessageId, stop: Offset) -> EntrySource:
         return self._open_broker(start, stop)
 
     def _check_follows(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
@@ -72,41 +62,28 @@ class CompactedReader(RangeReader):
         topic's own ledgers are all gone, compaction has seen all of them."""
         newest = self.retry_policy.call(
             f"asking for the newest message of {self.topic}",
-            lambda: newest_of(self.cluster, self.options, self.part),
+            self.newest,
         )
         if newest == EARLIEST < last:
             return
         if newest < self.part.end:
-            self._lost(
+            self.lost(
                 f"{self.topic} ends at {newest}, before {self.part.end}, up to which this query was to read: "
                 "it was truncated, or deleted and made again"
             )
 
+    def newest(self) -> Offset:
+        """Return the offset after the newest message that the partition itself holds."""
+        watch = self.cluster.watch(name=self.options.subscription_prefix)
+        try:
+            return behind_message(watch.newest([self.part.partition])[self.part.partition])
+        finally:
+            watch.close()
 
-def newest_of(cluster: Cluster, options: ReadOptions, part: Range) -> Offset:
-    """Return the offset after the newest message that the range's partition itself holds."""
-    watch = cluster.watch(name=options.subscription_prefix)
-    try:
-        return behind_message(watch.newest([part.partition])[part.partition])
-    finally:
-        watch.close()
-
-
-def read_compacted(
-    cluster: Cluster,
-    options: ReadOptions,
-    part: Range,
-    converter: BatchConverter,
-    skip_counters: SkipCounters | None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a ``compacted`` range."""
-    reader = CompactedReader(cluster, options, part, converter, skip_counters=skip_counters)
-    yield from reader.batches()
-    if not part.goes_on:
-        return
-    newest = reader.retry_policy.call(
-        f"asking for the newest message of {reader.topic}", lambda: newest_of(cluster, options, part)
-    )
-    if newest > part.end:
-        rest = replace(part, start=part.end, end=newest, compacted=False, goes_on=False, beginning=None)
-        yield from RangeReader(cluster, options, rest, converter, skip_counters=skip_counters).batches()
+    def published_meanwhile(self) -> Range | None:
+        """Return the range after this one, up to the newest message, uncompacted; None if it is empty."""
+        newest = self.retry_policy.call(f"asking for the newest message of {self.topic}", self.newest)
+        if newest <= self.part.end:
+            return None
+        start = self.part.end
+        return replace(self.part, start=start, end=newest, compacted=False, goes_on=False, beginning=None)

@@ -13,15 +13,13 @@ import logging
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
+from geminga.spark.cluster import Cluster, CountsTopic
 from geminga.spark.options import ReadOptions
-
-if TYPE_CHECKING:
-    from geminga.spark.cluster import Cluster
-    from geminga.spark.planning import Range
+from geminga.spark.ranges import Range
 
 logger = logging.getLogger("geminga.spark")
 
@@ -32,15 +30,6 @@ MALFORMED, DEAD_LETTERS, UNDECRYPTABLE, LOST = "malformed", "deadLetters", "unde
 which messages may have been lost."""
 PLANS_KEPT = 3
 """Number of plans whose reports are kept apart; later reports for older plans are ignored."""
-
-
-class CountsTopic(Protocol):
-    """The driver's subscription to a query's topic of counts."""
-
-    def messages(self) -> list[bytes]:
-        """Return the messages received since the last call, without waiting."""
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

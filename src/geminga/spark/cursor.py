@@ -140,16 +140,15 @@ class QueryCursor:
                 self.kept.discard(partition)  # none of its committed offsets is its own
                 continue
             marked = None if state.marked is None else _after(state.marked)
-            is_expected = partition in expected
             if marked is not None and not self._is_right(
-                partition, marked, place, is_expected=is_expected, is_new=is_new
+                partition, marked, place, is_expected=partition in expected, is_new=is_new
             ):
                 self.kept.discard(partition)
                 if self._doubted.get(partition) == place:
                     continue  # it was set back as far as messages exist
                 if partition in known:
                     ahead[partition] = marked
-                elif is_expected:
+                elif partition in expected:
                     self._note_ahead(partition, place, marked)
                 rewinds[partition] = place.next_place
                 continue
@@ -157,8 +156,7 @@ class QueryCursor:
                 self._doubted.pop(partition, None)
                 self.kept.add(partition)
                 self._trusted[partition] = marked
-            wanted = _mark_for(place)
-            if wanted is not None and (marked is None or _after(wanted) > marked):
+            if (wanted := _mark_for(place)) is not None and (marked is None or _after(wanted) > marked):
                 moves[partition] = wanted
         self._check_ahead(ahead, committed, first)
         if rewinds:

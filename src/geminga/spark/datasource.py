@@ -23,12 +23,14 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import resolve
+from geminga.schema_info import SchemaInfo
 from geminga.spark import cluster as clusters
 from geminga.spark.admission import BatchLimits
 from geminga.spark.counting import SKIPPED, CountsAddress, SkipCountCollector, SkipCounters, may_skip
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
+from geminga.spark.offset_log import newest_offsets
 from geminga.spark.offsets import (
     EARLIEST,
     Checkpoint,
@@ -39,7 +41,8 @@ from geminga.spark.offsets import (
     to_json,
 )
 from geminga.spark.options import ReadOptions, read_options, write_options
-from geminga.spark.planning import TASKS_MIN, Planner, Range, combined
+from geminga.spark.planning import Planner
+from geminga.spark.ranges import TASKS_MIN, Range, combined
 from geminga.spark.reading import BatchConverter, read_range
 from geminga.spark.releases import (
     PLANS_BY_START,
@@ -58,7 +61,6 @@ from geminga.spark.tables import read_schema
 from geminga.spark.tasks import query_of_task
 
 if TYPE_CHECKING:
-    from geminga.schema_info import SchemaInfo
     from geminga.spark.dead_letters import DeadLetters
     from geminga.spark.payloads.rows import PayloadPlan
 
@@ -263,6 +265,16 @@ class FailingStreamReader(DataSourceStreamReader):
     initialOffset = latestOffset = partitions = read = _fail  # noqa: N815
 
 
+def _check_log(location: str | None, logged: Offsets, begin: Offsets) -> None:
+    """Raise if Spark starts at other offsets than the newest ones of its log at ``location``."""
+    if logged != begin:
+        raise InvalidConfiguration(
+            f"option checkpointLocation={location} is not the folder of this query: its newest offsets are "
+            f"{to_json(logged)}, and Spark continues at {to_json(begin)}; set it to the "
+            "checkpointLocation of writeStream"
+        )
+
+
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query. All state that a restart needs is in the offsets of its checkpoint."""
 
@@ -288,10 +300,18 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._own_name = f"{options.subscription_prefix}-{uuid.uuid4().hex}"
         self._planned: dict[str, Any] | None = None
         """Newest planned end, where Spark gives no start."""
-        if self.limits or options.min_rows_per_trigger is not None:
-            need_planning_by_start("a limit of a micro-batch, such as maxOffsetsPerTrigger,")
-        if options.durable_subscription and options.subscription is None:
-            need_planning_by_start("durableSubscription without a name (predefinedSubscription)")
+        self._logged: dict[str, Any] | None = None
+        """Start of the first micro-batch since this process started, as read from Spark's log, until Spark
+        confirms it."""
+        own_subscription = options.durable_subscription and options.subscription is None
+        self._needs_start = bool(self.limits or options.min_rows_per_trigger is not None or own_subscription)
+        """Whether an end cannot be planned without its start."""
+        if self._needs_start and options.checkpoint_location is None:
+            need_planning_by_start(
+                "a limit of a micro-batch, such as maxOffsetsPerTrigger, or durableSubscription without a "
+                "name (predefinedSubscription)",
+                ", where the source needs the option checkpointLocation with the same value as the sink",
+            )
 
     @property
     def planner(self) -> Planner:
@@ -334,8 +354,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if PLANS_BY_START:
             assert start is not None
             return self._end_after(start, limit)
-        self._planned = self._end_after(self._planned, limit) if self._planned else self._newest()
+        begin = self._planned or (self._start_of_log() if self._needs_start else None)
+        self._planned = self._newest() if begin is None else self._end_after(begin, limit)
         return self._planned
+
+    def _start_of_log(self) -> dict[str, Any]:
+        """Return the newest offsets of Spark's log, or the start of a new query."""
+        assert self.options.checkpoint_location is not None
+        topics = {topic for topic, _ in self._partitions()}
+        self._logged = newest_offsets(self.options.checkpoint_location, topics) or self.initialOffset()
+        return self._logged
 
     def _newest(self) -> dict[str, Any]:
         """Return the end of the first micro-batch since this process started, where its start is unknown:
@@ -386,7 +414,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {}
         known = {**self._first, **begin.first}
         at_first = [partition for partition, place in offsets.items() if place == EARLIEST]
-        known.update(self.planner.firsts(p for p in at_first if p not in known and newest[p] > EARLIEST))
+        known.update(
+            self.planner.queries.firsts(p for p in at_first if p not in known and newest[p] > EARLIEST)
+        )
         return {partition: known[partition] for partition in at_first if partition in known}
 
     def _is_enough(self, begin: Offsets, newest: Offsets) -> bool:
@@ -395,7 +425,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if minimum is not None and self._target is None and begin != newest:
             waited_ms = (now - self._went_on) * 1000
             is_due = waited_ms >= self.options.max_trigger_delay_ms
-            if not is_due and self.planner.rows_between(begin, newest) < minimum:
+            if not is_due and self.planner.micro_batches.rows_between(begin, newest) < minimum:
                 return False
         self._went_on = now
         return True
@@ -451,7 +481,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return set()  # a compacted topic may end before the offset read last
         found = {p for p, newest in latest.items() if is_another_topic(begin.get(p, EARLIEST), newest)}
         for partition in sorted(found):
-            self.planner.lost(
+            self.planner.queries.lost(
                 f"{partition_topic(partition)} ends at {latest[partition]}, and this query has read up to "
                 f"{begin[partition]}: it was deleted and made again, or is of another cluster, and what was "
                 "not read of the old one is gone"
@@ -463,6 +493,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned, begin = Checkpoint.from_json(end), Checkpoint.from_json(start)
+        logged, self._logged = self._logged, None
+        if logged is not None:
+            _check_log(self.options.checkpoint_location, Checkpoint.from_json(logged).offsets, begin.offsets)
         is_new = not PLANS_BY_START and begin.offsets == self._initial
         if is_new:
             # The end was planned before Spark asked for the start, which may be the newest message.

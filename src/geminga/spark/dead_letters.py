@@ -35,11 +35,11 @@ from geminga.spark.cluster import client_for
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions, WriteOptions
 from geminga.spark.producers import kept
+from geminga.spark.ranges import Range
 from geminga.spark.staging import folder_name
 
 if TYPE_CHECKING:
     from geminga.client.producer import Producer
-    from geminga.spark.planning import Range
 
 logger = logging.getLogger("geminga.spark")
 

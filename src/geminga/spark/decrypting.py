@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from geminga.errors import CryptoError
 from geminga.spark.counting import UNDECRYPTABLE, SkipCounters
 from geminga.spark.options import ReadOptions
-
-if TYPE_CHECKING:
-    from geminga.wire.metadata import RawEntry
+from geminga.wire.metadata import RawEntry
 
 logger = logging.getLogger("geminga.spark")
 

@@ -43,12 +43,14 @@ from geminga.errors import (
     StoreDamaged,
     TopicNotFound,
 )
+from geminga.ids import MessageId
 from geminga.producer.assembling import PRODUCER_NAME_SIZE_GUESS
 from geminga.producer.operation import SendOperation, name_field
 from geminga.producer.settings import SEQUENCE_ID_MAX
+from geminga.schema_info import SchemaInfo
 from geminga.spark.cluster import client_for, connect
 from geminga.spark.deduplication import command_for, ensure_deduplication
-from geminga.spark.frames import OutgoingFrame
+from geminga.spark.frames import OutgoingFrame, by_topic
 from geminga.spark.options import COMPRESSIONS, WriteOptions
 from geminga.spark.prefetch import taken_ahead
 from geminga.spark.producers import kept, public_keys
@@ -57,14 +59,11 @@ from geminga.spark.releases import DataSourceStreamArrowWriter
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, planned
 from geminga.spark.tasks import query_of_task
-from geminga.spark.writing import by_topic
 
 if TYPE_CHECKING:
     from geminga.client.columnar_producer import ReadyBatch, TableResult
     from geminga.client.producer import Producer
     from geminga.client.sync import Client
-    from geminga.ids import MessageId
-    from geminga.schema_info import SchemaInfo
     from geminga.wire.columnar import EncodedBatch
 
 logger = logging.getLogger("geminga.spark")
@@ -241,7 +240,7 @@ class StagedWriter(DataSourceArrowWriter):
         if names:
             partitions = _partitions(_staged(messages))
             publication = _Publication(
-                self.options, staging, self.name, 0, info=self.info, partitions=partitions, is_batch=True
+                self.options, staging, self.name, None, info=self.info, partitions=partitions
             )
             publication.check_unused(partitions)
             publication.publish(Epoch(files=tuple(names)))
@@ -490,22 +489,22 @@ class _Publication:
         options: WriteOptions,
         staging: Staging,
         name: str,
-        epoch: int,
+        epoch: int | None,
         *,
         info: SchemaInfo | None,
         partitions: Mapping[str, int],
         is_repeated: bool = False,
-        is_batch: bool = False,
     ) -> None:
+        """``epoch``: number of the micro-batch; None for a batch write."""
         self.options = options
         self.info = info
         self.partitions = partitions
         self.staging = staging
         self.name = name
-        self.base = epoch << EPOCH_BITS
-        self.epoch = epoch
+        self.is_batch = epoch is None
+        self.epoch = epoch or 0
+        self.base = self.epoch << EPOCH_BITS
         self.is_repeated = is_repeated
-        self.is_batch = is_batch
         self._partition_names: dict[str, list[str]] = {}
 
     def check_unused(self, topics: Iterable[str]) -> None:

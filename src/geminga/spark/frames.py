@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from geminga.errors import IncompatibleSchema
+from geminga.errors import IncompatibleSchema, InvalidMessage, InvalidTopicName
+from geminga.ids import TopicName
 from geminga.schema_info import SchemaInfo
 from geminga.spark.cluster import client_for
 from geminga.spark.options import WriteOptions
@@ -19,6 +21,8 @@ from geminga.spark.schema import FrameLayout, to_messages, written_columns
 if TYPE_CHECKING:
     from geminga.spark.payloads.writing import PayloadWriter
 
+TOPICS_MAX = 1000
+"""Maximum topics in the rows of one task."""
 TABLE_ROWS = 50_000
 """Rows after which a table is handed to the producer, which makes whole batches of it."""
 
@@ -84,3 +88,39 @@ def _schema_of(options: WriteOptions, payload: StructType) -> SchemaInfo:
             f"{topic} has no schema, which valueSchema=TOPIC requires: valueSchema=JSON or AVRO registers one"
         )
     return info
+
+
+def by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the rows of each topic, in their order. The option ``topic`` overrides the column."""
+    if topic is not None or "topic" not in table.column_names:
+        assert topic is not None
+        yield topic, table
+        return
+    column = table.column("topic")
+    if column.null_count:
+        raise InvalidMessage("a row has no __topic, and the option topic is not set")
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    names = coded.dictionary.to_pylist()
+    if len(names) > TOPICS_MAX:
+        raise InvalidMessage(f"the rows of one task name {len(names)} topics; allowed: {TOPICS_MAX}")
+    full = [_full_name(name) for name in names]
+    if len(names) == 1:
+        yield full[0], table
+        return
+    codes = coded.indices.to_numpy()
+    # One pass for all topics: rows are grouped by topic, in their order.
+    ordered = table.take(np.argsort(codes, kind="stable"))
+    first = 0
+    for topic, count in zip(full, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
+        if count:
+            yield topic, ordered.slice(first, count)
+        first += count
+
+
+def _full_name(name: str) -> str:
+    try:
+        return str(TopicName.parse(name))
+    except InvalidTopicName as error:
+        raise InvalidMessage(f"column __topic: {error}") from None

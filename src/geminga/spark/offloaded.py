@@ -15,7 +15,6 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +28,7 @@ from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger, load
 from geminga.offload.storage import folder_of
 from geminga.spark.cluster import EntrySource, closed_quietly
 from geminga.spark.offsets import Offset, Partition, partition_topic
+from geminga.spark.ranges import MessageColumns
 from geminga.wire.checksum import crc32c
 from geminga.wire.metadata import RawEntry
 
@@ -121,19 +121,6 @@ class Manifests:
                 f"to {found.topic}"
             )
         return found.ledgers
-
-
-@dataclass(frozen=True, slots=True)
-class MessageColumns:
-    """Messages of consecutive entries of a ledger, as columns."""
-
-    ledger_id: int
-    entry_id: int
-    """Id of the first entry."""
-    last_entry_id: int
-    batch: pa.RecordBatch
-    entries: Callable[[], list[RawEntry]]
-    """Returns the entries themselves; call it before reading on."""
 
 
 class OffloadedSource:

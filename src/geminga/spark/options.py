@@ -264,7 +264,8 @@ _TABLE = (
            text="Folder, shared by all machines, for the exactly-once sink's staged rows. Default: below the "
                 "checkpoint; required for batch queries."),
     Option(name="checkpointLocation", field="checkpoint_location", use=BOTH, parse=values.text,
-           text="Spark's checkpoint folder; the exactly-once sink stages rows below it."),
+           text="Spark's checkpoint folder. The exactly-once sink stages rows below it; below PySpark 4.2 a "
+                "stream with a limit of a micro-batch reads its start there."),
 )  # fmt: skip
 
 OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
@@ -337,6 +338,7 @@ class ReadOptions:
     dead_letter_topic: str | None = None
     merge_schema: bool = False
     schema_evolution: str = "none"
+    checkpoint_location: str | None = None
 
     def __post_init__(self) -> None:
         if self.value_schema == "BYTES":
@@ -562,7 +564,6 @@ def access_options(options: Mapping[str, str]) -> ConnectionOptions:
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check the options of a read. Raises `InvalidConfiguration` naming option, value and range."""
     found = {name: value for name, value in _parsed(options, READ).items() if name not in _UNUSED_FIELDS}
-    found.pop("checkpoint_location", None)
     if found.keys() & {"dead_letter_path", "dead_letter_topic"}:
         found.setdefault("payload_mode", "DROPMALFORMED")
     return ReadOptions(connection=_connection(found), **found)

@@ -15,7 +15,7 @@ from geminga.errors import Timeout
 from geminga.ids import MessageId, TopicName
 from geminga.spark.cluster import Cluster, closed_quietly
 from geminga.spark.offsets import EARLIEST, Offset, Partition, partition_topic
-from geminga.spark.planning import behind_message
+from geminga.spark.ranges import behind_message
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.wire.metadata import peek_entry
 

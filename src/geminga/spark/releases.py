@@ -89,11 +89,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **_utc(to_arrow_schema))
 
 
-def need_planning_by_start(what: str) -> None:
-    """Raise `OperationNotSupported` below PySpark 4.2."""
+def need_planning_by_start(what: str, otherwise: str = "") -> None:
+    """Raise `OperationNotSupported` below PySpark 4.2. ``otherwise``: what helps there."""
     if not PLANS_BY_START:
         raise OperationNotSupported(
-            f"{what} needs PySpark 4.2 or newer; this is PySpark {pyspark.__version__}"
+            f"{what} needs PySpark 4.2 or newer; this is PySpark {pyspark.__version__}{otherwise}"
         )
 
 

@@ -14,13 +14,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from geminga.ids import MessageId
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Partition, entries_between
-
-if TYPE_CHECKING:
-    from geminga.wire.metadata import RawEntry
+from geminga.wire.metadata import RawEntry
 
 T = TypeVar("T")
 

@@ -31,7 +31,11 @@ _LOCAL_CONFIGURATION = {
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Register ``format("pulsar")`` in ``spark``; return it."""
+    """Register ``format("pulsar")`` in ``spark``; return it.
+
+    Makes ``spark`` the calling thread's active session too: Spark looks for the format of a write there, and
+    a new thread has no active session.
+    """
     from pyspark.errors import AnalysisException
 
     from geminga.spark.datasource import PulsarDataSource
@@ -43,6 +47,7 @@ def register(spark: SparkSession) -> SparkSession:
         # PySpark 4.0 refuses what it has found by itself.
         if error.getErrorClass() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    spark.createDataFrame([], "a INT")  # activates the session
     return spark
 
 

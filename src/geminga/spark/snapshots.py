@@ -188,7 +188,7 @@ def _behind(start: Offsets, end: Offsets) -> dict[Partition, tuple[Offset, Offse
 
 def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -> _Cut:
     wanted = _behind(start, end)
-    begins = planner.begins({p: begin for p, (begin, _) in wanted.items()})
+    begins = planner.queries.begins({p: begin for p, (begin, _) in wanted.items()})
     found = _Cut(firsts={p: begins[p] for p, (begin, _) in wanted.items() if begins[p] > begin == EARLIEST})
     runs: dict[Partition, list[list[OffloadedLedger]]] = {}
     if options.value_schema != "BYTES":
@@ -204,7 +204,7 @@ def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -
         pieces = {p: [PartitionPiece(begins[p], place, None)] for p, (_, place) in wanted.items()}
         whole = {
             p: [each for each in offloaded[0] if _is_whole(each, begins[p], wanted[p][1])]
-            for p, offloaded in planner.offloaded(pieces).items()
+            for p, offloaded in planner.tasks.offloaded(pieces).items()
         }
         for p, ledgers in _undamaged(options, whole).items():
             runs[p] = _runs(ledgers)

@@ -19,11 +19,11 @@ from geminga.ids import MessageId
 from geminga.spark.admission import EntryCost, EntrySample, MeasuredEntry
 from geminga.spark.cursor import SubscriptionCursor
 from geminga.spark.offsets import Offset, Partition, partition_topic
+from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:
     from geminga.client.async_consumer import AsyncConsumer
     from geminga.client.sync import Client
-    from geminga.wire.metadata import RawEntry
 
 T = TypeVar("T")
 Q = TypeVar("Q")

@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -24,10 +23,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from geminga.errors import InvalidConfiguration, InvalidMessage, InvalidTopicName
-from geminga.ids import TopicName
+from geminga.errors import InvalidConfiguration
+from geminga.schema_info import SchemaInfo
 from geminga.spark import releases
-from geminga.spark.frames import OutgoingFrame
+from geminga.spark.frames import OutgoingFrame, by_topic
 from geminga.spark.options import WriteOptions
 from geminga.spark.prefetch import taken_ahead
 from geminga.spark.producers import kept
@@ -35,12 +34,8 @@ from geminga.spark.producers import kept
 if TYPE_CHECKING:
     from geminga.client.columnar_producer import TableResult
     from geminga.client.producer import Producer
-    from geminga.schema_info import SchemaInfo
 
 logger = logging.getLogger("geminga.spark")
-
-TOPICS_MAX = 1000
-"""Maximum topics in the rows of one task."""
 
 
 @dataclass
@@ -50,42 +45,6 @@ class PulsarCommit(WriterCommitMessage):
     rows: int = 0
     batches: int = 0
     bytes: int = 0
-
-
-def by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the rows of each topic, in their order. The option ``topic`` overrides the column."""
-    if topic is not None or "topic" not in table.column_names:
-        assert topic is not None
-        yield topic, table
-        return
-    column = table.column("topic")
-    if column.null_count:
-        raise InvalidMessage("a row has no __topic, and the option topic is not set")
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    names = coded.dictionary.to_pylist()
-    if len(names) > TOPICS_MAX:
-        raise InvalidMessage(f"the rows of one task name {len(names)} topics; allowed: {TOPICS_MAX}")
-    full = [_full_name(name) for name in names]
-    if len(names) == 1:
-        yield full[0], table
-        return
-    codes = coded.indices.to_numpy()
-    # One pass for all topics: rows are grouped by topic, in their order.
-    ordered = table.take(np.argsort(codes, kind="stable"))
-    first = 0
-    for topic, count in zip(full, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
-        if count:
-            yield topic, ordered.slice(first, count)
-        first += count
-
-
-def _full_name(name: str) -> str:
-    try:
-        return str(TopicName.parse(name))
-    except InvalidTopicName as error:
-        raise InvalidMessage(f"column __topic: {error}") from None
 
 
 class _Publication:

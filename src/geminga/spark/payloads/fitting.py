@@ -29,11 +29,11 @@ def fit(array: pa.Array, kind: pa.DataType, reader: SchemaNode | None = None) ->
         return _struct(array, kind, reader)
     if pa.types.is_list(kind):
         inner = reader.branches[0] if reader is not None and reader.kind == "array" else None
-        return _nested(array, kind, fit(array.values, kind.value_type, inner))
+        return nested(array, kind, fit(array.values, kind.value_type, inner))
     if pa.types.is_map(kind):
         inner = reader.branches[0] if reader is not None and reader.kind == "map" else None
         pairs = [fit(array.keys, kind.key_type), fit(array.items, kind.item_type, inner)]
-        return _nested(
+        return nested(
             array, kind, pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])
         )
     try:
@@ -45,7 +45,8 @@ def fit(array: pa.Array, kind: pa.DataType, reader: SchemaNode | None = None) ->
         return pa.array(words, kind)
 
 
-def _nested(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
+def nested(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
+    """Return a list or map ``array`` with other children."""
     return pa.Array.from_buffers(
         kind, len(array), array.buffers()[:2], array.null_count, offset=array.offset, children=[child]
     )

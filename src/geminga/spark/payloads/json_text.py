@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from geminga.spark.payloads.arrays import nulls_of
 from geminga.spark.payloads.fitting import fit, reader_field, source_of
+from geminga.spark.payloads.json_columns import UNITS_US, converted, parsed_type
 from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import members_of, number_of, spark_type
 from geminga.spark.releases import arrow_type
@@ -43,6 +44,14 @@ _ROW = re.compile(r" in row (\d+)$")
 """End of the errors in which Arrow names the damaged payload."""
 
 
+class Unfit(ValueError):
+    """Payloads that Arrow's parser cannot read; ``row``: number of the first of them, None if unknown."""
+
+    def __init__(self, row: int | None) -> None:
+        super().__init__(row)
+        self.row = row
+
+
 class JsonReader:
     """Reads the payloads of one definition. ``wanted`` and ``reader`` as for Avro; ``zone``: the default time
     zone of times without one, as returned by `zone_of`."""
@@ -56,29 +65,34 @@ class JsonReader:
     ) -> None:
         self.node = pruned(node, wanted, reader)
         self.kind = arrow_type(spark_type(self.node))
-        self.convert = _converter(self.node, zone_of(zone))
-        self.at_once = _at_once_type(self.kind) if _parses_at_once(self.node) else None
+        self.zone = zone_of(zone)
+        self.convert = _converter(self.node, self.zone)
+        self.at_once: list[pa.DataType] = []
+        """Types to parse payloads as: with times as text or as numbers. The one that fitted last is first."""
+        self.has_decimals = _has_decimals(self.node)
+        if _parses_at_once(self.node):
+            types = [parsed_type(self.node, self.kind, times_are_text=text) for text in (True, False)]
+            self.at_once = types[: 1 if types[0] == types[1] else 2]
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         """Return the values of ``payloads`` (binary), null where a payload is null or damaged, and the mask
         of the damaged. A value of another type than its field's, or out of its range, is damaged."""
         count = size = len(payloads)
-        if not count or self.at_once is None:
-            return self._one_by_one(payloads)
+        if not count or not self.at_once:
+            return self.one_by_one(payloads)
         start, alone, parts = 0, 1, []
         while start < count:
             piece = payloads[start : start + size]
             try:
                 parts.append((self._at_once(piece), np.zeros(len(piece), np.bool_)))
                 alone, size = 1, 2 * size
-            except (pa.ArrowException, AttributeError) as error:
-                row = _ROW.search(str(error))
-                good = int(row[1]) if row else len(piece) // 2
+            except Unfit as unfit:
+                row, good = unfit.row, len(piece) // 2 if unfit.row is None else unfit.row
                 if good >= _FEW:
                     size = good
                     continue
-                piece = piece[: good + alone] if row else piece
-                parts.append(self._one_by_one(piece))
+                piece = piece if row is None else piece[: good + alone]
+                parts.append(self.one_by_one(piece))
                 size = size if alone == 1 else 2 * _FEW  # several in a row: more may follow
                 alone = min(2 * alone, _FEW)
             start += len(piece)
@@ -86,11 +100,27 @@ class JsonReader:
         return pa.concat_arrays(values), np.concatenate(masks)
 
     def _at_once(self, payloads: pa.Array) -> pa.Array:
-        """Return the values. Raises `AttributeError` or an Arrow error if one needs Python's parser."""
+        """Return the values. Raises `Unfit` if one needs Python's parser."""
+        failed = None
+        for number, kind in enumerate(self.at_once):
+            try:
+                found = self._parsed_as(kind, payloads)
+            except (pa.ArrowException, AttributeError) as error:
+                row = _ROW.search(str(error))
+                unfit = Unfit(None if row is None else int(row[1]))
+                failed = unfit if failed is None or (unfit.row or 0) > (failed.row or 0) else failed
+                continue
+            self.at_once.insert(0, self.at_once.pop(number))
+            return found
+        assert failed is not None
+        raise failed
+
+    def _parsed_as(self, kind: pa.DataType, payloads: pa.Array) -> pa.Array:
+        """Return the values, parsed as ``kind``. Raises `AttributeError` or an Arrow error."""
         from pyarrow import json as arrow_json
 
         filled = pc.fill_null(payloads, b"null") if payloads.null_count else payloads
-        if self.at_once != self.kind and pc.any(pc.match_substring_regex(filled, _WRAPS)).as_py():
+        if self.has_decimals and pc.any(pc.match_substring_regex(filled, _WRAPS)).as_py():
             raise pa.ArrowInvalid("a number that Arrow's decimals may not hold")
         lines = pc.binary_join_element_wise(b'{"v":', filled, b"}\n", b"")
         # One array with 32-bit offsets, or an error: invalid UTF-8 is detected here.
@@ -99,16 +129,18 @@ class JsonReader:
             pa.BufferReader(text),
             read_options=arrow_json.ReadOptions(use_threads=False, block_size=text.size + 1),
             parse_options=arrow_json.ParseOptions(
-                explicit_schema=pa.schema([pa.field("v", self.at_once)]),
+                explicit_schema=pa.schema([pa.field("v", kind)]),
                 newlines_in_values=True,
                 unexpected_field_behavior="ignore",
             ),
         )
         if table.num_rows != len(payloads):
             raise pa.ArrowInvalid("a payload that is no single value")
-        return fit(pa.concat_arrays(table.column("v").chunks), self.kind)
+        values = pa.concat_arrays(table.column("v").chunks)
+        return fit(converted(values, self.node, self.kind, self.zone), self.kind)
 
-    def _one_by_one(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
+    def one_by_one(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
+        """Return the same as `read`, from Python's parser alone."""
         values: list[Any] = []
         damaged = np.zeros(len(payloads), np.bool_)
         absent = nulls_of(payloads)
@@ -158,26 +190,18 @@ def _parses_at_once(node: SchemaNode) -> bool:
         return bool(node.fields) and all(_parses_at_once(field.node) for field in node.fields)
     if node.kind == "array":
         return _parses_at_once(node.branches[0])
-    if node.logical:
-        return node.logical == "decimal" or (node.kind, node.logical) in _COUNTS
-    return node.kind not in ("bytes", "fixed", "union", "map", "null")
+    return bool(node.logical) or node.kind not in ("union", "map", "null")
 
 
-_COUNTS = {("long", "timestamp-micros"), ("long", "local-timestamp-micros"), ("int", "date")}
-"""Times that Arrow represents as plain numbers."""
+def _has_decimals(node: SchemaNode) -> bool:
+    node = node.inner
+    return node.logical == "decimal" or any(
+        map(_has_decimals, (*node.branches, *(field.node for field in node.fields)))
+    )
+
+
 _WRAPS = r"\d{39}|\d[eE]\+?\d"
 """Numbers that could overflow in Arrow's parser when it rescales them to a decimal."""
-
-
-def _at_once_type(kind: pa.DataType) -> pa.DataType:
-    """Return ``kind`` with times as numbers and the widest decimals, to detect excess digits."""
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_at_once_type(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_at_once_type(kind.value_type)))
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
-    return pa.decimal256(76, 38) if pa.types.is_decimal(kind) else kind
 
 
 # --- one by one -----------------------------------------------------------------------------------
@@ -385,7 +409,6 @@ _SHORT_ZONES = {
     "VST": "Asia/Ho_Chi_Minh",
 }  # fmt: skip
 """Java's short zone names that Spark accepts; Python knows EST, HST and MST itself."""
-_UNITS_US = {"seconds": 1_000_000, "millis": 1000, "micros": 1}
 
 
 @functools.lru_cache(maxsize=256)
@@ -407,7 +430,7 @@ def zone_of(name: str) -> Zone:
 
 def _moment(node: SchemaNode, zone: Zone) -> Convert:
     """Return the parser of times as microseconds since 1970, from text or numbers."""
-    unit_us = _UNITS_US[node.logical.rpartition("-")[2]]
+    unit_us = UNITS_US[node.logical.rpartition("-")[2]]
     is_local = node.logical.startswith("local")
     whole = _whole(1 << 63)
 

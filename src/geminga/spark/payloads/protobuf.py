@@ -14,6 +14,7 @@ import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from geminga.schema_info import SchemaInfo
 from geminga.spark.payloads.json_text import pruned
 from geminga.spark.payloads.nodes import DEPTH_MAX, SchemaField, SchemaNode
 from geminga.spark.payloads.types import spark_type
@@ -21,8 +22,6 @@ from geminga.spark.releases import arrow_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from geminga.schema_info import SchemaInfo
 
     Mask = NDArray[np.bool_]
 

@@ -21,6 +21,7 @@ from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.nodes import Definition, SchemaNode
 from geminga.spark.payloads.types import check_readable, columns_of, spark_type
+from geminga.spark.reading import Again
 from geminga.spark.releases import arrow_schema
 from geminga.spark.schema import COLUMNS, as_type
 from geminga.spark.tasks import session_zone
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from geminga.spark.dead_letters import DeadLetters
-    from geminga.spark.reading import Again
 
     Mask = NDArray[np.bool_]
 

@@ -1,0 +1,83 @@
+"""Ranges of partitions that tasks read, and how small ones share a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from geminga.ids import MessageId
+from geminga.offload.manifest import OffloadedLedger
+from geminga.spark.offsets import EARLIEST, Offset, Partition, entries_between, partition_topic
+from geminga.wire.metadata import RawEntry
+
+ENTRIES_MIN = 16
+"""Minimum entries of a task, if its range has them."""
+TASKS_MIN = 32
+"""Tasks that are left when tasks with fewer than `ENTRIES_MIN` entries are combined."""
+ENTRIES_COMBINED = 64
+"""Maximum entries, on average, of a task that reads several ranges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Range of a partition that one task reads: after ``start``, up to and including ``end``."""
+
+    partition: Partition
+    start: Offset
+    end: Offset
+    head: tuple[RawEntry, ...] = ()
+    """The first entries of the range, if the planner has read them."""
+    beginning: Offset | None = None
+    """For a partition read from its first message on: the offset before that message."""
+    offloaded: tuple[OffloadedLedger, ...] = ()
+    """The ledgers of the range that are read as files."""
+    next_kept: tuple[int, int] | None = None
+    """The entry (ledger, id) that followed ``start``, in a later ledger, at planning time, when the query's
+    subscription had kept all messages after ``start``: so none was between them. None: unknown."""
+    compacted: bool = False
+    """Whether the range is read compacted; see `geminga.spark.compacted`."""
+    goes_on: bool = False
+    """Whether to read on after ``end``, to the newest message at that time."""
+
+    def __str__(self) -> str:
+        return f"{partition_topic(self.partition)} after {self.start} up to {self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageColumns:
+    """Messages of consecutive entries of a ledger, as columns."""
+
+    ledger_id: int
+    entry_id: int
+    """Id of the first entry."""
+    last_entry_id: int
+    batch: pa.RecordBatch
+    entries: Callable[[], list[RawEntry]]
+    """Returns the entries themselves; call it before reading on."""
+
+
+def combined(ranges: Sequence[Range], tasks_min: int) -> list[list[Range]]:
+    """Return the ranges by task. Small ones share tasks, as long as more than ``tasks_min`` tasks are left:
+    the start of a task takes longer than reading them."""
+    if len(ranges) <= tasks_min:
+        return [[part] for part in ranges]
+    small, tasks, entries = [], [], 0
+    for part in ranges:
+        count = ENTRIES_MIN if part.compacted else entries_between(part.start, part.end) or ENTRIES_MIN
+        if count < ENTRIES_MIN:
+            small.append(part)
+            entries += count
+        else:
+            tasks.append([part])
+    number = max(min(len(small), tasks_min - len(tasks)), -(-entries // ENTRIES_COMBINED))
+    step = -(-len(small) // number) if small else 1
+    return tasks + [small[first : first + step] for first in range(0, len(small), step)]
+
+
+def behind_message(message_id: MessageId) -> Offset:
+    """Return the offset after a message, `EARLIEST` for none."""
+    if message_id.entry_id < 0:
+        return EARLIEST
+    return Offset.after_entry(message_id.ledger_id, message_id.entry_id)

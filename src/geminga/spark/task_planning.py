@@ -1,0 +1,250 @@
+"""Tasks of a micro-batch or of a batch query: the ranges of partitions between two offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from geminga.ids import MessageId
+from geminga.offload.manifest import OffloadedLedger
+from geminga.spark.cursor import QueryCursor
+from geminga.spark.micro_batches import MicroBatches
+from geminga.spark.offloaded import Manifests
+from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, entries_between
+from geminga.spark.queries import PartitionQueries
+from geminga.spark.ranges import ENTRIES_MIN, Range
+from geminga.spark.search import PartitionPiece, at, pieces
+
+SAMPLES = 3
+"""Entries of a large range that are sampled to estimate its average entry."""
+SAMPLED_MAX = 8
+"""Maximum partitions that are sampled."""
+ENTRIES_PER_SPLIT = 10_000
+"""Default of ``maxEntriesPerSplit`` in queries that are split."""
+BYTES_PER_SPLIT = 64 * 1024 * 1024
+"""Default of ``maxBytesPerSplit`` in queries that are split."""
+
+
+class TaskPlanner:
+    """Cuts what one query reads into tasks."""
+
+    def __init__(
+        self,
+        queries: PartitionQueries,
+        micro_batches: MicroBatches,
+        cursor: Callable[[], QueryCursor | None],
+        *,
+        is_batch: bool,
+    ) -> None:
+        """``cursor`` returns the query's own subscription, if it has one."""
+        options = queries.options
+        self.queries = queries
+        self.options = options
+        self.micro_batches = micro_batches
+        self.cursor = cursor
+        self.is_batch = is_batch
+        given = (options.max_entries_per_split, options.max_bytes_per_split)
+        self.splits = is_batch or given != (None, None)
+        """Whether a partition may become several tasks; in a stream, by option only."""
+        self.entries_per_split = options.max_entries_per_split or ENTRIES_PER_SPLIT
+        self.bytes_per_split = options.max_bytes_per_split or BYTES_PER_SPLIT
+        self._manifests: Manifests | None = None
+        self._confirmed: set[Partition] = set()
+        """Partitions whose offloaded ledgers are verified to be the broker's."""
+
+    def ranges(self, start: Offsets, end: Offsets, first: Offsets | None = None) -> list[Range]:
+        """Return the tasks that read everything between the offsets. ``first``: for partitions read from
+        `EARLIEST` on, the offset before their first message, which must still exist."""
+        first = first or {}
+        if not self.is_batch:
+            # A stream's end before its start is in a recreated topic: all of it is read.
+            start = {p: place for p, place in start.items() if place <= end.get(p, place)}
+        behind = {p: (start.get(p, EARLIEST), end[p]) for p in sorted(end) if end[p] > start.get(p, EARLIEST)}
+        compacted = [p for p, (begin, _) in behind.items() if self.micro_batches.is_compacted(begin)]
+        wanted = {
+            p: (self._known_start(p, first.get(p, begin) if begin == EARLIEST else begin), place)
+            for p, (begin, place) in behind.items()
+            if p not in compacted
+        }
+        begins = self.queries.begins({p: begin for p, (begin, _) in wanted.items()})
+        wanted = {p: (begins[p], place) for p, (_, place) in wanted.items()}
+        sizes = self._sizes(wanted)
+        cut = self.queries.run({p: pieces(*places, sizes[p]) for p, places in wanted.items()})
+        count = sum(len(found) for found in cut.values())
+        if 0 < count < self.options.min_partitions:
+            cut = self._smaller(wanted, cut, sizes)
+        nexts = self._nexts_kept(cut)
+        offloaded = self.offloaded(cut)
+        whole = [
+            Range(p, *behind[p], beginning=EARLIEST, compacted=True, goes_on=self.is_batch) for p in compacted
+        ]
+        return whole + [
+            part
+            for p, found in cut.items()
+            for part in self._of_partition(
+                p, start.get(p, EARLIEST), found, nexts.get(p), offloaded.get(p, {})
+            )
+        ]
+
+    def _sizes(self, wanted: Mapping[Partition, tuple[Offset, Offset]]) -> dict[Partition, int | None]:
+        """Return the maximum entries per task for each partition; None: no limit.
+
+        The size of an entry is known only after reading it. A few entries of large ranges are read, at
+        positions derived from the range's ends: planning a range again splits it in the same way.
+        """
+        if not self.splits:
+            return dict.fromkeys(wanted)
+        most = self.entries_per_split
+        large = {
+            p: places
+            for p in sorted(wanted)
+            if not self._is_small(p, *wanted[p]) and (places := _samples(*wanted[p]))
+        }
+        asked = [(p, place) for p in list(large)[:SAMPLED_MAX] for place in large[p]]
+        lengths: dict[Partition, list[int]] = {}
+        for (partition, _), entry in zip(
+            asked, self.queries.first_entries(asked) if asked else [], strict=True
+        ):
+            if entry is not None:
+                lengths.setdefault(partition, []).append(len(entry.entry))
+        everywhere = [length for found in lengths.values() for length in found]
+        sizes: dict[Partition, int | None] = dict.fromkeys(wanted, most)
+        for partition in large:
+            seen = lengths.get(partition, everywhere)
+            if seen:
+                fitting = self.bytes_per_split * len(seen) // max(1, sum(seen))
+                sizes[partition] = min(most, max(ENTRIES_MIN, fitting))
+        return sizes
+
+    def _is_small(self, partition: Partition, begin: Offset, end: Offset) -> bool:
+        """Return whether a range is less than half a task, by entries sampled for a limit or the lag: no
+        further sampling is needed."""
+        entries, known = entries_between(begin, end), self.micro_batches.gauge.partitions.get(partition)
+        # Dead letters in a topic are identified by their task, which a restart must cut in the same way; it
+        # does not know the entries sampled so far.
+        if entries is None or known is None or self.options.dead_letter_topic is not None:
+            return False
+        return entries * known.bytes < self.bytes_per_split / 2
+
+    def _known_start(self, partition: Partition, start: Offset) -> Offset:
+        """Return the offset before the first sampled entry, if the start is only `EARLIEST`."""
+        known, head = self.micro_batches.heads.get(partition, (None, []))
+        if start == known == EARLIEST and head:
+            return Offset.after_entry(head[0].ledger_id, head[0].entry_id - 1)
+        return start
+
+    def _smaller(
+        self,
+        wanted: Mapping[Partition, tuple[Offset, Offset]],
+        cut: dict[Partition, list[PartitionPiece]],
+        sizes: Mapping[Partition, int | None],
+    ) -> dict[Partition, list[PartitionPiece]]:
+        """Return enough tasks for ``minPartitions``, if possible; none larger than ``sizes``."""
+        most = {p: sizes[p] or self.entries_per_split for p in cut}
+        exact = self.queries.run({p: pieces(*wanted[p], most[p], exact=True) for p in cut})
+        entries = sum(piece.entries or 0 for found in exact.values() for piece in found)
+        size = max(1, -(-entries // self.options.min_partitions))
+        return self.queries.run({p: pieces(*wanted[p], min(most[p], size), exact=True) for p in cut})
+
+    def _of_partition(
+        self,
+        partition: Partition,
+        start: Offset,
+        found: list[PartitionPiece],
+        next_kept: tuple[int, int] | None,
+        offloaded: Mapping[int, tuple[OffloadedLedger, ...]],
+    ) -> list[Range]:
+        begin, entries = self.micro_batches.heads.get(partition, (None, []))
+        head = entries if begin == start else []
+        parts = []
+        for number, piece in enumerate(found):
+            mine = tuple(e for e in head if piece.start < Offset(e.ledger_id, e.entry_id) <= piece.end)
+            begins = number == 0
+            parts.append(
+                Range(
+                    partition,
+                    piece.start,
+                    piece.end,
+                    head=mine if begins else (),
+                    beginning=found[0].start if start == EARLIEST else None,
+                    offloaded=offloaded.get(number, ()),
+                    next_kept=next_kept if begins else None,
+                )
+            )
+        return parts
+
+    def _nexts_kept(self, cut: Mapping[Partition, list[PartitionPiece]]) -> dict[Partition, tuple[int, int]]:
+        """Return `Range.next_kept` by partition. Only the subscription shows that a trimmed ledger was read
+        to its end. It is queried after the next entry: if its cursor is moved meanwhile, for example by a
+        time to live, the messages between are a loss."""
+        cursor = self.cursor()
+        if cursor is None:
+            return {}
+        starts = {p: found[0].start for p, found in cut.items() if found and _goes_on(found[0])}
+        asked = [(p, start.next_place) for p, start in starts.items() if p in cursor.kept]
+        if not asked:
+            return {}
+        nexts = {
+            partition: (entry.ledger_id, entry.entry_id)
+            for (partition, place), entry in zip(asked, self.queries.first_entries(asked), strict=True)
+            if entry is not None and entry.ledger_id > place.ledger_id
+        }
+        places = {partition: starts[partition] for partition in nexts}
+        if not places:
+            return {}
+        keeps = self.queries.retry_policy.call(
+            f"looking at the subscription {cursor.name}", lambda: cursor.keeps(places)
+        )
+        return {partition: place for partition, place in nexts.items() if partition in keeps}
+
+    def offloaded(
+        self, cut: Mapping[Partition, list[PartitionPiece]]
+    ) -> dict[Partition, dict[int, tuple[OffloadedLedger, ...]]]:
+        """Return the ledgers to read as files, by partition and index of its piece. Once a query, each
+        partition's offloaded ledgers are verified to be the broker's."""
+        location = self.options.offload_location
+        if location is None:
+            return {}
+        if self._manifests is None:
+            self._manifests = Manifests(location)
+        manifests = self._manifests
+
+        def of_piece(partition: Partition, piece: PartitionPiece) -> tuple[OffloadedLedger, ...]:
+            return self.queries.retry_policy.call(
+                "reading what is offloaded", lambda: manifests.within(partition, piece.start, piece.end)
+            )
+
+        found: dict[Partition, dict[int, tuple[OffloadedLedger, ...]]] = {}
+        for partition, parts in cut.items():
+            for number, piece in enumerate(parts):
+                within = of_piece(partition, piece)
+                if within:
+                    found.setdefault(partition, {})[number] = within
+        newest = [(p, parts[max(parts)][-1]) for p, parts in found.items() if p not in self._confirmed]
+        if newest:
+            places = [(p, MessageId(-1, each.ledger, each.entries - 1)) for p, each in newest]
+            asked = [
+                (*each, entry) for each, entry in zip(newest, self.queries.first_entries(places), strict=True)
+            ]
+            for (partition, _), is_right in zip(newest, manifests.confirmed(asked), strict=True):
+                if is_right:
+                    self._confirmed.add(partition)
+                else:
+                    del found[partition]
+        return found
+
+
+def _samples(begin: Offset, end: Offset) -> list[MessageId]:
+    """Return sample positions for the entries between; none if the range is too small to split."""
+    entries = entries_between(begin, end)
+    if entries is None:  # ledgers of unknown size
+        return [begin.next_place, at(end.ledger, end.entry // 2)]
+    if entries < 2 * ENTRIES_MIN:
+        return []
+    step = entries // SAMPLES
+    return [at(begin.ledger, begin.entry + 1 + step // 2 + step * number) for number in range(SAMPLES)]
+
+
+def _goes_on(piece: PartitionPiece) -> bool:
+    """Return whether the piece may begin after the last entry of a ledger."""
+    start = piece.start
+    return start.entry >= 0 and start.batch_index == WHOLE_ENTRY and piece.end.ledger > start.ledger

@@ -1,0 +1,97 @@
+"""JSON payloads that are parsed at once have the values of payloads parsed one by one, to the last digit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from geminga.spark.payloads.json_text import JsonReader
+from geminga.spark.payloads.nodes import SchemaField, SchemaNode
+from geminga.spark.payloads.writing import node_of_type
+
+_TYPES: list[DataType] = [
+    TimestampType(), TimestampNTZType(), DateType(), BinaryType(), DecimalType(20, 6), LongType(),
+    StringType(), ArrayType(TimestampType()), StructType().add("t", TimestampType()).add("b", BinaryType()),
+]  # fmt: skip
+_DAYS = st.sampled_from(
+    ["2024-02-29", "2023-02-29", "1969-12-31", "0001-01-01", "9999-12-31", "2024-03-31", "2024-10-27",
+     "1883-11-18", "2038-01-01", "2024-5-6", "0000-01-01", "10000-01-01", "2024"]
+)  # fmt: skip
+_CLOCKS = st.sampled_from(
+    ["T00:00:00", " 02:30:00", "T23:59:59.999999", " 12:00:00.1", "T12:00:00.1234567", "T24:00:00", "T1:2:3",
+     "T12:00", "", "T12:00:60"]
+)  # fmt: skip
+_ZONES = st.sampled_from(["", "Z", "+01:00", " Europe/Rome", "ZZ", "z"])
+_TIMES = st.builds("".join, st.tuples(_DAYS, _CLOCKS, _ZONES)) | st.integers(-(1 << 63), 1 << 63)
+_VALUES = (
+    st.none()
+    | _TIMES
+    | st.sampled_from(["YWJj", "YWJ", "ü", "", "1.5", True, 1.5, 1700000000, " 2024-05-06"])
+)
+_PAYLOADS = _VALUES | st.lists(_VALUES, max_size=3) | st.fixed_dictionaries({"t": _VALUES, "b": _VALUES})
+
+
+def fields(kind: DataType) -> SchemaNode:
+    return node_of_type(StructType().add("v", kind))
+
+
+@pytest.mark.parametrize("kind", _TYPES, ids=str)
+@settings(max_examples=25, deadline=None)
+@given(
+    values=st.lists(_PAYLOADS, min_size=1, max_size=8),
+    zone=st.sampled_from(["UTC", "Europe/Rome", "-02:30", ""]),
+)
+def test_payloads_parsed_at_once_equal_payloads_parsedone_by_one(
+    kind: DataType, values: list[Any], zone: str
+) -> None:
+    reader = JsonReader(fields(kind), zone=zone)
+    payloads = pa.array([json.dumps({"v": value}).encode() for value in values], pa.binary())
+    found, damaged = reader.read(payloads)
+    expected, expected_damaged = reader.one_by_one(payloads)
+    assert damaged.tolist() == expected_damaged.tolist()
+    assert found.equals(expected), (found, expected)
+
+
+@pytest.mark.parametrize("kind", _TYPES[:6], ids=str)
+def test_columns_in_the_usual_notation_need_no_python_object_per_row(
+    kind: DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = {
+        "timestamp": "2024-05-06T07:08:09.5Z",
+        "timestamp_ntz": "2024-05-06 07:08:09",
+        "date": "2024-05-06",
+    }
+    value = text.get(kind.typeName(), "YWJj" if kind == BinaryType() else 17)
+    reader = JsonReader(fields(kind), zone="Europe/Rome")
+    expected, _ = reader.one_by_one(payloads := pa.array([json.dumps({"v": value}).encode()] * 200))
+    monkeypatch.setattr(JsonReader, "one_by_one", None)
+    found, damaged = reader.read(payloads)
+    assert found.equals(expected)
+    assert not damaged.any()
+
+
+def test_numbers_in_time_columns_are_read_in_the_unit_of_the_schema() -> None:
+    node = SchemaNode("record", fields=(SchemaField("v", SchemaNode("long", "timestamp-millis")),))
+    reader = JsonReader(node)
+    payloads = pa.array([b'{"v":1700000000123}'] * 100 + [b'{"v":"2024-05-06T07:08:09Z"}'] * 100, pa.binary())
+    found, damaged = reader.read(payloads)
+    assert found.equals(reader.one_by_one(payloads)[0])
+    assert not damaged.any()
+    assert found[0].as_py()["v"].microsecond == 123_000

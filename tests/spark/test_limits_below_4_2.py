@@ -1,0 +1,117 @@
+"""Limits of micro-batches on PySpark 4.0 and 4.1: the source reads its start from Spark's own log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driven_query import Query, numbers, publish
+
+from geminga import Client
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.errors import InvalidConfiguration, OperationNotSupported
+from geminga.spark import datasource, releases
+from geminga.spark.offset_log import newest_offsets
+
+TOPIC = "persistent://public/default/t"
+
+
+@pytest.fixture(autouse=True)
+def older_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasource, "PLANS_BY_START", False)
+    monkeypatch.setattr(releases, "PLANS_BY_START", False)
+
+
+@pytest.fixture
+def client(pulsar_broker: EmbeddedBroker) -> Any:
+    with pulsar_broker.client() as found:
+        yield found
+
+
+def write_log(folder: Path, number: int, *sources: Any, version: str = "v1") -> None:
+    """Write an entry of Spark's offset log, with the lines of other sources around."""
+    (folder / "offsets").mkdir(exist_ok=True)
+    lines = [each if isinstance(each, str) else json.dumps(each) for each in sources]
+    (folder / "offsets" / str(number)).write_text("\n".join([version, '{"batchWatermarkMs":0}', *lines]))
+    (folder / "offsets" / f".{number}.crc").write_text("a checksum")
+
+
+class OlderQuery(Query):
+    """A query whose end is requested without its start, and whose checkpoint is a folder."""
+
+    def __init__(self, broker: EmbeddedBroker, topic: str, folder: Path, **options: Any) -> None:
+        self.folder = folder
+        super().__init__(broker, topic, checkpointLocation=folder, startingOffsets="earliest", **options)
+
+    def latest(self) -> dict[str, Any]:
+        return self.reader.latestOffset()
+
+    def run(self, end: dict[str, Any]) -> list[bytes]:
+        write_log(self.folder, len(self.log), '{"logOffset":3}', end, "-")
+        return super().run(end)
+
+
+@pytest.mark.parametrize("options", [{"maxOffsetsPerTrigger": 3}, {"maxEntriesPerTrigger": 3}])
+def test_a_restarted_stream_keeps_its_limit_and_reads_each_row_once(
+    pulsar_broker: EmbeddedBroker,
+    client: Client,
+    pulsar_topic: str,
+    tmp_path: Path,
+    options: dict[str, int],
+) -> None:
+    publish(client, pulsar_topic, 0, 10)
+    query = OlderQuery(pulsar_broker, pulsar_topic, tmp_path, **options)
+    assert query.batch() == numbers(0, 3)
+    query.restart()  # after a micro-batch that Spark has committed: it asks for the next end at once
+    assert query.batch() == numbers(3, 3)
+    end = query.latest()
+    write_log(tmp_path, len(query.log), end)
+    query.restart()  # killed before the micro-batch has run: Spark runs it before it asks for another end
+    assert query.run(end) == numbers(6, 3)
+    assert query.batch() == numbers(9, 1)
+    assert query.latest() == query.log[-1]
+
+
+def test_an_unnamed_durable_subscription_is_continued_after_a_restart(
+    pulsar_broker: EmbeddedBroker, client: Client, pulsar_topic: str, tmp_path: Path
+) -> None:
+    publish(client, pulsar_topic, 0, 5)
+    query = OlderQuery(pulsar_broker, pulsar_topic, tmp_path, durableSubscription="true")
+    assert query.batch() == numbers(0, 5)
+    (name,) = query.stats()
+    query.restart()
+    publish(client, pulsar_topic, 5, 5)
+    assert query.batch() == numbers(5, 5)
+    assert list(query.stats()) == [name]
+
+
+def test_the_checkpoint_of_another_query_is_refused_before_a_row_is_read(
+    pulsar_broker: EmbeddedBroker, client: Client, pulsar_topic: str, tmp_path: Path
+) -> None:
+    publish(client, pulsar_topic, 0, 10)
+    query = OlderQuery(pulsar_broker, pulsar_topic, tmp_path, maxOffsetsPerTrigger=3)
+    query.batch()
+    query.options["checkpointLocation"] = tmp_path / "another"
+    query.restart()
+    with pytest.raises(InvalidConfiguration, match=r"checkpointLocation=.*another is not the folder of this"):
+        query.batch()
+
+
+def test_the_log_of_several_sources_is_read_by_topic(tmp_path: Path) -> None:
+    other = {"persistent://public/default/other": {"0": "5:1"}}
+    ours: list[dict[str, Any]] = [{TOPIC: {"0": f"5:{number}"}} for number in range(12)]
+    assert newest_offsets(str(tmp_path), [TOPIC]) is None
+    for number, each in enumerate(ours):
+        write_log(tmp_path, number, '{"a-kafka-topic":{"0":7}}', other, each, "5", "-")
+    assert newest_offsets(str(tmp_path), [TOPIC]) == ours[-1]
+    write_log(tmp_path, 12, ours[0], ours[0])
+    with pytest.raises(OperationNotSupported, match="2 sources of its query have the topics of this one"):
+        newest_offsets(str(tmp_path), [TOPIC])
+    write_log(tmp_path, 13, ours[0], version="v2")
+    with pytest.raises(OperationNotSupported, match="format 'v2'; supported: 'v1'"):
+        newest_offsets(str(tmp_path), [TOPIC])
+    (tmp_path / "offsets" / "14").write_bytes(b"\xff")
+    with pytest.raises(InvalidConfiguration, match="its offsets cannot be read"):
+        newest_offsets(str(tmp_path), [TOPIC])
