@@ -522,15 +522,14 @@ class ConsumerCore(Settlement):
         if not self.settings.individual_only:
             self.redeliver_unacknowledged(keys)
             return
+        # The time-out of a chunked message is that of its last chunk: all its chunks come again.
         keys = list(dict.fromkeys(each for key in keys for each in self.acks.entries_of(key)))
         # Queued messages of these entries are redelivered with the rest.
         lots, entries = self.queue.take_out(self.origin, set(keys))
         for release in self.counted.withdraw(lots, entries):
             self.flow.released(release)
-        # The time-out of a chunked message is that of its last chunk.
-        ids = list(dict.fromkeys(each for key in keys for each in self.acks.entries_of(key)))
-        for start in range(0, len(ids), REDELIVER_IDS_MAX):
-            part = ids[start : start + REDELIVER_IDS_MAX]
+        for start in range(0, len(keys), REDELIVER_IDS_MAX):
+            part = keys[start : start + REDELIVER_IDS_MAX]
             self.output.append(encode_command(commands.redeliver(self.consumer_id, part, None)))
         self._grant()
 
