@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from geminga.functions.context import Context as Context
     from geminga.functions.function import Function as Function
+    from geminga.functions.output import Output as Output
     from geminga.functions.runner import FunctionRunner as FunctionRunner
     from geminga.functions.runner import run as run
-    from geminga.functions.running_context import Output as Output
     from geminga.functions.serde import IdentitySerDe as IdentitySerDe
     from geminga.functions.serde import PickleSerDe as PickleSerDe
     from geminga.functions.serde import SerDe as SerDe
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Context": "context", "Function": "function", "FunctionRunner": "runner", "run": "runner",
-    "Output": "running_context", "IdentitySerDe": "serde", "PickleSerDe": "serde", "SerDe": "serde",
+    "Output": "output", "IdentitySerDe": "serde", "PickleSerDe": "serde", "SerDe": "serde",
     "FunctionSettings": "settings", "from_config": "settings",
 }  # fmt: skip
 
