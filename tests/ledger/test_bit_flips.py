@@ -27,9 +27,9 @@ from geminga.ledger.format import (
     OFFSET_MASK,
     RECORD_BYTES,
 )
+from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.log import LogFiles, read_directory, scan_headers
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.state import NOBODY
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from geminga.wire.checksum import crc32c

@@ -82,7 +82,7 @@ def test_a_catalog_that_cannot_be_read_is_still_queried(
         raise StoreError("the disk is gone")
 
     with FileStore.open(folder) as store:
-        monkeypatch.setattr(store._filter_builder._catalog, "keys", fail)  # type: ignore[union-attr]
+        monkeypatch.setattr(store._filter_builder._catalog.keys, "names", fail)  # type: ignore[union-attr]
         for number in range(DENIED_MIN):
             assert store.get(f"none/{number}") is None
         until(store, lambda: "to its Bloom filter: the disk is gone" in caplog.text)

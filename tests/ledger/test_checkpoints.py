@@ -284,10 +284,10 @@ def test_released_ledgers_leave_memory_when_the_catalog_has_them(tmp_path: Path)
             store.append(made[-1], b"x%d" % number, lambda error: None)
         store.release(made[:50])
         store.poll()
-        assert len(state.ledgers) == 100, "nothing else knows them yet"
+        assert len(state.ledgers.loaded) == 100, "nothing else knows them yet"
         store.checkpoint()
-        assert sorted(state.ledgers) == made[50:], "of the others somebody may want the newest soon"
+        assert sorted(state.ledgers.loaded) == made[50:], "of the others somebody may want the newest soon"
         store.release(made[50:])
-        assert not state.ledgers, "at once"
+        assert not state.ledgers.loaded, "at once"
         for number, ledger in enumerate(made):
             assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"x%d" % number]

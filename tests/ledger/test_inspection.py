@@ -11,8 +11,8 @@ from geminga.errors import NotAStore, StoreError, StoreLocked
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.damage import DamageLoss, EntriesDamaged
 from geminga.ledger.inspection import InspectionReport, inspect, repair
+from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.state import NOBODY
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 

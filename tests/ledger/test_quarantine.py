@@ -10,9 +10,9 @@ from geminga.errors import StoreError
 from geminga.ledger import quarantine as module
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
+from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.state import NOBODY
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from geminga.wire.checksum import crc32c

@@ -100,7 +100,7 @@ def test_cold_and_recent_entries_come_in_one_answer(settings: StoreSettings) -> 
     for entry in entries:
         store.append(ledger, entry, nothing)
         store.poll()
-    assert 0 < len(store._state.ledgers[ledger].recent) < 40
+    assert 0 < len(store._state.ledgers.loaded[ledger].recent) < 40
     assert store.read(ledger, 0, entries_max=99, bytes_max=10**6) == entries
     assert store.read(ledger, 0, entries_max=39, bytes_max=10**6) == entries[:39]
     for bytes_max in (1, 49, 50, 51, 1700, 1999):
@@ -118,7 +118,7 @@ def test_the_cache_stays_within_its_limit(settings: StoreSettings) -> None:
         if number % 9 == 0:
             store.poll()
     store.poll()
-    held = [entry for ledger in ledgers for entry in store._state.ledgers[ledger].recent]
+    held = [entry for ledger in ledgers for entry in store._state.ledgers.loaded[ledger].recent]
     assert 0 < len(held) <= 40_000 // 240
     for ledger in ledgers:
         assert len(store.read(ledger, 0, entries_max=99, bytes_max=10**6)) == 30

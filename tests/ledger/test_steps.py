@@ -173,9 +173,9 @@ def test_a_checkpoint_is_collected_and_freed_in_steps(
         snapshot_keys = state.keys.frozen
         store.poll(enough)
         check(store, ledgers)
-        frozen.append(sum(each.frozen is not None for each in state.ledgers.values()))
+        frozen.append(sum(each.frozen is not None for each in state.ledgers.loaded.values()))
         held.append(len(snapshot_keys))
-        kept.append(len(state.ledgers))
+        kept.append(len(state.ledgers.loaded))
         if len(frozen) == 3:  # a ledger is deleted, and one created, during the checkpoint
             store.delete_ledgers([gone])
             ledgers.append(store.create_ledger("late"))

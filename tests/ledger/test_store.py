@@ -206,7 +206,7 @@ def test_idle_ledgers_and_keys_leave_memory(small_settings: StoreSettings) -> No
     for _ in range(4):
         store.append(busy, bytes(600), nothing)  # pushes the others out of the cache of recent entries
         store.checkpoint()
-    assert len(store._state.ledgers) < 10
+    assert len(store._state.ledgers.loaded) < 10
     assert store._state.keys.unsaved == 0
     assert store.read(ledgers[7], 0, entries_max=1, bytes_max=10) == [b"entry"]
     assert store.append(ledgers[7], b"more", nothing) == 1
@@ -224,7 +224,7 @@ def test_unloaded_ledgers_with_recent_entries_can_be_loaded_again(small_settings
     for _ in range(4):
         store.append(busy, b"entry", nothing)
         store.checkpoint()
-    assert ledger not in store._state.ledgers, "although the cache has room for its entries"
+    assert ledger not in store._state.ledgers.loaded, "although the cache has room for its entries"
     assert store.append(ledger, b"late", nothing) == 3
     assert store.append(ledger, b"later", nothing) == 4
     for _ in range(40):
@@ -257,7 +257,7 @@ def test_unsaved_changes_are_bounded_in_bytes(small_settings: StoreSettings) -> 
         store.poll()
         most = max(most, store._state.unsaved_bytes)
     assert most < 110_000
-    assert len(store._state.ledgers) < 150, "those without a recent entry leave memory"
+    assert len(store._state.ledgers.loaded) < 150, "those without a recent entry leave memory"
     replayed = open_store(disk.kill(), settings)
     assert replayed._recovery._result.replayed_groups < 100
     assert list(replayed.names("topic/")) == sorted(f"topic/{number}" for number in range(500))

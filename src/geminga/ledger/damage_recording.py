@@ -51,7 +51,7 @@ class DamageRecorder:
             assert damage.first_entry_id is not None
             assert damage.last_entry_id is not None
             for entry_id in range(damage.first_entry_id, damage.last_entry_id + 1):
-                self._state.give_up(damage.ledger_id, entry_id)
+                self._state.ledgers.give_up(damage.ledger_id, entry_id)
                 self._submit(GIVE_UP, damage.ledger_id, entry_id, b"", None)
         elif damage.lost == DamageLoss.OWNER and damage.ledger_id is not None:
             self._delete_ledgers([damage.ledger_id])
@@ -70,6 +70,6 @@ class DamageRecorder:
         for key in sorted(keys):
             self._restate(key)
         for ledger_id in sorted(ledgers):
-            if self._state.exists(ledger_id):
-                owner = self._state.ledger(ledger_id).owner
+            if self._state.ledgers.exists(ledger_id):
+                owner = self._state.ledgers.ledger(ledger_id).owner
                 self._submit(CREATE, ledger_id, 0, owner.encode(), None)

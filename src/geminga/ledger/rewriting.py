@@ -48,9 +48,10 @@ from geminga.ledger.format import (
     key_name,
 )
 from geminga.ledger.index import GIVEN_UP
+from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.log import Gap, LogFiles, read_directory, scan_headers
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.state import NOBODY, StoreState
+from geminga.ledger.state import StoreState
 from geminga.ledger.worker import Worker
 from geminga.wire.checksum import crc32c
 
@@ -142,7 +143,7 @@ class LiveRecordReader:
         elif kind in KEY_KINDS:
             name = key_name(self._file.read(first, position & OFFSET_MASK), second)
             if name is None:
-                into.keys.update(*self._catalog.named({second}).values())
+                into.keys.update(*self._catalog.keys.named({second}).values())
                 into.fingerprints.add(second)
             elif (key := str(name, "utf-8")) not in self._keys_seen:
                 self._keys_seen.add(key)
@@ -340,16 +341,16 @@ class LogRewriter:
         records: list[NewRecord] = []
         has_older = any(other < number for other in self._sizes)
         for ledger_id in sorted(part.created):
-            if state.exists(ledger_id) and state.ledger(ledger_id).owner != NOBODY:
-                records.append((CREATE, ledger_id, 0, state.ledger(ledger_id).owner.encode()))
+            if state.ledgers.exists(ledger_id) and state.ledgers.ledger(ledger_id).owner != NOBODY:
+                records.append((CREATE, ledger_id, 0, state.ledgers.ledger(ledger_id).owner.encode()))
         for ledger_id, entry_id, data in part.entries:
-            if state.exists(ledger_id):
+            if state.ledgers.exists(ledger_id):
                 records.append((MOVED, ledger_id, entry_id, data))
         if has_older:
             records += ((DELETE_LEDGER, ledger_id, 0, b"") for ledger_id in sorted(part.deleted))
             records += ((SETTLE, 0, 0, name) for name in part.settled)
         for ledger_id, entry_id in part.given_up:
-            if state.is_at(ledger_id, entry_id, GIVEN_UP):
+            if state.ledgers.is_at(ledger_id, entry_id, GIVEN_UP):
                 records.append((GIVE_UP, ledger_id, entry_id, b""))
         if part.fingerprints:
             part.keys.update(*state.keys.named_unsaved(part.fingerprints).values())

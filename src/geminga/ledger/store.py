@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
+from typing import NamedTuple
 
 from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.api import (
@@ -33,7 +34,8 @@ from geminga.ledger.api import (
 )
 from geminga.ledger.bloom_filter_builder import BloomFilterBuilder
 from geminga.ledger.callbacks import run_callback
-from geminga.ledger.catalog import CatalogDamaged, EntryChunk
+from geminga.ledger.catalog import EntryChunk
+from geminga.ledger.catalog_database import CatalogDamaged
 from geminga.ledger.catalog_file import CatalogFile
 from geminga.ledger.checkpoints import CheckpointParts, Checkpoints
 from geminga.ledger.damage import Damage
@@ -63,7 +65,7 @@ from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
 from geminga.ledger.rewriting import LogRewriter
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
-from geminga.ledger.state import StoreCounts, StoreState
+from geminga.ledger.state import StoreState
 from geminga.ledger.steps import reported
 from geminga.ledger.tail_cache import TailCache
 from geminga.ledger.worker import Worker
@@ -72,6 +74,15 @@ logger = logging.getLogger("geminga.ledger")
 
 _AHEAD_CACHE_KIB = 128
 """Cache of connections that read ahead: small, as they only fill the operating system's cache."""
+
+
+class StoreCounts(NamedTuple):
+    """Numbers of log files, ledgers and keys in a store."""
+
+    log_files: int
+    log_bytes: int
+    ledgers: int
+    keys: int
 
 
 class FileStore:
@@ -156,7 +167,7 @@ class FileStore:
         self._writer = LogWriter(
             self.filesystem, self.folder, store_id, position=recovered.position,
             sequence=recovered.sequence, live_files=set(self._state.files),
-            next_ledger_id=self._state.next_ledger_id, file_bytes_max=settings.log_file_bytes,
+            next_ledger_id=self._ledgers.next_id, file_bytes_max=settings.log_file_bytes,
             preallocate_bytes=settings.preallocate_bytes,
         )  # fmt: skip
         self._journal = Journal(
@@ -219,7 +230,7 @@ class FileStore:
             sizes=self._sizes,
             freed=self._gauge.measure,
         )
-        self._tails = TailCache(self._state, settings.cache_bytes)
+        self._tails = TailCache(self._ledgers, settings.cache_bytes)
         self._settling = DamageRecorder(
             self._state, self._submit, self.delete_ledgers, self._rewriter.look_again
         )
@@ -250,13 +261,15 @@ class FileStore:
         if self._pool is not None:
             self._pool.start()
         # The log must hold everything, including records whose bytes in the log are damaged now.
-        self._settling.write_again(self._recovery.unwritten_keys, self._recovery.unwritten_ledgers)
+        found = self._recovery.damage
+        self._settling.write_again(found.unwritten_keys, found.unwritten_ledgers)
         if recovered.replayed_groups > 1 or len(self._state.quarantine):
             self._checkpoints.begin()
 
     def _recover(self, store_id: bytes) -> Recovered:
         """Restore the state from the catalog and the log behind it."""
         state = self._state = StoreState(self._catalog, self.settings.index_cache_bytes)
+        self._ledgers = state.ledgers
         position = sequence = 0
         sizes: dict[int, int] = {}
         if self._catalog.meta("position") is None:
@@ -347,13 +360,13 @@ class FileStore:
 
     # --- ledgers ---
     def owner_of(self, ledger_id: int) -> str | None:
-        if not self._state.exists(ledger_id):
+        if not self._ledgers.exists(ledger_id):
             return None
-        return self._state.ledger(ledger_id).owner or None
+        return self._ledgers.ledger(ledger_id).owner or None
 
     def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
         self._check_running()
-        if not self._state.adopt_ledger(ledger_id, owner):
+        if not self._ledgers.adopt(ledger_id, owner):
             return False
         self._submit(CREATE, ledger_id, 0, owner.encode(), None)
         return True
@@ -361,18 +374,18 @@ class FileStore:
     def create_ledger(self, owner: str) -> int:
         self._check_running()
         name = owner.encode()
-        ledger = self._state.create_ledger(owner)
+        ledger = self._ledgers.create(owner)
         self._submit(CREATE, ledger.ledger_id, 0, name, None)
         return ledger.ledger_id
 
     def append(self, ledger_id: int, entry: Buffer, done: Done) -> int:
-        ledger = self._state.ledgers.get(ledger_id)
+        ledger = self._ledgers.loaded.get(ledger_id)
         if ledger is None:
-            ledger = self._state.ledger(ledger_id)
+            ledger = self._ledgers.ledger(ledger_id)
         if self._refusal is not None:
             raise self._refusal
         if ledger.doubted:
-            self._state.step_over_doubt(ledger)
+            self._ledgers.step_over_doubt(ledger)
         size = len(entry)
         entry_id = ledger.next_entry
         ledger.next_entry = entry_id + 1
@@ -384,11 +397,11 @@ class FileStore:
         return entry_id
 
     def append_run(self, ledger_id: int, entries: Sequence[bytes], done: Done) -> int:
-        ledger = self._state.ledger(ledger_id)
+        ledger = self._ledgers.ledger(ledger_id)
         if self._refusal is not None:
             raise self._refusal
         if ledger.doubted:
-            self._state.step_over_doubt(ledger)
+            self._ledgers.step_over_doubt(ledger)
         ids = ledger.take(entries)
         dones = chain(repeat(None, len(ids) - 1), (done,))
         # A list first: the writer takes from the front meanwhile, and extending by a list is atomic.
@@ -398,7 +411,7 @@ class FileStore:
         return ids[0]
 
     def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
-        return self._reader.read(self._state.ledger(ledger_id), first_entry_id, entries_max, bytes_max)
+        return self._reader.read(self._ledgers.ledger(ledger_id), first_entry_id, entries_max, bytes_max)
 
     def fetch(
         self,
@@ -410,7 +423,7 @@ class FileStore:
         ahead: ReadAhead | None,
         done: Fetched,
     ) -> list[bytes] | None:
-        ledger = self._state.ledger(ledger_id)
+        ledger = self._ledgers.ledger(ledger_id)
         return self._reader.fetch(ledger, first_entry_id, entries_max, bytes_max, ahead, done)
 
     def positions(
@@ -427,7 +440,7 @@ class FileStore:
 
         If the entries are in memory, or missing, returns False or calls ``done`` with None: use `fetch` then.
         Raises `StoreError`."""
-        ledger = self._state.ledger(ledger_id)
+        ledger = self._ledgers.ledger(ledger_id)
         return self._reader.positions(ledger, first_entry_id, entries_max, bytes_max, done)
 
     def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
@@ -440,20 +453,20 @@ class FileStore:
         return False
 
     def ledgers(self, owner: str) -> list[StoredLedger]:
-        return self._state.owned(owner)
+        return self._ledgers.owned(owner)
 
     def ledgers_page(self, after: int) -> tuple[list[StoredLedger], int | None]:
-        return self._state.ledgers_page(after)
+        return self._ledgers.page(after)
 
     def release(self, ledger_ids: Sequence[int]) -> None:
-        self._state.release(ledger_ids)
+        self._ledgers.release(ledger_ids)
 
     def lost_entries_max(self, ledger_id: int) -> int:
-        return self._state.lost_entries_max(ledger_id)
+        return self._ledgers.lost_entries_max(ledger_id)
 
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
         self._check_running()
-        existing = [ledger_id for ledger_id in ledger_ids if self._state.delete_ledger(ledger_id)]
+        existing = [ledger_id for ledger_id in ledger_ids if self._ledgers.delete(ledger_id)]
         for ledger_id in existing[:-1]:
             self._submit(DELETE_LEDGER, ledger_id, 0, b"", None)
         if existing:
@@ -679,17 +692,17 @@ class FileStore:
     # --- inspection ---
     def has_given(self, ledger_id: int) -> bool:
         """Whether a ledger with this id exists or existed."""
-        return ledger_id < self._state.next_ledger_id
+        return ledger_id < self._ledgers.next_id
 
     def census(self) -> StoreCounts:
         """Count log files, ledgers and keys. Reads all keys."""
         sizes = {**self._sizes, self._writer.number: self._writer.offset}
         keys = sum(1 for _ in self.scan(""))
-        return StoreCounts(len(self._state.files), sum(sizes.values()), self._state.count_ledgers(), keys)
+        return StoreCounts(len(self._state.files), sum(sizes.values()), self._ledgers.count(), keys)
 
     def position_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
         """Return (file name, offset, size, checksum) of an entry, for reading its bytes; None without one."""
-        return self._state.position_of(ledger_id, entry_id)
+        return self._ledgers.position_of(ledger_id, entry_id)
 
     def __enter__(self) -> FileStore:
         return self

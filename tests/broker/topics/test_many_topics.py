@@ -42,7 +42,7 @@ def test_many_topics_are_served_after_a_restart(tmp_path: Path) -> None:
 
     harness = open_harness(tmp_path / "store")
     state = harness.store._state
-    assert state.unsaved_records + len(state.ledgers) < TOPICS, "most of it was not replayed"
+    assert state.unsaved_records + len(state.ledgers.loaded) < TOPICS, "most of it was not replayed"
     assert list(harness.broker.topics.walk("public/default", persistent=True)) == sorted(map(str, NAMES))
     for name in NAMES[::100]:
         ledger = harness.broker.topics.find(name).ledger
@@ -72,7 +72,7 @@ def _create(harness: Any) -> None:
             peer.frames.clear()
     harness.poll()
     assert most < 2 * SETTINGS.checkpoint_state_bytes
-    assert len(store._state.ledgers) < TOPICS // 2
+    assert len(store._state.ledgers.loaded) < TOPICS // 2
 
 
 def _leave_memory(harness: Any) -> None:
@@ -81,7 +81,7 @@ def _leave_memory(harness: Any) -> None:
     assert harness.broker.topics.loaded_count == 0
     for _ in range(3):
         harness.store.checkpoint()
-    assert len(harness.store._state.ledgers) == 0
+    assert len(harness.store._state.ledgers.loaded) == 0
     assert harness.store._state.keys.unsaved == 0
 
 

@@ -373,7 +373,7 @@ class BrokerServer:
         try:
             return self._open_broker_once(undo)
         except StoreDamaged as error:
-            from geminga.ledger.catalog import CatalogDamaged
+            from geminga.ledger.catalog_database import CatalogDamaged
 
             if not isinstance(error, CatalogDamaged):
                 raise
