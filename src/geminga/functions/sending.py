@@ -13,11 +13,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import random
 from typing import Any, Protocol, TypeVar
 
-from geminga import Result
+from geminga import ManySent, Result
 from geminga.asyncio import Client
-from geminga.client.many import ManySent
 from geminga.connection.backoff import Backoff
-from geminga.errors import AlreadyClosed, ProducerBlockedQuotaExceededException, PulsarException
+from geminga.errors import (
+    AlreadyClosed,
+    ProducerBlockedQuotaExceededException,
+    ProducerFenced,
+    PulsarException,
+    TopicNotFound,
+    TopicTerminated,
+)
 from geminga.functions.calling import CallOutcome
 from geminga.functions.result_producers import (
     REFUSED,
@@ -27,7 +33,6 @@ from geminga.functions.result_producers import (
     producer_arguments,
 )
 from geminga.functions.running_context import InstanceContext, Publish
-from geminga.producer.partition import FINAL
 
 T = TypeVar("T")
 
@@ -57,7 +62,7 @@ def is_passing(error: BaseException) -> bool:
 
 def has_ended(error: BaseException) -> bool:
     """Return whether the error has ended the producer. Reopening shows whether the topic was deleted."""
-    return isinstance(error, (*FINAL, AlreadyClosed, *REFUSED))
+    return isinstance(error, (TopicTerminated, ProducerFenced, TopicNotFound, AlreadyClosed, *REFUSED))
 
 
 class ResultSender(Protocol):

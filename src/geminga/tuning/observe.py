@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from geminga import Admin
 from geminga.admin import topic_path
-from geminga.client.admin.sync.admin import Admin
 from geminga.client.cluster import Cluster
 from geminga.client.entry_reader import EntryReader
+from geminga.entries import parse_entry
 from geminga.errors import CorruptPayload, InvalidConfiguration
 from geminga.ids import MessageId, TopicName
 from geminga.producer.settings import CompressionType
@@ -25,7 +26,6 @@ from geminga.tuning.sample import SAMPLE_MESSAGES_MAX, Sample
 from geminga.tuning.traffic import TrafficProfile, check_number
 from geminga.wire.batch import decode_batch
 from geminga.wire.compression import decompress
-from geminga.wire.metadata import parse_entry
 
 PARTITIONS_SAMPLED_MAX = 8
 ENTRIES_SAMPLED_MAX = 100
