@@ -135,7 +135,7 @@ def test_backups_during_writes_are_consistent(tmp_path: Path, small_settings: St
                     opened.set()
 
                 store.append(passing, text * 60, lambda error: None)
-                store.put("newest", text)
+                store.keys.put("newest", text)
                 store.append(kept, text, done)
                 if number % 10 == 9:
                     store.delete_ledgers([passing])
@@ -164,7 +164,7 @@ def test_backups_during_writes_are_consistent(tmp_path: Path, small_settings: St
                     entries += found.read(ledger.ledger_id, len(entries), entries_max=1000, bytes_max=1 << 20)
                 assert entries == [b"%09d" % number for number in range(len(entries))]
                 assert len(entries) > sure
-                newest = found.get("newest")
+                newest = found.keys.get("newest")
                 assert newest is not None
                 assert int(newest.base) in (len(entries) - 1, len(entries))
     finally:
@@ -192,7 +192,7 @@ def test_a_restored_backup_equals_the_store(tmp_path: Path) -> None:
     with FileStore.open(tmp_path / "store") as store:
         ledger = store.create_ledger("topic")
         store.append(ledger, b"entry", lambda error: None)
-        store.put("key", b"value")
+        store.keys.put("key", b"value")
     reported: list[tuple[int, int]] = []
     copied = backup(tmp_path / "store", tmp_path / "backup", say=lambda *both: reported.append(both))
     assert (copied.files, reported[-1][0]) == (1, copied.bytes)

@@ -185,7 +185,7 @@ class Machine:
     def _let_the_disk_work(self) -> None:
         """The store has no threads here: have it write a while after something was submitted."""
         store, wakeup = self._store, self._wakeup
-        if store is not None and wakeup is not None and (store.is_writing or store.gives_back):
+        if store is not None and wakeup is not None and (store.is_writing or store.disk.gives_back):
             self._wakeup = None
             delay = self.numbers.choice([0.0, 0.0005, 0.005, 0.05]) if store.is_writing else 0.05
             self.loop.call_later(delay, self._wake, wakeup, context=self._context)

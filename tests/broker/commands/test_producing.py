@@ -338,7 +338,9 @@ def test_a_topic_whose_termination_cannot_be_stored_continues(
     peer, name, ended = harness.peer(), TopicName.parse(TOPIC), list[Any]()
     peer.producer(TOPIC)
     with monkeypatch.context() as patched:
-        patched.setattr(harness.store, "put", lambda key, value, done: done(StoreStopped("the disk is gone")))
+        patched.setattr(
+            harness.store.keys, "put", lambda key, value, done: done(StoreStopped("the disk is gone"))
+        )
         harness.actions.terminate(name, ended.append)
     assert [str(error) for error in ended] == ["the disk is gone"]
     assert peer.pop().type == Command.CLOSE_PRODUCER

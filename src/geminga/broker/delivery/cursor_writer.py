@@ -40,14 +40,14 @@ class CursorWriter:
             return
         waiting = self._begin()
         try:
-            self._store.merge(self._key, cursor.take_delta(), self._written)
+            self._store.keys.merge(self._key, cursor.take_delta(), self._written)
         except StoreError as error:
             self._refused(waiting, error)
             return
         if cursor.wants_snapshot:
             # Redundant after the delta: if damage takes it, nothing is lost.
             with contextlib.suppress(StoreError):
-                self._store.put(self._key, cursor.take_snapshot(), same=True)
+                self._store.keys.put(self._key, cursor.take_snapshot(), same=True)
 
     def write_snapshot(self, done: Done | None) -> None:
         """Write the whole cursor (creation, seek, compacting of deltas)."""
@@ -60,7 +60,7 @@ class CursorWriter:
             return
         self._begin(waiting)
         try:
-            self._store.put(self._key, self._cursor.take_snapshot(), self._written)
+            self._store.keys.put(self._key, self._cursor.take_snapshot(), self._written)
         except StoreError as error:
             self._refused(waiting, error)
 
@@ -85,7 +85,7 @@ class CursorWriter:
         for waiting in self._take_waiting():
             waiting(None)
         if self._cursor.durable:
-            self._store.delete(self._key, done)
+            self._store.keys.delete(self._key, done)
         elif done is not None:
             done(None)
 

@@ -635,7 +635,7 @@ class BrokerServer:
     # --- reports ---
     def recovery_report(self) -> list[str]:
         """Return the damage found while opening the store, one line each; empty without any."""
-        return [str(line) for line in self.store.damage]
+        return [str(line) for line in self.store.damage.found]
 
     @property
     def service_url(self) -> str:
