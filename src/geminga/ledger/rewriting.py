@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from geminga.errors import StoreError
 from geminga.ledger.api import Buffer, Done
@@ -189,39 +190,40 @@ def restatement(state: StoreState, key: str, *, with_deletion: bool) -> NewRecor
     return REMAINS, len(change.key_bytes), change.fingerprint, data
 
 
+class RewriterParts(NamedTuple):
+    """Parts of a store that rewriting uses."""
+
+    filesystem: FileSystem
+    folder: str
+    store_id: bytes
+    settings: StoreSettings
+    state: StoreState
+    files: LogFiles
+    catalog: Catalog
+    worker: Worker
+    submit: Submit
+    """Adds a record to the log."""
+    sizes: dict[int, int]
+    """Sizes of the existing log files, by number."""
+    freed: Callable[[], None]
+    """Called on the worker's thread when a file was deleted."""
+
+
 class LogRewriter:
-    """Rewrites one log file at a time. Its methods run on the owner's thread.
+    """Rewrites one log file at a time. Its methods run on the owner's thread."""
 
-    ``submit`` adds a record to the log; ``sizes`` are the existing log files' sizes, by number.
-    """
-
-    def __init__(
-        self,
-        *,
-        filesystem: FileSystem,
-        folder: str,
-        store_id: bytes,
-        settings: StoreSettings,
-        state: StoreState,
-        files: LogFiles,
-        catalog: Catalog,
-        worker: Worker,
-        submit: Submit,
-        sizes: dict[int, int],
-        freed: Callable[[], None],
-    ) -> None:
-        """``freed`` is called on the worker's thread when a file was deleted."""
-        self._filesystem = filesystem
-        self._folder = folder
-        self._seed = crc32c(store_id)
-        self._settings = settings
-        self._state = state
-        self._files = files
-        self._catalog = catalog
-        self._worker = worker
-        self._submit = submit
-        self._freed = freed
-        self._sizes = sizes
+    def __init__(self, parts: RewriterParts) -> None:
+        self._filesystem = parts.filesystem
+        self._folder = parts.folder
+        self._seed = crc32c(parts.store_id)
+        self._settings = parts.settings
+        self._state = parts.state
+        self._files = parts.files
+        self._catalog = parts.catalog
+        self._worker = parts.worker
+        self._submit = parts.submit
+        self._freed = parts.freed
+        self._sizes = parts.sizes
         self._reader: LiveRecordReader | None = None
         self._slice = FileSlice()
         self._left_alone: set[int] = set()
@@ -230,7 +232,7 @@ class LogRewriter:
         self.is_eager = False
         """Whether space is short: then files that are mostly live are rewritten, too."""
         self._stopping = False
-        self._budget_bytes = settings.log_file_bytes
+        self._budget_bytes = parts.settings.log_file_bytes
         self._size_bytes = 0
         self._written_bytes = 0
 

@@ -28,9 +28,9 @@ from geminga.ledger.filesystem import FileSystem, RealFileSystem
 from geminga.ledger.folder import StoreLock, open_folder
 from geminga.ledger.format import CREATE, DELETE_LEDGER, ENTRY, NOTHING
 from geminga.ledger.journal import Journal
-from geminga.ledger.log import LogFiles, LogWriter
+from geminga.ledger.log import LogEnd, LogFiles, LogWriter
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
-from geminga.ledger.rewriting import LogRewriter
+from geminga.ledger.rewriting import LogRewriter, RewriterParts
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.state import StoreState
@@ -133,11 +133,13 @@ class FileStore:
         """Create what writes: the log's writer, its thread's queue, and the worker."""
         settings = self.settings
         self._writer = LogWriter(
-            self.filesystem, self.folder, self.store_id, position=recovered.position,
-            sequence=recovered.sequence, live_files=set(self.state.files),
-            next_ledger_id=self._ledgers.next_id, file_bytes_max=settings.log_file_bytes,
+            self.filesystem,
+            self.folder,
+            self.store_id,
+            end=LogEnd(recovered.position, recovered.sequence, self.state.files, self._ledgers.next_id),
+            file_bytes_max=settings.log_file_bytes,
             preallocate_bytes=settings.preallocate_bytes,
-        )  # fmt: skip
+        )
         self._journal = Journal(
             self._writer,
             sync=settings.sync,
@@ -156,17 +158,19 @@ class FileStore:
         settings, state, writes = self.settings, self.state, self._writes
         catalog = self._catalog_file.connect() if self._threads else self._catalog
         self.rewriter = LogRewriter(
-            filesystem=self.filesystem,
-            folder=self.folder,
-            store_id=self.store_id,
-            settings=settings,
-            state=state,
-            files=self._files,
-            catalog=catalog,
-            worker=self._worker,
-            submit=writes.submit,
-            sizes=self._sizes,
-            freed=self._gauge.measure,
+            RewriterParts(
+                filesystem=self.filesystem,
+                folder=self.folder,
+                store_id=self.store_id,
+                settings=settings,
+                state=state,
+                files=self._files,
+                catalog=catalog,
+                worker=self._worker,
+                submit=writes.submit,
+                sizes=self._sizes,
+                freed=self._gauge.measure,
+            )
         )
         self.damage = FileStoreDamage(
             self.folder, state, writes, self.delete_ledgers, self.rewriter.look_again
