@@ -71,7 +71,7 @@ def test_a_backup_of_a_busy_store_is_of_one_moment(seeds: range, small_settings:
         then.receipted = receipted
         store.close()
         with FileStore.open(TARGET, settings=small_settings, filesystem=filesystem, threads=False) as found:
-            assert found.damage == [], f"seed {seed}"
+            assert found.damage.found == [], f"seed {seed}"
             then.check_restarted(found)
             live(then, found, chance, 20)  # and it is a store like any other
             found.poll()
@@ -100,7 +100,7 @@ def test_an_unfinished_backup_is_no_store(small_settings: StoreSettings) -> None
         after = FaultyFileSystem(disk.crash(Fate.by_chance(random.Random(number))))
         if "superblock" in _names(after, TARGET):
             with FileStore.open(TARGET, settings=small_settings, filesystem=after, threads=False) as found:
-                assert found.damage == []
+                assert found.damage.found == []
             finished += 1
         else:
             with pytest.raises(NotAStore):
@@ -157,7 +157,7 @@ def test_backups_during_writes_are_consistent(tmp_path: Path, small_settings: St
             with pytest.raises(StoreLocked):
                 FileStore.open(tmp_path / "store")
             with FileStore.open(target) as found:
-                assert found.damage == []
+                assert found.damage.found == []
                 (ledger,) = found.ledgers("kept")
                 entries: list[bytes] = []
                 while len(entries) < ledger.entries:

@@ -243,4 +243,4 @@ def test_a_power_loss_while_a_checkpoint_is_freed_loses_nothing(
         filesystem = FaultyFileSystem(disk)
         with FileStore.open(FOLDER, filesystem=filesystem, threads=False) as found:
             check(found, ledgers)
-            assert found.damage == [], number
+            assert found.damage.found == [], number

@@ -18,9 +18,9 @@ class StoreWrites:
         self.journal = journal
         self.pending = journal.pending
         self.failure: StoreError | None = None
-        """Why the store stopped; None while it works."""
+        """Error that stopped the store; None while it works."""
         self.refusal: StoreError | None = None
-        """Why entries are refused: ``failure``, or the reason that the owner gave."""
+        """Error that refuses entries: ``failure``, or the one that the owner gave."""
         self.is_closed = False
 
     @property
