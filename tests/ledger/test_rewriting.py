@@ -80,6 +80,26 @@ def test_live_records_survive_the_deletion_of_their_files(
     store.close()
 
 
+def test_ids_of_deleted_ledgers_are_not_reused_when_the_catalog_is_rebuilt(
+    small_settings: StoreSettings,
+) -> None:
+    """The creation of the remaining ledger is written again, in files that begin after all others ended."""
+    disk = SimulatedDisk()
+    store = open_store(disk, small_settings)
+    kept, short, _ = fill(store, 200)
+    store.disk.give_back(eagerly=True)
+    for _ in range(12):
+        store.checkpoint()
+        for _ in range(30):
+            store.append(kept, bytes(200), nothing)
+            store.poll()
+    store.close()
+    disk.databases.clear()
+    store = open_store(disk, small_settings)
+    assert store.create_ledger("new") > max(short)
+    store.close()
+
+
 def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings: StoreSettings) -> None:
     """The file of the deletions may be deleted before the files with the deleted records."""
     settings = dataclasses.replace(small_settings, rewrite_live_fraction=0.05)
