@@ -4,6 +4,10 @@ Every byte is written once, into a log that all ledgers and keys share (`log`), 
 owner's thread (`journal`). The resulting state is in memory (`state`), checkpoints save it in the catalog
 (`catalog`), recovery (`recovery`) replays the log behind the last checkpoint, and rewriting (`rewriting`)
 frees the space of deleted records. docs/decisions/store-layout.md gives the reasons.
+
+`FileStore` connects the parts: `store_writes` orders the writes and `completions` reports them,
+`store_reading` reads, and `store_keys`, `store_disk` and `store_damage` are the store's ``keys``, ``disk``
+and ``damage``.
 """
 
 from __future__ import annotations
@@ -23,7 +27,6 @@ from geminga.ledger.catalog_database import CatalogDamaged
 from geminga.ledger.catalog_file import CatalogFile
 from geminga.ledger.checkpoints import CheckpointParts, Checkpoints
 from geminga.ledger.completions import CompletionParts, Completions, WakeUp
-from geminga.ledger.damage_recording import FileStoreDamage
 from geminga.ledger.filesystem import FileSystem, RealFileSystem
 from geminga.ledger.folder import StoreLock, open_folder
 from geminga.ledger.format import CREATE, DELETE_LEDGER, ENTRY, NOTHING
@@ -34,6 +37,7 @@ from geminga.ledger.rewriting import LogRewriter, RewriterParts
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.state import StoreState
+from geminga.ledger.store_damage import FileStoreDamage
 from geminga.ledger.store_disk import FileStoreDisk
 from geminga.ledger.store_keys import FileStoreKeys
 from geminga.ledger.store_reading import StoreReading

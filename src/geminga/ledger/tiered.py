@@ -17,10 +17,10 @@ from geminga.errors import LedgerNotFound, StoreError
 from geminga.ledger.api import Done, Fetched, FreeSpace, ReadAhead, StoredLedger, never
 from geminga.ledger.callbacks import run_callback
 from geminga.ledger.damage import Damage, EntriesDamaged
-from geminga.ledger.damage_recording import FileStoreDamage
 from geminga.ledger.offloading import OffloadFailed
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.store import FileStore
+from geminga.ledger.store_damage import FileStoreDamage
 from geminga.ledger.store_disk import FileStoreDisk
 from geminga.ledger.tier import OffloadTier
 from geminga.ledger.tier_reading import OffloadedRead
