@@ -30,7 +30,7 @@ def test_a_stopped_store_is_answered_with_an_error(harness: Any, monkeypatch: py
     peer.producer(TOPIC)
     merge = harness.store.keys.merge
     monkeypatch.setattr(
-        harness.store,
+        harness.store.keys,
         "merge",
         lambda key, delta, done: merge(key, delta, lambda e: done(StoreStopped("full"))),
     )
