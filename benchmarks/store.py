@@ -125,7 +125,7 @@ def merges(keys: int, delta_bytes: int) -> Callable[[Store, int, Callable[..., N
     delta = os.urandom(delta_bytes)
 
     def submit(store: Store, index: int, done: Callable[..., None]) -> int:
-        store.merge(names[index % keys], delta, done)
+        store.keys.merge(names[index % keys], delta, done)
         return delta_bytes
 
     return submit

@@ -110,7 +110,10 @@ def _components(graph: dict[str, set[str]]) -> Iterator[set[str]]:
 
 
 def type_checking_imports() -> list[str]:
-    """Return the first-party imports that only type checkers follow."""
+    """Return the first-party imports that only type checkers follow.
+
+    Those in the stubs of packages that import at first use are no such imports: they list public names.
+    """
     names = {module.name for module in modules("src")}
     return [
         f"{module.shown}: {target}"
@@ -227,12 +230,13 @@ def _package(path: Path) -> str:
 
 
 def lines() -> Counter[str]:
-    """Return the lines of Python of each package, and of the tests."""
+    """Return the lines of Python of each package, and of the tests; those of stubs are included."""
     counted: Counter[str] = Counter()
     for folder in ("src", "tests"):
-        for module in modules(folder):
-            with module.path.open("rb") as file:
-                counted[_package(module.path)] += sum(1 for _ in file)
+        for path in (ROOT / folder).rglob("*.py*"):
+            if path.suffix in {".py", ".pyi"} and "_pb2" not in path.name:
+                with path.open("rb") as file:
+                    counted[_package(path)] += sum(1 for _ in file)
     return counted
 
 

@@ -5,14 +5,14 @@ arguments and exceptions. Beyond it there are `geminga.asyncio`, Arrow tables (`
 ``receive_table``), an embedded broker (`geminga.embedded`), pytest fixtures (`geminga.testing`) and a
 Spark data source (`geminga.spark`).
 
-Importing this package loads no heavy module: each public name is loaded when it is first used.
+Importing this package loads no heavy module: each public name is loaded when it is first used. Type
+checkers read the names in ``__init__.pyi``.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING
 
 from geminga._version import __version__ as __version__
 
@@ -184,63 +184,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_SUBMODULES})
-
-
-if TYPE_CHECKING:
-    from geminga.broker.serving.embedded import EmbeddedBroker as EmbeddedBroker
-    from geminga.broker.serving.embedded import embedded as embedded
-    from geminga.client.admin.sync.admin import Admin as Admin
-    from geminga.client.authentication import Authentication as Authentication
-    from geminga.client.authentication import AuthenticationAthenz as AuthenticationAthenz
-    from geminga.client.authentication import AuthenticationBasic as AuthenticationBasic
-    from geminga.client.authentication import AuthenticationOauth2 as AuthenticationOauth2
-    from geminga.client.authentication import AuthenticationTLS as AuthenticationTLS
-    from geminga.client.authentication import AuthenticationToken as AuthenticationToken
-    from geminga.client.consumer import Consumer as Consumer
-    from geminga.client.crypto import CryptoKeyReader as CryptoKeyReader
-    from geminga.client.crypto import EncryptionContext as EncryptionContext
-    from geminga.client.crypto import EncryptionKey as EncryptionKey
-    from geminga.client.crypto import EncryptionKeyInfo as EncryptionKeyInfo
-    from geminga.client.crypto import ProducerCryptoFailureAction as ProducerCryptoFailureAction
-    from geminga.client.enums import BatchingType as BatchingType
-    from geminga.client.enums import CompressionType as CompressionType
-    from geminga.client.enums import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
-    from geminga.client.enums import ConsumerCryptoFailureAction as ConsumerCryptoFailureAction
-    from geminga.client.enums import ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy
-    from geminga.client.enums import ConsumerKeySharedPolicy as ConsumerKeySharedPolicy
-    from geminga.client.enums import ConsumerType as ConsumerType
-    from geminga.client.enums import HashingScheme as HashingScheme
-    from geminga.client.enums import InitialPosition as InitialPosition
-    from geminga.client.enums import KeySharedMode as KeySharedMode
-    from geminga.client.enums import LoggerLevel as LoggerLevel
-    from geminga.client.enums import PartitionsRoutingMode as PartitionsRoutingMode
-    from geminga.client.enums import ProducerAccessMode as ProducerAccessMode
-    from geminga.client.enums import RedeliveryBackoff as RedeliveryBackoff
-    from geminga.client.enums import RegexSubscriptionMode as RegexSubscriptionMode
-    from geminga.client.enums import Result as Result
-    from geminga.client.logs import ConsoleLogger as ConsoleLogger
-    from geminga.client.logs import FileLogger as FileLogger
-    from geminga.client.many import ManySent as ManySent
-    from geminga.client.message import Message as Message
-    from geminga.client.message import MessageBatch as MessageBatch
-    from geminga.client.producer import Producer as Producer
-    from geminga.client.reader import Reader as Reader
-    from geminga.client.service import AutoClusterFailover as AutoClusterFailover
-    from geminga.client.service import ServiceInfo as ServiceInfo
-    from geminga.client.service import ServiceInfoProvider as ServiceInfoProvider
-    from geminga.client.settings_file import load_settings as load_settings
-    from geminga.client.sync import Client as Client
-    from geminga.client.table_view import TableView as TableView
-    from geminga.consumer.policies import BatchReceivePolicy as BatchReceivePolicy
-    from geminga.consumer.policies import DeadLetterPolicy as DeadLetterPolicy
-    from geminga.consumer.policies import DeadLetterPolicyBuilder as DeadLetterPolicyBuilder
-    from geminga.consumer.policies import KeySharedPolicy as KeySharedPolicy
-    from geminga.errors import *  # noqa: F403
-    from geminga.functions.context import Context as Context
-    from geminga.functions.function import Function as Function
-    from geminga.functions.serde import IdentitySerDe as IdentitySerDe
-    from geminga.functions.serde import PickleSerDe as PickleSerDe
-    from geminga.functions.serde import SerDe as SerDe
-    from geminga.ids import MessageId as MessageId
-    from geminga.ids import TopicName as TopicName
-    from geminga.schema import BytesSchema as BytesSchema

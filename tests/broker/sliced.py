@@ -22,7 +22,7 @@ class BusyStore(MemoryStore):
 
     @property
     def is_writing(self) -> bool:
-        return self._pending > 0
+        return self.reports.pending > 0
 
 
 class Web:

@@ -237,10 +237,10 @@ class Client(Asking):
         """That there is a cursor for each subscription, and nothing left of a topic that is gone."""
         store = self.world.harness.store
         if self.exists:
-            names = {key.partition("\0")[2] for key in store.names(f"cursor/{self.text}\0")}
+            names = {key.partition("\0")[2] for key in store.keys.names(f"cursor/{self.text}\0")}
             assert names - {COMPACTION} == self.subscriptions.keys(), (self.text, self.done[-5:])
             return
-        assert [key for kind in KINDS for key in store.names(f"{kind}{self.text}")] == []
+        assert [key for kind in KINDS for key in store.keys.names(f"{kind}{self.text}")] == []
         assert not store.ledgers(self.text)
         assert not store.ledgers(f"compacted\0{self.text}")
 

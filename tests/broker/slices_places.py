@@ -99,7 +99,8 @@ class Partitions(Asking):
         for kind in KINDS[:-1]:
             prefix = f"{kind}{self.name}-partition-"
             numbers = {
-                int(key[len(prefix) :].partition("\0")[0].partition("/")[0]) for key in store.names(prefix)
+                int(key[len(prefix) :].partition("\0")[0].partition("/")[0])
+                for key in store.keys.names(prefix)
             }
             assert all(number < self.count for number in numbers), (kind, numbers, self.done[-5:])
 
@@ -198,6 +199,6 @@ class Space(Asking):
             store = self.world.harness.store
             found = [
                 key for kind in (*KINDS, "partitioned/", "schema/")
-                for key in store.names(f"{kind}persistent://public/passing/")
+                for key in store.keys.names(f"{kind}persistent://public/passing/")
             ]  # fmt: skip
             assert not found, (found, self.done[-5:])

@@ -135,7 +135,7 @@ def test_many_holes_survive_a_restart(harness: Any) -> None:
     harness.restart()
     cursor = harness.broker.topics.find(NAME).subscriptions["s"].cursor
     assert (cursor.mark, len(cursor.holes), cursor.backlog(200_000)) == (1, 99_999, 100_000)
-    value = harness.store.get(f"cursor/{TOPIC}\x00s")
+    value = harness.store.keys.get(f"cursor/{TOPIC}\x00s")
     assert len(value.base) + sum(map(len, value.deltas)) < 700_000
 
 
@@ -171,13 +171,13 @@ def test_a_failed_load_is_retried(harness: Any, monkeypatch: pytest.MonkeyPatch)
     publish(peer, 1)
     harness.restart()
     key = f"ledgers/{TOPIC}"
-    kept = harness.store.get(key)
-    harness.store.put(key, b"\xff")
+    kept = harness.store.keys.get(key)
+    harness.store.keys.put(key, b"\xff")
     peer = harness.peer()
     frame = peer.request("producer", topic=TOPIC, producer_id=1)
     assert frame.command.error.error == pb.PersistenceError
     assert "ledger list" in frame.command.error.message
-    harness.store.put(key, b"".join((kept.base, *kept.deltas)))
+    harness.store.keys.put(key, b"".join((kept.base, *kept.deltas)))
     assert peer.producer(TOPIC).producer_ready
 
 
@@ -198,7 +198,7 @@ def test_acknowledgements_of_one_call_are_one_write(harness: Any) -> None:
         command.ack.message_id.add(ledgerId=0, entryId=entry)
         frames += encode_command(command)
     consumer.send_bytes(frames)
-    value = harness.store.get(f"cursor/{TOPIC}\x00s")
+    value = harness.store.keys.get(f"cursor/{TOPIC}\x00s")
     assert len(value.deltas) == 1
     assert len(value.deltas[0]) < 10
 
@@ -254,7 +254,7 @@ def test_an_exception_between_two_reports_loses_none(when: str, monkeypatch: pyt
     sliced = Sliced(random.Random(0), 1.0)
     told: list[object] = []
     for number in range(20):
-        sliced.store.put(f"k{number}", b"", told.append)
+        sliced.store.keys.put(f"k{number}", b"", told.append)
     if when == "later":
         sliced.take_in()
 

@@ -65,12 +65,12 @@ class Lives:
 
     def record(self, key: str) -> bytes:
         """The bytes of the last record of a key that is a whole value."""
-        value = self.harness.store.get(key)
+        value = self.harness.store.keys.get(key)
         assert value is not None
         return key.encode() + value.base
 
     def delta(self, key: str, index: int = -1) -> bytes:
-        value = self.harness.store.get(key)
+        value = self.harness.store.keys.get(key)
         assert value is not None
         return key.encode() + value.deltas[index]
 
@@ -112,7 +112,7 @@ def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(lives: Lives)
             peer.ack(ids[number])
     lives.harm(lives.delta(cursor_key(HARMED, "s"), 1))
     harness = lives.restart()
-    (thing,) = harness.store.damage
+    (thing,) = harness.store.damage.found
     assert (thing.key, thing.lost) == (cursor_key(HARMED, "s"), DamageLoss.DELTA)
     for topic, left in ((WELL, (1, 2, 4, 6, 7, 8)), (HARMED, (1, 2, 3, 4, 6, 7, 8))):
         peer = harness.peer()
@@ -133,7 +133,7 @@ def test_after_a_lost_seek_no_entry_is_skipped(lives: Lives) -> None:
     harness.poll()
     lives.harm(lives.record(cursor_key(HARMED, "s")))
     harness = lives.restart()
-    assert [thing.lost for thing in harness.store.damage] == [DamageLoss.VALUE]
+    assert [thing.lost for thing in harness.store.damage.found] == [DamageLoss.VALUE]
     peer = harness.peer()
     peer.subscribe(HARMED)
     got = peer.messages()
@@ -151,7 +151,7 @@ def test_an_unreadable_cursor_is_fenced_and_can_be_reset(lives: Lives) -> None:
     harness = lives.harness
     peer = fill(harness, HARMED)
     peer.subscribe(HARMED)
-    harness.store.put(cursor_key(HARMED, "s"), b"\x63of a later version")
+    harness.store.keys.put(cursor_key(HARMED, "s"), b"\x63of a later version")
     harness.poll()
     lives.harm()
     harness = lives.restart()
@@ -181,7 +181,7 @@ def test_a_damaged_entry_is_skipped_until_it_is_settled(lives: Lives) -> None:
             peer.ack((message.ledger_id, message.entry_id))
     topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
     assert [topic.subscriptions[name].backlog for name in ("s", "other", "keys")] == [2, 2, 2]
-    first, second = harness.store.damage
+    first, second = harness.store.damage.found
     assert described(harness.store, first)["topic"] == HARMED
     done: list[Any] = []
     settle(harness.broker, first.name, done.append)
@@ -189,13 +189,13 @@ def test_a_damaged_entry_is_skipped_until_it_is_settled(lives: Lives) -> None:
     harness.poll()
     assert done == [None, None]
     assert [topic.subscriptions[name].backlog for name in ("s", "other", "keys")] == [0, 0, 0]
-    assert harness.store.damage == []
+    assert harness.store.damage.found == []
     lives.harm()
     harness = lives.restart()
     peer = harness.peer()
     peer.subscribe(HARMED)
     assert peer.payloads() == []
-    assert harness.store.damage == []
+    assert harness.store.damage.found == []
 
 
 def last_entry_id(peer: Peer) -> int:
@@ -230,7 +230,7 @@ def test_damage_that_reading_finds_changes_the_last_message_id(lives: Lives) -> 
     peer = harness.peer()
     peer.subscribe(HARMED, permits=0)
     assert last_entry_id(peer) == 3
-    assert len(harness.store.damage) == 2
+    assert len(harness.store.damage.found) == 2
     assert harness.actions.last_message_id(name).entry_id == 3
 
 
@@ -252,16 +252,16 @@ def test_many_damaged_entries_are_settled_in_steps(lives: Lives, monkeypatch: py
     ledger = topic.ledger.segments[0].ledger_id
     harm = Damage("log-0000000001", 0, "a file is missing", lost=DamageLoss.ENTRIES, ledger_id=ledger,
                   first_entry_id=1, last_entry_id=3)  # fmt: skip
-    harness.store._state.quarantine.add(harm)
+    harness.store.state.quarantine.add(harm)
     monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
     done: list[Any] = []
     settle(harness.broker, harm.name, done.append)
-    assert harness.store.damage != [], "others are heard first"
+    assert harness.store.damage.found != [], "others are heard first"
     for _ in range(10):
         harness.broker.turn(harness.now, harness.now_ms)
         harness.poll()
     assert done == [None]
-    assert harness.store.damage == []
+    assert harness.store.damage.found == []
     assert topic.subscriptions["s"].backlog == 12 - 3
 
 
@@ -310,7 +310,7 @@ def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(lives: Liv
     lives.disk.kill()
     lives.disk.content(log)[start:end] = b"\x55" * (end - start)
     harness = lives.restart()
-    assert harness.store.damage
+    assert harness.store.damage.found
     peer = harness.peer()
     peer.producer(HARMED)
     peer.subscribe(HARMED)
@@ -334,7 +334,7 @@ def test_a_lost_namespace_policy_deletes_nothing_until_it_is_set_again() -> None
     fill(harness, HARMED, 12).subscribe(HARMED)
     lives.harm(lives.record("namespace/public/default"))
     harness = lives.restart()
-    assert [thing.key for thing in harness.store.damage] == ["namespace/public/default"]
+    assert [thing.key for thing in harness.store.damage.found] == ["namespace/public/default"]
     policies = harness.broker.namespaces.policies("public", "default")
     assert (policies.retention_minutes, policies.message_ttl_seconds) == (-1, 0)
     harness.advance(2 * HOUR)
@@ -343,7 +343,7 @@ def test_a_lost_namespace_policy_deletes_nothing_until_it_is_set_again() -> None
     harness.broker.namespaces.set_policy("public", "default", "message_ttl_in_seconds", 60)
     assert harness.broker.namespaces.policies("public", "default").message_ttl_seconds == 60
     harness.advance(HOUR)
-    assert harness.store.damage == []
+    assert harness.store.damage.found == []
     topic = harness.broker.topics.find(TopicName.parse(HARMED))
     assert topic.subscriptions["s"].backlog == 0
 
@@ -369,7 +369,7 @@ def test_a_policy_lost_completely_has_its_defaults(lives: Lives) -> None:
     check_serves(harness, WELL)
     told: list[tuple[str, TopicName | None]] = []
     namespaces.watch(lambda namespace, about, _: told.append((namespace, about)))
-    for thing in harness.store.damage:
+    for thing in harness.store.damage.found:
         settle(harness.broker, thing.name, lambda error: None)
     assert namespaces.topic_policies(topic).retention_minutes != -1, "settled policies are in force"
     assert namespaces.policies("public", "other").retention_minutes != -1
@@ -400,7 +400,7 @@ def test_lost_records_leave_the_topic_and_all_others_served(which: str) -> None:
     }
     lives.harm(records[which]())
     harness = lives.restart()
-    assert harness.store.damage or which == "dedup"
+    assert harness.store.damage.found or which == "dedup"
     assert harness.broker.topics.partition_count(TopicName.parse(f"{HARMED}-many")) == 3
     assert all(harness.broker.topics.is_stored(TopicName.parse(text)) for text in (HARMED, WELL))
     names.add(harness.peer().producer(HARMED).producer_name)
@@ -431,7 +431,7 @@ def test_a_lost_ledger_list_is_rebuilt_and_stored(lives: Lives) -> None:
         peer.subscribe(HARMED)
         assert peer.payloads() == payloads(HARMED, (5, 6, 7, 9))
         lives.disk.kill()
-    assert not harness.store.damage
+    assert not harness.store.damage.found
 
 
 def test_a_ledger_without_owner_is_returned_to_its_topic(lives: Lives) -> None:
@@ -444,11 +444,11 @@ def test_a_ledger_without_owner_is_returned_to_its_topic(lives: Lives) -> None:
         place = content.index(HARMED.encode(), place + 1)
     content[place + 20] ^= 0x11
     harness = lives.restart()
-    assert [thing.lost for thing in harness.store.damage] == [DamageLoss.OWNER]
+    assert [thing.lost for thing in harness.store.damage.found] == [DamageLoss.OWNER]
     peer = harness.peer()
     peer.subscribe(HARMED)
     assert peer.payloads() == payloads(HARMED, range(3))
-    assert harness.store.damage == []
+    assert harness.store.damage.found == []
 
 
 def test_a_lost_schema_version_does_not_renumber_the_others(lives: Lives) -> None:
@@ -527,7 +527,7 @@ def test_flipped_bits_of_a_brokers_key_records_are_survived() -> None:
 def check_other_topic(disk: SimulatedDisk, lives: Lives) -> None:
     store = FileStore.open(FOLDER, settings=STORE, filesystem=FaultyFileSystem(disk), threads=False)
     harness = Harness(store, **lives.settings)
-    assert store.damage
+    assert store.damage.found
     peer = harness.peer()
     peer.subscribe("persistent://public/default/b")
     assert peer.entry_ids() == [0, 2]

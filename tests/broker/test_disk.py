@@ -68,7 +68,7 @@ def test_below_the_mark_no_topic_is_auto_created(make_harness: Callable[..., Any
         {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 4},
     )  # fmt: skip
     room.leave(MIB // 2)
-    topics = list(harness.store.names("topic/"))
+    topics = list(harness.store.keys.names("topic/"))
     for number in range(50):
         name = f"persistent://public/default/new{number}"
         refused = peer.request("producer", topic=name, producer_id=9).command.error
@@ -81,8 +81,8 @@ def test_below_the_mark_no_topic_is_auto_created(make_harness: Callable[..., Any
         assert (refused.error, "the disk is full" in refused.message) == (pb.ServiceNotReady, True)
         failed = peer.request("partitionMetadata", topic=name).command.partitionMetadataResponse
         assert failed.error == pb.ServiceNotReady
-    assert list(harness.store.names("topic/")) == topics
-    assert list(harness.store.names("partitioned/")) == []
+    assert list(harness.store.keys.names("topic/")) == topics
+    assert list(harness.store.keys.names("partitioned/")) == []
     peer.subscribe(TOPIC)  # stored messages can be read, which frees space
     peer.producer("non-persistent://public/default/n", producer_id=10)
     harness.actions.create(TopicName.parse("by-hand"), lambda error: None)
@@ -136,10 +136,10 @@ def test_accepted_messages_are_receipted_before_the_producer_is_closed(room: Roo
     peer.producer(TOPIC)
     harness.auto_poll = False
     peer.publish(3)
-    harness.store.refuse_entries(StoreFull("no room"))
+    harness.store.disk.refuse_entries(StoreFull("no room"))
     peer.publish(2, first=3)
     assert peer.take(Command.CLOSE_PRODUCER) == []
-    harness.store.refuse_entries(None)
+    harness.store.disk.refuse_entries(None)
     peer.publish(1, first=5)  # were it taken in, it would come before what the client sends again
     harness.poll()
     harness.poll()

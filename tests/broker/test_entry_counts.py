@@ -140,9 +140,9 @@ class CountsMachine(RuleBasedStateMachine):
         """Blocks or totals are gone, or no longer what they were."""
         ledger = self.topic.ledgers[index % len(self.topic.ledgers)]
         if index % 3:
-            self.topic.store.put(blocks_key(OWNER, ledger.ledger_id), b"\x07rubbish"[: index % 5])
+            self.topic.store.keys.put(blocks_key(OWNER, ledger.ledger_id), b"\x07rubbish"[: index % 5])
         else:
-            self.topic.store.delete(totals_key(OWNER))
+            self.topic.store.keys.delete(totals_key(OWNER))
 
     @rule(data=st.data())
     def ask(self, data: st.DataObject) -> None:
@@ -290,20 +290,20 @@ def test_trimming_and_deleting_remove_the_counts() -> None:
     assert topic.counts.between(0, 160) == topic.expected(0, 160)
     topic.trim(3)
     assert topic.counts.between(0, 160) == topic.expected(0, 160)
-    left = [key for key, _ in topic.store.scan("counts/")]
+    left = [key for key, _ in topic.store.keys.scan("counts/")]
     assert left == [blocks_key(OWNER, topic.ledgers[0].ledger_id)]
     gone = list(topic.ledgers)
     topic.ledgers.clear()
     topic.bases.clear()
     topic.counts.delete_all(gone)
-    assert not list(topic.store.scan("counts/"))
+    assert not list(topic.store.keys.scan("counts/"))
 
 
 def test_an_idle_topic_stores_no_counts() -> None:
     topic = Topic()
     for _ in range(3):
         topic.append(an_entry(1, 60))
-    assert not list(topic.store.scan("counts/"))
+    assert not list(topic.store.keys.scan("counts/"))
 
 
 def test_the_memory_for_counts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -13,16 +14,16 @@ from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.memory import MemoryStore
 
 
-class HarmedStore(MemoryStore):
-    """Store that reports damage."""
+class Harm:
+    """Damage of a store in memory."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
         self.lost_entries: dict[int, int] = {}
         self.orphans: set[int] = set()
 
     @property
-    def damage(self) -> list[Damage]:
+    def found(self) -> list[Damage]:
         return [Damage("log", 1, "what", lost=DamageLoss.RECORDS)]
 
     def lost_entries_max(self, ledger_id: int) -> int:
@@ -32,15 +33,17 @@ class HarmedStore(MemoryStore):
         if ledger_id not in self.orphans:
             return False
         self.orphans.remove(ledger_id)
-        self._owners.setdefault(owner, []).append(ledger_id)
-        self._owners[owner].sort()
-        self._ledgers[ledger_id].owner = owner
+        self._store._owners.setdefault(owner, []).append(ledger_id)
+        self._store._owners[owner].sort()
+        self._store._ledgers[ledger_id].owner = owner
         return True
 
 
 @pytest.fixture
-def store() -> HarmedStore:
-    return HarmedStore()
+def store() -> Any:
+    store: Any = MemoryStore()
+    store.damage = Harm(store)
+    return store
 
 
 def make(store: MemoryStore, entries: Sequence[int], *, without: Sequence[int] = ()) -> list[int]:
@@ -60,7 +63,7 @@ def make(store: MemoryStore, entries: Sequence[int], *, without: Sequence[int] =
 def add(store: MemoryStore, ledger_id: int, base: int, created_ms: int = 0) -> None:
     record = bytearray()
     put_ledger(record, ledger_id, base, created_ms)
-    store.merge(key_of("t"), bytes(record))
+    store.keys.merge(key_of("t"), bytes(record))
 
 
 def places(store: MemoryStore, now_ms: int = 99_000) -> list[tuple[int, int, int]]:
@@ -69,7 +72,7 @@ def places(store: MemoryStore, now_ms: int = 99_000) -> list[tuple[int, int, int
     return [(info.ledger_id, *place) for info, place in found.ledgers]
 
 
-def test_a_complete_list_is_used_unchanged(store: HarmedStore) -> None:
+def test_a_complete_list_is_used_unchanged(store: Any) -> None:
     first, second, third = make(store, [3, 0, 5])
     found = ledger_list.load(store, "t", 0)
     assert places(store) == [(first, 0, 0), (third, 3, 2000)]
@@ -88,7 +91,7 @@ def test_a_complete_list_is_used_unchanged(store: HarmedStore) -> None:
     ],
 )
 def test_a_ledger_without_record_is_placed_between_its_neighbours(
-    store: HarmedStore, without: list[int], expected: list[tuple[int, int]]
+    store: Any, without: list[int], expected: list[tuple[int, int]]
 ) -> None:
     ids = make(store, [3, 4, 5], without=without)
     if without[0] == 0:
@@ -98,7 +101,7 @@ def test_a_ledger_without_record_is_placed_between_its_neighbours(
     assert (found.end, found.was_mended) == (12, True)
 
 
-def test_ledgers_without_any_record_begin_at_unused_offsets(store: HarmedStore) -> None:
+def test_ledgers_without_any_record_begin_at_unused_offsets(store: Any) -> None:
     """Offsets that a subscription may have acknowledged would hide what is in them."""
     first, second = make(store, [3, 4], without=[0, 1])
     (_, base, created_ms), (_, following, _) = places(store)
@@ -113,18 +116,18 @@ def test_ledgers_without_any_record_begin_at_unused_offsets(store: HarmedStore) 
     assert again > base + 7
 
 
-def test_a_listed_ledger_without_owner_is_adopted(store: HarmedStore) -> None:
+def test_a_listed_ledger_without_owner_is_adopted(store: Any) -> None:
     ids = make(store, [3, 4, 5])
     store._owners["t"].remove(ids[1])
     store._owners[""] = [ids[1]]
-    store.orphans.add(ids[1])
+    store.damage.orphans.add(ids[1])
     assert [ledger_id for ledger_id, _, _ in places(store)] == ids
     assert not ledger_list.load(store, "t", 0).was_mended
 
 
-def test_offsets_of_possibly_lost_entries_are_skipped(store: HarmedStore) -> None:
+def test_offsets_of_possibly_lost_entries_are_skipped(store: Any) -> None:
     first, second = make(store, [3, 4])
-    store.lost_entries = {first: 10, second: 10, 77: 10}
+    store.damage.lost_entries = {first: 10, second: 10, 77: 10}
     assert ledger_list.load(store, "t", 0).end == 17
     add(store, 77, 7)  # created and lost with all its entries
     assert ledger_list.load(store, "t", 0).end == 17
@@ -134,7 +137,7 @@ def test_offsets_of_possibly_lost_entries_are_skipped(store: HarmedStore) -> Non
     assert ledger_list.load(store, "t", 0).end == 50
 
 
-def test_a_list_that_contradicts_itself_is_refused(store: HarmedStore) -> None:
+def test_a_list_that_contradicts_itself_is_refused(store: Any) -> None:
     first, second = make(store, [3, 4])
     add(store, second, 2)
     with pytest.raises(StoreDamaged, match=f"ledger {second} overlaps"):

@@ -133,7 +133,7 @@ def test_the_last_ledger_is_trimmed_and_a_new_one_begins(fixture: Fixture, reope
     assert fixture.ledger.unneeded(5, lambda segment, written_ms: True) == 2
     fixture.ledger.forget(2)
     assert fixture.store.ledgers("t") == []
-    assert [key for key, _ in fixture.store.scan("")] == ["ledgers/t"]
+    assert [key for key, _ in fixture.store.keys.scan("")] == ["ledgers/t"]
     fixture.append(*ENTRIES[5:])
     assert fixture.ledger.position(5)[1] == 0
     assert fixture.all() == ENTRIES[5:]
@@ -227,7 +227,7 @@ def test_deleting_leaves_no_ledgers_or_keys(fixture: Fixture) -> None:
     fixture.append(*ENTRIES)
     fixture.ledger.delete_all()
     assert fixture.store.ledgers("t") == []
-    assert fixture.store.get(ledgers_key("t")) is None
+    assert fixture.store.keys.get(ledgers_key("t")) is None
 
 
 def test_a_ledger_that_is_trimmed_while_it_is_read_is_no_failure(

@@ -157,12 +157,13 @@ class World:
     def crash(self) -> None:
         """The process ends, or the power goes. Another broker finds what was confirmed."""
         if self.disk is None:
-            self.harness.store._ready.clear()
-            self.harness.store._reporting.clear()
+            reports = self.harness.store.reports
+            reports.ready.clear()
+            reports.reporting.clear()
         else:
             self.disk = self.disk.crash(Fate.by_chance(self.random))
             self.harness.store = self.open_store()
-            assert self.harness.store.damage == []
+            assert self.harness.store.damage.found == []
         self.harness.web.close()
         self.harness.crash()
         for client in self.clients:
@@ -453,8 +454,9 @@ class Crowd:
         assert not broker.topics._preparing
         assert not broker.topics._leaving
         shown = self.look()
-        self.harness.store._ready.clear()
-        self.harness.store._reporting.clear()
+        reports = self.harness.store.reports
+        reports.ready.clear()
+        reports.reporting.clear()
         self.harness.crash()
         assert self.shown() == shown, "another broker finds what this one had in memory"
 
@@ -470,7 +472,7 @@ class Crowd:
                 assert each not in shown[text][1].get(subscription, ()), (text, subscription, each)
         kinds = ("ledgers/", "cursor/", "counts/", "dedup/")
         for kind in kinds:
-            for key in self.harness.store.names(f"{kind}persistent://"):
+            for key in self.harness.store.keys.names(f"{kind}persistent://"):
                 assert key.removeprefix(kind).partition("\0")[0] in shown, (key, "is left over")
         return shown
 

@@ -219,7 +219,7 @@ def test_an_unwritable_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(sys, "stderr", FullDisk())
     say("a line of the mirror's status")
-    done = warning_lines.show()
+    done = warning_lines.show(say)
     logging.getLogger("geminga").warning("a warning of the client's")
     done()
 

@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
         ledger = store.create_ledger("persistent://public/default/flights")
         for number in range(9):
             store.append(ledger, b"entry %d" % number * 50, lambda error: None)
-        store.put("policies/public/default", b"the policy")
+        store.keys.put("policies/public/default", b"the policy")
     return tmp_path / "store"
 
 

@@ -71,7 +71,7 @@ def test_a_backup_of_a_busy_store_is_of_one_moment(seeds: range, small_settings:
         then.receipted = receipted
         store.close()
         with FileStore.open(TARGET, settings=small_settings, filesystem=filesystem, threads=False) as found:
-            assert found.damage == [], f"seed {seed}"
+            assert found.damage.found == [], f"seed {seed}"
             then.check_restarted(found)
             live(then, found, chance, 20)  # and it is a store like any other
             found.poll()
@@ -100,7 +100,7 @@ def test_an_unfinished_backup_is_no_store(small_settings: StoreSettings) -> None
         after = FaultyFileSystem(disk.crash(Fate.by_chance(random.Random(number))))
         if "superblock" in _names(after, TARGET):
             with FileStore.open(TARGET, settings=small_settings, filesystem=after, threads=False) as found:
-                assert found.damage == []
+                assert found.damage.found == []
             finished += 1
         else:
             with pytest.raises(NotAStore):
@@ -135,7 +135,7 @@ def test_backups_during_writes_are_consistent(tmp_path: Path, small_settings: St
                     opened.set()
 
                 store.append(passing, text * 60, lambda error: None)
-                store.put("newest", text)
+                store.keys.put("newest", text)
                 store.append(kept, text, done)
                 if number % 10 == 9:
                     store.delete_ledgers([passing])
@@ -157,14 +157,14 @@ def test_backups_during_writes_are_consistent(tmp_path: Path, small_settings: St
             with pytest.raises(StoreLocked):
                 FileStore.open(tmp_path / "store")
             with FileStore.open(target) as found:
-                assert found.damage == []
+                assert found.damage.found == []
                 (ledger,) = found.ledgers("kept")
                 entries: list[bytes] = []
                 while len(entries) < ledger.entries:
                     entries += found.read(ledger.ledger_id, len(entries), entries_max=1000, bytes_max=1 << 20)
                 assert entries == [b"%09d" % number for number in range(len(entries))]
                 assert len(entries) > sure
-                newest = found.get("newest")
+                newest = found.keys.get("newest")
                 assert newest is not None
                 assert int(newest.base) in (len(entries) - 1, len(entries))
     finally:
@@ -192,7 +192,7 @@ def test_a_restored_backup_equals_the_store(tmp_path: Path) -> None:
     with FileStore.open(tmp_path / "store") as store:
         ledger = store.create_ledger("topic")
         store.append(ledger, b"entry", lambda error: None)
-        store.put("key", b"value")
+        store.keys.put("key", b"value")
     reported: list[tuple[int, int]] = []
     copied = backup(tmp_path / "store", tmp_path / "backup", say=lambda *both: reported.append(both))
     assert (copied.files, reported[-1][0]) == (1, copied.bytes)

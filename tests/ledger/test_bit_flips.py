@@ -27,9 +27,9 @@ from geminga.ledger.format import (
     OFFSET_MASK,
     RECORD_BYTES,
 )
+from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.log import LogFiles, read_directory, scan_headers
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.state import NOBODY
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from geminga.wire.checksum import crc32c
@@ -102,11 +102,11 @@ def perform(store: FileStore, operation: Operation) -> None:
     elif what == "delete_ledger":
         store.delete_ledgers([LEDGERS[name]])
     elif what == "delete":
-        store.delete(name)
+        store.keys.delete(name)
     elif what == "merge":
-        store.merge(name, data)
+        store.keys.merge(name, data)
     else:
-        store.put(name, data, same=what == "same")
+        store.keys.put(name, data, same=what == "same")
 
 
 def make_disk(*, clean: bool) -> SimulatedDisk:
@@ -165,8 +165,8 @@ def observe(store: FileStore) -> Seen:
     for owner in (*OWNERS, NOBODY):
         for info in store.ledgers(owner):
             entries[owner] = [read(store, info.ledger_id, entry_id) for entry_id in range(info.entries)]
-    keys = {key: store.get(key) for key in KEYS}
-    assert dict(store.scan("")) == {key: value for key, value in keys.items() if value is not None}
+    keys = {key: store.keys.get(key) for key in KEYS}
+    assert dict(store.keys.scan("")) == {key: value for key, value in keys.items() if value is not None}
     return Seen(entries, keys)
 
 
@@ -182,7 +182,7 @@ def read(store: FileStore, ledger_id: int, entry_id: int) -> bytes | None:
 def check_names_entry(store: FileStore, error: EntriesDamaged, ledger_id: int, entry_id: int) -> None:
     assert error.damage is not None
     assert (error.damage.ledger_id, error.damage.first_entry_id) == (ledger_id, entry_id)
-    assert error.damage in store.damage
+    assert error.damage in store.damage.found
 
 
 class LogByte(NamedTuple):
@@ -238,12 +238,12 @@ def check(
     found = observe(store)
     assert found == expected_of(frozenset(harmed))
     if not harmed:
-        assert [thing.lost for thing in store.damage] == [DamageLoss.NOTHING] * max(heads, 1)
+        assert [thing.lost for thing in store.damage.found] == [DamageLoss.NOTHING] * max(heads, 1)
     elif found != expected_of():
-        check_names(store.damage, [OPERATIONS[each] for each in harmed])
-    for thing in store.damage:
-        assert store.settle_damage(thing.name)
-    assert not store.damage
+        check_names(store.damage.found, [OPERATIONS[each] for each in harmed])
+    for thing in store.damage.found:
+        assert store.damage.settle(thing.name)
+    assert not store.damage.found
     if closes or not next(CHECKED) % CLOSED_EACH:
         store.close()
     else:

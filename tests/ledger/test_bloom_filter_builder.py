@@ -45,10 +45,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(bloom_filter_builder, "PAGE_NAMES", 7)
     with FileStore.open(tmp_path) as store:
         assert not brings(store, "0")  # the filter of a new store is complete from the first write
-        store.put("", b"")
+        store.keys.put("", b"")
         for number in range(50):
-            store.put(f"topic/{number}", b"")
-            store.put(f"cursor/{number + 100}\0s", b"")
+            store.keys.put(f"topic/{number}", b"")
+            store.keys.put(f"cursor/{number + 100}\0s", b"")
             store.create_ledger(f"{number + 200}")
     return tmp_path
 
@@ -57,16 +57,16 @@ def test_after_many_failed_lookups_the_catalog_is_added(folder: Path) -> None:
     with FileStore.open(folder) as store:
         assert brings(store, "nothing")
         for number in range(DENIED_MIN):
-            assert store.get(f"none/{number}") is None
-        store.put("topic/new", b"")
+            assert store.keys.get(f"none/{number}") is None
+        store.keys.put("topic/new", b"")
         until(store, lambda: not brings(store, "nothing"))
         for name in ("0", "49", "new", "100", "149", "200", "249"):
             assert brings(store, name)
         absent = [name for name in map(str, range(1000, 2000)) if not brings(store, name)]
         assert len(absent) > 900
-        assert store.get("topic/7") is not None
-        assert store.get("") is not None
-        assert [key for key, _ in store.scan("cursor/107\0")] == ["cursor/107\0s"]
+        assert store.keys.get("topic/7") is not None
+        assert store.keys.get("") is not None
+        assert [key for key, _ in store.keys.scan("cursor/107\0")] == ["cursor/107\0s"]
         assert len(store.ledgers("207")) == 1
 
 
@@ -82,10 +82,10 @@ def test_a_catalog_that_cannot_be_read_is_still_queried(
         raise StoreError("the disk is gone")
 
     with FileStore.open(folder) as store:
-        monkeypatch.setattr(store._filter_builder._catalog, "keys", fail)  # type: ignore[union-attr]
+        monkeypatch.setattr(store.reading.filter_builder._catalog.keys, "names", fail)  # type: ignore[union-attr]
         for number in range(DENIED_MIN):
-            assert store.get(f"none/{number}") is None
+            assert store.keys.get(f"none/{number}") is None
         until(store, lambda: "to its Bloom filter: the disk is gone" in caplog.text)
         assert brings(store, "nothing")
-        assert store.get("topic/7") is not None
-        assert store.get("topic/70") is None
+        assert store.keys.get("topic/7") is not None
+        assert store.keys.get("topic/70") is None

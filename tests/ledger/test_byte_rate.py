@@ -58,7 +58,7 @@ def test_offloads_keep_to_the_rate_unless_disk_space_is_short(is_short: bool) ->
         settle(store)
     assert reports.found == [None]
     if is_short:
-        store.give_back(eagerly=True)
+        store.disk.give_back(eagerly=True)
         clock.now += 1
     else:
         size_bytes = sum(map(len, kept[min(kept)]))

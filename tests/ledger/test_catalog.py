@@ -11,12 +11,12 @@ from geminga.ledger.api import PrefetchRequest, StoredValue
 from geminga.ledger.catalog import (
     CHUNK_ENTRIES_MAX,
     Catalog,
-    CatalogDamaged,
     CheckpointSnapshot,
     EntryChunk,
-    KeyChange,
     LedgerChange,
 )
+from geminga.ledger.catalog_database import CatalogDamaged
+from geminga.ledger.catalog_keys import KeyChange
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import RealFileSystem
 
@@ -112,20 +112,20 @@ def test_keys_are_read_back_with_base_and_deltas(catalog: Catalog) -> None:
         )
     )
     catalog.write(snapshot(2, keys={"k": KeyChange(b"k", 0, deltas=[b"2", b"3"])}))
-    assert catalog.base("k") == b"base"
-    assert catalog.deltas("k", 99) == [b"1", b"2", b"3"]
-    assert catalog.deltas("k", 2) == [b"1"]
-    assert catalog.base("d") == b""
+    assert catalog.keys.base("k") == b"base"
+    assert catalog.keys.deltas("k", 99) == [b"1", b"2", b"3"]
+    assert catalog.keys.deltas("k", 2) == [b"1"]
+    assert catalog.keys.base("d") == b""
     whole = {"d": StoredValue(b"", (b"x",)), "k": StoredValue(b"base", (b"1", b"2", b"3"))}
-    assert catalog.values("", None, 99, 10) == sorted(whole.items())
-    assert catalog.values("", "d", 99, 10) == [("k", whole["k"])]
-    assert catalog.values("", None, 2, 1) == [("d", whole["d"])]
-    assert catalog.values("k", None, 2, 10) == [("k", StoredValue(b"base", (b"1",)))]
+    assert catalog.keys.values("", None, 99, 10) == sorted(whole.items())
+    assert catalog.keys.values("", "d", 99, 10) == [("k", whole["k"])]
+    assert catalog.keys.values("", None, 2, 1) == [("d", whole["d"])]
+    assert catalog.keys.values("k", None, 2, 10) == [("k", StoredValue(b"base", (b"1",)))]
     catalog.write(snapshot(3, keys={"k": KeyChange(b"k", 0, b"new"), "d": KeyChange(b"d", 0, deleted=True)}))
-    assert (catalog.base("k"), catalog.deltas("k", 99)) == (b"new", [])
-    assert catalog.base("d") is None
+    assert (catalog.keys.base("k"), catalog.keys.deltas("k", 99)) == (b"new", [])
+    assert catalog.keys.base("d") is None
     catalog.write(snapshot(4, keys={"k": KeyChange(b"k", 0, deleted=True, deltas=[b"again"])}))
-    assert (catalog.base("k"), catalog.deltas("k", 99)) == (b"", [b"again"])
+    assert (catalog.keys.base("k"), catalog.keys.deltas("k", 99)) == (b"", [b"again"])
 
 
 def test_damage_and_doubted_ledgers_are_read_back(catalog: Catalog) -> None:
@@ -140,7 +140,7 @@ def test_damage_and_doubted_ledgers_are_read_back(catalog: Catalog) -> None:
 def test_a_prefix_finds_all_its_keys_and_no_others(catalog: Catalog, prefix: str) -> None:
     keys = ["", "a", "a\ud7ff", "a\ud7ffz", "a\ue000", "a\U0010ffff", "a\U0010ffffz", "b", "\U0010ffff"]
     catalog.write(snapshot(1, keys={key: KeyChange(key.encode(), 0, b"v") for key in keys}))
-    found = [key for key, _ in catalog.values(prefix, None, 99, 100)]
+    found = [key for key, _ in catalog.keys.values(prefix, None, 99, 100)]
     assert found == [key for key in keys if key.startswith(prefix)]
 
 
@@ -149,7 +149,7 @@ def test_a_failed_checkpoint_changes_nothing(catalog: Catalog) -> None:
     broken = snapshot(2, keys={"k": KeyChange(b"k", 0, b"other")}, damage=["no damage"])
     with pytest.raises(AttributeError):
         catalog.write(broken)
-    assert catalog.base("k") == b"base"
+    assert catalog.keys.base("k") == b"base"
     assert catalog.number("number") == 1
 
 
@@ -182,8 +182,8 @@ def test_changed_rows_are_detected(tmp_path: Path, table: str, change: str) -> N
         "meta": lambda: catalog.number("position"),
         "ledger": lambda: catalog.ledger(1),
         "chunk": lambda: catalog.chunk(1, 2),
-        "item": lambda: catalog.base("k"),
-        "delta": lambda: catalog.deltas("k", 99),
+        "item": lambda: catalog.keys.base("k"),
+        "delta": lambda: catalog.keys.deltas("k", 99),
     }
     with pytest.raises(CatalogDamaged, match="rebuilt from the log"):
         reads[table]()

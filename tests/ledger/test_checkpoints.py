@@ -50,13 +50,13 @@ def test_a_checkpoint_on_a_full_disk_is_made_later(
     ledger = fill(store)
     assert len(tries) >= 2, "it is tried again"
     assert store.failure is None
-    assert store.space is not None
-    assert store.space.free_bytes == 0
+    assert store.disk.space is not None
+    assert store.disk.space.free_bytes == 0
     more = fill(store)
     monkeypatch.setattr(Catalog, "write", write)
     for _ in range(3):
         store.poll()
-    assert store.space.free_bytes > 0
+    assert store.disk.space.free_bytes > 0
     store.close()
     with open_store(disk.crash(Fate("none", "none")), small_settings) as store:
         for each in (ledger, more):
@@ -109,7 +109,7 @@ def test_a_store_with_a_slow_catalog_reports_that_it_is_behind(
     with FileStore.open(tmp_path, settings=settings) as store:
         number = 0
         while not store.is_behind:
-            store.put(f"key-{number:05}", b"x" * 100)
+            store.keys.put(f"key-{number:05}", b"x" * 100)
             store.poll()
             number += 1
             assert number < 10_000
@@ -119,7 +119,7 @@ def test_a_store_with_a_slow_catalog_reports_that_it_is_behind(
         while store.is_behind:
             store.poll()
             assert time.monotonic() < end
-        assert len(list(store.names("key-"))) == number
+        assert len(list(store.keys.names("key-"))) == number
 
 
 class Clock:
@@ -150,7 +150,7 @@ IDLE = StoreSettings(checkpoint_idle_seconds=30.0, checkpoint_idle_bytes=20_000)
 
 def put(store: FileStore, count: int, size: int = 100) -> None:
     for number in range(count):
-        store.put(f"key-{number}", bytes(size))
+        store.keys.put(f"key-{number}", bytes(size))
     for _ in range(4):
         store.poll()
 
@@ -179,7 +179,7 @@ def test_an_idle_store_saves_pending_changes_once(
     assert len(written) == 1, "so little is not worth it"
     disk = disk.crash(Fate("none", "none"))
     with open_store(disk, IDLE) as store:
-        assert len(list(store.names("key-"))) == 120
+        assert len(list(store.keys.names("key-"))) == 120
 
 
 def test_a_slow_stream_of_writes_is_saved_from_time_to_time(
@@ -189,14 +189,14 @@ def test_a_slow_stream_of_writes_is_saved_from_time_to_time(
     store = open_store(SimulatedDisk(), IDLE)
     for second in range(3600):
         clock.now += 1
-        store.put(f"slow-{second}", b"")
+        store.keys.put(f"slow-{second}", b"")
         store.poll()
     unsaved = 3600 * 470
     assert written == [], "each half minute brings more than a sixteenth of what is worth it"
-    assert store._state.unsaved_bytes > unsaved
+    assert store.state.unsaved_bytes > unsaved
     for second in range(3600):
         clock.now += 20
-        store.put(f"slower-{second}", b"")
+        store.keys.put(f"slower-{second}", b"")
         store.poll()
     assert 1 < len(written) <= 1 + 3600 * 600 // IDLE.checkpoint_idle_bytes
     store.close()
@@ -220,7 +220,7 @@ def test_an_idle_store_wakes_its_owner(tmp_path: Path, written: list[CheckpointS
     with FileStore.open(tmp_path, settings=settings, wakeup=wanted.set) as store:
         store.poll()
         for number in range(100):
-            store.put(f"key-{number}", bytes(100))
+            store.keys.put(f"key-{number}", bytes(100))
         end = time.monotonic() + 60
         while not written:
             assert wanted.wait(60), "nobody asks for a poll"
@@ -271,23 +271,23 @@ def test_a_power_loss_at_any_step_of_an_idle_checkpoint_loses_nothing(small_sett
             except PowerLoss:
                 pass
             with open_store(disk.crash(fate), idle) as store:
-                assert store.damage == []
+                assert store.damage.found == []
                 auditor.check_restarted(store)
 
 
 def test_released_ledgers_leave_memory_when_the_catalog_has_them(tmp_path: Path) -> None:
     with FileStore.open(tmp_path, threads=False) as store:
-        state = store._state
+        state = store.state
         made = []
         for number in range(100):
             made.append(store.create_ledger(f"topic-{number}"))
             store.append(made[-1], b"x%d" % number, lambda error: None)
         store.release(made[:50])
         store.poll()
-        assert len(state.ledgers) == 100, "nothing else knows them yet"
+        assert len(state.ledgers.loaded) == 100, "nothing else knows them yet"
         store.checkpoint()
-        assert sorted(state.ledgers) == made[50:], "of the others somebody may want the newest soon"
+        assert sorted(state.ledgers.loaded) == made[50:], "of the others somebody may want the newest soon"
         store.release(made[50:])
-        assert not state.ledgers, "at once"
+        assert not state.ledgers.loaded, "at once"
         for number, ledger in enumerate(made):
             assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"x%d" % number]

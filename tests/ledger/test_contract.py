@@ -94,10 +94,10 @@ def test_a_run_is_appended_and_reported_as_one(store: EntryStore, receipts: Rece
 def test_callbacks_run_in_order_of_the_calls_and_in_poll(store: EntryStore, receipts: Receipts) -> None:
     ledger = store.create_ledger("a")
     store.append(ledger, b"x", receipts.of("append"))
-    store.put("k", b"v", receipts.of("put"))
-    store.merge("k", b"d", receipts.of("merge"))
-    store.delete("k", receipts.of("delete"))
-    store.delete("never was", receipts.of("delete nothing"))
+    store.keys.put("k", b"v", receipts.of("put"))
+    store.keys.merge("k", b"d", receipts.of("merge"))
+    store.keys.delete("k", receipts.of("delete"))
+    store.keys.delete("never was", receipts.of("delete nothing"))
     store.append(ledger, b"y", receipts.of("append again"))
     store.delete_ledgers([ledger], receipts.of("delete ledger"))
     store.delete_ledgers([ledger], receipts.of("delete it again"))
@@ -220,61 +220,61 @@ def test_unknown_and_deleted_ledgers_are_refused(store: EntryStore, receipts: Re
 
 
 def test_keys_have_a_base_and_deltas(store: EntryStore) -> None:
-    assert store.get("k") is None
-    store.merge("k", b"1")
-    assert store.get("k") == StoredValue(b"", (b"1",))
-    store.put("k", b"base")
-    assert store.get("k") == StoredValue(b"base", ())
-    store.merge("k", b"2")
-    store.merge("k", b"3")
-    assert store.get("k") == StoredValue(b"base", (b"2", b"3"))
-    store.delete("k")
-    assert store.get("k") is None
-    store.merge("k", b"4")
-    assert store.get("k") == StoredValue(b"", (b"4",))
-    store.put("empty", b"")
-    assert store.get("empty") == StoredValue(b"", ())
+    assert store.keys.get("k") is None
+    store.keys.merge("k", b"1")
+    assert store.keys.get("k") == StoredValue(b"", (b"1",))
+    store.keys.put("k", b"base")
+    assert store.keys.get("k") == StoredValue(b"base", ())
+    store.keys.merge("k", b"2")
+    store.keys.merge("k", b"3")
+    assert store.keys.get("k") == StoredValue(b"base", (b"2", b"3"))
+    store.keys.delete("k")
+    assert store.keys.get("k") is None
+    store.keys.merge("k", b"4")
+    assert store.keys.get("k") == StoredValue(b"", (b"4",))
+    store.keys.put("empty", b"")
+    assert store.keys.get("empty") == StoredValue(b"", ())
 
 
 def test_scan_returns_keys_with_a_prefix_in_order(store: EntryStore, receipts: Receipts) -> None:
     names = ["a", "ab", "b/1", "b/10", "b/2", "b/ü", "b/\U0001f600", "c", "b"]
     for round_number in range(3):
         for name in names:
-            store.put(name, f"{name}{round_number}".encode(), receipts.of(None))
-            store.merge(name, b"d", receipts.of(None))
+            store.keys.put(name, f"{name}{round_number}".encode(), receipts.of(None))
+            store.keys.merge(name, b"d", receipts.of(None))
         receipts.wait(store, len(names) * 2 * (round_number + 1))
     expected = [(name, StoredValue(f"{name}2".encode(), (b"d",))) for name in sorted(names)]
-    assert list(store.scan("")) == expected
-    assert list(store.scan("b/")) == [item for item in expected if item[0].startswith("b/")]
-    assert list(store.scan("zzz")) == []
+    assert list(store.keys.scan("")) == expected
+    assert list(store.keys.scan("b/")) == [item for item in expected if item[0].startswith("b/")]
+    assert list(store.keys.scan("zzz")) == []
     for prefix in ("", "b/", "b"):
         for after in ("", "a", "b", "b/", "b/1", "b/10", "b/11", "c", "zzz"):
             behind = [item for item in expected if item[0].startswith(prefix) and item[0] > after]
-            assert list(store.scan(prefix, after=after)) == behind
-            assert list(store.names(prefix, after=after)) == [name for name, _ in behind]
+            assert list(store.keys.scan(prefix, after=after)) == behind
+            assert list(store.keys.names(prefix, after=after)) == [name for name, _ in behind]
 
 
 def test_scan_tolerates_changes_while_it_runs(store: EntryStore) -> None:
     for number in range(30):
-        store.put(f"k{number:02}", b"v")
+        store.keys.put(f"k{number:02}", b"v")
     seen = []
-    for key, _ in store.scan("k"):
+    for key, _ in store.keys.scan("k"):
         seen.append(key)
-        store.delete(key)
-        store.put(f"other{key}", b"w")
-        store.delete("k29")
+        store.keys.delete(key)
+        store.keys.put(f"other{key}", b"w")
+        store.keys.delete("k29")
     assert seen == [f"k{number:02}" for number in range(29)]
 
 
 def test_names_tolerate_changes_while_they_are_read(store: EntryStore) -> None:
     for number in range(30):
-        store.put(f"k{number:02}", b"v")
+        store.keys.put(f"k{number:02}", b"v")
     seen = []
-    for key in store.names("k"):
+    for key in store.keys.names("k"):
         seen.append(key)
-        store.delete(key)
-        store.put(f"other{key}", b"w")
-        store.delete("k29")
+        store.keys.delete(key)
+        store.keys.put(f"other{key}", b"w")
+        store.keys.delete("k29")
     assert seen == [f"k{number:02}" for number in range(29)]
 
 
@@ -299,7 +299,7 @@ def test_callbacks_may_write(store: EntryStore, receipts: Receipts) -> None:
         store.append(ledger, b"second", receipts.of("second"))
 
     store.append(ledger, b"first", write_again)
-    store.put("k", b"v", receipts.of("put"))
+    store.keys.put("k", b"v", receipts.of("put"))
     assert receipts.wait(store, 2)[:2] == ["put", "second"]
     assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"first", b"second"]
 
@@ -307,7 +307,7 @@ def test_callbacks_may_write(store: EntryStore, receipts: Receipts) -> None:
 def test_close_runs_pending_callbacks_and_can_be_repeated(store: EntryStore, receipts: Receipts) -> None:
     ledger = store.create_ledger("a")
     store.append(ledger, b"x", receipts.of("x"))
-    store.put("k", b"v", receipts.of("k"))
+    store.keys.put("k", b"v", receipts.of("k"))
     assert store.failure is None
     store.close()
     assert receipts.order == ["x", "k"]
@@ -317,9 +317,9 @@ def test_close_runs_pending_callbacks_and_can_be_repeated(store: EntryStore, rec
         lambda: store.create_ledger("a"),
         lambda: store.append(ledger, b"y", receipts.of("y")),
         lambda: store.delete_ledgers([ledger]),
-        lambda: store.put("k", b"v"),
-        lambda: store.merge("k", b"v"),
-        lambda: store.delete("k"),
+        lambda: store.keys.put("k", b"v"),
+        lambda: store.keys.merge("k", b"v"),
+        lambda: store.keys.delete("k"),
     ):
         with pytest.raises(StoreStopped):
             call()
@@ -335,7 +335,7 @@ def test_deleting_missing_keys_and_ledgers_changes_nothing(store: EntryStore, re
     assert receipts.wait(store, 4) == ["entry", "none", "not yet there", "later"]
     assert not receipts.errors
     assert store.read(ledger, 0, entries_max=1, bytes_max=99) == [b"entry"]
-    assert store.lost_entries_max(ledger) == 0
+    assert store.damage.lost_entries_max(ledger) == 0
 
 
 def test_stats_count_operations(store: EntryStore, receipts: Receipts) -> None:

@@ -118,7 +118,7 @@ class Examiner:
 
     def _examine(self, disk: SimulatedDisk, allowed: list[Contents]) -> None:
         store = open_store(FaultyFileSystem(disk), self._settings)
-        assert store.damage == []
+        assert store.damage.found == []
         found = observe(store, self._auditor.owners)
         assert found in allowed, "the store shows no state that it may be in"
         if self.images % GOES_ON_EACH:
@@ -128,7 +128,7 @@ class Examiner:
         self._go_on(store, auditor)
         store.close()
         store = open_store(FaultyFileSystem(disk), self._settings)
-        assert store.damage == []
+        assert store.damage.found == []
         auditor.check_running(store)
         store.close()
 

@@ -46,8 +46,8 @@ def make_disk(settings: StoreSettings, *, clean: bool) -> SimulatedDisk:
             store.append(ledger, ENTRIES[owner][number], nothing)
         if number % 4 == 0:
             key = f"key-{number // 4}"
-            store.put(key, KEYS[key][0], nothing)
-            store.merge(key, KEYS[key][1][0], nothing)
+            store.keys.put(key, KEYS[key][0], nothing)
+            store.keys.merge(key, KEYS[key][1][0], nothing)
         store.poll()
     if clean:
         store.close()
@@ -76,14 +76,14 @@ def audit(store: FileStore) -> int:
                 lost += 1
     for key, value in KEYS.items():
         try:
-            got = store.get(key)
+            got = store.keys.get(key)
         except StoreDamaged:
             lost += 1
             continue
         if got is None:
             lost += 1
         elif (got.base, tuple(got.deltas)) != value:
-            assert store.damage, "a wrong value without any damage reported"
+            assert store.damage.found, "a wrong value without any damage reported"
             lost += 1
     return lost
 
@@ -115,12 +115,12 @@ def test_a_flipped_bit_loses_only_its_record(settings: StoreSettings, catalog: s
             disk.databases.clear()
         disk.content(path)[offset] ^= bit
         store = open_store(disk, settings)
-        found_at_start = bool(store.damage)
+        found_at_start = bool(store.damage.found)
         lost = audit(store)
         if catalog == "lost" or not clean:
             assert found_at_start, f"a flip in {path} at {offset} is not reported"
         elif lost:
-            assert store.damage
+            assert store.damage.found
         check_takes_writes(store)
         store.close()
 
@@ -137,9 +137,9 @@ def check_takes_writes(store: FileStore) -> None:
     assert ledger > 1, "a ledger id is given twice"
     assert store.append(ledger, b"x", nothing) == 0
     for key in KEYS:
-        store.put(key, b"anew", nothing)
+        store.keys.put(key, b"anew", nothing)
     store.poll()
-    assert all(store.get(key) is not None for key in KEYS)
+    assert all(store.keys.get(key) is not None for key in KEYS)
 
 
 def test_verifying_on_open_finds_damage_before_the_checkpoint(settings: StoreSettings) -> None:
@@ -148,11 +148,11 @@ def test_verifying_on_open_finds_damage_before_the_checkpoint(settings: StoreSet
         disk = original.copy()
         disk.content(path)[offset] ^= bit
         store = open_store(disk, dataclasses.replace(settings, verify_on_open=True))
-        assert store.damage or offset < FILE_HEADER_BYTES
+        assert store.damage.found or offset < FILE_HEADER_BYTES
         audit(store)
         store.close()
         store = open_store(disk, settings)
-        assert store.damage or offset < FILE_HEADER_BYTES, "damage is forgotten after a restart"
+        assert store.damage.found or offset < FILE_HEADER_BYTES, "damage is forgotten after a restart"
         store.close()
 
 
@@ -165,7 +165,7 @@ def test_zeroed_sectors_in_synced_data_are_damage(settings: StoreSettings) -> No
             was = bytes(disk.content(path)[start : start + 512])
             disk.content(path)[start : start + 512] = bytes(512)
             store = open_store(disk, settings)
-            assert store.damage or not any(was)
+            assert store.damage.found or not any(was)
             audit(store)
             check_takes_writes(store)
             store.close()
@@ -183,12 +183,12 @@ def test_zeroed_or_cut_end_of_synced_data_is_damage(settings: StoreSettings) -> 
             content = disk.content(last)
             content[cut:] = bytes(size - cut) if how == "zero" else b""
             store = open_store(disk, settings)
-            assert store.damage
+            assert store.damage.found
             audit(store)
             check_takes_writes(store)
             store.close()
             store = open_store(disk, settings)
-            assert store.damage
+            assert store.damage.found
             audit(store)
             store.close()
 
@@ -198,7 +198,7 @@ def test_a_zero_filled_tail_behind_the_mark_is_no_damage(settings: StoreSettings
     last = max(path for path in LOGS if path in disk.names)
     disk.content(last).extend(bytes(3000))
     store = open_store(disk, settings)
-    assert store.damage == []
+    assert store.damage.found == []
     assert audit(store) == 0
     store.close()
 
@@ -211,7 +211,7 @@ def test_a_missing_file_is_reported(settings: StoreSettings, catalog: str) -> No
             disk.databases.clear()
         disk.remove(path)
         store = open_store(disk, settings)
-        assert any(damage.file in path and "missing" in damage.what for damage in store.damage)
+        assert any(damage.file in path and "missing" in damage.what for damage in store.damage.found)
         assert audit(store) > 0
         store.create_ledger("goes on")
         store.close()
@@ -222,7 +222,7 @@ def test_a_missing_last_file_is_reported_and_its_number_not_reused(settings: Sto
     last = max(path for path in LOGS if path in disk.names)
     disk.remove(last)
     store = open_store(disk, settings)
-    assert store.damage
+    assert store.damage.found
     audit(store)
     check_takes_writes(store)
     store.close()
@@ -241,13 +241,13 @@ def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings: StoreSet
         store = open_store(disk, settings)
         assert any(
             damage.file in path and damage.offset == left and f"{size - left} bytes too early" in damage.what
-            for damage in store.damage
-        ), (left, store.damage)
+            for damage in store.damage.found
+        ), (left, store.damage.found)
         audit(store)
         check_takes_writes(store)
         store.close()
         store = open_store(disk, settings)
-        assert store.damage, "damage is forgotten after a restart"
+        assert store.damage.found, "damage is forgotten after a restart"
         audit(store)
         store.close()
 
@@ -257,7 +257,7 @@ def test_swapped_files_are_reported(settings: StoreSettings) -> None:
     disk.names[LOGS[0]], disk.names[LOGS[1]] = disk.names[LOGS[1]], disk.names[LOGS[0]]
     before = {path: bytes(disk.names[path].visible) for path in LOGS[:2]}
     store = open_store(disk, settings)
-    assert sum("under another name" in damage.what for damage in store.damage) == 2
+    assert sum("under another name" in damage.what for damage in store.damage.found) == 2
     assert audit(store) > 0
     check_takes_writes(store)
     store.close()
@@ -274,7 +274,7 @@ def test_file_of_another_store_is_reported_and_left_alone(settings: StoreSetting
     foreign = bytes(other.names[LOGS[0]].visible)
     disk.content(LOGS[0])[:] = foreign
     store = open_store(disk, settings)
-    assert any("another store" in damage.what for damage in store.damage)
+    assert any("another store" in damage.what for damage in store.damage.found)
     assert audit(store) > 0
     check_takes_writes(store)
     store.close()
@@ -290,7 +290,7 @@ def test_damaged_catalog_rows_are_noticed_and_rebuilt(settings: StoreSettings) -
     disk.databases[path] = [bytes(changed)]
     store = open_store(disk, settings)
     with pytest.raises(StoreDamaged, match="rebuilt"):
-        store.get("key-1")
+        store.keys.get("key-1")
     store.close()
     store = open_store(disk, settings)
     assert audit(store) == 0
@@ -301,7 +301,7 @@ def test_damaged_mark_file_harms_nothing(settings: StoreSettings) -> None:
     disk = make_disk(settings, clean=False)
     disk.content(f"{FOLDER}/synced")[5] ^= 1
     store = open_store(disk, settings)
-    assert store.damage == []
+    assert store.damage.found == []
     assert audit(store) == 0
     store.close()
 
@@ -348,7 +348,7 @@ def test_group_magic_inside_entries_is_not_taken_for_a_group(settings: StoreSett
     place = bytes(disk.names[LOGS[0]].visible).index(entries[2])
     disk.content(LOGS[0])[place - 60] ^= 0xFF
     store = open_store(disk, settings)
-    assert store.damage
+    assert store.damage.found
     for entry_id, entry in enumerate(entries):
         if entry_id != 2:
             assert store.read(ledger, entry_id, entries_max=1, bytes_max=9999) == [entry]
@@ -368,7 +368,7 @@ def test_reading_stops_before_the_damaged_entry(settings: StoreSettings) -> None
     with pytest.raises(EntriesDamaged, match="entry 5"):
         store.read(info.ledger_id, 5, entries_max=9, bytes_max=10**6)
     assert store.read(info.ledger_id, 6, entries_max=9, bytes_max=10**6) == ENTRIES["a"][6:]
-    assert [d.first_entry_id for d in store.damage] == [5]
+    assert [d.first_entry_id for d in store.damage.found] == [5]
     store.close()
 
 
@@ -376,10 +376,10 @@ def test_ids_of_damaged_entries_at_the_tail_are_not_reused(settings: StoreSettin
     """Creations and entries in the lost end may have been receipted, acknowledged and remembered."""
     disk = SimulatedDisk()
     store = open_store(disk, settings)
-    store.put("first", b"", nothing)
+    store.keys.put("first", b"", nothing)
     store.poll()
     start = len(disk.names[LOGS[0]].visible.rstrip(b"\0"))
-    store.put("second", b"")
+    store.keys.put("second", b"")
     old = store.create_ledger("old")
     for _ in range(5):
         store.append(old, b"entry", nothing)
@@ -391,17 +391,17 @@ def test_ids_of_damaged_entries_at_the_tail_are_not_reused(settings: StoreSettin
     content = disk.content(LOGS[0])
     content[start + 50 :] = bytes(len(content) - start - 50)
     store = open_store(disk, settings)
-    assert store.damage
+    assert store.damage.found
     assert store.ledgers("old") == store.ledgers("new") == []
-    assert store.lost_entries_max(old) >= 5, "the owner is not told how far it must step"
-    assert store.lost_entries_max(new) >= 1
+    assert store.damage.lost_entries_max(old) >= 5, "the owner is not told how far it must step"
+    assert store.damage.lost_entries_max(new) >= 1
     later = store.create_ledger("later")
     assert later > new
-    assert store.lost_entries_max(later) == 0
+    assert store.damage.lost_entries_max(later) == 0
     store.close()
     store = open_store(disk, settings)
-    assert store.lost_entries_max(old) >= 5, "forgotten after a restart"
-    assert store.lost_entries_max(later) == 0
+    assert store.damage.lost_entries_max(old) >= 5, "forgotten after a restart"
+    assert store.damage.lost_entries_max(later) == 0
     store.close()
 
 

@@ -85,7 +85,7 @@ def test_a_store_stops_when_its_file_is_deleted_or_replaced(
         ledger = store.create_ledger("topic")
         store.append(ledger, b"x", lambda error: None)
         store.poll()
-        store.measure_space()
+        store.disk.measure()
         store.poll()
         assert store.failure is None
         data = (tmp_path / name).read_bytes()
@@ -93,7 +93,7 @@ def test_a_store_stops_when_its_file_is_deleted_or_replaced(
         if is_replaced:
             (tmp_path / "new").write_bytes(data)
             (tmp_path / "new").rename(tmp_path / name)
-        store.measure_space()
+        store.disk.measure()
         store.poll()
         with pytest.raises(StoreError, match=f"{name} was deleted, moved or replaced"):
             store.append(ledger, b"y", lambda error: None)
@@ -132,7 +132,7 @@ def test_files_are_private_to_the_user(tmp_path: Path) -> None:
         store = FileStore.open(tmp_path / "deep" / "store")
         ledger = store.create_ledger("../../etc/passwd\0")
         store.append(ledger, b"x", lambda error: None)
-        store.put("../key", b"v")
+        store.keys.put("../key", b"v")
         store.checkpoint()
         files = [path for path in (tmp_path / "deep").rglob("*") if path.is_file()]
         names = {path.name for path in files}
@@ -186,12 +186,12 @@ def test_new_parents_of_the_folder_survive_a_power_loss(names: str) -> None:
     disk = SimulatedDisk()
     store = FileStore.open(folder, filesystem=FaultyFileSystem(disk), threads=False)
     receipts: list[StoreError | None] = []
-    store.put("key", b"value", receipts.append)
+    store.keys.put("key", b"value", receipts.append)
     store.poll()
     assert receipts == [None]
     disk = disk.crash(Fate("none", names))
     store = FileStore.open(folder, filesystem=FaultyFileSystem(disk), threads=False)
-    assert store.get("key") == StoredValue(b"value", ())
+    assert store.keys.get("key") == StoredValue(b"value", ())
     store.close()
 
 

@@ -11,8 +11,8 @@ from geminga.errors import NotAStore, StoreError, StoreLocked
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.damage import DamageLoss, EntriesDamaged
 from geminga.ledger.inspection import InspectionReport, inspect, repair
+from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.state import NOBODY
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
@@ -35,13 +35,13 @@ def make_disk(*, clean: bool) -> SimulatedDisk:
     store = open_store(disk)
     ledger = store.create_ledger("the topic")
     other = store.create_ledger("another topic")
-    store.put("policy", b"of before")
-    store.put("policy", b"last policy")
-    store.put("cursor", b"base")
+    store.keys.put("policy", b"of before")
+    store.keys.put("policy", b"last policy")
+    store.keys.put("cursor", b"base")
     for number, entry in enumerate(ENTRIES):
         store.append(ledger, entry, nothing)
         store.append(other, b"small", nothing)
-        store.merge("cursor", b"acked %02d" % number)
+        store.keys.merge("cursor", b"acked %02d" % number)
         store.poll()
     if clean:
         store.close()
@@ -97,11 +97,13 @@ def test_single_wrong_bits_are_corrected_and_nothing_is_lost(clean: bool, catalo
     assert bytes(disk.names[LOG].visible)[: len(right.rstrip(b"\0"))] == right.rstrip(b"\0")
     assert check(disk).is_well
     store = open_store(disk)
-    assert store.get("policy") == StoredValue(b"last policy", ())
-    assert store.get("cursor") == StoredValue(b"base", tuple(b"acked %02d" % number for number in range(20)))
+    assert store.keys.get("policy") == StoredValue(b"last policy", ())
+    assert store.keys.get("cursor") == StoredValue(
+        b"base", tuple(b"acked %02d" % number for number in range(20))
+    )
     (info,) = store.ledgers("the topic")
     assert store.read(info.ledger_id, 0, entries_max=99, bytes_max=10**6) == ENTRIES
-    assert store.damage == []
+    assert store.damage.found == []
     store.close()
 
 
@@ -118,9 +120,9 @@ def test_damage_that_cannot_be_corrected_is_reported_and_given_up() -> None:
     left = repair(FOLDER, report, filesystem=FaultyFileSystem(disk))
     assert [thing.lost for thing in left] == [DamageLoss.OWNER], "its entries are not given up"
     store = open_store(disk)
-    assert store.get("policy") == StoredValue(b"of before", ())
+    assert store.keys.get("policy") == StoredValue(b"of before", ())
     deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
-    assert store.get("cursor") == StoredValue(b"base", deltas)
+    assert store.keys.get("cursor") == StoredValue(b"base", deltas)
     (info,) = store.ledgers(NOBODY)
     with pytest.raises(EntriesDamaged, match="given up"):
         store.read(info.ledger_id, 3, entries_max=9, bytes_max=10**6)
@@ -134,7 +136,7 @@ def test_records_only_in_the_catalog_survive_another_repair() -> None:
     damage(disk, b"last policy", 2, 5, 6)
     damage(disk, b"another topic", 1, 2)
     store = open_store(disk)
-    store.merge("cursor", b"behind the checkpoint")
+    store.keys.merge("cursor", b"behind the checkpoint")
     store.poll()
     disk.kill()
     damage(disk, b"behind the checkpoint", 3)
@@ -146,10 +148,10 @@ def test_records_only_in_the_catalog_survive_another_repair() -> None:
     ]
     assert repair(FOLDER, report, filesystem=FaultyFileSystem(disk)) == []
     store = open_store(disk)
-    value = store.get("cursor")
+    value = store.keys.get("cursor")
     assert value is not None
     assert value.deltas[-1] == b"behind the checkpoint"
-    assert store.get("policy") == StoredValue(b"last policy", ())
+    assert store.keys.get("policy") == StoredValue(b"last policy", ())
     assert len(store.ledgers("another topic")) == 1
     assert len(store.ledgers("the topic")) == 1
     store.close()
@@ -161,8 +163,8 @@ def test_a_store_that_changed_since_it_was_checked_is_not_repaired() -> None:
     report = check(disk)
     store = open_store(disk)
     deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
-    assert store.get("cursor") == StoredValue(b"base", deltas, LostWrites(deltas=1))
-    store.put("cursor", b"anew")
+    assert store.keys.get("cursor") == StoredValue(b"base", deltas, LostWrites(deltas=1))
+    store.keys.put("cursor", b"anew")
     store.close()
     with pytest.raises(StoreError, match="changed"):
         repair(FOLDER, report, filesystem=FaultyFileSystem(disk))
@@ -170,7 +172,7 @@ def test_a_store_that_changed_since_it_was_checked_is_not_repaired() -> None:
 
 def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
     with FileStore.open(tmp_path / "store") as store:
-        store.put("key", b"value")
+        store.keys.put("key", b"value")
         with pytest.raises(StoreLocked, match=str(os.getpid())):
             inspect(tmp_path / "store")
         report = InspectionReport(str(tmp_path / "store"), 1, 1, 0, 1)
@@ -194,7 +196,7 @@ def test_checking_real_files_changes_none(tmp_path: Path) -> None:
     for entry in ENTRIES:
         store.append(ledger, entry, nothing)
     store.checkpoint()
-    store.put("key", b"the value")
+    store.keys.put("key", b"the value")
     store.close()
     log = folder / "log-0000000001"
     log.write_bytes(log.read_bytes().replace(ENTRIES[5], ENTRIES[5][:-3] + b"XYZ") + b"torn")

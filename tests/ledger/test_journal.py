@@ -10,7 +10,7 @@ from geminga.errors import StoreStopped
 from geminga.ledger.filesystem import FileSystem
 from geminga.ledger.format import CHECKPOINT, ENTRY
 from geminga.ledger.journal import FailedRecords, Journal
-from geminga.ledger.log import Group, LogWriter
+from geminga.ledger.log import Group, LogEnd, LogWriter
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 MakeJournal = Callable[..., Journal]
@@ -29,10 +29,7 @@ def make_writer(filesystem: FileSystem) -> LogWriter:
         filesystem,
         "/store",
         bytes(16),
-        position=0,
-        sequence=0,
-        live_files=set(),
-        next_ledger_id=0,
+        end=LogEnd(),
         file_bytes_max=1 << 20,
         preallocate_bytes=0,
     )

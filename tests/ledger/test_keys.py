@@ -160,9 +160,9 @@ def test_scans_read_only_keys_of_the_prefix(
     checkpoints.write()
     checkpoints.thaw()
     rows_read = []
-    rows = checkpoints.catalog._rows
+    rows = checkpoints.catalog.rows
     monkeypatch.setattr(
-        checkpoints.catalog, "_rows", lambda *query: rows_read.extend(found := rows(*query)) or found
+        checkpoints.catalog, "rows", lambda *query: rows_read.extend(found := rows(*query)) or found
     )
     assert [key for key, _ in keys.scan("cursor/00007\x00")] == ["cursor/00007\x00s"]
     assert len(rows_read) == 1

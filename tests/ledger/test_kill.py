@@ -37,7 +37,7 @@ def receipt(kind, ledger, number):
     return done
 
 number = 0
-cursor = store.get("cursor")
+cursor = store.keys.get("cursor")
 count = 0 if cursor is None else int(cursor.base or b"0") + len(cursor.deltas)
 ledgers = [store.create_ledger("topic-a"), store.create_ledger("topic-b")]
 while True:
@@ -47,9 +47,9 @@ while True:
         assert store.append(ledger, entry, receipt(1, ledger, number // 2)) == number // 2
         number += 1
     count += 1
-    store.merge("cursor", b"+", receipt(2, 0, count))
+    store.keys.merge("cursor", b"+", receipt(2, 0, count))
     if count % 50 == 0:
-        store.put("cursor", b"%d" % count, receipt(2, 0, count))
+        store.keys.put("cursor", b"%d" % count, receipt(2, 0, count))
         for owner in ("topic-a", "topic-b"):
             old = [info.ledger_id for info in store.ledgers(owner)][:-2]
             store.delete_ledgers(old, receipt(3, 0, old[-1]) if old else None)
@@ -77,7 +77,7 @@ def read_reports(data: bytes) -> tuple[dict[int, int], int]:
 
 def check(folder: Path, entries: dict[int, int], merges: int) -> None:
     store = FileStore.open(folder)
-    assert store.damage == []
+    assert store.damage.found == []
     owned = {info.ledger_id: info for owner in ("topic-a", "topic-b") for info in store.ledgers(owner)}
     for ledger, count in entries.items():
         assert owned[ledger].entries >= count
@@ -87,7 +87,7 @@ def check(folder: Path, entries: dict[int, int], merges: int) -> None:
         for number, entry in enumerate(found):
             assert entry.startswith(b"%d:%d:" % (ledger, number))
             assert len(entry) == len(b"%d:%d:" % (ledger, number)) + (2 * number + ledger % 2) * 37 % 900
-    cursor = store.get("cursor")
+    cursor = store.keys.get("cursor")
     assert merges == 0 or cursor is not None
     if cursor is not None:
         assert int(cursor.base or b"0") + len(cursor.deltas) >= merges

@@ -5,9 +5,18 @@ import errno
 import pytest
 
 from geminga.errors import StoreDamaged
-from geminga.ledger.format import ENTRY, FILE_HEADER_BYTES, MANIFEST, OFFSET_BITS, GroupHeader, unpack_numbers
+from geminga.ledger.format import (
+    CREATE,
+    ENTRY,
+    FILE_HEADER_BYTES,
+    MANIFEST,
+    OFFSET_BITS,
+    GroupHeader,
+    unpack_numbers,
+)
 from geminga.ledger.log import (
     Gap,
+    LogEnd,
     LogFiles,
     LogWriter,
     Record,
@@ -35,10 +44,7 @@ def make_writer(filesystem: FaultyFileSystem, *, preallocate_bytes: int = 0) -> 
         filesystem,
         "/store",
         STORE_ID,
-        position=0,
-        sequence=0,
-        live_files=set(),
-        next_ledger_id=5,
+        end=LogEnd(next_ledger_id=5),
         file_bytes_max=4096,
         preallocate_bytes=preallocate_bytes,
     )
@@ -83,6 +89,16 @@ def test_a_group_larger_than_a_file_gets_a_file_of_its_own(filesystem: FaultyFil
     first, big, after = (writer.write([record(n, size)]) for n, size in ((1, 10), (2, 9000), (3, 10)))
     numbers = [group.position >> OFFSET_BITS for group in (first, big, after)]
     assert numbers == [1, 2, 3]
+
+
+def test_a_creation_that_is_written_again_does_not_lower_the_next_ledger_id(
+    filesystem: FaultyFileSystem,
+) -> None:
+    """Rewriting and adoption repeat creations of old ledgers; the ids of newer ones must not be reused."""
+    writer = make_writer(filesystem)
+    writer.write([(CREATE, 9, 0, b"new", None)])
+    writer.write([(CREATE, 2, 0, b"old", None)])
+    assert writer.next_ledger_id == 10
 
 
 def test_preallocated_space_is_freed(filesystem: FaultyFileSystem) -> None:
@@ -154,10 +170,7 @@ def test_a_group_behind_a_long_gap_is_found_at_every_offset(
         filesystem,
         "/store",
         STORE_ID,
-        position=0,
-        sequence=0,
-        live_files=set(),
-        next_ledger_id=0,
+        end=LogEnd(),
         file_bytes_max=8 << 20,
         preallocate_bytes=0,
     )

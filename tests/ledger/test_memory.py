@@ -13,15 +13,15 @@ def test_wakes_its_owner_once_until_polled() -> None:
     store.append(ledger, b"y", lambda error: None)
     assert len(calls) == 1
     assert store.poll() == 2
-    store.put("k", b"v")
+    store.keys.put("k", b"v")
     assert len(calls) == 1, "a write without a callback wakes nobody"
-    store.put("k", b"v", lambda error: None)
+    store.keys.put("k", b"v", lambda error: None)
     assert len(calls) == 2
 
 
 def test_a_store_works_without_a_wakeup_function() -> None:
     store = MemoryStore()
-    store.put("k", b"v", lambda error: None)
+    store.keys.put("k", b"v", lambda error: None)
     assert store.poll() == 1
 
 
@@ -31,12 +31,12 @@ def test_callbacks_run_in_slices_keep_their_order_and_new_ones_wake_the_owner() 
     reported: list[int] = []
 
     def put(number: int) -> None:
-        store.put("k", b"v", lambda error: reported.append(number))
+        store.keys.put("k", b"v", lambda error: reported.append(number))
 
     for number in range(1_000):
         put(number)
     put(1_000)
-    store.put("k", b"v", lambda error: put(1_001))
+    store.keys.put("k", b"v", lambda error: put(1_001))
     polls = 0
     while store.stats().pending_writes:
         before = len(reported)

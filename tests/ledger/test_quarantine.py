@@ -10,9 +10,9 @@ from geminga.errors import StoreError
 from geminga.ledger import quarantine as module
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
+from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.state import NOBODY
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from geminga.wire.checksum import crc32c
@@ -121,9 +121,9 @@ def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set() -> 
     disk = SimulatedDisk()
     store = open_store(disk)
     for key_name in ("cursor/a", "cursor/b"):
-        store.put(key_name, b"base")
+        store.keys.put(key_name, b"base")
         for number in range(3):
-            store.merge(key_name, f"{key_name} +{number}".encode())
+            store.keys.merge(key_name, f"{key_name} +{number}".encode())
     store.poll()
     harm(disk.kill(), b"cursor/acursor/a +1")
     harmed = StoredValue(b"base", (b"cursor/a +0", b"", b"cursor/a +2"), LostWrites(deltas=1))
@@ -132,18 +132,20 @@ def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set() -> 
     store.close()
     for life in lives(disk):
         store = open_store(life)
-        assert dict(store.scan("cursor/")) == {"cursor/a": harmed, "cursor/b": well}
-        (thing,) = store.damage
+        assert dict(store.keys.scan("cursor/")) == {"cursor/a": harmed, "cursor/b": well}
+        (thing,) = store.damage.found
         assert (thing.key, thing.lost) == ("cursor/a", DamageLoss.DELTA)
         assert "cursor/a" in str(thing)
-        store.merge("cursor/a", b"more")
-        assert store.get("cursor/a") == StoredValue(b"base", (*harmed.deltas, b"more"), LostWrites(deltas=1))
-        store.put("cursor/a", b"anew", nothing)
+        store.keys.merge("cursor/a", b"more")
+        assert store.keys.get("cursor/a") == StoredValue(
+            b"base", (*harmed.deltas, b"more"), LostWrites(deltas=1)
+        )
+        store.keys.put("cursor/a", b"anew", nothing)
         store.close()
         for again in lives(life):
             store = open_store(again)
-            assert store.get("cursor/a") == StoredValue(b"anew", ())
-            assert store.damage == []
+            assert store.keys.get("cursor/a") == StoredValue(b"anew", ())
+            assert store.damage.found == []
             store.close()
 
 
@@ -151,20 +153,20 @@ def test_a_lost_snapshot_loses_nothing_and_is_rewritten() -> None:
     """A value that only adds up earlier ones may be lost without harm, as long as those are intact."""
     disk = SimulatedDisk()
     store = open_store(disk)
-    store.put("cursor", b"base")
-    store.merge("cursor", b"+1")
+    store.keys.put("cursor", b"base")
+    store.keys.merge("cursor", b"+1")
     store.checkpoint()
-    store.put("cursor", b"snapshot", same=True)
-    store.merge("cursor", b"+2")
+    store.keys.put("cursor", b"snapshot", same=True)
+    store.keys.merge("cursor", b"+2")
     store.poll()
     harm(disk.kill(), b"snapshot")
     store = open_store(disk)
-    assert store.get("cursor") == StoredValue(b"base", (b"+1", b"+2"))
-    assert [thing.lost for thing in store.damage] == [DamageLoss.NOTHING]
+    assert store.keys.get("cursor") == StoredValue(b"base", (b"+1", b"+2"))
+    assert [thing.lost for thing in store.damage.found] == [DamageLoss.NOTHING]
     store.close()
     for life in lives(disk):
         store = open_store(life)
-        assert store.get("cursor") == StoredValue(b"base", (b"+1", b"+2"))
+        assert store.keys.get("cursor") == StoredValue(b"base", (b"+1", b"+2"))
         store.close()
 
 
@@ -182,17 +184,17 @@ def test_a_ledger_without_owner_is_adopted_with_its_entries() -> None:
         assert store.ledgers("topic-1") == []
         assert [info.ledger_id for info in store.ledgers(NOBODY)] == [ledgers[1]]
         assert len(store.read(ledgers[1], 0, entries_max=9, bytes_max=999)) == 4
-        assert not store.adopt_ledger(ledgers[0], "thief")
-        assert not store.adopt_ledger(77, "nobody there")
-        assert store.adopt_ledger(ledgers[1], "topic-1")
-        assert store.damage == []
+        assert not store.damage.adopt_ledger(ledgers[0], "thief")
+        assert not store.damage.adopt_ledger(77, "nobody there")
+        assert store.damage.adopt_ledger(ledgers[1], "topic-1")
+        assert store.damage.found == []
         store.append(ledgers[1], b"more", nothing)
         store.close()
         for again in lives(life):
             store = open_store(again)
             assert [info.ledger_id for info in store.ledgers("topic-1")] == [ledgers[1]]
             assert store.ledgers(NOBODY) == []
-            assert store.damage == []
+            assert store.damage.found == []
             entries_found = store.read(ledgers[1], 0, entries_max=99, bytes_max=999)
             assert entries_found[:4] == [b"entry %d" % number for number in range(4)]
             store.close()
@@ -218,14 +220,14 @@ def test_given_up_entries_are_no_longer_listed_and_free_their_file(small_setting
     for number in (3, 4):
         with pytest.raises(EntriesDamaged):
             store.read(ledger, number, entries_max=1, bytes_max=999)
-    (thing,) = store.damage
+    (thing,) = store.damage.found
     assert (thing.first_entry_id, thing.last_entry_id) == (3, 4)
     for _ in range(6):
         store.checkpoint()
     assert path in disk.names, "the only evidence is gone"
     receipts: list[StoreError | None] = []
-    assert not store.settle_damage("nothing of this name", receipts.append)
-    assert store.settle_damage(thing.name, receipts.append)
+    assert not store.damage.settle("nothing of this name", receipts.append)
+    assert store.damage.settle(thing.name, receipts.append)
     store.poll()
     assert receipts == [None, None]
     for _ in range(30):
@@ -241,7 +243,7 @@ def test_given_up_entries_are_no_longer_listed_and_free_their_file(small_setting
                     store.read(ledger, number, entries_max=1, bytes_max=999)
             else:
                 assert store.read(ledger, number, entries_max=1, bytes_max=1) == [b"entry %d " % number * 20]
-        assert store.damage == []
+        assert store.damage.found == []
         store.close()
 
 
@@ -252,8 +254,8 @@ def test_keys_and_ledgers_leave_a_damaged_file_in_which_they_were_written(
     disk = SimulatedDisk()
     store = open_store(disk, dataclasses.replace(small_settings, rewrite_live_fraction=0.0))
     kept = store.create_ledger("topic of the ledger")
-    store.put("the key", b"the value")
-    store.put("another key", b"another value")
+    store.keys.put("the key", b"the value")
+    store.keys.put("another key", b"another value")
     store.poll()
     for _ in range(30):
         short = store.create_ledger("short")
@@ -272,7 +274,7 @@ def test_keys_and_ledgers_leave_a_damaged_file_in_which_they_were_written(
     store.close()
     for life in lives(disk):
         store = open_store(life, small_settings)
-        assert dict(store.scan("")) == {
+        assert dict(store.keys.scan("")) == {
             "the key": StoredValue(b"the value", ()),
             "another key": StoredValue(b"another value", ()),
         }

@@ -100,7 +100,7 @@ def test_cold_and_recent_entries_come_in_one_answer(settings: StoreSettings) -> 
     for entry in entries:
         store.append(ledger, entry, nothing)
         store.poll()
-    assert 0 < len(store._state.ledgers[ledger].recent) < 40
+    assert 0 < len(store.state.ledgers.loaded[ledger].recent) < 40
     assert store.read(ledger, 0, entries_max=99, bytes_max=10**6) == entries
     assert store.read(ledger, 0, entries_max=39, bytes_max=10**6) == entries[:39]
     for bytes_max in (1, 49, 50, 51, 1700, 1999):
@@ -118,7 +118,7 @@ def test_the_cache_stays_within_its_limit(settings: StoreSettings) -> None:
         if number % 9 == 0:
             store.poll()
     store.poll()
-    held = [entry for ledger in ledgers for entry in store._state.ledgers[ledger].recent]
+    held = [entry for ledger in ledgers for entry in store.state.ledgers.loaded[ledger].recent]
     assert 0 < len(held) <= 40_000 // 240
     for ledger in ledgers:
         assert len(store.read(ledger, 0, entries_max=99, bytes_max=10**6)) == 30
@@ -186,7 +186,7 @@ def test_a_temporary_disk_failure_loses_nothing(
     """Entries unreadable for some seconds do not count as damaged, and so are not skipped for good."""
     store = open_store(dataclasses.replace(settings, cache_bytes=0, unreadable_seconds=30.0), SimulatedDisk())
     clock = [1000.0]
-    store._reader._clock = lambda: clock[0]
+    store.reading.reader._clock = lambda: clock[0]
     ledger = store.create_ledger("a")
     for number in range(3):
         store.append(ledger, b"%d" % number, nothing)
@@ -200,7 +200,7 @@ def test_a_temporary_disk_failure_loses_nothing(
         clock[0] += 5
     code[0] = 0
     assert store.read(ledger, 0, entries_max=3, bytes_max=100) == [b"0", b"1", b"2"]
-    assert store.damage == []
+    assert store.damage.found == []
     clock[0] += 3600  # another outage counts from its own start
     code[0] = errno.EIO
     with pytest.raises(StoreError, match="cannot be read now"):
@@ -209,15 +209,15 @@ def test_a_temporary_disk_failure_loses_nothing(
         clock[0] += 5
         with pytest.raises(StoreError):
             store.read(ledger, 0, entries_max=3, bytes_max=100)
-    assert [(each.first_entry_id, each.last_entry_id) for each in store.damage] == [(0, 0)]
+    assert [(each.first_entry_id, each.last_entry_id) for each in store.damage.found] == [(0, 0)]
     store.close()
 
 
 def test_remembered_unreadable_entries_are_bounded(settings: StoreSettings) -> None:
     store = open_store(settings, SimulatedDisk())
     for number in range(5000):
-        assert store._reader._is_to_be_tried_again(0, number)
-    assert len(store._reader._suspects) <= reading._SUSPECTS_MAX
+        assert store.reading.reader._is_to_be_tried_again(0, number)
+    assert len(store.reading.reader._suspects) <= reading._SUSPECTS_MAX
     store.close()
 
 
@@ -317,10 +317,10 @@ def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(s
                 done(found, None)
         except StoreBusy:
             busy += 1
-        assert store._pool is not None
-        assert len(store._pool._pending) <= 500
+        assert store.reading.pool is not None
+        assert len(store.reading.pool._pending) <= 500
         # What two threads are at, and a read that was begun below the limit.
-        assert store._pool._undelivered_bytes <= 64 * 1024 + 3 * 6000
+        assert store.reading.pool._undelivered_bytes <= 64 * 1024 + 3 * 6000
         if number % 7 == 0:
             store.poll()
     filesystem.answers.set()
@@ -365,7 +365,7 @@ def test_a_failed_lookup_of_positions_ends_no_thread(
     reported: list[object] = []
     for _ in range(5):  # more than there are threads
         before = len(reported)
-        assert store.positions(ledger, 0, entries_max=1, bytes_max=100, done=reported.append)
+        assert store.reading.positions(ledger, 0, entries_max=1, bytes_max=100, done=reported.append)
         deadline = time.monotonic() + 60
         while len(reported) == before:
             store.poll()

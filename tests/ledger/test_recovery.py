@@ -67,14 +67,14 @@ def count_operations(settings: StoreSettings) -> list[tuple[str, str]]:
 def check_recovers(disk: SimulatedDisk, settings: StoreSettings, auditor: StoreAuditor) -> None:
     """The store opens undamaged, shows an allowed state, and takes writes that survive too."""
     store = open_store(disk, settings)
-    assert store.damage == []
+    assert store.damage.found == []
     auditor.check_restarted(store)
     write_history(auditor, store, rounds=3)
     auditor.check_running(store)
     store.close()
     assert auditor.receipted == len(auditor.operations)
     store = open_store(disk, settings)
-    assert store.damage == []
+    assert store.damage.found == []
     auditor.check_restarted(store)
     store.close()
 
@@ -161,7 +161,7 @@ def test_a_write_torn_at_any_byte_loses_no_confirmed_write(small_settings: Store
         size = filesystem.last_write_bytes
         after = disk.crash(Fate("none", "all"))
         store = open_store(after, small_settings)
-        assert store.damage == []
+        assert store.damage.found == []
         auditor.check_restarted(store)
         store.close()
         if torn_bytes >= size:
@@ -211,7 +211,7 @@ def test_weaker_sync_loses_only_the_end(small_settings: StoreSettings, sync: str
         auditor.receipted = 0
         after = disk.crash(Fate("some", "all", "last", random.Random(crash_at)))
         store = open_store(after, settings)
-        assert store.damage == []
+        assert store.damage.found == []
         auditor.check_restarted(store)
         store.close()
 
@@ -243,7 +243,7 @@ def test_a_lost_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings, h
         open_store(other, small_settings).close()
         disk.databases[path] = [other.databases[path][-1]]
     store = open_store(disk, small_settings)
-    assert store.damage == []
+    assert store.damage.found == []
     auditor.check_restarted(store)
     assert store.create_ledger("next") == next_ledger_id + 1
     store.close()
@@ -259,7 +259,7 @@ def test_an_outdated_catalog_is_rebuilt_from_the_log(small_settings: StoreSettin
         other = disk.copy()
         other.databases[f"{FOLDER}/catalog.db"] = [image]
         store = open_store(other, small_settings)
-        assert store.damage == []
+        assert store.damage.found == []
         copy.deepcopy(auditor).check_restarted(store)
         store.close()
 
@@ -273,6 +273,6 @@ def test_a_start_after_a_kill_is_logged_and_one_after_a_close_is_not(
         store = open_store(disk, StoreSettings())
         assert ("not closed: recovered in" in caplog.text) == (number == 2)
         caplog.clear()
-        store.put(f"key-{number}", b"value")
+        store.keys.put(f"key-{number}", b"value")
         store.poll()
         (store.close if number == 0 else store.abandon)()

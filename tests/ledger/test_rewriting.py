@@ -30,9 +30,9 @@ def fill(store: FileStore, count: int, *, every: int = 10) -> tuple[int, list[in
     kept, short = store.create_ledger("kept"), []
     keys = {f"key-{n}": StoredValue(b"base %d" % n, (b"delta",)) for n in range(3)}
     for key, value in keys.items():
-        store.put(key, value.base)
-        store.merge(key, value.deltas[0])
-    store.put("deleted", b"early")
+        store.keys.put(key, value.base)
+        store.keys.merge(key, value.deltas[0])
+    store.keys.put("deleted", b"early")
     for number in range(count):
         if number % every == 0:
             store.append(kept, b"kept %d " % number * 5, nothing)
@@ -40,14 +40,14 @@ def fill(store: FileStore, count: int, *, every: int = 10) -> tuple[int, list[in
             short.append(store.create_ledger("short"))
         store.append(short[-1], bytes(150), nothing)
         store.poll()
-    store.delete("deleted")
+    store.keys.delete("deleted")
     store.delete_ledgers(short)
     store.poll()
     return kept, short, keys
 
 
 def check(store: FileStore, kept: int, count: int, short: list[int], keys: dict[str, StoredValue]) -> None:
-    assert store.damage == []
+    assert store.damage.found == []
     expected = [b"kept %d " % number * 5 for number in range(0, count, 10)]
     found: list[bytes] = []
     while len(found) < len(expected):
@@ -55,7 +55,7 @@ def check(store: FileStore, kept: int, count: int, short: list[int], keys: dict[
     assert found == expected
     assert [info.ledger_id for info in store.ledgers("kept")] == [kept]
     assert store.ledgers("short") == []
-    assert dict(store.scan("")) == keys
+    assert dict(store.keys.scan("")) == keys
 
 
 @pytest.mark.parametrize("lose_catalog", [False, True])
@@ -80,6 +80,26 @@ def test_live_records_survive_the_deletion_of_their_files(
     store.close()
 
 
+def test_ids_of_deleted_ledgers_are_not_reused_when_the_catalog_is_rebuilt(
+    small_settings: StoreSettings,
+) -> None:
+    """The creation of the remaining ledger is written again, in files that begin after all others ended."""
+    disk = SimulatedDisk()
+    store = open_store(disk, small_settings)
+    kept, short, _ = fill(store, 200)
+    store.disk.give_back(eagerly=True)
+    for _ in range(12):
+        store.checkpoint()
+        for _ in range(30):
+            store.append(kept, bytes(200), nothing)
+            store.poll()
+    store.close()
+    disk.databases.clear()
+    store = open_store(disk, small_settings)
+    assert store.create_ledger("new") > max(short)
+    store.close()
+
+
 def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings: StoreSettings) -> None:
     """The file of the deletions may be deleted before the files with the deleted records."""
     settings = dataclasses.replace(small_settings, rewrite_live_fraction=0.05)
@@ -87,13 +107,13 @@ def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings
     store = open_store(disk, settings)
     big = store.create_ledger("big")
     doomed = store.create_ledger("doomed")
-    store.put("doomed", b"value")
+    store.keys.put("doomed", b"value")
     for number in range(30):
         store.append(doomed, bytes(20), nothing)
         store.append(big, bytes([number]) * 200, nothing)  # keeps the first files alive
         store.poll()
     store.delete_ledgers([doomed])
-    store.delete("doomed")
+    store.keys.delete("doomed")
     for _ in range(4):
         passing = store.create_ledger("passing")
         for _ in range(30):
@@ -107,9 +127,9 @@ def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings
     store.close()
     disk.databases.clear()
     store = open_store(disk, settings)
-    assert store.damage == []
+    assert store.damage.found == []
     assert store.ledgers("doomed") == []
-    assert store.get("doomed") is None
+    assert store.keys.get("doomed") is None
     assert [info.entries for info in store.ledgers("big")] == [30]
     store.close()
 
@@ -134,32 +154,32 @@ def test_a_damaged_file_is_left_alone(small_settings: StoreSettings) -> None:
 def test_a_key_that_lost_a_write_does_not_end_rewriting(small_settings: StoreSettings) -> None:
     disk = SimulatedDisk()
     store = open_store(disk, dataclasses.replace(small_settings, checkpoint_records=10_000))
-    store.put("harmed", b"base")
-    store.put("well", b"value")
+    store.keys.put("harmed", b"base")
+    store.keys.put("well", b"value")
     first, _, _ = fill(store, 40)
     store.delete_ledgers([first])
-    store.merge("harmed", b"the second write")
+    store.keys.merge("harmed", b"the second write")
     store.poll()
     disk.kill()
     path = f"{FOLDER}/{log_files(disk)[-1]}"
     assert not path.endswith("1")
     disk.content(path)[disk.content(path).index(b"the second write")] ^= 1
     store = open_store(disk, small_settings)
-    assert store.damage
+    assert store.damage.found
     before = log_files(disk)
     fill(store, 200)
     for _ in range(3):
         store.checkpoint()
     assert len(log_files(disk)) < 12, f"nothing is given back: {before} became {log_files(disk)}"
-    assert store.get("well") == StoredValue(b"value", ())
-    assert store.get("harmed") == StoredValue(b"base", (b"",), LostWrites(deltas=1))
+    assert store.keys.get("well") == StoredValue(b"value", ())
+    assert store.keys.get("harmed") == StoredValue(b"base", (b"",), LostWrites(deltas=1))
     store.close()
     disk.databases.clear()
     store = open_store(disk, small_settings)
-    assert store.get("harmed") == StoredValue(b"base", (b"",), LostWrites(deltas=1)), (
+    assert store.keys.get("harmed") == StoredValue(b"base", (b"",), LostWrites(deltas=1)), (
         "forgotten with the catalog"
     )
-    assert store.get("well") == StoredValue(b"value", ())
+    assert store.keys.get("well") == StoredValue(b"value", ())
     store.close()
 
 

@@ -98,20 +98,20 @@ def test_writes_to_a_full_disk_wait_in_order_until_there_is_space(small_settings
         store.append(
             ledger, b"%03d" % number * 50, lambda error, number=number: heard.append((number, error))
         )
-    store.put("k", b"v", lambda error: heard.append((99, error)))
+    store.keys.put("k", b"v", lambda error: heard.append((99, error)))
     store.poll()
     assert heard == []
     assert store.failure is None
-    assert store.space is not None
-    assert store.space.free_bytes == 0
+    assert store.disk.space is not None
+    assert store.disk.space.free_bytes == 0
     assert store.read(ledger, 0, entries_max=1, bytes_max=1000) == [b"000" * 50]
     disk.capacity_bytes = 1 << 30
     store.poll()
     assert heard == [*((number, None) for number in range(20)), (99, None)]
-    assert store.space.free_bytes > 1 << 20
+    assert store.disk.space.free_bytes > 1 << 20
     store.close()
     with open_store(disk.crash(Fate("none", "none")), small_settings) as store:
-        assert store.damage == []
+        assert store.damage.found == []
         assert len(store.read(ledger, 0, entries_max=99, bytes_max=10**6)) == 20
 
 
@@ -138,7 +138,7 @@ def test_a_full_disk_at_any_step_stops_only_a_sync(small_settings: StoreSettings
             assert what.startswith("sync") or what == "commit", (what, store.failure)
         store.close()
         with open_store(disk.crash(Fate("none", "none")), small_settings) as store:
-            assert store.damage == []
+            assert store.damage.found == []
             auditor.check_restarted(store)
     store.close()
 
@@ -180,7 +180,7 @@ def test_a_store_closed_on_a_full_disk_reports_unwritten_records(small_settings:
     assert all(isinstance(error, StoreStopped) for error in heard[1:])
     disk.capacity_bytes = 1 << 30
     with open_store(disk.crash(Fate("all", "all")), small_settings) as store:
-        assert store.damage == []
+        assert store.damage.found == []
         assert store.read(ledger, 0, entries_max=99, bytes_max=10**6)[0] == b"good"
 
 
@@ -189,14 +189,14 @@ def test_entries_are_refused_while_other_calls_work(small_settings: StoreSetting
     store = open_store(disk, small_settings)
     ledger = store.create_ledger("a")
     refusal = StoreFull("no room")
-    store.refuse_entries(refusal)
+    store.disk.refuse_entries(refusal)
     with pytest.raises(StoreFull, match="no room"):
         store.append(ledger, b"x", heard.append)
-    store.put("k", b"v", heard.append)
-    store.merge("k", b"d", heard.append)
+    store.keys.put("k", b"v", heard.append)
+    store.keys.merge("k", b"d", heard.append)
     store.delete_ledgers([ledger], heard.append)
     other = store.create_ledger("b")
-    store.refuse_entries(None)
+    store.disk.refuse_entries(None)
     assert store.append(other, b"x", heard.append) == 0
     store.poll()
     assert heard == [None] * 4
@@ -207,7 +207,7 @@ def test_a_failure_is_never_replaced_by_a_refusal(small_settings: StoreSettings)
     store = open_store(SimulatedDisk(), small_settings)
     ledger = store.create_ledger("a")
     store.close()
-    store.refuse_entries(None)
+    store.disk.refuse_entries(None)
     with pytest.raises(StoreStopped):
         store.append(ledger, b"x", lambda error: None)
 
@@ -229,12 +229,12 @@ def test_mostly_live_files_are_rewritten_when_space_is_short() -> None:
     for _ in range(20):
         store.poll()
     before = disk.used_bytes
-    assert not store.gives_back
-    store.give_back(eagerly=True)
-    assert store.gives_back
+    assert not store.disk.gives_back
+    store.disk.give_back(eagerly=True)
+    assert store.disk.gives_back
     for _ in range(200):
         store.poll()
-    assert not store.gives_back
+    assert not store.disk.gives_back
     assert disk.used_bytes < before - 350_000
     assert len(store.read(kept, 0, entries_max=2000, bytes_max=10**7)) == 1000
     store.close()
@@ -279,7 +279,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
 for number in range(100):
     store.append(ledger, bytes([number]) * 10_000, heard.append)
 deadline = time.monotonic() + 60
-while store.space.free_bytes and time.monotonic() < deadline:
+while store.disk.space.free_bytes and time.monotonic() < deadline:
     store.poll(); time.sleep(0.001)
 store.poll()
 assert store.failure is None, store.failure
@@ -353,7 +353,7 @@ def fill_and_free(folder: Path) -> None:
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(10)]
     count = 0
     deadline = time.monotonic() + 60
-    while (store.space is None or store.space.free_bytes) and time.monotonic() < deadline:
+    while (store.disk.space is None or store.disk.space.free_bytes) and time.monotonic() < deadline:
         if count - len(heard) < 100:
             store.append(ledgers[count % 10], os.urandom(10_000), heard.append)
             count += 1
@@ -366,12 +366,12 @@ def fill_and_free(folder: Path) -> None:
         time.sleep(0.001)
     assert heard == [None] * count
     store.delete_ledgers(ledgers[:5], heard.append)
-    while (store.gives_back or len(heard) <= count) and time.monotonic() < deadline:
+    while (store.disk.gives_back or len(heard) <= count) and time.monotonic() < deadline:
         store.poll()
         time.sleep(0.001)
     kept = [len(store.read(ledger, 0, entries_max=10_000, bytes_max=10**8)) for ledger in ledgers[5:]]
     store.close()
     with FileStore.open(folder / "store", settings=settings) as store:
-        assert store.damage == []
+        assert store.damage.found == []
         found = [len(store.read(ledger, 0, entries_max=10_000, bytes_max=10**8)) for ledger in ledgers[5:]]
         assert found == kept

@@ -64,7 +64,7 @@ class StoreLives(RuleBasedStateMachine):
     def open(self, plan: Plan | None) -> None:
         self.filesystem = FaultyFileSystem(self.disk, plan)
         self.store = FileStore.open(FOLDER, settings=self.settings, filesystem=self.filesystem, threads=False)
-        assert self.store.damage == []
+        assert self.store.damage.found == []
         self.ledgers = [info.ledger_id for owner in OWNERS for info in self.store.ledgers(owner)]
 
     @rule(owner=st.sampled_from(OWNERS))

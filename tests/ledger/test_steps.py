@@ -56,8 +56,8 @@ def fill(store: FileStore, count: int = COUNT) -> list[int]:
     for number in range(count):
         ledgers.append(store.create_ledger(f"owner-{number}"))
         store.append(ledgers[-1], b"%d" % number, never_fails)
-        store.put(f"key\0{number:06}", b"base")
-        store.merge(f"key\0{number:06}", b"delta")
+        store.keys.put(f"key\0{number:06}", b"base")
+        store.keys.merge(f"key\0{number:06}", b"delta")
     while store.is_writing:
         store.poll()
     return ledgers
@@ -68,7 +68,7 @@ def check(store: FileStore, ledgers: list[int]) -> None:
     for number in range(0, COUNT, AT_ONCE // 2):
         assert store.read(ledgers[number], 0, entries_max=1, bytes_max=99) == [b"%d" % number]
         assert [info.entries for info in store.ledgers(f"owner-{number}")] == [1]
-        assert store.get(f"key\0{number:06}") == StoredValue(b"base", (b"delta",))
+        assert store.keys.get(f"key\0{number:06}") == StoredValue(b"base", (b"delta",))
 
 
 # --- the helpers ---
@@ -105,12 +105,12 @@ def test_a_groups_callbacks_are_run_in_steps(open_store: Callable[..., FileStore
     """Callbacks run in the order of the writes, while others are written; `is_writing` stays True."""
     store, ran = open_store(), list[int]()
     for number in range(300):
-        store.put(f"key\0{number}", b"", partial(note, ran, number))
+        store.keys.put(f"key\0{number}", b"", partial(note, ran, number))
     counts = []
     while len(ran) < 300:
         counts.append(store.poll(enough))
         if len(ran) == 2 * REPORTED_AT_ONCE:
-            store.put("late", b"", lambda error: ran.append(300))
+            store.keys.put("late", b"", lambda error: ran.append(300))
             assert store.is_writing
     assert ran == list(range(300))
     assert max(counts) == REPORTED_AT_ONCE
@@ -123,7 +123,7 @@ def test_a_groups_callbacks_are_run_in_steps(open_store: Callable[..., FileStore
 def test_closing_runs_the_callbacks_that_are_left(open_store: Callable[..., FileStore]) -> None:
     store, ran = open_store(), list[int]()
     for number in range(300):
-        store.put(f"key\0{number}", b"", partial(note, ran, number))
+        store.keys.put(f"key\0{number}", b"", partial(note, ran, number))
     store.poll(enough)
     assert 0 < len(ran) < 300
     store.close()
@@ -137,7 +137,7 @@ def test_a_callback_that_polls_is_not_run_again(open_store: Callable[..., FileSt
         ran.append(store.poll())
 
     for number in range(100):
-        store.put(f"key\0{number}", b"", polls)
+        store.keys.put(f"key\0{number}", b"", polls)
     while store.is_writing:
         store.poll(enough)
     assert ran == [0] * 100
@@ -150,7 +150,7 @@ def test_a_failed_write_is_reported_in_steps(
     store, errors = open_store(), list[StoreError | None]()
     monkeypatch.setattr(store._journal.writer, "write", None)  # any write or sync
     for number in range(200):
-        store.put(f"key\0{number}", b"", errors.append)
+        store.keys.put(f"key\0{number}", b"", errors.append)
     assert store.poll(enough) == REPORTED_AT_ONCE
     assert store.failure is not None
     while len(errors) < 200:
@@ -165,7 +165,7 @@ def test_a_checkpoint_is_collected_and_freed_in_steps(
     """A step is some hundred ledgers or keys; all are visible at every step, and changes are kept."""
     store = open_store()
     ledgers = fill(store)
-    state, checkpoints = store._state, store._checkpoints
+    state, checkpoints = store.state, store._checkpoints
     gone = ledgers.pop()
     checkpoints.begin()
     frozen, held, kept, added = [0], list[int](), list[int](), 0
@@ -173,16 +173,16 @@ def test_a_checkpoint_is_collected_and_freed_in_steps(
         snapshot_keys = state.keys.frozen
         store.poll(enough)
         check(store, ledgers)
-        frozen.append(sum(each.frozen is not None for each in state.ledgers.values()))
+        frozen.append(sum(each.frozen is not None for each in state.ledgers.loaded.values()))
         held.append(len(snapshot_keys))
-        kept.append(len(state.ledgers))
+        kept.append(len(state.ledgers.loaded))
         if len(frozen) == 3:  # a ledger is deleted, and one created, during the checkpoint
             store.delete_ledgers([gone])
             ledgers.append(store.create_ledger("late"))
         if len(frozen) > 3:
             added += 1
             store.append(ledgers[-1], b"late", never_fails)
-            store.merge(CHANGED_KEY, b"")
+            store.keys.merge(CHANGED_KEY, b"")
         assert len(frozen) < 1_000
     steps_of = [abs(after - before) for before, after in pairwise(frozen)]
     assert max(frozen) >= COUNT - 1
@@ -196,7 +196,7 @@ def test_a_checkpoint_is_collected_and_freed_in_steps(
     with open_store() as store:
         assert len(store.read(ledgers[-1], 0, entries_max=9_999, bytes_max=1 << 20)) == added
         assert not store.ledgers(f"owner-{COUNT - 1}")
-        assert store.get(CHANGED_KEY) == StoredValue(b"base", (b"delta", *[b""] * added))
+        assert store.keys.get(CHANGED_KEY) == StoredValue(b"base", (b"delta", *[b""] * added))
         check(store, [*ledgers[:-1], gone])
 
 
@@ -243,4 +243,4 @@ def test_a_power_loss_while_a_checkpoint_is_freed_loses_nothing(
         filesystem = FaultyFileSystem(disk)
         with FileStore.open(FOLDER, filesystem=filesystem, threads=False) as found:
             check(found, ledgers)
-            assert found.damage == [], number
+            assert found.damage.found == [], number

@@ -77,12 +77,12 @@ def test_an_error_at_any_operation_loses_no_confirmed_write(
             store.close()
         disk = disk.kill() if then == "process dies" else disk.crash(Fate("none", "none"))
         store = open_store(disk, small_settings)
-        assert store.damage == [], (number, kind, path)
+        assert store.damage.found == [], (number, kind, path)
         auditor.check_restarted(store)
         assert not write_until_stopped(auditor, store)
         disk = disk.crash(Fate("none", "none"))  # the reopened state is on the disk, not only in its cache
         store = open_store(disk, small_settings)
-        assert store.damage == []
+        assert store.damage.found == []
         auditor.check_restarted(store)
         store.close()
     assert stopped > 20
@@ -94,9 +94,9 @@ def check_stopped(store: FileStore, kind: str) -> None:
     calls: list[Callable[[], object]] = [
         lambda: store.create_ledger("a"),
         lambda: store.append(0, b"", nothing),
-        lambda: store.put("k", b""),
-        lambda: store.merge("k", b""),
-        lambda: store.delete("k"),
+        lambda: store.keys.put("k", b""),
+        lambda: store.keys.merge("k", b""),
+        lambda: store.keys.delete("k"),
         lambda: store.delete_ledgers([0]),
     ]
     for call in calls:
@@ -125,7 +125,7 @@ def test_a_sync_that_succeeds_after_a_failure_is_not_trusted(small_settings: Sto
         auditor.check_restarted(store)
         store.close()
         store = open_store(disk.crash(Fate("none", "none")), small_settings)
-        assert store.damage == []
+        assert store.damage.found == []
         auditor.check_restarted(store)
         store.close()
 
@@ -145,7 +145,7 @@ def test_interrupted_and_short_writes_are_finished(small_settings: StoreSettings
     store.close()
     assert auditor.receipted == len(auditor.operations)
     store = open_store(disk.crash(Fate("none", "none")), small_settings)
-    assert store.damage == []
+    assert store.damage.found == []
     auditor.check_restarted(store)
 
 
@@ -164,7 +164,7 @@ def test_all_pending_writes_get_the_failure_in_order(small_settings: StoreSettin
     filesystem.plan.errors[filesystem.operations + 1] = errno.EIO
     filesystem.plan.errors[filesystem.operations + 2] = errno.EIO
     store.append(ledger, b"bad", done("bad"))
-    store.put("k", b"v", done("put"))
+    store.keys.put("k", b"v", done("put"))
     store.delete_ledgers([ledger], done("delete"))
     store.poll()
     assert [name for name, _ in heard] == ["good", "bad", "put", "delete"]
@@ -182,7 +182,7 @@ def test_the_space_of_deleted_ledgers_is_freed(small_settings: StoreSettings) ->
         ledger = store.create_ledger("short-lived")
         for _ in range(5):
             store.append(ledger, bytes([number]) * 300, nothing)
-        store.merge("cursor", b"%d" % number)
+        store.keys.merge("cursor", b"%d" % number)
         if number % 20 == 0:
             store.append(kept, b"kept %d" % number, nothing)
         store.delete_ledgers([ledger])
@@ -200,14 +200,14 @@ def test_idle_ledgers_and_keys_leave_memory(small_settings: StoreSettings) -> No
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(300)]
     for number, ledger in enumerate(ledgers):
         store.append(ledger, b"entry", nothing)
-        store.put(f"key-{number}", b"value")
+        store.keys.put(f"key-{number}", b"value")
     store.poll()
     busy = store.create_ledger("busy")
     for _ in range(4):
         store.append(busy, bytes(600), nothing)  # pushes the others out of the cache of recent entries
         store.checkpoint()
-    assert len(store._state.ledgers) < 10
-    assert store._state.keys.unsaved == 0
+    assert len(store.state.ledgers.loaded) < 10
+    assert store.state.keys.unsaved == 0
     assert store.read(ledgers[7], 0, entries_max=1, bytes_max=10) == [b"entry"]
     assert store.append(ledgers[7], b"more", nothing) == 1
     assert [info.entries for info in store.ledgers("topic-7")] == [2]
@@ -224,13 +224,13 @@ def test_unloaded_ledgers_with_recent_entries_can_be_loaded_again(small_settings
     for _ in range(4):
         store.append(busy, b"entry", nothing)
         store.checkpoint()
-    assert ledger not in store._state.ledgers, "although the cache has room for its entries"
+    assert ledger not in store.state.ledgers.loaded, "although the cache has room for its entries"
     assert store.append(ledger, b"late", nothing) == 3
     assert store.append(ledger, b"later", nothing) == 4
     for _ in range(40):
         store.append(busy, bytes(600), nothing)
         # The groups before the unload leave the cache; the entries after it are not on disk at first.
-        store._tails._trim()
+        store._completions.tails._trim()
         assert store.read(ledger, 2, entries_max=9, bytes_max=999) == [b"entry", b"late", b"later"]
         assert store.read(ledger, 3, entries_max=9, bytes_max=999) == [b"late", b"later"]
         store.poll()
@@ -251,16 +251,16 @@ def test_unsaved_changes_are_bounded_in_bytes(small_settings: StoreSettings) -> 
     store, most = open_store(disk, settings), 0
     for number in range(500):
         ledger_id = store.create_ledger(f"topic-{number}")
-        store.put(f"topic/{number}", b"{}")
-        store.merge(f"ledgers/{number}", b"%d" % number)
+        store.keys.put(f"topic/{number}", b"{}")
+        store.keys.merge(f"ledgers/{number}", b"%d" % number)
         store.append(ledger_id, b"entry", nothing)
         store.poll()
-        most = max(most, store._state.unsaved_bytes)
+        most = max(most, store.state.unsaved_bytes)
     assert most < 110_000
-    assert len(store._state.ledgers) < 150, "those without a recent entry leave memory"
+    assert len(store.state.ledgers.loaded) < 150, "those without a recent entry leave memory"
     replayed = open_store(disk.kill(), settings)
     assert replayed._recovery._result.replayed_groups < 100
-    assert list(replayed.names("topic/")) == sorted(f"topic/{number}" for number in range(500))
+    assert list(replayed.keys.names("topic/")) == sorted(f"topic/{number}" for number in range(500))
 
 
 def test_ledger_ids_grow_over_restarts_even_when_all_are_deleted(small_settings: StoreSettings) -> None:

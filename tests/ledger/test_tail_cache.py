@@ -14,15 +14,15 @@ def ledger(entries: int, since: int = 0) -> Any:
 
 def test_groups_leave_in_their_order_and_the_account_stays_small() -> None:
     ledgers = {number: ledger(0) for number in range(3)}
-    state: Any = SimpleNamespace(ledgers=ledgers, settled_groups=0)
-    tails = TailCache(state, 100 * 201)
+    table: Any = SimpleNamespace(loaded=ledgers, settled_groups=0)
+    tails = TailCache(table, 100 * 201)
     held: list[dict[int, int]] = []
     for number in range(500):
         counts = {number % 3: 1, (number + 1) % 3: 2}
         for each, count in counts.items():
             ledgers[each].recent.extend([b"entry"] * count)
         held.append(counts)
-        state.settled_groups = number + 1
+        table.settled_groups = number + 1
         tails.holds(counts, 3, 3)
         kept = held[-33:]
         for each, found in ledgers.items():
@@ -34,9 +34,9 @@ def test_groups_leave_in_their_order_and_the_account_stays_small() -> None:
 
 
 def test_a_ledger_unloaded_and_loaded_again_keeps_its_new_entries() -> None:
-    state: Any = SimpleNamespace(ledgers={1: ledger(5, since=2)}, settled_groups=1)
-    tails = TailCache(state, 300)
+    table: Any = SimpleNamespace(loaded={1: ledger(5, since=2)}, settled_groups=1)
+    tails = TailCache(table, 300)
     tails.holds({1: 1}, 1, 1)
-    state.settled_groups = 3
+    table.settled_groups = 3
     tails.holds({1: 1, 7: 1}, 2, 2)  # the other one was unloaded, and not loaded again
-    assert len(state.ledgers[1].recent) == 4
+    assert len(table.loaded[1].recent) == 4

@@ -219,7 +219,7 @@ def check_after(disk: SimulatedDisk, kept: dict[int, list[bytes]], gone: list[in
         if ledger_id in there:
             assert read(store, ledger_id) == entries
     check_tier(store, disk)
-    assert list(store.names("offloading/")) == []
+    assert list(store.keys.names("offloading/")) == []
     store.close()
 
 
@@ -358,13 +358,13 @@ def test_damage_in_the_log_is_read_from_the_file() -> None:
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    position = store.local.position_of(first, 2)
+    position = store.local.state.ledgers.position_of(first, 2)
     assert position is not None
     store.close()
     disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
     store = open_store(FaultyFileSystem(disk))
     assert read(store, first) == kept[first]
-    assert store.damaged_entries(first) == []
+    assert store.damage.entries_of(first) == []
     store.close()
 
 
@@ -482,14 +482,14 @@ def test_a_record_lost_to_damage_is_restored_from_the_manifest() -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
-    store.put(f"topic/{TOPIC}", b"{}")
+    store.keys.put(f"topic/{TOPIC}", b"{}")
     for ledger_id in kept:
         offload(store, ledger_id)
     first, second = kept
     store.delete_ledgers([second])  # a deletion on purpose, with a crash before the file is gone
     store.poll()
-    for key in [*store.names("offloaded/"), *store.names("offloaded-by/")]:
-        store.delete(key)  # a loss by damage
+    for key in [*store.keys.names("offloaded/"), *store.keys.names("offloaded-by/")]:
+        store.keys.delete(key)  # a loss by damage
     store.local.poll()
     store.local.close()  # type: ignore[attr-defined]
     filesystem = FaultyFileSystem(disk)
@@ -580,7 +580,7 @@ def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known: bool)
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    position = store.local.position_of(first, 2)
+    position = store.local.state.ledgers.position_of(first, 2)
     assert position is not None
     store.close()
     disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
@@ -598,9 +598,9 @@ def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known: bool)
 
 def cut_last_entry(disk: SimulatedDisk, ledger_id: int, store: TieredStore) -> TieredStore:
     """Reopen the store, rebuilt from a log in which the group of the ledger's entry 4 is damaged."""
-    position = store.local.position_of(ledger_id, 4)
+    position = store.local.state.ledgers.position_of(ledger_id, 4)
     assert position is not None
-    store.put("behind", b"it")
+    store.keys.put("behind", b"it")
     settle(store)
     store.close()
     discard_catalog(FaultyFileSystem(disk), "/store")  # type: ignore[arg-type]
@@ -637,10 +637,10 @@ def test_offsets_lost_to_damage_are_not_reused_after_an_offload() -> None:
         store.append(ledger_id, entry(number), lambda error: None)
         settle(store)
     store = cut_last_entry(disk, ledger_id, store)
-    lost = store.lost_entries_max(ledger_id)
+    lost = store.damage.lost_entries_max(ledger_id)
     assert lost > 0
     offload(store, ledger_id)
-    assert store.lost_entries_max(ledger_id) == lost
+    assert store.damage.lost_entries_max(ledger_id) == lost
     store.close()
 
 
@@ -720,7 +720,7 @@ def test_a_ledger_whose_record_is_lost_stays_in_the_manifest_until_repaired() ->
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
-    store.put(f"topic/{TOPIC}", b"{}")
+    store.keys.put(f"topic/{TOPIC}", b"{}")
     first, second = kept
     offload(store, first)
     store.close()
@@ -745,7 +745,7 @@ def test_a_repair_ignores_manifest_records_of_reused_ledger_ids() -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
-    store.put(f"topic/{TOPIC}", b"{}")
+    store.keys.put(f"topic/{TOPIC}", b"{}")
     fill(store, 1)
     backup("/store", "/copy", filesystem=filesystem)  # type: ignore[arg-type]
     for ledger_id in fill(store):

@@ -115,7 +115,7 @@ def test_entries_that_deduplication_knows_and_the_target_has_deleted_are_not_los
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The mirror was killed before it moved its subscription, and the target has deleted the entries."""
-    monkeypatch.setattr("geminga.mirror.partition._CLAIM_SECONDS", 0.2)
+    monkeypatch.setattr("geminga.mirror.resuming._CLAIM_SECONDS", 0.2)
     with (
         geminga.embedded() as source,
         geminga.embedded() as target,

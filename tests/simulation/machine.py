@@ -218,7 +218,7 @@ class Machine:
         store, wakeup = self._store, self._wakeup
         if store is None or wakeup is None:
             return
-        if store.is_writing or store.gives_back:
+        if store.is_writing or store.disk.gives_back:
             self._wakeup = None
             delay = self.numbers.choice([0.0, 0.0005, 0.005, 0.05]) if store.is_writing else 0.05
             self.loop.call_later(delay + self.disk_delay, self._wake, wakeup, context=self._context)

@@ -36,8 +36,8 @@ def nothing(error: object) -> None:
 CREATE = lambda store: store.create_ledger("a")  # noqa: E731
 ONE = lambda store: store.append(0, b"one", nothing)  # noqa: E731
 TWO = lambda store: store.append(0, b"two", nothing)  # noqa: E731
-MERGE = lambda store: store.merge("cursor", b"+1")  # noqa: E731
-PUT = lambda store: store.put("cursor", b"base")  # noqa: E731
+MERGE = lambda store: store.keys.merge("cursor", b"+1")  # noqa: E731
+PUT = lambda store: store.keys.put("cursor", b"base")  # noqa: E731
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class DiskGuard:
         """Reason why publishing is refused; empty while it is not."""
         self.give_way: Callable[[int], None] | None = None
         self._timer: Timer | None = None
-        if store.space is not None:
+        if store.disk.space is not None:
             self._arm(0.0)
         self.look()
 
@@ -112,7 +112,7 @@ class DiskGuard:
 
     def look(self) -> None:
         """Act on the store's last check of the disk; cheap if there is no new one."""
-        space = self._store.space
+        space = self._store.disk.space
         if space is None:
             return
         if space is self._space:
@@ -137,20 +137,20 @@ class DiskGuard:
         level = self.level
         if level is DiskLevel.FULL:
             self.refusal = f"the disk is full: {self._figures()}"
-            self._store.refuse_entries(StoreFull(self.refusal))
+            self._store.disk.refuse_entries(StoreFull(self.refusal))
             log.error(
                 "%s: publishing is refused; acknowledging and deleting still work. Free space "
                 "or lower disk_low_water_bytes; publishing then resumes automatically", self.refusal,
             )  # fmt: skip
         elif before is DiskLevel.FULL:
             self.refusal = ""
-            self._store.refuse_entries(None)
+            self._store.disk.refuse_entries(None)
             log.warning("the disk has free space again: %s; publishing resumes", self._figures())
         elif level is DiskLevel.LOW and self._scheduler.now - self._told_low_at >= WARNING_SECONDS:
             self._told_low_at = self._scheduler.now
             log.warning("the disk is running out of space: %s", self._figures())
         if DiskLevel.PLENTY in (level, before):
-            self._store.give_back(eagerly=level is not DiskLevel.PLENTY)
+            self._store.disk.give_back(eagerly=level is not DiskLevel.PLENTY)
             if level is not DiskLevel.PLENTY:
                 self._arm(0.0)
 
@@ -170,7 +170,7 @@ class DiskGuard:
         self._timer = self._scheduler.after(seconds, self._tick, self)
 
     def _tick(self) -> None:
-        self._store.measure_space()
+        self._store.disk.measure()
         self.look()
         short = self.level is not DiskLevel.PLENTY
         self._arm(SHORT_LOOK_SECONDS if short else LOOK_SECONDS)
@@ -183,7 +183,12 @@ class DiskGuard:
     def _press(self) -> None:
         """Delete retained messages early, unless space of deleted files is still being freed."""
         space = self._space
-        if space is None or self.level is DiskLevel.PLENTY or self._store.gives_back or self.give_way is None:
+        if (
+            space is None
+            or self.level is DiskLevel.PLENTY
+            or self._store.disk.gives_back
+            or self.give_way is None
+        ):
             return
         if self._settings.disk_retention_gives_way:
             self.give_way(max(1, self._target - space.free_bytes))

@@ -193,7 +193,7 @@ class LedgerCounts:
         self._messages = None
         del self._sizes[:]
         self._open_bytes = 0
-        self._store.merge(self._key, bytes(record))
+        self._store.keys.merge(self._key, bytes(record))
 
     def _take(self, messages: IntegerColumn, sizes: IntegerColumn) -> None:
         block = CountBlock(self.sealed, messages, sizes, self.sealed_messages, self.sealed_bytes)
@@ -227,7 +227,7 @@ class LedgerCounts:
     def _load(self, entries: int) -> None:
         self._blocks, self._firsts, self.in_memory = _NO_BLOCKS, _NO_FIRSTS, True
         self.sealed = self.sealed_messages = self.sealed_bytes = 0
-        value = self._store.get(self._key)
+        value = self._store.keys.get(self._key)
         for part in () if value is None else (value.base, *value.deltas):
             try:
                 self._read(RecordReader(part, self._key), entries)
@@ -396,7 +396,7 @@ class EntryCounts:
                 else:
                     del self._known[ledger.ledger_id]
             if self._has_blocks(ledger):
-                self._store.delete(blocks_key(self._owner, ledger.ledger_id))
+                self._store.keys.delete(blocks_key(self._owner, ledger.ledger_id))
         gone = [ledger.ledger_id for ledger in ledgers if ledger.ledger_id in totals]
         for ledger_id in gone:
             del totals[ledger_id]
@@ -404,14 +404,14 @@ class EntryCounts:
             record = bytearray()
             for ledger_id, (messages, size) in totals.items():
                 _put_total(record, ledger_id, messages, size)
-            self._store.put(totals_key(self._owner), bytes(record))
+            self._store.keys.put(totals_key(self._owner), bytes(record))
         elif gone:
-            self._store.delete(totals_key(self._owner))
+            self._store.keys.delete(totals_key(self._owner))
 
     def delete_all(self, ledgers: Sequence[CountedLedger]) -> None:
         """Delete the counts of a topic that is being deleted."""
         self.forget(ledgers)
-        self._store.delete(totals_key(self._owner))
+        self._store.keys.delete(totals_key(self._owner))
 
     def cover(self, ledger: CountedLedger) -> None:
         """Store the counts of all entries of a closed ledger before it is offloaded. Raises `StoreError`.
@@ -541,7 +541,7 @@ class EntryCounts:
         """Recount a ledger whose blocks were damaged, by reading its entries."""
         ledger_id = lost.ledger_id
         self._cache.forget(lost)
-        self._store.delete(blocks_key(self._owner, ledger_id))
+        self._store.keys.delete(blocks_key(self._owner, ledger_id))
         counts = self._fresh(ledger_id)
         if lost is self._current:
             self._current = counts
@@ -570,13 +570,13 @@ class EntryCounts:
         record = bytearray()
         _put_total(record, counts.ledger_id, counts.total_messages, counts.total_bytes)
         self._all_totals()[counts.ledger_id] = counts.total_messages, counts.total_bytes
-        self._store.merge(totals_key(self._owner), bytes(record))
+        self._store.keys.merge(totals_key(self._owner), bytes(record))
 
     def _all_totals(self) -> dict[int, Tally]:
         totals = self._totals
         if totals is None:
             totals = self._totals = {}
-            value = self._store.get(totals_key(self._owner))
+            value = self._store.keys.get(totals_key(self._owner))
             for part in () if value is None else (value.base, *value.deltas):
                 reader = RecordReader(part, f"message counts of {self._owner}")
                 try:

@@ -65,7 +65,7 @@ def load(store: EntryStore, owner: str, now_ms: int) -> LedgerList:
         log.error("topic %s: its list of ledgers was damaged; rebuilding it from the stored ledgers", owner)
     found.end = max(found.end, *(base for base, _ in known.values()), 0)
     for ledger_id, (base, _) in known.items():
-        lost = store.lost_entries_max(ledger_id) if ledger_id != END_MARKER else 0
+        lost = store.damage.lost_entries_max(ledger_id) if ledger_id != END_MARKER else 0
         if lost:
             entries = next((info.entries for info in infos if info.ledger_id == ledger_id), 0)
             found.end = max(found.end, base + entries + lost)
@@ -73,7 +73,7 @@ def load(store: EntryStore, owner: str, now_ms: int) -> LedgerList:
 
 
 def _read(store: EntryStore, owner: str) -> dict[int, Place]:
-    value = store.get(key_of(owner))
+    value = store.keys.get(key_of(owner))
     known: dict[int, Place] = {}
     for part in () if value is None else (value.base, *value.deltas):
         reader = RecordReader(part, f"ledger list of {owner}")
@@ -86,10 +86,10 @@ def _read(store: EntryStore, owner: str) -> dict[int, Place]:
 def _with_adopted(store: EntryStore, owner: str, known: Iterable[int]) -> list[StoredLedger]:
     """Return the topic's ledgers, and those that lost their owner to damage."""
     infos = store.ledgers(owner)
-    if not store.damage:
+    if not store.damage.found:
         return infos
     listed = {info.ledger_id for info in infos}
-    adopted = [each for each in known if each not in listed and store.adopt_ledger(each, owner)]
+    adopted = [each for each in known if each not in listed and store.damage.adopt_ledger(each, owner)]
     if adopted:
         log.warning("topic %s: adopted its ledgers %s, which had lost their owner", owner, adopted)
     return store.ledgers(owner) if adopted else infos

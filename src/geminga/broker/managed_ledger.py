@@ -138,11 +138,11 @@ class ManagedLedger:
         found = ledger_list.load(self._store, self._owner, now_ms)
         for info, (base, created_ms) in found.ledgers:
             self._add_segment(Segment(info.ledger_id, base, created_ms, info.entries, info.size_bytes))
-            for first, last in self._store.damaged_entries(info.ledger_id):
+            for first, last in self._store.damage.entries_of(info.ledger_id):
                 self._note_damage(base + first, base + last + 1)
         self.end = found.end
         if found.was_mended:
-            self._store.put(self._key, self._list())
+            self._store.keys.put(self._key, self._list())
         if found.empty:
             self._store.delete_ledgers(found.empty)
 
@@ -329,7 +329,7 @@ class ManagedLedger:
         ledger_id = self._store.create_ledger(self._owner)
         record = bytearray()
         ledger_list.put_ledger(record, ledger_id, self.end, now_ms)
-        self._store.merge(self._key, bytes(record))
+        self._store.keys.merge(self._key, bytes(record))
         segment = Segment(ledger_id, self.end, now_ms, 0, 0)
         self._add_segment(segment)
         self.counts.roll(ledger_id)
@@ -558,10 +558,10 @@ class ManagedLedger:
         marker = bytearray()
         if not self.segments:
             ledger_list.put_ledger(marker, ledger_list.END_MARKER, self.end, 0)
-            self._store.merge(self._key, bytes(marker))
+            self._store.keys.merge(self._key, bytes(marker))
         self._store.delete_ledgers([segment.ledger_id for segment in deleted])
         # If damage takes this write, a list with records of deleted ledgers is as good.
-        self._store.put(self._key, self._list(), same=True)
+        self._store.keys.put(self._key, self._list(), same=True)
 
     def leave_memory(self) -> None:
         """Drop the reference to the topic."""
@@ -578,7 +578,7 @@ class ManagedLedger:
         self.counts.delete_all(self.segments)
         if ids:
             self._store.delete_ledgers(ids)
-        self._store.delete(self._key)
+        self._store.keys.delete(self._key)
 
 
 @lru_cache(maxsize=1024)

@@ -135,7 +135,7 @@ def show_warnings() -> None:
     """Print the client's warnings to standard error until the command ends."""
     from geminga.cli.warning_lines import show  # logging takes a twentieth of a command's start
 
-    click.get_current_context().call_on_close(show())
+    click.get_current_context().call_on_close(show(say))
 
 
 def say(line: str, *, nl: bool = True) -> None:

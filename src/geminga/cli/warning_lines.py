@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from geminga.cli.common import say
-
 
 class _Lines(logging.Handler):
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._write = write
+
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"geminga: {record.getMessage()}")
+        self._write(f"geminga: {record.getMessage()}")
 
 
-_LINES = _Lines(logging.WARNING)
-
-
-def show() -> Callable[[], None]:
-    """Print warnings from now on; the returned function stops this."""
+def show(write: Callable[[str], None]) -> Callable[[], None]:
+    """Pass warnings to ``write``, a line each, from now on; the returned function stops this."""
     logger = logging.getLogger("geminga")
-    logger.addHandler(_LINES)  # the second time nothing is added
-    return lambda: logger.removeHandler(_LINES)
+    lines = _Lines(write)
+    logger.addHandler(lines)
+    return lambda: logger.removeHandler(lines)

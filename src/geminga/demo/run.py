@@ -154,10 +154,27 @@ def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict
             rows_after_kill = _stream(job, folder / "spark.log", told, table.num_rows, console)
             console.step("Reading the rollup back from its topic, and the lake from its files")
             messages = proof.messages(client, ROLLUP_TOPIC)
+    summary = _summary(folder, expected, published, told, rows_after_kill, messages)
+    summary["seconds"] = round(time.perf_counter() - started, 1)
+    console.summary(summary)
+    if not summary["proof"]["is_equal"]:
+        raise ProofFailed(f"what was published is not what was found: {summary['proof']}")
+    return summary
+
+
+def _summary(
+    folder: Path,
+    expected: Checksum,
+    published: list[Published],
+    told: DriverProgress,
+    rows_after_kill: int,
+    messages: list[Any],
+) -> dict[str, Any]:
+    """Return the numbers of a run, and the proof that what was published is what was found."""
     lake = pipeline.Lake(folder=folder)
     files = {name: proof.tidy(lake.table(name)) for name in pipeline.TABLES}
     windows = proof.windows(lake)
-    summary: dict[str, Any] = {
+    return {
         "events": expected.count,
         "published": [
             {"how": p.how, "rows": p.rows, "bytes": p.bytes, "seconds": round(p.seconds, 3)}
@@ -179,12 +196,7 @@ def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict
         },
         "airlines": proof.airlines(windows),
         "picture": str(picture.draw(windows, folder / "flights.svg")),
-        "seconds": round(time.perf_counter() - started, 1),
     }
-    console.summary(summary)
-    if not summary["proof"]["is_equal"]:
-        raise ProofFailed(f"what was published is not what was found: {summary['proof']}")
-    return summary
 
 
 def _create_topic(admin_url: str) -> None:

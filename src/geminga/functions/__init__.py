@@ -3,28 +3,17 @@
 `run`, `FunctionRunner` and ``geminga function run`` run Pulsar Functions and any other callable, without a
 cluster of function workers. The interfaces have ``pulsar-client``'s names:
 `geminga.functions.context`, `geminga.functions.function`, `geminga.functions.serde`.
+
+Modules are imported at first use; type checkers read the names in ``__init__.pyi``.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from geminga.functions.context import Context as Context
-    from geminga.functions.function import Function as Function
-    from geminga.functions.runner import FunctionRunner as FunctionRunner
-    from geminga.functions.runner import run as run
-    from geminga.functions.running_context import Output as Output
-    from geminga.functions.serde import IdentitySerDe as IdentitySerDe
-    from geminga.functions.serde import PickleSerDe as PickleSerDe
-    from geminga.functions.serde import SerDe as SerDe
-    from geminga.functions.settings import FunctionSettings as FunctionSettings
-    from geminga.functions.settings import from_config as from_config
 
 _HOMES = {
     "Context": "context", "Function": "function", "FunctionRunner": "runner", "run": "runner",
-    "Output": "running_context", "IdentitySerDe": "serde", "PickleSerDe": "serde", "SerDe": "serde",
+    "Output": "output", "IdentitySerDe": "serde", "PickleSerDe": "serde", "SerDe": "serde",
     "FunctionSettings": "settings", "from_config": "settings",
 }  # fmt: skip
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from geminga.errors import InvalidMessage
 from geminga.functions.loading import Call
-from geminga.functions.running_context import InstanceContext, Output, Publish, RunningContext
+from geminga.functions.output import Output
+from geminga.functions.running_context import InstanceContext, Publish, RunningContext
 
 CHUNK_SECONDS = 0.005
 """Time after which the results of a plain callable are sent, so that they do not wait for slow calls."""

@@ -21,17 +21,22 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from geminga.client.enums import Result
+from geminga import Result
+from geminga.asyncio import Client
 from geminga.errors import InvalidConfiguration, MessageTooBig, ProducerBusy, PulsarException
 from geminga.functions.calling import CallOutcome
+from geminga.functions.result_producers import (
+    METADATA_BYTES,
+    close_batches_soon,
+    open_producer,
+    payload_bytes_max,
+    producer_arguments,
+)
 from geminga.functions.running_context import Publish
-from geminga.functions.sending import METADATA_BYTES, PendingResults, open_producer, producer_arguments, tell
+from geminga.functions.sending import PendingResults, tell
 from geminga.wire.hashing import partition_of
-
-if TYPE_CHECKING:
-    from geminga.asyncio import Client
 
 T = TypeVar("T")
 
@@ -96,7 +101,7 @@ class EffectivelyOnce:
             # No more results are queued that could join the batches.
             for lane in self._lanes.values():
                 if lane.in_flight:
-                    lane.producer._publisher.close_batches_soon()
+                    close_batches_soon(lane.producer)
 
     async def _send(self, outcome: CallOutcome) -> None:
         settling, message = self._settling, outcome.message
@@ -276,7 +281,7 @@ class EffectivelyOnce:
                     said = True
                 await asyncio.sleep(_BUSY_SECONDS)
         lane = self._lanes[key] = _OutputProducer(producer)
-        self._size_max = min(p.max_message_size for p in producer._state.partitions) - METADATA_BYTES
+        self._size_max = payload_bytes_max(producer)
         confirmed = self._confirmed.get(key, -1)
         if lane.stored >= 0:
             self._verified.add(topic)

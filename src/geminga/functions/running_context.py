@@ -12,38 +12,17 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from numbers import Number
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from geminga import CompressionType
 from geminga.config import check_type
 from geminga.functions.context import Context
+from geminga.functions.metrics import Metrics
+from geminga.functions.settings import FunctionSettings
+from geminga.functions.state import Change, State
 from geminga.ids import TopicName
 from geminga.loggers import shield
 from geminga.producer.message import build_message
-
-if TYPE_CHECKING:
-    from geminga.functions.metrics import Metrics
-    from geminga.functions.settings import FunctionSettings
-    from geminga.functions.state import Change, State
-
-
-@dataclass(slots=True)
-class Output:
-    """A result with a topic, a key or other options of ``send``. A function returns or yields it."""
-
-    value: Any
-    """Value to publish; None publishes a null value."""
-    topic: str | None = None
-    """Topic, instead of the function's output."""
-    key: str | None = None
-    """Partition key as in ``send``; None: the input's key if ``forward_keys`` is on."""
-    properties: Mapping[str, str] | None = None
-    """Properties as in ``send``."""
-    ordering_key: str | None = None
-    """Ordering key as in ``send``."""
-    event_timestamp: int | None = None
-    """Event time in milliseconds since 1970."""
-    deliver_after_ms: int | None = None
-    """Delay of the delivery in milliseconds."""
 
 
 @dataclass(slots=True)
@@ -260,8 +239,6 @@ def _key(key: object) -> str:
 
 def _compression(given: Any) -> Any:
     """Return the compression type for a member of ours or of ``pulsar-client``'s enumeration."""
-    from geminga.client.enums import CompressionType
-
     if given is None:
         return None
     found = getattr(CompressionType, getattr(given, "name", ""), None)

@@ -11,24 +11,28 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from random import random
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from geminga import ManySent, Result
+from geminga.asyncio import Client
 from geminga.connection.backoff import Backoff
 from geminga.errors import (
     AlreadyClosed,
-    AuthorizationError,
-    IncompatibleSchema,
     ProducerBlockedQuotaExceededException,
+    ProducerFenced,
     PulsarException,
+    TopicNotFound,
+    TopicTerminated,
 )
 from geminga.functions.calling import CallOutcome
-from geminga.functions.running_context import Publish
-from geminga.producer.partition import FINAL
-
-if TYPE_CHECKING:
-    from geminga.asyncio import Client
-    from geminga.client.many import ManySent
-    from geminga.functions.running_context import InstanceContext
+from geminga.functions.result_producers import (
+    REFUSED,
+    close_batches_soon,
+    is_lost,
+    open_producer,
+    producer_arguments,
+)
+from geminga.functions.running_context import InstanceContext, Publish
 
 T = TypeVar("T")
 
@@ -42,8 +46,6 @@ PRODUCERS_MAX = 1000
 """Most open producers for topics that results choose."""
 _WEIGHT = 0.25
 """Weight of the newest sizes in the moving average."""
-METADATA_BYTES = 10_240
-"""Part of the maximum message size that brokers reserve for metadata."""
 
 
 _NOT_ENCRYPTED = "Encryption is required"
@@ -58,13 +60,9 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, PulsarException) and error.retriable and _NOT_ENCRYPTED not in str(error)
 
 
-_REFUSED = (AuthorizationError, IncompatibleSchema)
-"""Errors after which an open producer reconnects, as Java's do, but that shall end a function."""
-
-
 def has_ended(error: BaseException) -> bool:
     """Return whether the error has ended the producer. Reopening shows whether the topic was deleted."""
-    return isinstance(error, (*FINAL, AlreadyClosed, *_REFUSED))
+    return isinstance(error, (TopicTerminated, ProducerFenced, TopicNotFound, AlreadyClosed, *REFUSED))
 
 
 class ResultSender(Protocol):
@@ -313,7 +311,7 @@ class AtLeastOnce:
             return
         if not settling.consumer.queue:
             # No more results are queued that could join the batch.
-            producer._publisher.close_batches_soon()
+            close_batches_soon(producer)
 
     async def _send_one(self, outcome: CallOutcome) -> None:
         settling, output = self._settling, self._settings.output
@@ -403,46 +401,10 @@ class AtLeastOnce:
             producer.abort()
 
 
-def is_lost(producer: Any) -> bool:
-    """Return whether the broker has ended a producer permanently, for example of a terminated topic. A new
-    producer is then opened, or the broker's error ends the function."""
-    return any(partition.failure is not None for partition in producer._state.partitions)
-
-
-async def open_producer(client: Client, topic: str, *arguments: Any, **options: Any) -> Any:
-    """Open a producer of results, which ends if the function loses its permission to publish."""
-    producer = await client.create_producer(topic, *arguments, **options)
-    for partition in producer._state.partitions:
-        partition.gives_up = _REFUSED
-    return producer
-
-
-def producer_arguments(settings: Any, compression: Any = None) -> dict[str, Any]:
-    """Return the arguments of producers of results. Sends have no time limit: waiting for the broker is
-    better than redelivery of the input."""
-    from geminga.client.enums import CompressionType
-
-    name = {"ZLIB": "ZLib"}.get(settings.compression, settings.compression)
-    return {
-        "send_timeout_millis": 0,
-        "batching_enabled": True,
-        "batching_max_publish_delay_ms": settings.batching_max_publish_delay_ms,
-        "max_pending_messages": max(1000, settings.max_pending),
-        "block_if_queue_full": True,
-        "compression_type": compression if compression is not None else getattr(CompressionType, name),
-        "properties": {
-            "application": "pulsar-function", "id": settings.full_name,
-            "instance_id": str(settings.instance_id),
-        },
-    }  # fmt: skip
-
-
 def tell(publish: Publish | None, error: BaseException | None, message_id: Any) -> None:
     """Call the callback of `Context.publish` with a `Result` and the message id, as ``send_async`` does."""
     if publish is None or publish.callback is None:
         return
-    from geminga.client.enums import Result
-
     try:
         result = Result.Ok if error is None else getattr(error, "result", Result.UnknownError)
         publish.callback(result, message_id)

@@ -15,14 +15,13 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from geminga import ConsumerType, InitialPosition, MessageId, PartitionsRoutingMode
+from geminga.asyncio import Admin, Client
 from geminga.errors import MessageTooBig, ProducerBusy, PulsarException
-from geminga.functions.sending import METADATA_BYTES
+from geminga.functions.result_producers import payload_bytes_max
 from geminga.functions.state_topic import KEEPER, keep_bounded
-
-if TYPE_CHECKING:
-    from geminga.asyncio import Admin, Client
 
 INSTANCES_MAX = 4096
 
@@ -43,7 +42,7 @@ class State:
         """Number of own writes per key that were not read back yet; values read meanwhile are older."""
         self._lock = threading.Lock()
         self._tasks: list[asyncio.Task[None]] = []
-        self._size_max = min(p.max_message_size for p in producer._state.partitions) - METADATA_BYTES
+        self._size_max = payload_bytes_max(producer)
 
     @staticmethod
     async def open(
@@ -57,13 +56,11 @@ class State:
         """Open the state in ``topic`` and read it to its end. Raises errors of client and broker. ``failed``
         is called with the error if reading fails later. ``open_admin`` opens admin REST, by which the topic
         is compacted and trimmed."""
-        import geminga
-
         keeper = await client.subscribe(
             topic,
             KEEPER,
-            consumer_type=geminga.ConsumerType.Shared,
-            initial_position=geminga.InitialPosition.Earliest,
+            consumer_type=ConsumerType.Shared,
+            initial_position=InitialPosition.Earliest,
             receiver_queue_size=1,
         )
         await keeper.close()
@@ -73,7 +70,7 @@ class State:
                 producer = await client.create_producer(
                     topic, f"{name}-state-{slot}", send_timeout_millis=0, batching_enabled=True,
                     batching_max_publish_delay_ms=1, block_if_queue_full=True,
-                    message_routing_mode=geminga.PartitionsRoutingMode.UseSinglePartition,
+                    message_routing_mode=PartitionsRoutingMode.UseSinglePartition,
                 )  # fmt: skip
                 break
             except ProducerBusy:
@@ -82,7 +79,7 @@ class State:
                     raise
         reader = None
         try:
-            reader = await client.create_reader(topic, geminga.MessageId.earliest, is_read_compacted=True)
+            reader = await client.create_reader(topic, MessageId.earliest, is_read_compacted=True)
             state = State(producer, reader, slot)
             while await reader.has_message_available():
                 state._replay(await reader.read_next())

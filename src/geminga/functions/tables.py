@@ -18,17 +18,14 @@ from geminga.connection.backoff import Backoff
 from geminga.errors import InvalidMessage, MessageTooBig, PulsarException, Timeout
 from geminga.functions.calling import uncancelled
 from geminga.functions.loading import Call, schema
-from geminga.functions.running_context import InstanceContext, RunningContext
-from geminga.functions.sending import (
-    METADATA_BYTES,
-    RETRY_SECONDS_MAX,
-    PendingResults,
-    has_ended,
+from geminga.functions.result_producers import (
     is_lost,
-    is_passing,
     open_producer,
+    payload_bytes_max,
     producer_arguments,
 )
+from geminga.functions.running_context import InstanceContext, RunningContext
+from geminga.functions.sending import RETRY_SECONDS_MAX, PendingResults, has_ended, is_passing
 from geminga.functions.thread import CallingThread
 
 if TYPE_CHECKING:
@@ -158,7 +155,7 @@ class TableRelay:
 
         if self._shared.settings.compression != "NONE" or "value" not in result.column_names:
             return
-        limit = min(p.max_message_size for p in self._producer._state.partitions) - METADATA_BYTES
+        limit = payload_bytes_max(self._producer)
         if result.nbytes <= limit:
             return
         try:

@@ -108,7 +108,7 @@ class PrefetchRequest(ByFields):
     """Ranges of keys (first, last), both included."""
     owners: tuple[tuple[str, str], ...] = ()
     pages: tuple[tuple[str, str], ...] = ()
-    """Arguments of coming `EntryStore.names_page` calls: (prefix, after)."""
+    """Arguments of coming `StoreKeys.names_page` calls: (prefix, after)."""
     ledgers_after: tuple[int, ...] = ()
     """Arguments of coming `EntryStore.ledgers_page` calls."""
 
@@ -198,12 +198,113 @@ class Tier(Protocol):
     def tier_stats(self) -> TierStats: ...
 
 
+class StoreDisk(Protocol):
+    """Disk space of a store."""
+
+    @property
+    def space(self) -> FreeSpace | None:
+        """Return the disk space measured last; None if it is unknown, or the store is in memory.
+        ``free_bytes`` is 0 while a write is pending that failed because the disk was full."""
+
+    def measure(self) -> None:
+        """Measure the disk space soon, on another thread; `poll` takes the result. Writes measure it too.
+
+        The store stops if a file that it locks or writes to is no longer in its folder.
+        """
+
+    def refuse_entries(self, why: StoreError | None) -> None:
+        """Make `append` raise ``why`` from now on, other calls still work; None accepts entries again."""
+
+    def give_back(self, *, eagerly: bool) -> None:
+        """Set how hard to work for space: ``eagerly`` rewrites files even if much is moved to free little."""
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether space of deleted ledgers or keys is still to be freed."""
+
+
+class StoreDamage(Protocol):
+    """Damage of a store, and the losses that it caused."""
+
+    @property
+    def found(self) -> list[Damage]:
+        """Return the known damage, found when opening and when reading: each item says what is lost.
+
+        Undamaged entries and keys are served as usual.
+        """
+
+    def entries_of(self, ledger_id: int) -> list[tuple[int, int]]:
+        """Return the damaged entries of a ledger: (first, last) of each run."""
+
+    def settle(self, name: str, done: Done | None = None) -> bool:
+        """Accept the losses of a damaged item; returns False if no damage of that name is listed.
+
+        Lost entries are given up: reading them still raises, but they are not listed any more. A key keeps
+        its surviving value. A ledger whose owner is lost is deleted.
+        """
+
+    def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
+        """Give a ledger whose owner was lost to damage to ``owner``; False for other ledgers."""
+
+    def lost_entries_max(self, ledger_id: int) -> int:
+        """Return how many entries behind the last one of a ledger may have been lost to damage; mostly 0.
+
+        `append` skips that many ids. An owner that counts entries must skip them too, also when the ledger
+        itself is not listed any more because its creation was lost.
+        """
+
+
+class StoreKeys(Protocol):
+    """Key-value map of a store: topics, policies, cursors, deduplication."""
+
+    def put(self, key: str, value: bytes, done: Done | None = None, *, same: bool = False) -> None:
+        """Set a key; replaces its value and drops its deltas.
+
+        ``same``: the value equals the current one with its deltas applied. If this write is damaged later,
+        the store serves the earlier value and its deltas without reporting a loss.
+        """
+
+    def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
+        """Add a delta to a key (a key that does not exist gets an empty base)."""
+
+    def delete(self, key: str, done: Done | None = None) -> None:
+        """Remove a key with its deltas; no error if the key does not exist."""
+
+    def get(self, key: str) -> StoredValue | None:
+        """Return the value of a key, this owner's own unsynced writes included."""
+
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
+        """Iterate over all keys that start with ``prefix`` and sort behind ``after``, in order of key.
+
+        The iterator may be advanced in steps, each at a constant cost. Changes made between the steps may be
+        visible or not.
+        """
+
+    def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        """Iterate over the keys of `scan` without their values, which is much cheaper."""
+
+    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
+        """Return the next page of `names`, perhaps empty, and the key to continue after: None at the end.
+
+        The cost is constant, and a page that `EntryStore.bring` has read ahead does not wait for the disk.
+        """
+
+
 class EntryStore(Protocol):
     """A durable set of ledgers (append-only lists of opaque entries) and a key-value map."""
 
     @property
     def tier(self) -> Tier | None:
         """Return the tiered storage of this store; None without one."""
+
+    @property
+    def keys(self) -> StoreKeys: ...
+
+    @property
+    def disk(self) -> StoreDisk: ...
+
+    @property
+    def damage(self) -> StoreDamage: ...
 
     @property
     def failure(self) -> StoreError | None:
@@ -220,52 +321,9 @@ class EntryStore(Protocol):
         Callers should then stop writing until `poll` clears the state. Writes are still accepted.
         """
 
-    # --- disk space ---
-    @property
-    def space(self) -> FreeSpace | None:
-        """Return the disk space measured last; None if it is unknown, or the store is in memory.
-        ``free_bytes`` is 0 while a write is pending that failed because the disk was full."""
-
-    def measure_space(self) -> None:
-        """Measure the disk space soon, on another thread; `poll` takes the result. Writes measure it too.
-
-        The store stops if a file that it locks or writes to is no longer in its folder.
-        """
-
-    def refuse_entries(self, why: StoreError | None) -> None:
-        """Make `append` raise ``why`` from now on, other calls still work; None accepts entries again."""
-
-    def give_back(self, *, eagerly: bool) -> None:
-        """Set how hard to work for space: ``eagerly`` rewrites files even if much is moved to free little."""
-
-    @property
-    def gives_back(self) -> bool:
-        """Whether space of deleted ledgers or keys is still to be freed."""
-
-    # --- damage ---
-    @property
-    def damage(self) -> list[Damage]:
-        """Return the known damage, found when opening and when reading: each item says what is lost.
-
-        Undamaged entries and keys are served as usual.
-        """
-
-    def damaged_entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Return the damaged entries of a ledger: (first, last) of each run."""
-
-    def settle_damage(self, name: str, done: Done | None = None) -> bool:
-        """Accept the losses of a damaged item; returns False if no damage of that name is listed.
-
-        Lost entries are given up: reading them still raises, but they are not listed any more. A key keeps
-        its surviving value. A ledger whose owner is lost is deleted.
-        """
-
     # --- ledgers ---
     def owner_of(self, ledger_id: int) -> str | None:
         """Return the owner of a ledger; None if the ledger does not exist or its owner is lost."""
-
-    def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
-        """Give a ledger whose owner was lost to damage to ``owner``; False for other ledgers."""
 
     def create_ledger(self, owner: str) -> int:
         """Create an empty ledger of ``owner`` (a topic name); returns its id. Ids grow across restarts."""
@@ -322,48 +380,8 @@ class EntryStore(Protocol):
     def release(self, ledger_ids: Sequence[int]) -> None:
         """Mark ledgers as unused for now: their state may leave memory. They may be used again."""
 
-    def lost_entries_max(self, ledger_id: int) -> int:
-        """Return how many entries behind the last one of a ledger may have been lost to damage; mostly 0.
-
-        `append` skips that many ids. An owner that counts entries must skip them too, also when the ledger
-        itself is not listed any more because its creation was lost.
-        """
-
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
         """Delete ledgers (trimming, topic deletion); their space is freed in the background."""
-
-    # --- key-value map: topics, policies, cursors, deduplication ---
-    def put(self, key: str, value: bytes, done: Done | None = None, *, same: bool = False) -> None:
-        """Set a key; replaces its value and drops its deltas.
-
-        ``same``: the value equals the current one with its deltas applied. If this write is damaged later,
-        the store serves the earlier value and its deltas without reporting a loss.
-        """
-
-    def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
-        """Add a delta to a key (a key that does not exist gets an empty base)."""
-
-    def delete(self, key: str, done: Done | None = None) -> None:
-        """Remove a key with its deltas; no error if the key does not exist."""
-
-    def get(self, key: str) -> StoredValue | None:
-        """Return the value of a key, this owner's own unsynced writes included."""
-
-    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
-        """Iterate over all keys that start with ``prefix`` and sort behind ``after``, in order of key.
-
-        The iterator may be advanced in steps, each at a constant cost. Changes made between the steps may be
-        visible or not.
-        """
-
-    def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        """Iterate over the keys of `scan` without their values, which is much cheaper."""
-
-    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
-        """Return the next page of `names`, perhaps empty, and the key to continue after: None at the end.
-
-        The cost is constant, and a page that `bring` has read ahead does not wait for the disk.
-        """
 
     def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
         """Read the requested keys, owners and pages ahead on another thread, so that asking does not wait.

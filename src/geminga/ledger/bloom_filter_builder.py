@@ -6,25 +6,16 @@ If the catalog cannot be read, the build stops: without the filter, every lookup
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from geminga.errors import StoreBusy
+from geminga.ledger.catalog import Catalog
 from geminga.ledger.key_bloom_filter import KeyBloomFilter
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.reading import ReadEntries
 
 PAGE_NAMES: Final = 1_000
 """Names per page. The owner's thread adds a page in about 1 ms."""
-
-
-class CatalogConnection(Protocol):
-    """Separate connection to the catalog."""
-
-    def keys(self, prefix: str, after: str | None, limit: int) -> list[str]:
-        """Return the next keys behind ``after``, in order."""
-
-    def owners(self, after: str, limit: int) -> list[str]:
-        """Return the next owners of ledgers behind ``after``, in order."""
 
 
 class BloomFilterBuilder:
@@ -34,7 +25,7 @@ class BloomFilterBuilder:
         self,
         bloom_filter: KeyBloomFilter,
         pool: ReadPool[ReadEntries],
-        catalog: CatalogConnection,
+        catalog: Catalog,
         failed: Callable[[Exception], object],
     ) -> None:
         """``failed`` is called on a reader's thread with the error of a page that cannot be read."""
@@ -63,7 +54,7 @@ class BloomFilterBuilder:
             nonlocal is_read
             try:
                 if after is not None:
-                    keys.extend(self._catalog.keys("", after or None, PAGE_NAMES))
+                    keys.extend(self._catalog.keys.names("", after or None, PAGE_NAMES))
                 else:
                     owners.extend(self._catalog.owners(owner, PAGE_NAMES))
                 is_read = True

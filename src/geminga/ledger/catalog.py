@@ -5,8 +5,7 @@ and keeps idle ledgers and keys out of memory. It holds the state of the log up 
 damaged catalog is rebuilt from the log. Each commit is one checkpoint, made in one transaction together
 with its position in the log.
 
-Rows of the index, of keys and of ledgers carry a CRC32C that is checked when they are read, as SQLite keeps
-no checksums: `CatalogDamaged` means the catalog must be rebuilt.
+`geminga.ledger.catalog_database` has the tables and their checksums, `geminga.ledger.catalog_keys` the keys.
 """
 
 from __future__ import annotations
@@ -15,47 +14,17 @@ import json
 import sqlite3
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
-from geminga.errors import StoreDamaged, StoreError
-from geminga.ledger.api import KEYS_END, PrefetchRequest, StoredLedger, StoredValue
+from geminga.ledger.api import KEYS_END, PrefetchRequest, StoredLedger
+from geminga.ledger.catalog_database import NO_DAMAGE, CatalogDatabase, text_crc
+from geminga.ledger.catalog_keys import CatalogKeys, KeyChange
 from geminga.ledger.damage import Damage
-from geminga.ledger.format import (
-    OFFSET_BITS,
-    RECORD_BYTES,
-    decode_list,
-    encode_list,
-    pack_numbers,
-    unpack_numbers,
-)
+from geminga.ledger.format import OFFSET_BITS, RECORD_BYTES, pack_numbers, unpack_numbers
 from geminga.wire.checksum import crc32c
 
-NO_DAMAGE = (sqlite3.OperationalError, sqlite3.ProgrammingError)
-"""Errors of SQLite that are caused by the machine or the caller, not by a damaged database."""
-SCHEMA_VERSION = 1
 CHUNK_ENTRIES_MAX = 4096
-CHECKED_BYTES_MAX = 32 * 1024 * 1024
-"""Catalogs up to this size are checked when they are opened, which takes up to about 20 ms."""
-
-_SCHEMA = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE ledger (id INTEGER PRIMARY KEY, owner TEXT NOT NULL, entries INTEGER NOT NULL,
-    size_bytes INTEGER NOT NULL, crc INTEGER NOT NULL);
-CREATE INDEX ledger_owner ON ledger (owner);
-CREATE TABLE chunk (ledger INTEGER NOT NULL, first INTEGER NOT NULL, body BLOB NOT NULL,
-    PRIMARY KEY (ledger, first)) WITHOUT ROWID;
-CREATE TABLE item (key TEXT PRIMARY KEY, base BLOB NOT NULL, file INTEGER NOT NULL, size INTEGER NOT NULL,
-    crc INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE delta (key TEXT NOT NULL, checkpoint INTEGER NOT NULL, body BLOB NOT NULL,
-    file INTEGER NOT NULL, size INTEGER NOT NULL, crc INTEGER NOT NULL,
-    PRIMARY KEY (key, checkpoint)) WITHOUT ROWID;
-CREATE TABLE file (number INTEGER PRIMARY KEY, size_bytes INTEGER NOT NULL, live_bytes INTEGER NOT NULL);
-CREATE TABLE damage (body TEXT PRIMARY KEY) WITHOUT ROWID;
-"""
-
-
 _AHEAD_KEYS = "(SELECT count(substr(base, -1)) FROM item WHERE key BETWEEN ? AND ?)"
 _AHEAD_DELTAS = "(SELECT count(substr(body, -1)) FROM delta WHERE key BETWEEN ? AND ?)"
 _AHEAD_LEDGERS = "(SELECT count(crc) FROM ledger WHERE owner BETWEEN ? AND ?)"
@@ -64,10 +33,6 @@ _AHEAD_LEDGERS_PAGE = "(SELECT count(crc) FROM (SELECT crc FROM ledger WHERE id>
 PAGE_KEYS = 512
 PAGE_LEDGERS = 256
 """Rows of one page of keys or ledgers."""
-
-
-class CatalogDamaged(StoreDamaged):
-    """The catalog's own bytes are wrong; no entry is lost, reopening the store rebuilds it from the log."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -107,22 +72,6 @@ class EntryChunk:
             unpack_numbers("I", view[8 * count : 12 * count]),
             unpack_numbers("I", view[12 * count : 16 * count]),
         )
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class KeyChange:
-    """Changes of a key since a checkpoint: a new base (or none), then deltas."""
-
-    key_bytes: bytes
-    fingerprint: int
-    base: bytes | None = None
-    deleted: bool = False
-    deltas: list[bytes] = field(default_factory=list)
-
-    @property
-    def replaces(self) -> bool:
-        """Whether the change replaces the key's value in the catalog."""
-        return self.deleted or self.base is not None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -169,108 +118,34 @@ def _are_counts(*values: object) -> bool:
     return all(isinstance(value, int) and value >= 0 for value in values)
 
 
-def _text_crc(text: str, *numbers: int) -> int:
-    return crc32c(text.encode() + b"".join(n.to_bytes(8, "little") for n in numbers))
-
-
-class Catalog:
-    """Connection to the catalog. The owner's thread reads, the checkpoint's thread writes."""
+class Catalog(CatalogDatabase):
+    """Catalog of a store, through one connection."""
 
     def __init__(self, connection: sqlite3.Connection, note_damage: Callable[[], None] | None = None) -> None:
-        self._connection = connection
-        self._cursor = connection.cursor()
-        """Used for all queries, one after the other: a connection keeps the hundreds of cursors that it has
-        made in memory, and their leftovers fragment it."""
-        self._writes = connection.cursor()
-        """Used for all other statements, also while a query's result is being read."""
-        self._note_damage = note_damage
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def _rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
-        """Return the rows of a query; raises `CatalogDamaged` when the database is not intact."""
-        try:
-            return self._cursor.execute(statement, parameters).fetchall()
-        except NO_DAMAGE as error:
-            raise StoreError(f"the store's catalog cannot be read: {error}") from error
-        except sqlite3.DatabaseError as error:
-            raise self._damaged(f"the catalog is damaged ({error})") from error
-
-    def _damaged(self, what: str) -> CatalogDamaged:
-        if self._note_damage is not None:
-            self._note_damage()
-        return CatalogDamaged(f"{what}: close the store and open it again, it is then rebuilt from the log")
-
-    # --- life ---
-    def is_usable(self, store_id: bytes) -> bool:
-        """Whether the database is an intact catalog of the store; False for an empty or foreign one.
-
-        All pages of a small catalog are checked: rebuilding it now is better than finding the damage later,
-        while topics are served from it.
-        """
-        try:
-            is_ours = self.meta("store_id") == store_id.hex() and self.meta("schema") == str(SCHEMA_VERSION)
-            if is_ours and self._size_bytes() <= CHECKED_BYTES_MAX:
-                return self._rows("PRAGMA quick_check(1)") == [("ok",)]
-            return is_ours
-        except StoreError:
-            return False
-
-    def _size_bytes(self) -> int:
-        ((pages,),), ((page_bytes,),) = self._rows("PRAGMA page_count"), self._rows("PRAGMA page_size")
-        return int(pages * page_bytes)
-
-    def is_empty(self) -> bool:
-        """Whether the database has never been written to."""
-        return bool(self._rows("SELECT COUNT(*) FROM sqlite_master") == [(0,)])
-
-    def create(self, store_id: bytes) -> None:
-        """Create the tables of a new catalog."""
-        execute = self._connection.execute
-        execute("BEGIN IMMEDIATE")
-        for statement in _SCHEMA.strip().split(";\n"):
-            execute(statement.rstrip(";"))
-        self._set_meta("store_id", store_id.hex())
-        self._set_meta("schema", str(SCHEMA_VERSION))
-        execute("COMMIT")
-
-    def meta(self, name: str) -> str | None:
-        for (text,) in self._rows("SELECT value FROM meta WHERE name=?", (name,)):
-            value, _, checksum = str(text).rpartition("#")
-            if checksum != str(_text_crc(name + value)):
-                raise self._damaged(f"the catalog's {name} fails its checksum")
-            return value
-        return None
-
-    def number(self, name: str) -> int:
-        return int(self.meta(name) or 0)
-
-    def _set_meta(self, name: str, value: str) -> None:
-        value = f"{value}#{_text_crc(name + value)}"
-        self._writes.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+        super().__init__(connection, note_damage)
+        self.keys = CatalogKeys(self)
 
     # --- ledgers ---
     def ledger(self, ledger_id: int) -> tuple[str, int, int] | None:
         """Return (owner, entries, size in bytes)."""
-        for row in self._rows("SELECT owner, entries, size_bytes, crc FROM ledger WHERE id=?", (ledger_id,)):
+        for row in self.rows("SELECT owner, entries, size_bytes, crc FROM ledger WHERE id=?", (ledger_id,)):
             found = self._checked_ledger(ledger_id, *row)
             return found.owner, found.entries, found.size_bytes
         return None
 
     def owned(self, owner: str) -> list[int]:
-        return [row[0] for row in self._rows("SELECT id FROM ledger WHERE owner=? ORDER BY id", (owner,))]
+        return [row[0] for row in self.rows("SELECT id FROM ledger WHERE owner=? ORDER BY id", (owner,))]
 
     def owners(self, after: str, limit: int) -> list[str]:
         """Return the next ``limit`` owners of ledgers behind ``after``, in order."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT DISTINCT owner FROM ledger WHERE owner>? ORDER BY owner LIMIT ?", (after, limit)
         )
         return [row[0] for row in rows]
 
     def ledgers_after(self, after: int, limit: int) -> list[StoredLedger]:
         """Return the next ``limit`` ledgers behind an id, in order."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT id, owner, entries, size_bytes, crc FROM ledger WHERE id>? ORDER BY id LIMIT ?",
             (after, limit),
         )
@@ -281,16 +156,16 @@ class Catalog:
     ) -> StoredLedger:
         are_right = isinstance(owner, str) and _are_counts(entries, size_bytes)
         found = StoredLedger(ledger_id, owner, entries, size_bytes) if are_right else None  # type: ignore[arg-type]
-        if found is None or crc != _text_crc(found.owner, ledger_id, found.entries, found.size_bytes):
-            raise self._damaged(f"the catalog's record of ledger {ledger_id} fails its checksum")
+        if found is None or crc != text_crc(found.owner, ledger_id, found.entries, found.size_bytes):
+            raise self.damaged(f"the catalog's record of ledger {ledger_id} fails its checksum")
         return found
 
     def ledger_ids(self) -> set[int]:
-        return {row[0] for row in self._rows("SELECT id FROM ledger")}
+        return {row[0] for row in self.rows("SELECT id FROM ledger")}
 
     def chunk(self, ledger_id: int, entry_id: int) -> EntryChunk | None:
         """Return the chunk of the index that holds the entry."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT first, body FROM chunk WHERE ledger=? AND first<=? ORDER BY first DESC LIMIT 1",
             (ledger_id, entry_id),
         )
@@ -300,7 +175,7 @@ class Catalog:
         return None
 
     def chunks(self, ledger_id: int) -> list[EntryChunk]:
-        rows = self._rows("SELECT first, body FROM chunk WHERE ledger=? ORDER BY first", (ledger_id,))
+        rows = self.rows("SELECT first, body FROM chunk WHERE ledger=? ORDER BY first", (ledger_id,))
         return [self._unpack(ledger_id, first, body) for first, body in rows]
 
     def _unpack(self, ledger_id: int, first: int, body: bytes) -> EntryChunk:
@@ -310,80 +185,10 @@ class Catalog:
             else None
         )
         if chunk is None:
-            raise self._damaged(
+            raise self.damaged(
                 f"the catalog's index of ledger {ledger_id} from entry {first} fails its checksum"
             )
         return chunk
-
-    # --- keys ---
-    def base(self, key: str) -> bytes | None:
-        for base, crc in self._rows("SELECT base, crc FROM item WHERE key=?", (key,)):
-            self._check_key(key, base, crc)
-            return bytes(base)
-        return None
-
-    def deltas(self, key: str, before_checkpoint: int) -> list[bytes]:
-        """Return the deltas of the key from checkpoints before the given one."""
-        deltas: list[bytes] = []
-        for body, crc in self._rows(
-            "SELECT body, crc FROM delta WHERE key=? AND checkpoint<? ORDER BY checkpoint",
-            (key, before_checkpoint),
-        ):
-            self._check_key(key, body, crc)
-            deltas += decode_list(body)
-        return deltas
-
-    def _check_key(self, key: str, body: bytes, crc: int) -> None:
-        if not isinstance(body, bytes) or crc32c(body, _text_crc(key)) != crc:
-            raise self._damaged(f"the catalog's value of key {key!r} fails its checksum")
-
-    def values(
-        self, prefix: str, after: str | None, before_checkpoint: int, limit: int
-    ) -> list[tuple[str, StoredValue]]:
-        """Return the next ``limit`` keys with the prefix behind ``after``, in order, with their values.
-
-        The values include only deltas from checkpoints before the given one.
-        """
-        low, compare = (prefix, ">=") if after is None else (after, ">")
-        end = _behind(prefix)
-        rows = self._rows(
-            f"SELECT key, base, crc FROM item WHERE key {compare} ?"
-            f"{' AND key < ?' if end is not None else ''} ORDER BY key LIMIT ?",
-            (low, limit) if end is None else (low, end, limit),
-        )
-        if not rows:
-            return []
-        deltas: dict[str, list[bytes]] = {}
-        for key, body, crc in self._rows(
-            "SELECT key, body, crc FROM delta WHERE key>=? AND key<=? AND checkpoint<?"
-            " ORDER BY key, checkpoint",
-            (rows[0][0], rows[-1][0], before_checkpoint),
-        ):
-            self._check_key(key, body, crc)
-            deltas.setdefault(key, []).extend(decode_list(body))
-        for key, base, crc in rows:
-            self._check_key(key, base, crc)
-        return [(key, StoredValue(bytes(base), tuple(deltas.get(key, ())))) for key, base, _ in rows]
-
-    def keys(self, prefix: str, after: str | None, limit: int) -> list[str]:
-        """Return the next ``limit`` keys with the prefix behind ``after``, in order."""
-        low, compare = (prefix, ">=") if after is None else (after, ">")
-        end = _behind(prefix)
-        rows = self._rows(
-            f"SELECT key FROM item WHERE key {compare} ?"
-            f"{' AND key < ?' if end is not None else ''} ORDER BY key LIMIT ?",
-            (low, limit) if end is None else (low, end, limit),
-        )
-        return [key for (key,) in rows]
-
-    def named(self, fingerprints: set[int]) -> dict[int, list[str]]:
-        """Return the keys whose names have these CRC32Cs; reads all keys."""
-        found: dict[int, list[str]] = {}
-        for (key,) in self._connection.execute("SELECT key FROM item"):
-            fingerprint = crc32c(key.encode())
-            if fingerprint in fingerprints:
-                found.setdefault(fingerprint, []).append(key)
-        return found
 
     def read_ahead(self, wanted: PrefetchRequest) -> None:
         """Read the requested rows, so that the operating system caches their pages for the owner's queries.
@@ -400,24 +205,24 @@ class Catalog:
         for ledger_id in wanted.ledgers_after:
             parts.append(_AHEAD_LEDGERS_PAGE)
             ranges += ledger_id, PAGE_LEDGERS
-        self._rows(f"SELECT {' + '.join(parts)}", tuple(ranges))
+        self.rows(f"SELECT {' + '.join(parts)}", tuple(ranges))
 
     # --- files, damage ---
     def files(self) -> dict[int, int]:
         """Return the size of each log file's written part, by number."""
-        return dict(self._rows("SELECT number, size_bytes FROM file"))
+        return dict(self.rows("SELECT number, size_bytes FROM file"))
 
     def live_bytes(self) -> dict[int, int]:
         """Estimate the live bytes of each log file: entries of existing ledgers, present values of keys."""
-        live: dict[int, int] = dict(self._rows("SELECT number, live_bytes FROM file"))
+        live: dict[int, int] = dict(self.rows("SELECT number, live_bytes FROM file"))
         for table in ("item", "delta"):
-            for number, size in self._rows(f"SELECT file, SUM(size) FROM {table} GROUP BY file"):
+            for number, size in self.rows(f"SELECT file, SUM(size) FROM {table} GROUP BY file"):
                 if number in live:
                     live[number] += size
         return live
 
     def damage(self) -> list[Damage]:
-        return [Damage.from_json(row[0]) for row in self._rows("SELECT body FROM damage")]
+        return [Damage.from_json(row[0]) for row in self.rows("SELECT body FROM damage")]
 
     def settled(self) -> list[str]:
         """Return the names of settled damage."""
@@ -426,33 +231,33 @@ class Catalog:
     # --- checkpoint ---
     def write(self, snapshot: CheckpointSnapshot) -> None:
         """Update the catalog to the snapshot's position, all or nothing."""
-        connection, writes = self._connection, self._writes
+        connection, writes = self.connection, self.writes
         writes.execute("BEGIN IMMEDIATE")
         try:
             live = dict(snapshot.live_bytes)
             self._write_ledgers(snapshot, live)
             self._write_moved(snapshot, live)
-            self._write_keys(snapshot)
+            self.keys.write(snapshot.keys, snapshot.number, snapshot.position)
             self._write_files(snapshot, live)
             writes.execute("DELETE FROM damage")
             writes.executemany(
                 "INSERT OR IGNORE INTO damage VALUES (?)", ((d.to_json(),) for d in snapshot.damage)
             )
             for name in ("number", "position", "sequence", "next_ledger_id"):
-                self._set_meta(name, str(getattr(snapshot, name)))
-            self._set_meta("settled", json.dumps(snapshot.settled))
-            self._set_meta("doubt_below", str(snapshot.doubt[0]))
-            self._set_meta("doubt_entries", str(snapshot.doubt[1]))
+                self.set_meta(name, str(getattr(snapshot, name)))
+            self.set_meta("settled", json.dumps(snapshot.settled))
+            self.set_meta("doubt_below", str(snapshot.doubt[0]))
+            self.set_meta("doubt_entries", str(snapshot.doubt[1]))
             writes.execute("COMMIT")
         except BaseException as error:
             if connection.in_transaction:
                 writes.execute("ROLLBACK")
             if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, NO_DAMAGE):
-                raise self._damaged(f"the catalog is damaged ({error})") from error
+                raise self.damaged(f"the catalog is damaged ({error})") from error
             raise
 
     def _write_ledgers(self, snapshot: CheckpointSnapshot, live: dict[int, int]) -> None:
-        writes = self._writes
+        writes = self.writes
         for chunk in snapshot.dropped:
             _subtract(live, chunk.positions, chunk.sizes)
         for ledger_id in snapshot.deleted:
@@ -468,7 +273,7 @@ class Catalog:
                     c.owner,
                     c.entries,
                     c.size_bytes,
-                    _text_crc(c.owner, c.ledger_id, c.entries, c.size_bytes),
+                    text_crc(c.owner, c.ledger_id, c.entries, c.size_bytes),
                 )
                 for c in snapshot.ledgers
             ),
@@ -498,45 +303,13 @@ class Catalog:
                 _subtract(live, (chunk.positions[index],), (chunk.sizes[index],))
                 chunk.positions[index] = moves[entry_id]
                 changed[chunk.first] = chunk
-            self._writes.executemany(
+            self.writes.executemany(
                 "INSERT OR REPLACE INTO chunk VALUES (?, ?, ?)",
                 ((ledger_id, first, each.pack(ledger_id)) for first, each in changed.items()),
             )
 
-    def _write_keys(self, snapshot: CheckpointSnapshot) -> None:
-        # All keys count as live in the file where the log ended: close enough for choosing files to rewrite.
-        file = snapshot.position >> OFFSET_BITS
-        writes = self._writes
-        replaced = [(key,) for key, change in snapshot.keys.items() if change.replaces]
-        writes.executemany("DELETE FROM delta WHERE key=?", replaced)
-        writes.executemany("DELETE FROM item WHERE key=?", replaced)
-        writes.executemany(
-            "INSERT OR IGNORE INTO item VALUES (?, ?, ?, ?, ?)",
-            (
-                (
-                    key,
-                    base,
-                    file,
-                    len(base) + len(change.key_bytes) + RECORD_BYTES,
-                    crc32c(base, _text_crc(key)),
-                )
-                for key, change in snapshot.keys.items()
-                if change.base is not None or change.deltas
-                for base in (change.base or b"",)
-            ),
-        )
-        writes.executemany(
-            "INSERT INTO delta VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                (key, snapshot.number, body, file, len(body), crc32c(body, _text_crc(key)))
-                for key, change in snapshot.keys.items()
-                if change.deltas
-                for body in (encode_list(change.deltas),)
-            ),
-        )
-
     def _write_files(self, snapshot: CheckpointSnapshot, live: dict[int, int]) -> None:
-        writes = self._writes
+        writes = self.writes
         known = self.files().keys()
         writes.executemany(
             "DELETE FROM file WHERE number=?", ((n,) for n in known - snapshot.file_sizes.keys())
@@ -546,17 +319,6 @@ class Catalog:
             "size_bytes=excluded.size_bytes, live_bytes=max(0, live_bytes+excluded.live_bytes)",
             ((number, size, live.get(number, 0)) for number, size in snapshot.file_sizes.items()),
         )
-
-
-def _behind(prefix: str) -> str | None:
-    """Return the first text that sorts behind all texts with ``prefix``; None if there is no such text."""
-    for index in range(len(prefix) - 1, -1, -1):
-        code = ord(prefix[index]) + 1
-        if 0xD800 <= code <= 0xDFFF:
-            code = 0xE000  # skips the surrogates, which UTF-8 cannot encode
-        if code <= 0x10FFFF:
-            return prefix[:index] + chr(code)
-    return None
 
 
 def _subtract(live: dict[int, int], positions: Iterable[int], sizes: Iterable[int]) -> None:

@@ -137,9 +137,9 @@ def _inspect(filesystem: FileSystem, folder: str, storage: OffloadStorage | None
         folder, settings=StoreSettings(verify_on_open=True), filesystem=filesystem, threads=False
     )
     try:
-        report = InspectionReport(folder, *store.census(), written_by=written_by)
+        report = InspectionReport(folder, *_census(store), written_by=written_by)
         bits = _WrongBits(filesystem, folder, store)
-        for damage in store.damage:
+        for damage in store.damage.found:
             owner = store.owner_of(damage.ledger_id) if damage.ledger_id is not None else None
             report.findings.append(DamageFinding(damage, owner, tuple(bits.of(damage))))
         catalog = TierCatalog(store)
@@ -176,7 +176,7 @@ class _WrongBits:
                 return self._of_record(damage)
             found = []
             for entry_id in range(damage.first_entry_id, damage.last_entry_id + 1):
-                position = self._store.position_of(damage.ledger_id, entry_id)
+                position = self._store.state.ledgers.position_of(damage.ledger_id, entry_id)
                 bit = None if position is None else self._of_bytes(*position)
                 if bit is None:
                     return []
@@ -267,20 +267,20 @@ def repair(
     names = {finding.damage.name for finding in report.findings}
     with _open(filesystem, path) as store:
         for damage in mended:
-            store.forget_damage(damage.name)
-        for damage in store.damage:
+            store.damage.forget(damage.name)
+        for damage in store.damage.found:
             if damage.name in names and damage.lost != DamageLoss.OWNER:
-                store.settle_damage(damage.name)
+                store.damage.settle(damage.name)
         catalog = TierCatalog(store)
         for owner, record in report.forgotten:
             catalog.put(owner, record)
-        return store.damage
+        return store.damage.found
 
 
 def _open(filesystem: FileSystem, path: str) -> FileStore:
     settings = StoreSettings(verify_on_open=True)
     store = FileStore.open(path, settings=settings, filesystem=filesystem, threads=False)
-    store.keep_files()
+    store.rewriter.stop()
     return store
 
 
@@ -302,3 +302,9 @@ def _flip_back(filesystem: FileSystem, path: str, bits: set[WrongBit], *, must_r
             discard_catalog(filesystem, path)
     finally:
         lock.release()
+
+
+def _census(store: FileStore) -> tuple[int, int, int, int]:
+    """Count log files and their bytes, ledgers and keys. Reads all keys."""
+    keys = sum(1 for _ in store.keys.scan(""))
+    return len(store.state.files), sum(store.log_sizes().values()), store.state.ledgers.count(), keys

@@ -12,7 +12,8 @@ from heapq import merge
 from itertools import chain, islice
 
 from geminga.ledger.api import StoredValue
-from geminga.ledger.catalog import PAGE_KEYS, Catalog, KeyChange
+from geminga.ledger.catalog import PAGE_KEYS, Catalog
+from geminga.ledger.catalog_keys import KeyChange
 from geminga.ledger.key_bloom_filter import KeyBloomFilter
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.steps import emptied
@@ -69,7 +70,7 @@ class KeyMap:
     """
 
     def __init__(self, catalog: Catalog, quarantine: Quarantine, bloom_filter: KeyBloomFilter) -> None:
-        self._catalog = catalog
+        self._catalog = catalog.keys
         self._bloom_filter = bloom_filter
         self._quarantine = quarantine
         self._changes: dict[str, KeyChange] = {}
@@ -186,7 +187,7 @@ class KeyMap:
         """Return a page of `names`, perhaps empty, and the key to continue after: None on the last page."""
         if self._has_none_under(prefix):
             return [], None
-        page = self._catalog.keys(prefix, after if after >= prefix else None, PAGE_KEYS)
+        page = self._catalog.names(prefix, after if after >= prefix else None, PAGE_KEYS)
         last = page[-1] if len(page) == PAGE_KEYS else None
         unsaved = self._unsaved(prefix, after, last)
         if len(unsaved) == PAGE_KEYS:

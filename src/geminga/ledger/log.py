@@ -11,10 +11,10 @@ import logging
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from geminga.errors import StoreDamaged
 from geminga.ledger.api import Buffer, Done
@@ -193,6 +193,16 @@ class ReadableFile(Protocol):
     def size(self) -> int: ...
 
 
+class LogEnd(NamedTuple):
+    """End of a log, where a writer continues."""
+
+    position: int = 0
+    sequence: int = 0
+    live_files: Set[int] = frozenset()
+    """Numbers of the log's files."""
+    next_ledger_id: int = 0
+
+
 class LogWriter:
     """Appends groups to the log. All methods but the constructor run on the writer's thread.
 
@@ -208,10 +218,7 @@ class LogWriter:
         folder: str,
         store_id: bytes,
         *,
-        position: int,
-        sequence: int,
-        live_files: set[int],
-        next_ledger_id: int,
+        end: LogEnd,
         file_bytes_max: int,
         preallocate_bytes: int,
     ) -> None:
@@ -225,13 +232,13 @@ class LogWriter:
         self._allocates_from = 0
         self._sealed: tuple[int, int] | None = None
         self._has_records = True
-        self.number = position >> OFFSET_BITS
-        self.offset = position & OFFSET_MASK
-        self.sequence = sequence
-        self.synced_through = position
+        self.number = end.position >> OFFSET_BITS
+        self.offset = end.position & OFFSET_MASK
+        self.sequence = end.sequence
+        self.synced_through = end.position
         self._marked = 0
-        self.live_files = live_files
-        self.next_ledger_id = next_ledger_id
+        self.live_files = set(end.live_files)
+        self.next_ledger_id = end.next_ledger_id
         self._mark = filesystem.open(f"{folder}/{MARK_FILE}", create=True)
         self._file: File | None = None
         if self.offset:
@@ -285,14 +292,8 @@ class LogWriter:
         self.offset += needed
         self._has_records = True
         sealed, self._sealed = self._sealed, None
-        if CREATE in directory.kinds:
-            self.next_ledger_id = 1 + max(
-                number for kind, number in zip(kinds, firsts, strict=True) if kind == CREATE
-            )
-        if DROP_FILE in directory.kinds:
-            self.live_files.difference_update(
-                number for kind, number in zip(kinds, firsts, strict=True) if kind == DROP_FILE
-            )
+        if CREATE in directory.kinds or DROP_FILE in directory.kinds:
+            self._note(kinds, firsts)
         return Group(
             position,
             self.position,
@@ -308,6 +309,14 @@ class LogWriter:
             payload_bytes,
             sealed,
         )
+
+    def _note(self, kinds: Sequence[int], firsts: Sequence[int]) -> None:
+        """Note created ledgers and dropped files, for the list of files in the next file's first group."""
+        for kind, number in zip(kinds, firsts, strict=True):
+            if kind == CREATE:
+                self.next_ledger_id = max(self.next_ledger_id, number + 1)  # an older one is written again
+            elif kind == DROP_FILE:
+                self.live_files.discard(number)
 
     def sync(self) -> None:
         """Return once all written groups are on the disk."""

@@ -41,6 +41,140 @@ class _Ledger:
         self.size_bytes = 0
 
 
+class MemoryReports:
+    """Callbacks of the writes, in the order of the calls."""
+
+    def __init__(self, wakeup: Callable[[], None] | None) -> None:
+        self._wakeup = wakeup
+        self.ready: list[Done] = []
+        self.reporting: deque[Done] = deque()
+        """Callbacks that were ready at the last poll and have not run yet."""
+        self.is_closed = False
+
+    @property
+    def pending(self) -> int:
+        return len(self.reporting) + len(self.ready)
+
+    def check_open(self) -> None:
+        if self.is_closed:
+            raise StoreStopped("the store is closed")
+
+    def complete(self, done: Done | None) -> None:
+        if done is None:
+            return
+        self.ready.append(done)
+        if len(self.ready) == 1 and self._wakeup is not None:
+            self._wakeup()
+
+    def run(self, enough: Callable[[], bool]) -> int:
+        reporting = self.reporting
+        reporting.extend(self.ready)
+        self.ready.clear()
+        ran = 0
+        while reporting:
+            part = [reporting.popleft() for _ in range(min(len(reporting), _REPORTED_AT_ONCE))]
+            ran += run_callbacks(part, None)
+            if reporting and enough():
+                break
+        return ran
+
+
+class MemoryKeys:
+    """Implements `geminga.ledger.api.StoreKeys`."""
+
+    def __init__(self, reports: MemoryReports) -> None:
+        self._reports = reports
+        self._names: list[str] = []
+        self._values: dict[str, tuple[bytes, list[bytes]]] = {}
+
+    def put(self, key: str, value: bytes, done: Done | None = None, *, same: bool = False) -> None:
+        self._reports.check_open()
+        if key not in self._values:
+            insort(self._names, key)
+        self._values[key] = (bytes(value), [])
+        self._reports.complete(done)
+
+    def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
+        self._reports.check_open()
+        if key not in self._values:
+            insort(self._names, key)
+            self._values[key] = (b"", [])
+        self._values[key][1].append(bytes(delta))
+        self._reports.complete(done)
+
+    def delete(self, key: str, done: Done | None = None) -> None:
+        self._reports.check_open()
+        if self._values.pop(key, None) is not None:
+            del self._names[bisect_left(self._names, key)]
+        self._reports.complete(done)
+
+    def get(self, key: str) -> StoredValue | None:
+        found = self._values.get(key)
+        return None if found is None else StoredValue(found[0], tuple(found[1]))
+
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
+        keys = self._names
+        index = max(bisect_left(keys, prefix), bisect_right(keys, after))
+        while index < len(keys) and keys[index].startswith(prefix):
+            key = keys[index]
+            found = self._values[key]
+            yield key, StoredValue(found[0], tuple(found[1]))
+            # Keys put or deleted meanwhile have shifted the others.
+            index = index + 1 if index < len(keys) and keys[index] == key else bisect_right(keys, key)
+
+    def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        return (key for key, _ in self.scan(prefix, after=after))
+
+    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
+        names = list(islice(self.names(prefix, after=after), _PAGE_NAMES))
+        return names, names[-1] if len(names) == _PAGE_NAMES else None
+
+
+class _NoDisk:
+    """Implements `geminga.ledger.api.StoreDisk`: there is no disk, and memory is freed at once."""
+
+    space: FreeSpace | None = None
+    gives_back = False
+
+    def __init__(self) -> None:
+        self.refusal: StoreError | None = None
+
+    def measure(self) -> None:
+        """Do nothing."""
+
+    def refuse_entries(self, why: StoreError | None) -> None:
+        self.refusal = why
+
+    def give_back(self, *, eagerly: bool) -> None:
+        """Do nothing."""
+
+
+class _NoDamage:
+    """Implements `geminga.ledger.api.StoreDamage`: memory has no damage."""
+
+    def __init__(self, reports: MemoryReports) -> None:
+        self._reports = reports
+
+    @property
+    def found(self) -> list[Damage]:
+        return []
+
+    def entries_of(self, ledger_id: int) -> list[tuple[int, int]]:
+        return []
+
+    def settle(self, name: str, done: Done | None = None) -> bool:
+        self._reports.check_open()
+        self._reports.complete(done)
+        return False
+
+    def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
+        self._reports.check_open()
+        return False
+
+    def lost_entries_max(self, ledger_id: int) -> int:
+        return 0
+
+
 class MemoryStore:
     """Implements `geminga.ledger.api.EntryStore` in memory.
 
@@ -48,26 +182,22 @@ class MemoryStore:
     """
 
     def __init__(self, wakeup: Callable[[], None] | None = None) -> None:
-        self._wakeup = wakeup
+        self.reports = MemoryReports(wakeup)
+        self.keys = MemoryKeys(self.reports)
+        self.disk = _NoDisk()
+        self.damage = _NoDamage(self.reports)
         self._ledgers: dict[int, _Ledger] = {}
         self._owners: dict[str, list[int]] = {}
         self._next_ledger_id = 0
-        self._keys: list[str] = []
-        self._values: dict[str, tuple[bytes, list[bytes]]] = {}
-        self._ready: list[Done] = []
-        self._reporting: deque[Done] = deque()
-        """Callbacks that were ready at the last poll and have not run yet."""
-        self._closed = False
         self._appended_entries = 0
         self._appended_bytes = 0
-        self._refusal: StoreError | None = None
 
     tier = None
 
     @property
     def failure(self) -> StoreError | None:
         """Return None until the store is closed: memory does not fail."""
-        return StoreStopped("the store is closed") if self._closed else None
+        return StoreStopped("the store is closed") if self.reports.is_closed else None
 
     @property
     def is_writing(self) -> bool:
@@ -79,48 +209,13 @@ class MemoryStore:
         """Return False: there is no disk to wait for."""
         return False
 
-    # --- disk space ---
-    @property
-    def space(self) -> FreeSpace | None:
-        return None
-
-    def measure_space(self) -> None:
-        """Do nothing: there is no disk."""
-
-    def refuse_entries(self, why: StoreError | None) -> None:
-        self._refusal = why
-
-    def give_back(self, *, eagerly: bool) -> None:
-        """Do nothing: memory is freed at once."""
-
-    @property
-    def gives_back(self) -> bool:
-        return False
-
-    @property
-    def damage(self) -> list[Damage]:
-        """Return an empty list: memory has no damage."""
-        return []
-
-    def damaged_entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        return []
-
-    def settle_damage(self, name: str, done: Done | None = None) -> bool:
-        self._check_open()
-        self._complete(done)
-        return False
-
     # --- ledgers ---
     def owner_of(self, ledger_id: int) -> str | None:
         ledger = self._ledgers.get(ledger_id)
         return None if ledger is None else ledger.owner
 
-    def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
-        self._check_open()
-        return False
-
     def create_ledger(self, owner: str) -> int:
-        self._check_open()
+        self.reports.check_open()
         ledger_id = self._next_ledger_id
         self._next_ledger_id += 1
         self._ledgers[ledger_id] = _Ledger(owner)
@@ -135,7 +230,7 @@ class MemoryStore:
         ledger.size_bytes += len(entry)
         self._appended_entries += 1
         self._appended_bytes += len(entry)
-        self._complete(done)
+        self.reports.complete(done)
         return entry_id
 
     def append_run(self, ledger_id: int, entries: Sequence[bytes], done: Done) -> int:
@@ -147,7 +242,7 @@ class MemoryStore:
         ledger.size_bytes += size
         self._appended_entries += len(entries)
         self._appended_bytes += size
-        self._complete(done)
+        self.reports.complete(done)
         return entry_id
 
     def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
@@ -193,11 +288,8 @@ class MemoryStore:
     def release(self, ledger_ids: Sequence[int]) -> None:
         """Do nothing: the entries are only in memory."""
 
-    def lost_entries_max(self, ledger_id: int) -> int:
-        return 0
-
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
-        self._check_open()
+        self.reports.check_open()
         for ledger_id in ledger_ids:
             ledger = self._ledgers.pop(ledger_id, None)
             if ledger is not None:
@@ -205,83 +297,20 @@ class MemoryStore:
                 siblings.remove(ledger_id)
                 if not siblings:
                     del self._owners[ledger.owner]
-        self._complete(done)
-
-    # --- key-value map ---
-    def put(self, key: str, value: bytes, done: Done | None = None, *, same: bool = False) -> None:
-        self._check_open()
-        if key not in self._values:
-            insort(self._keys, key)
-        self._values[key] = (bytes(value), [])
-        self._complete(done)
-
-    def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
-        self._check_open()
-        if key not in self._values:
-            insort(self._keys, key)
-            self._values[key] = (b"", [])
-        self._values[key][1].append(bytes(delta))
-        self._complete(done)
-
-    def delete(self, key: str, done: Done | None = None) -> None:
-        self._check_open()
-        if self._values.pop(key, None) is not None:
-            del self._keys[bisect_left(self._keys, key)]
-        self._complete(done)
-
-    def get(self, key: str) -> StoredValue | None:
-        found = self._values.get(key)
-        return None if found is None else StoredValue(found[0], tuple(found[1]))
-
-    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
-        keys = self._keys
-        index = max(bisect_left(keys, prefix), bisect_right(keys, after))
-        while index < len(keys) and keys[index].startswith(prefix):
-            key = keys[index]
-            found = self._values[key]
-            yield key, StoredValue(found[0], tuple(found[1]))
-            # Keys put or deleted meanwhile have shifted the others.
-            index = index + 1 if index < len(keys) and keys[index] == key else bisect_right(keys, key)
-
-    def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        return (key for key, _ in self.scan(prefix, after=after))
-
-    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
-        names = list(islice(self.names(prefix, after=after), _PAGE_NAMES))
-        return names, names[-1] if len(names) == _PAGE_NAMES else None
+        self.reports.complete(done)
 
     # --- life ---
     def poll(self, enough: Callable[[], bool] = never) -> int:
-        reporting = self._reporting
-        reporting.extend(self._ready)
-        self._ready.clear()
-        ran = 0
-        while reporting:
-            part = [reporting.popleft() for _ in range(min(len(reporting), _REPORTED_AT_ONCE))]
-            ran += run_callbacks(part, None)
-            if reporting and enough():
-                break
-        return ran
-
-    @property
-    def _pending(self) -> int:
-        return len(self._reporting) + len(self._ready)
+        return self.reports.run(enough)
 
     def stats(self) -> StoreStats:
         held = sum(ledger.size_bytes for ledger in self._ledgers.values())
-        return StoreStats(self._appended_entries, self._appended_bytes, 0, 0.0, held, self._pending)
+        return StoreStats(self._appended_entries, self._appended_bytes, 0, 0.0, held, self.reports.pending)
 
     def close(self) -> None:
-        while self._pending:
+        while self.reports.pending:
             self.poll()
-        self._closed = True
-
-    def _complete(self, done: Done | None) -> None:
-        if done is None:
-            return
-        self._ready.append(done)
-        if len(self._ready) == 1 and self._wakeup is not None:
-            self._wakeup()
+        self.reports.is_closed = True
 
     def _ledger(self, ledger_id: int) -> _Ledger:
         ledger = self._ledgers.get(ledger_id)
@@ -290,10 +319,6 @@ class MemoryStore:
         return ledger
 
     def _check_entries(self) -> None:
-        self._check_open()
-        if self._refusal is not None:
-            raise self._refusal
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreStopped("the store is closed")
+        self.reports.check_open()
+        if self.disk.refusal is not None:
+            raise self.disk.refusal

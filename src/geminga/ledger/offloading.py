@@ -153,7 +153,7 @@ class Offloading:
     def _asks_for_positions(self, count: int) -> bool:
         if self._making is None or not self._making.reads_log or not self._by_positions:
             return False
-        return self._files.local.positions(
+        return self._files.local.reading.positions(
             self.info.ledger_id, self._next, entries_max=count, bytes_max=PIECE_BYTES,
             done=self._positions_found,
         )  # fmt: skip

@@ -165,7 +165,7 @@ class StoreEntryReader:
             entries: list[bytes] = []
             error: StoreError | None = None
             try:
-                if not self._state.exists(ledger.ledger_id):
+                if not self._state.ledgers.exists(ledger.ledger_id):
                     raise LedgerNotFound(f"ledger {ledger.ledger_id} was trimmed away")
                 entries = self._taken(ledger, first, ahead.entries_max, ahead.bytes_max, answer)
             except StoreError as problem:

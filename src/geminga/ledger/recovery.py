@@ -16,7 +16,6 @@ interrupted anywhere and repeated.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -27,20 +26,13 @@ from geminga.errors import StoreDamaged
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import FileSystem, write_fully
 from geminga.ledger.format import (
-    CREATE,
-    ENTRY,
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,
-    KEY_KINDS,
-    KIND_NAMES,
     MANIFEST,
     MARK_BYTES,
-    MERGE,
-    MOVED,
     OFFSET_BITS,
     OFFSET_MASK,
     RECORD_BYTES,
-    RESTATE,
     Directory,
     GroupHeader,
     decode_file_header,
@@ -49,10 +41,8 @@ from geminga.ledger.format import (
     describe,
     file_name,
     file_number,
-    key_name,
     unpack_numbers,
 )
-from geminga.ledger.index import MISSING
 from geminga.ledger.log import (
     MARK_FILE,
     Gap,
@@ -64,7 +54,9 @@ from geminga.ledger.log import (
     read_payload,
     scan_headers,
 )
-from geminga.ledger.state import NOBODY, StoreState
+from geminga.ledger.recovery_damage import RecoveryDamage
+from geminga.ledger.replay import LogReplay
+from geminga.ledger.state import StoreState
 from geminga.wire.checksum import crc32c
 
 logger = logging.getLogger("geminga.ledger")
@@ -87,11 +79,7 @@ class Recovered:
 
 
 class Recovery:
-    """Recovery of one store.
-
-    ``unwritten_keys`` and ``unwritten_ledgers`` are in the catalog, but damaged in the log: the store must
-    write them again, as the log must hold everything.
-    """
+    """Recovery of one store."""
 
     def __init__(
         self, filesystem: FileSystem, folder: str, store_id: bytes, files: LogFiles, state: StoreState
@@ -103,10 +91,8 @@ class Recovery:
         self._files = files
         self._state = state
         self._result = Recovered()
-        self._lost_records = 0
-        self._from_beginning = False
-        self.unwritten_keys: set[str] = set()
-        self.unwritten_ledgers: set[int] = set()
+        self._replay = LogReplay(state)
+        self.damage = RecoveryDamage(folder, state, self._replay)
         self._foreign: set[int] = set()
         self._discarded: set[int] = set()
 
@@ -116,7 +102,7 @@ class Recovery:
         ``sizes`` are the sizes of the files before it, as far as the catalog has them.
         """
         began = time.monotonic()
-        self._from_beginning = not position
+        self.damage.from_beginning = not position
         present = self._present()
         self._report_short_files(present, {**sizes, position >> OFFSET_BITS: position & OFFSET_MASK})
         start = position >> OFFSET_BITS
@@ -174,21 +160,22 @@ class Recovery:
                     break
                 if isinstance(item, Gap):
                     if not item.is_zero:
-                        self._report(self._damage(item.position, "synced bytes that are no group of records"))
+                        what = "synced bytes that are no group of records"
+                        self.damage.report(self.damage.at(item.position, what))
                     continue
                 self._verify_group(reader, item)
-        self._resolve_names()
+        self.damage.resolve_names()
 
     def _verify_group(self, file: ReadableFile, header: GroupHeader) -> None:
         directory = read_directory(file, header)
         if directory is None:
-            self._report(self._damage(header.position, f"the directory of {header.records} records"))
+            self.damage.report(self.damage.at(header.position, f"the directory of {header.records} records"))
             return
-        self._report_mended(header, directory)
+        self.damage.report_corrected_bits(header, directory)
         positions = directory.positions(header.payload_position)
         payload = read_payload(file, header)
         for index in sorted(_bad_records(directory, payload)):
-            self._report_record(directory, index, positions[index], payload, is_cataloged=True)
+            self.damage.report_record(directory, index, positions[index], payload, is_cataloged=True)
 
     # --- files ---
     def _present(self) -> list[int]:
@@ -202,7 +189,7 @@ class Recovery:
             header = decode_file_header(self._files.get(number).read(FILE_HEADER_BYTES, 0))
             if header is not None and header != (number, self._store_id):
                 wrong = check_file_header(self._files.get(number), number, self._store_id)
-                self._report(Damage(file_name(number), 0, wrong or "the file's header is wrong"))
+                self.damage.report(Damage(file_name(number), 0, wrong or "the file's header is wrong"))
                 self._foreign.add(number)
         return numbers
 
@@ -212,7 +199,7 @@ class Recovery:
             found = self._files.get(number).size()
             lacking = sizes.get(number, 0) - found
             if lacking > 0 and number not in self._foreign:
-                self._report(
+                self.damage.report(
                     Damage(file_name(number), found, f"the file ends here, {lacking} bytes too early")
                 )
 
@@ -277,7 +264,7 @@ class Recovery:
         if self._result.position >> OFFSET_BITS != number:
             wrong = check_file_header(file, number, self._store_id)
             if wrong is not None:
-                self._report(Damage(file_name(number), 0, wrong))
+                self.damage.report(Damage(file_name(number), 0, wrong))
             self._result.position = number << OFFSET_BITS | FILE_HEADER_BYTES
         reader = SequentialReader(file)
         sealed_at = next((h.synced_through for h in following or () if isinstance(h, GroupHeader)), None)
@@ -287,7 +274,7 @@ class Recovery:
                     continue  # preallocated, never written
                 if item.position >= synced:
                     return self._cut(item.position, is_zero=item.is_zero)
-                self._report_gap(item, synced)
+                self.damage.report_gap(item, synced)
                 self._result.position = max(self._result.position, min(item.end, max(item.position, synced)))
                 continue
             if not self._replay_group(reader, item, synced):
@@ -303,14 +290,14 @@ class Recovery:
         if header.end > synced and (header.was_mended or directory is None or directory.was_mended):
             return False
         if directory is None:
-            self._lost_records += header.records
-            self._report(self._damage(header.position, f"the directory of {header.records} records"))
+            self.damage.lost_records += header.records
+            self.damage.report(self.damage.at(header.position, f"the directory of {header.records} records"))
         else:
             payload = read_payload(file, header)
             bad = _bad_records(directory, payload)
             if bad and header.end > synced:
                 return False
-            self._report_mended(header, directory)
+            self.damage.report_corrected_bits(header, directory)
             self._replay_records(header, directory, payload, bad)
         self._result.position = header.end
         self._result.sequence = header.sequence
@@ -322,13 +309,13 @@ class Recovery:
     ) -> None:
         positions = directory.positions(header.payload_position)
         if not bad:
-            self._state.replay_group(directory, positions, payload)
+            self._replay.group(directory, positions, payload)
             return
 
         def report(index: int) -> None:
-            self._report_record(directory, index, positions[index], payload, is_cataloged=False)
+            self.damage.report_record(directory, index, positions[index], payload, is_cataloged=False)
 
-        self._state.replay_group(directory, positions, payload, bad, report)
+        self._replay.group(directory, positions, payload, bad, report)
 
     def _cut(self, position: int, *, is_zero: bool) -> bool:
         """End the log at this position; always returns False."""
@@ -347,123 +334,11 @@ class Recovery:
         self._result.file_sizes[number] = offset
         return False
 
-    # --- damage ---
-    def _report(self, damage: Damage) -> bool:
-        """List the damage; False if it is listed already."""
-        is_new = self._state.quarantine.add(damage)
-        if is_new:
-            logger.error("damage in the store %s: %s", self._folder, damage)
-        return is_new
-
-    def _damage(
-        self,
-        position: int,
-        what: str,
-        ledger_id: int | None = None,
-        first_entry_id: int | None = None,
-        last_entry_id: int | None = None,
-        *,
-        lost: DamageLoss = DamageLoss.RECORDS,
-    ) -> Damage:
-        return Damage(
-            file_name(position >> OFFSET_BITS),
-            position & OFFSET_MASK,
-            what,
-            ledger_id,
-            first_entry_id,
-            last_entry_id,
-            lost,
-        )
-
-    def _report_mended(self, header: GroupHeader, directory: Directory) -> None:
-        """Report a corrected bit in a group's header or directory; nothing is lost."""
-        for part, was_mended in (("header", header.was_mended), ("directory", directory.was_mended)):
-            if was_mended:
-                self._report(
-                    self._damage(
-                        header.position, f"one bit of a group's {part} is wrong", lost=DamageLoss.NOTHING
-                    )
-                )
-
-    def _report_gap(self, gap: Gap, synced: int) -> None:
-        end = min(gap.end, synced) if synced >> OFFSET_BITS == gap.position >> OFFSET_BITS else gap.end
-        size = max(0, end - gap.position)
-        self._lost_records += size // RECORD_BYTES + 1
-        self._report(self._damage(gap.position, f"{size} synced bytes that are no group of records"))
-
-    def _report_record(
-        self, directory: Directory, index: int, position: int, payload: memoryview, *, is_cataloged: bool
-    ) -> None:
-        """List the damage of a record in the quarantine.
-
-        ``is_cataloged``: the record is before the checkpoint, so that the catalog has its content.
-        """
-        kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
-        state = self._state
-        what = f"{KIND_NAMES.get(kind, f'record of kind {kind}')} fails its checksum"
-        if kind in (ENTRY, MOVED):
-            if not is_cataloged:
-                state.replay_entry(
-                    kind, first, second, position, directory.sizes[index], directory.crcs[index]
-                )
-            if not is_cataloged or state.is_at(first, second, position):
-                self._report(self._damage(position, what, first, second, second, lost=DamageLoss.ENTRIES))
-            return
-        if kind in KEY_KINDS:
-            start = sum(directory.sizes[:index])
-            body = payload[start : start + directory.sizes[index]]
-            name = key_name(body[:first], second)
-            if name is not None and crc32c(whole := name + body[first:]) == directory.crcs[index]:
-                # One bit of the name is wrong: both checksums confirm the corrected name.
-                if not is_cataloged:
-                    state.replay(kind, first, second, memoryview(whole), position, directory.crcs[index])
-                self._report(
-                    self._damage(position, "one bit of a key's name is wrong", lost=DamageLoss.NOTHING)
-                )
-                return
-            self._report_key(kind, name, second, position, what, is_cataloged)
-            return
-        if kind == CREATE:
-            if is_cataloged or state.exists(first):
-                if self._report(self._damage(position, what, first, lost=DamageLoss.NOTHING)):
-                    self.unwritten_ledgers.add(first)
-            else:
-                state.replay_create(first, NOBODY)
-                self._report(self._damage(position, what, first, lost=DamageLoss.OWNER))
-            return
-        self._report(self._damage(position, what, lost=DamageLoss.NOTHING))
-
-    def _report_key(
-        self, kind: int, name: bytes | None, fingerprint: int, position: int, what: str, is_cataloged: bool
-    ) -> None:
-        """List a damaged write of a key, whose name may be damaged too."""
-        keys = self._state.keys
-        key = name.decode("utf-8", "replace") if name is not None else None
-        lost = DamageLoss.DELTA if kind == MERGE else DamageLoss.VALUE
-        if is_cataloged or (kind == RESTATE and not self._from_beginning):
-            lost = DamageLoss.NOTHING  # the catalog has the value
-        damage = dataclasses.replace(
-            self._damage(position, what, lost=lost),
-            key=key,
-            fingerprint=fingerprint if key is None else None,
-        )
-        if lost == DamageLoss.DELTA and key is not None:
-            keys.change(key).deltas.append(b"")  # keeps the positions of the other deltas
-        if self._report(damage) and lost == DamageLoss.NOTHING:
-            found = [key] if key is not None else keys.named({fingerprint}).get(fingerprint, [])
-            self.unwritten_keys.update(found)
-
-    def _resolve_names(self) -> None:
-        """Find the keys of losses whose names are lost, among the known keys."""
-        quarantine = self._state.quarantine
-        if quarantine.nameless:
-            quarantine.resolve(self._state.keys.named(quarantine.nameless))
-
     # --- end ---
     def _finish(self, present: list[int], synced: int) -> None:
         state, result = self._state, self._result
         for number in sorted(state.files - set(present)):
-            self._report(Damage(file_name(number), 0, "the file is missing"))
+            self.damage.report(Damage(file_name(number), 0, "the file is missing"))
         holder, listed = self._listed(present)
         dropped = state.dropped_files.union(n for n in present if n < holder and n not in listed)
         leftovers = sorted(dropped.intersection(present) - state.files - self._foreign)
@@ -473,26 +348,26 @@ class Recovery:
         if synced > result.position:
             # The end of the confirmed log is lost; continue behind it, so that no position is reused.
             lost = synced - result.position if synced >> OFFSET_BITS == result.position >> OFFSET_BITS else 0
-            self._lost_records += lost // RECORD_BYTES + 1
+            self.damage.lost_records += lost // RECORD_BYTES + 1
             if synced >> OFFSET_BITS in present:
-                self._report(self._damage(result.position, "synced bytes up to the mark are missing"))
+                self.damage.report(self.damage.at(result.position, "synced bytes up to the mark are missing"))
             else:
-                self._report(Damage(file_name(synced >> OFFSET_BITS), 0, "the file is missing"))
+                self.damage.report(Damage(file_name(synced >> OFFSET_BITS), 0, "the file is missing"))
             self._go_on_behind(synced)
         last = max(present, default=0)
         number = result.position >> OFFSET_BITS
         if number not in present or number in self._foreign or last > number:
             # Never write into or over another file: the writer begins the next one.
             result.position = max(last, number) << OFFSET_BITS
-        for ledger in state.end_replay():
+        for ledger in self._replay.end():
             name = file_name(ledger.tail.positions[0] >> OFFSET_BITS) if len(ledger.tail) else "log"
-            self._report(
+            self.damage.report(
                 Damage(name, 0, "the ledger's creation is lost", ledger.ledger_id, lost=DamageLoss.OWNER)
             )
-        self._resolve_names()
-        self._forget_moved()
-        self._report_missing_entries()
-        state.cast_doubt(self._lost_records)
+        self.damage.resolve_names()
+        self.damage.forget_moved()
+        self.damage.report_missing_entries()
+        state.ledgers.cast_doubt(self.damage.lost_records)
         self._write_tail_again(synced)
 
     def _go_on_behind(self, synced: int) -> None:
@@ -503,40 +378,7 @@ class Recovery:
         else:
             # The file itself is missing: offset 0 of its number makes the writer begin the next one.
             self._result.position = number << OFFSET_BITS
-        self._result.sequence += self._lost_records
-
-    def _forget_moved(self) -> None:
-        """Remove damage of entries that were rewritten since, and are intact."""
-        quarantine = self._state.quarantine
-        for damage in quarantine:
-            number = file_number(damage.file)
-            if damage.lost != DamageLoss.ENTRIES or number is None or damage.ledger_id is None:
-                continue
-            first, last = damage.first_entry_id or 0, damage.last_entry_id or 0
-            position = number << OFFSET_BITS | damage.offset
-            if first == last and not self._state.is_at(damage.ledger_id, first, position):
-                quarantine.discard(damage)
-
-    def _report_missing_entries(self) -> None:
-        """Report the entries whose records are lost, known by the gap in their ledger's ids."""
-        for ledger in self._state.ledgers.values():
-            tail = ledger.tail
-            first: int | None = None
-            for index, position in enumerate(tail.positions):
-                if position == MISSING and first is None:
-                    first = index
-                elif position != MISSING and first is not None:
-                    self._report(
-                        self._damage(
-                            position,
-                            "entries before this position are lost",
-                            ledger.ledger_id,
-                            tail.first + first,
-                            tail.first + index - 1,
-                            lost=DamageLoss.ENTRIES,
-                        )
-                    )
-                    first = None
+        self._result.sequence += self.damage.lost_records
 
     def _write_tail_again(self, synced: int) -> None:
         """Write and sync the bytes behind the mark again.

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from geminga.errors import StoreError
 from geminga.ledger.api import Buffer, Done
@@ -48,9 +49,10 @@ from geminga.ledger.format import (
     key_name,
 )
 from geminga.ledger.index import GIVEN_UP
+from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.log import Gap, LogFiles, read_directory, scan_headers
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.state import NOBODY, StoreState
+from geminga.ledger.state import StoreState
 from geminga.ledger.worker import Worker
 from geminga.wire.checksum import crc32c
 
@@ -142,7 +144,7 @@ class LiveRecordReader:
         elif kind in KEY_KINDS:
             name = key_name(self._file.read(first, position & OFFSET_MASK), second)
             if name is None:
-                into.keys.update(*self._catalog.named({second}).values())
+                into.keys.update(*self._catalog.keys.named({second}).values())
                 into.fingerprints.add(second)
             elif (key := str(name, "utf-8")) not in self._keys_seen:
                 self._keys_seen.add(key)
@@ -188,39 +190,40 @@ def restatement(state: StoreState, key: str, *, with_deletion: bool) -> NewRecor
     return REMAINS, len(change.key_bytes), change.fingerprint, data
 
 
+class RewriterParts(NamedTuple):
+    """Parts of a store that rewriting uses."""
+
+    filesystem: FileSystem
+    folder: str
+    store_id: bytes
+    settings: StoreSettings
+    state: StoreState
+    files: LogFiles
+    catalog: Catalog
+    worker: Worker
+    submit: Submit
+    """Adds a record to the log."""
+    sizes: dict[int, int]
+    """Sizes of the existing log files, by number."""
+    freed: Callable[[], None]
+    """Called on the worker's thread when a file was deleted."""
+
+
 class LogRewriter:
-    """Rewrites one log file at a time. Its methods run on the owner's thread.
+    """Rewrites one log file at a time. Its methods run on the owner's thread."""
 
-    ``submit`` adds a record to the log; ``sizes`` are the existing log files' sizes, by number.
-    """
-
-    def __init__(
-        self,
-        *,
-        filesystem: FileSystem,
-        folder: str,
-        store_id: bytes,
-        settings: StoreSettings,
-        state: StoreState,
-        files: LogFiles,
-        catalog: Catalog,
-        worker: Worker,
-        submit: Submit,
-        sizes: dict[int, int],
-        freed: Callable[[], None],
-    ) -> None:
-        """``freed`` is called on the worker's thread when a file was deleted."""
-        self._filesystem = filesystem
-        self._folder = folder
-        self._seed = crc32c(store_id)
-        self._settings = settings
-        self._state = state
-        self._files = files
-        self._catalog = catalog
-        self._worker = worker
-        self._submit = submit
-        self._freed = freed
-        self._sizes = sizes
+    def __init__(self, parts: RewriterParts) -> None:
+        self._filesystem = parts.filesystem
+        self._folder = parts.folder
+        self._seed = crc32c(parts.store_id)
+        self._settings = parts.settings
+        self._state = parts.state
+        self._files = parts.files
+        self._catalog = parts.catalog
+        self._worker = parts.worker
+        self._submit = parts.submit
+        self._freed = parts.freed
+        self._sizes = parts.sizes
         self._reader: LiveRecordReader | None = None
         self._slice = FileSlice()
         self._left_alone: set[int] = set()
@@ -229,7 +232,7 @@ class LogRewriter:
         self.is_eager = False
         """Whether space is short: then files that are mostly live are rewritten, too."""
         self._stopping = False
-        self._budget_bytes = settings.log_file_bytes
+        self._budget_bytes = parts.settings.log_file_bytes
         self._size_bytes = 0
         self._written_bytes = 0
 
@@ -340,16 +343,16 @@ class LogRewriter:
         records: list[NewRecord] = []
         has_older = any(other < number for other in self._sizes)
         for ledger_id in sorted(part.created):
-            if state.exists(ledger_id) and state.ledger(ledger_id).owner != NOBODY:
-                records.append((CREATE, ledger_id, 0, state.ledger(ledger_id).owner.encode()))
+            if state.ledgers.exists(ledger_id) and state.ledgers.ledger(ledger_id).owner != NOBODY:
+                records.append((CREATE, ledger_id, 0, state.ledgers.ledger(ledger_id).owner.encode()))
         for ledger_id, entry_id, data in part.entries:
-            if state.exists(ledger_id):
+            if state.ledgers.exists(ledger_id):
                 records.append((MOVED, ledger_id, entry_id, data))
         if has_older:
             records += ((DELETE_LEDGER, ledger_id, 0, b"") for ledger_id in sorted(part.deleted))
             records += ((SETTLE, 0, 0, name) for name in part.settled)
         for ledger_id, entry_id in part.given_up:
-            if state.is_at(ledger_id, entry_id, GIVEN_UP):
+            if state.ledgers.is_at(ledger_id, entry_id, GIVEN_UP):
                 records.append((GIVE_UP, ledger_id, entry_id, b""))
         if part.fingerprints:
             part.keys.update(*state.keys.named_unsaved(part.fingerprints).values())

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from array import array
 
-from geminga.ledger.state import StoreState
+from geminga.ledger.ledger_table import LedgerTable
 
 _RECORD_OVERHEAD_BYTES = 200
 """Memory of an entry besides its bytes."""
 
 
 class TailCache:
-    """Account of the recent entries that `geminga.ledger.state` holds, by the groups that added them.
+    """Account of the recent entries that `LedgerTable` holds, by the groups that added them.
 
     The account is in a few arrays: small for topics that left memory long ago, and not scattered among the
     memory that they have freed.
     """
 
-    def __init__(self, state: StoreState, bytes_max: int) -> None:
-        self._state = state
+    def __init__(self, table: LedgerTable, bytes_max: int) -> None:
+        self._table = table
         self._bytes_max = bytes_max
         self._bytes = 0
         self._groups = array("Q")
@@ -31,7 +31,7 @@ class TailCache:
     def holds(self, counts: dict[int, int], entries: int, size_bytes: int) -> None:
         """Add a settled group with its entries per ledger; evicts the oldest entries if necessary."""
         size_held = size_bytes + entries * _RECORD_OVERHEAD_BYTES
-        self._groups.extend((len(counts), size_held, self._state.settled_groups))
+        self._groups.extend((len(counts), size_held, self._table.settled_groups))
         self._ledgers.extend(counts)
         self._entries.extend(counts.values())
         self._bytes += size_held
@@ -39,7 +39,7 @@ class TailCache:
             self._trim()
 
     def _trim(self) -> None:
-        ledgers = self._state.ledgers
+        ledgers = self._table.loaded
         while self._bytes > self._bytes_max and self._first_group < len(self._groups):
             count, size_bytes, settled = self._groups[self._first_group : self._first_group + 3]
             self._bytes -= size_bytes

@@ -65,8 +65,8 @@ class TierCatalog:
         if ledger_id in self._remembered:
             self._remembered.move_to_end(ledger_id)
             return self._remembered[ledger_id]
-        owner = self._store.get(_owner_key(ledger_id))
-        value = None if owner is None else self._store.get(_key(owner.base.decode(), ledger_id))
+        owner = self._store.keys.get(_owner_key(ledger_id))
+        value = None if owner is None else self._store.keys.get(_key(owner.base.decode(), ledger_id))
         return self._remember(ledger_id, None if value is None else _record(value.base))
 
     def _remember(self, ledger_id: int, record: OffloadedLedger | None) -> OffloadedLedger | None:
@@ -76,14 +76,14 @@ class TierCatalog:
         return record
 
     def owner_of(self, ledger_id: int) -> str | None:
-        owner = self._store.get(_owner_key(ledger_id))
+        owner = self._store.keys.get(_owner_key(ledger_id))
         return None if owner is None else owner.base.decode()
 
     def of_owner(self, owner: str) -> list[OffloadedLedger]:
         """Return the records of an owner, in order."""
         known = self._owners.get(owner)
         if known is None:
-            found = (_record(value.base) for _, value in self._store.scan(f"{_RECORDS}{owner}\x00"))
+            found = (_record(value.base) for _, value in self._store.keys.scan(f"{_RECORDS}{owner}\x00"))
             known = self._owners[owner] = {each.ledger: each for each in found if each is not None}
             self._owned += 1 + len(known)
         self._owners.move_to_end(owner)
@@ -94,7 +94,7 @@ class TierCatalog:
 
     def everything(self) -> Iterator[tuple[str, OffloadedLedger]]:
         """Iterate over (owner, record) of all offloaded ledgers, in steps, as `EntryStore.scan` does."""
-        for key, value in self._store.scan(_RECORDS):
+        for key, value in self._store.keys.scan(_RECORDS):
             record = _record(value.base)
             if record is not None:
                 yield key[len(_RECORDS) :].rpartition("\x00")[0], record
@@ -103,13 +103,13 @@ class TierCatalog:
     def suspect(self, suspect: OrphanCandidate, done: Done | None = None) -> None:
         """Note that a file may exist from now on that belongs to no ledger."""
         value = json.dumps({"owner": suspect.owner, "ledger": suspect.ledger, "file": suspect.file}).encode()
-        self._store.put(_SUSPECTS + suspect.uuid, value, done)
+        self._store.keys.put(_SUSPECTS + suspect.uuid, value, done)
 
     def put(self, owner: str, record: OffloadedLedger, done: Done | None = None) -> None:
         """Record that the file is complete, and belongs to the ledger."""
-        self._store.put(_owner_key(record.ledger), owner.encode())
-        self._store.put(_key(owner, record.ledger), json.dumps(record.as_json()).encode())
-        self._store.delete(_SUSPECTS + record.uuid, done)
+        self._store.keys.put(_owner_key(record.ledger), owner.encode())
+        self._store.keys.put(_key(owner, record.ledger), json.dumps(record.as_json()).encode())
+        self._store.keys.delete(_SUSPECTS + record.uuid, done)
         self._remember(record.ledger, record)
         owned = self._owners.get(owner)
         if owned is not None:
@@ -119,8 +119,8 @@ class TierCatalog:
     def give_up(self, owner: str, record: OffloadedLedger, file: str, done: Done | None = None) -> None:
         """Remove the record of a ledger whose file is to be deleted."""
         self.suspect(OrphanCandidate(owner, record.ledger, record.uuid, file))
-        self._store.delete(_key(owner, record.ledger))
-        self._store.delete(_owner_key(record.ledger), done)
+        self._store.keys.delete(_key(owner, record.ledger))
+        self._store.keys.delete(_owner_key(record.ledger), done)
         self._remember(record.ledger, None)
         owned = self._owners.get(owner)
         if owned is not None and owned.pop(record.ledger, None) is not None:
@@ -128,12 +128,12 @@ class TierCatalog:
 
     def cleared(self, uuid: str, done: Done | None = None) -> None:
         """Note that the file does not exist."""
-        self._store.delete(_SUSPECTS + uuid, done)
+        self._store.keys.delete(_SUSPECTS + uuid, done)
 
     def all_suspects(self) -> list[OrphanCandidate]:
         """Return files that may belong to no ledger."""
         found = []
-        for key, value in list(self._store.scan(_SUSPECTS)):
+        for key, value in list(self._store.keys.scan(_SUSPECTS)):
             try:
                 kept = json.loads(value.base)
                 uuid = key[len(_SUSPECTS) :]

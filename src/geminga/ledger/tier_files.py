@@ -86,7 +86,7 @@ class TierFiles:
         for uuid, (topic, record) in self.pending.items():
             if topic == owner and record is not None and uuid not in without:
                 known.setdefault(record.ledger, record)
-        may_be_lost = bool(self.local.damage)
+        may_be_lost = bool(self.local.damage.found)
         suspected = {each.uuid for each in self.catalog.all_suspects()} if may_be_lost else set()
         here = {info.ledger_id for info in self.local.ledgers(owner)} if may_be_lost else set()
 

@@ -74,7 +74,7 @@ def forgotten(
     topic; raises `OSError`.
     """
     suspected = {suspect.uuid for suspect in catalog.all_suspects()}
-    for key in store.names(_TOPICS):
+    for key in store.keys.names(_TOPICS):
         owner = key[len(_TOPICS) :]
         if not owner.startswith("persistent://"):
             continue
@@ -83,7 +83,7 @@ def forgotten(
             continue
         known = {record.uuid for record in catalog.of_owner(owner)}
         for record in found.ledgers:
-            is_its_own = store.has_given(record.ledger) and store.owner_of(record.ledger) is None
+            is_its_own = record.ledger < store.state.ledgers.next_id and store.owner_of(record.ledger) is None
             if is_its_own and record.uuid not in known and record.uuid not in suspected:
                 yield UnrecordedLedger(owner, record)
 

@@ -20,6 +20,8 @@ from geminga.ledger.damage import Damage, EntriesDamaged
 from geminga.ledger.offloading import OffloadFailed
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.store import FileStore
+from geminga.ledger.store_damage import FileStoreDamage
+from geminga.ledger.store_disk import FileStoreDisk
 from geminga.ledger.tier import OffloadTier
 from geminga.ledger.tier_reading import OffloadedRead
 from geminga.ledger.worker import Worker
@@ -36,6 +38,50 @@ READ_WAIT_SECONDS = 0.02
 LOOKS_BYTES_MAX = 8 * 1024 * 1024
 """Size of remembered entries that were read alone: a search that has to retry finds them again."""
 STOP_SECONDS_MAX = 10.0
+
+
+class TieredDisk:
+    """Implements `geminga.ledger.api.StoreDisk`."""
+
+    def __init__(self, local: FileStoreDisk, tier: OffloadTier) -> None:
+        self._local = local
+        self._tier = tier
+        self.measure = local.measure
+        self.refuse_entries = local.refuse_entries
+
+    @property
+    def space(self) -> FreeSpace | None:
+        return self._local.space
+
+    @property
+    def gives_back(self) -> bool:
+        return self._local.gives_back
+
+    def give_back(self, *, eagerly: bool) -> None:
+        # Otherwise published entries would fill the disk, and retention would delete the entries that are to
+        # be offloaded.
+        self._tier.writers.rate.is_lifted = eagerly
+        self._local.give_back(eagerly=eagerly)
+
+
+class TieredDamage:
+    """Implements `geminga.ledger.api.StoreDamage`."""
+
+    def __init__(self, local: FileStoreDamage, tier: OffloadTier) -> None:
+        self._local = local
+        self._tier = tier
+        self.settle = local.settle
+        self.adopt_ledger = local.adopt_ledger
+        # Entries lost before the offload are not in the file either.
+        self.lost_entries_max = local.lost_entries_max
+
+    @property
+    def found(self) -> list[Damage]:
+        return self._local.found
+
+    def entries_of(self, ledger_id: int) -> list[tuple[int, int]]:
+        found = self._local.entries_of(ledger_id)
+        return [] if found and self._tier.record(ledger_id) is not None else found
 
 
 class TieredStore:
@@ -69,7 +115,17 @@ class TieredStore:
             rate_bytes=rate_bytes, threads=threads, clock=clock, sleep=sleep,
         )  # fmt: skip
         self._reader = self.tier.reader
-        self._delegate()
+        # Calls that offloading does not change go straight to the store.
+        self.keys = local.keys
+        self.disk = TieredDisk(local.disk, self.tier)
+        self.damage = TieredDamage(local.damage, self.tier)
+        self.create_ledger = local.create_ledger
+        self.append = local.append
+        self.append_run = local.append_run
+        self.release = local.release
+        self.ledgers_page = local.ledgers_page
+        self.bring = local.bring
+        self.stats = local.stats
         if threads:
             self._pool = ReadPool(
                 self._finished,
@@ -80,30 +136,6 @@ class TieredStore:
                 undelivered_bytes_max=READ_AHEAD_BYTES_MAX,
             )
             self._pool.start()
-
-    def _delegate(self) -> None:
-        """Make calls that offloading does not change go straight to the store."""
-        local = self.local
-        self.measure_space = local.measure_space
-        self.refuse_entries = local.refuse_entries
-        self.settle_damage = local.settle_damage
-        self.adopt_ledger = local.adopt_ledger
-        self.create_ledger = local.create_ledger
-        self.append = local.append
-        self.append_run = local.append_run
-        self.merge = local.merge
-        self.put = local.put
-        self.get = local.get
-        self.delete = local.delete
-        self.scan = local.scan
-        self.names = local.names
-        self.names_page = local.names_page
-        self.release = local.release
-        self.ledgers_page = local.ledgers_page
-        self.bring = local.bring
-        self.stats = local.stats
-        # Entries lost before the offload are not in the file either.
-        self.lost_entries_max = local.lost_entries_max
 
     @property
     def failure(self) -> StoreError | None:
@@ -116,24 +148,6 @@ class TieredStore:
     @property
     def is_behind(self) -> bool:
         return self.local.is_behind
-
-    @property
-    def space(self) -> FreeSpace | None:
-        return self.local.space
-
-    @property
-    def gives_back(self) -> bool:
-        return self.local.gives_back
-
-    @property
-    def damage(self) -> list[Damage]:
-        return self.local.damage
-
-    def give_back(self, *, eagerly: bool) -> None:
-        # Otherwise published entries would fill the disk, and retention would delete the entries that are to
-        # be offloaded.
-        self.tier.writers.rate.is_lifted = eagerly
-        self.local.give_back(eagerly=eagerly)
 
     def _signal(self) -> None:
         if self._wakeup is not None:
@@ -257,10 +271,6 @@ class TieredStore:
     def owner_of(self, ledger_id: int) -> str | None:
         found = self.local.owner_of(ledger_id)
         return self.tier.catalog.owner_of(ledger_id) if found is None else found
-
-    def damaged_entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        found = self.local.damaged_entries(ledger_id)
-        return [] if found and self.tier.record(ledger_id) is not None else found
 
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
         self.tier.give_up(ledger_ids)

@@ -3,19 +3,13 @@ either way.
 
 `Mirror` (``geminga mirror`` at a terminal) copies entries unchanged, with schemas and subscriptions. It has
 no storage: its progress is read from the target. See docs/moving-to-a-cluster.md.
+
+Modules are imported at first use; type checkers read the names in ``__init__.pyi``.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from geminga.client.cluster import Cluster as Cluster
-    from geminga.mirror.mirror import Mirror as Mirror
-    from geminga.mirror.pairing import MirrorRefused as MirrorRefused
-    from geminga.mirror.settings import MirrorSettings as MirrorSettings
-    from geminga.mirror.status import MirrorStatus as MirrorStatus
 
 _HOMES = {
     "Cluster": "geminga.client.cluster", "Mirror": "geminga.mirror.mirror",

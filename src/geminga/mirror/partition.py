@@ -16,7 +16,7 @@ from collections import deque
 from typing import NamedTuple
 
 from geminga.admin import InternalStats
-from geminga.entries import EntryConsumer, EntryPublisher, ReceivedEntry, parse_entry
+from geminga.entries import EntryConsumer, EntryPublisher, ReceivedEntry
 from geminga.errors import (
     AdminError,
     ConnectError,
@@ -26,14 +26,13 @@ from geminga.errors import (
     ProtocolError,
     PulsarException,
 )
-from geminga.ids import TopicName
 from geminga.mirror.cluster_pair import ClusterPair, Counters, PartitionState
-from geminga.mirror.entries import EntryRewriter, SchemaUnknownError, TargetEntry, is_same
-from geminga.mirror.history import StampedEntry, StampHistory
+from geminga.mirror.entries import EntryRewriter, SchemaUnknownError, TargetEntry
 from geminga.mirror.ledger_sizes import LedgerSizes
 from geminga.mirror.pairing import MirrorRefused, Pair, find_pair, readers_of, subscription_of
 from geminga.mirror.position_map import PositionMap
-from geminga.mirror.positions import NOWHERE, Position, parse_position, position_of, sequence_id_of
+from geminga.mirror.positions import NOWHERE, Position, parse_position, sequence_id_of
+from geminga.mirror.resuming import ResumeSearch
 from geminga.mirror.schemas import SchemaMirror
 
 logger = logging.getLogger("geminga.mirror")
@@ -42,11 +41,8 @@ QUEUE_MESSAGES = 200_000
 _TURN_ENTRIES = 64
 """Entries that are processed before other tasks may run."""
 _ACK_SECONDS = 0.5
-_DEDUPLICATION_SECONDS = 30.0
 _DRAIN_SECONDS = 10.0
 _LAST_ACK_SECONDS = 5.0
-_CLAIM_SECONDS = 10.0
-"""Longest wait for an entry to become readable that the target's deduplication knows already."""
 _RETRY_SECONDS = 0.1
 _RETRY_SECONDS_MAX = 10.0
 """First and longest pause after an error; it doubles until an entry is copied."""
@@ -99,6 +95,7 @@ class PartitionMirror:
         self._logged = ""
         """Text of the error that was logged last in this outage."""
         self._sizes = LedgerSizes()
+        self._search = ResumeSearch(ends, topic, self._sizes)
         self._stood: tuple[Position, Position, int] | None = None
         self._rests = False
         self._looked_at = NOWHERE
@@ -175,14 +172,14 @@ class PartitionMirror:
         self.counters.sessions += 1
         self._pending.clear()
         self._pending_bytes = 0
-        await self._want_deduplication()
+        await self._search.want_deduplication()
         pair = self.pair = await find_pair(
             ends.source_admin,
             ends.target_admin,
             self.topic,
             ends.mirror,
             ends.on_mismatch,
-            self._has_nothing_of,
+            self._search.target_has_nothing_of,
         )
         if pair.bound:
             self._schemas.forget()  # they belong to another topic
@@ -190,7 +187,8 @@ class PartitionMirror:
         async with contextlib.AsyncExitStack() as stack:
             publisher = await self._publisher(pair.producer_name(ends.mirror))
             stack.push_async_callback(publisher.close)
-            resume, mirrored = await self._find_resume(publisher, pair)
+            done = self.done if self._begun else None
+            resume, mirrored = await self._search.find(publisher, pair, done)
             await self._move_to(resume)
             rewriter = EntryRewriter(
                 pair=pair.id, source_name=ends.source_name, target_name=ends.forwarded_to,
@@ -212,33 +210,6 @@ class PartitionMirror:
                 with contextlib.suppress(PulsarException, TimeoutError):
                     await asyncio.wait_for(consumer.close(), _LAST_ACK_SECONDS)
 
-    async def _want_deduplication(self) -> None:
-        """Enable deduplication in the target: without it, the fate of entries in flight after an error is
-        unknown. Raises `MirrorRefused`."""
-        admin, deadline, asked = self._ends.target_admin, time.monotonic() + _DEDUPLICATION_SECONDS, False
-        while True:
-            stats = await admin.topics.stats(self.topic)
-            if stats.deduplication_status == "Enabled":
-                return
-            if not asked:
-                asked = True
-                try:
-                    await admin.topic_policies.deduplication.set(str(TopicName.parse(self.topic).base), True)
-                except AdminError as error:
-                    if error.retriable:
-                        raise
-                    raise MirrorRefused(
-                        f"{self.topic}: the target does not deduplicate, and the mirror may not enable it "
-                        f"({error}). Set it on the namespace: namespaces set-deduplication --enable"
-                    ) from error
-            if time.monotonic() >= deadline:
-                raise MirrorRefused(
-                    f"{self.topic}: deduplication was enabled in the target and is not active after "
-                    f"{_DEDUPLICATION_SECONDS:g} s ({stats.deduplication_status or 'unknown'}); set it on "
-                    "the namespace: namespaces set-deduplication --enable"
-                )
-            await asyncio.sleep(0.02)
-
     async def _publisher(self, name: str) -> EntryPublisher:
         """Open a publisher that meets the topic's demands on producers, known once it refuses one."""
         schema, encrypted = None, False
@@ -254,64 +225,6 @@ class PartitionMirror:
                     encrypted = True
                 else:
                     raise
-
-    async def target_history(self, pair: bytes) -> StampHistory:
-        """Return a search for the pair's entries among the present ones of the target."""
-        stats = await self._ends.target_admin.topics.internal_stats(self.topic)
-        return StampHistory(self._ends.target, self.topic, (pair,), stats)
-
-    async def _has_nothing_of(self, pair: bytes) -> bool:
-        return await (await self.target_history(pair)).newest() is None
-
-    async def _find_resume(self, publisher: EntryPublisher, pair: Pair) -> tuple[Position, Position]:
-        """Return the source position at which to resume, and that of the newest entry in the target as far as
-        it is known. The publisher is open, so that no other mirror adds entries of the pair."""
-        stats = await self._ends.source_admin.topics.internal_stats(self.topic)
-        cursor = stats.cursors.get(subscription_of(self._ends.mirror))
-        marked = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
-        last = parse_position(stats.last_confirmed_entry)
-        self._sizes.learn(stats, min(marked, self.done).ledger if self._begun else marked.ledger)
-        claimed = position_of(publisher.last_sequence_id)
-        newest = None
-        if not pair.fresh and max(last, claimed) > marked:
-            # Deduplication forgets ids, over time and when a broker dies. Stored entries are reliable.
-            newest = await self._newest(publisher, pair, marked, claimed)
-        mirrored = NOWHERE if newest is None else newest.stamp
-        known = max(claimed, mirrored)
-        if known != NOWHERE and not await self._source_has(known, newest, stats):
-            raise MirrorRefused(
-                f"{self.topic}: the target has the message that was at {known} in the source, and the source "
-                f"(its end is {last}) does not have it: it was restored from a backup, or lost messages. Its "
-                "positions are those of other messages now; choose another --name, which copies all that it "
-                "has"
-            )
-        return max(marked, known), mirrored
-
-    async def _newest(
-        self, publisher: EntryPublisher, pair: Pair, marked: Position, claimed: Position
-    ) -> StampedEntry | None:
-        """Return the newest entry in the target. If its deduplication has ``claimed`` a later one, that is in
-        flight from an earlier connection, or was deleted there: wait for a short time until it is readable.
-        """
-        deadline = time.monotonic() + _CLAIM_SECONDS
-        while True:
-            newest = await (await self.target_history(pair.id)).newest()
-            known = marked if newest is None else max(marked, newest.stamp)
-            if known >= claimed or time.monotonic() >= deadline:
-                return newest
-            if publisher.ended.done():
-                publisher.ended.result()
-            await asyncio.sleep(0.1)
-
-    async def _source_has(self, place: Position, newest: StampedEntry | None, stats: InternalStats) -> bool:
-        """Return whether the source has an entry, with the messages of ``newest`` if that is its copy; True
-        if the entry is older than all that the source has."""
-        history = StampHistory(self._ends.source, self.topic, (), stats)
-        if not (is_there := history.shape.has(place)):
-            return is_there is None
-        if newest is None or newest.stamp != place or (entry := await history.entry(place)) is None:
-            return True
-        return is_same(entry, parse_entry(newest.raw.entry, verify=False))
 
     async def _move_to(self, resume: Position) -> None:
         """Move the mirror's subscription to a position, so that no entry is read twice."""

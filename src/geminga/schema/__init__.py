@@ -4,12 +4,13 @@ The names are those of ``pulsar.schema``: `BytesSchema`, `StringSchema`, `JsonSc
 `Record` classes, `ProtobufNativeSchema`, and the field types of records. Additions, which Java's schemas of
 the same names read and write: numbers, booleans, dates and times, pairs (`KeyValueSchema`), and the two that
 take the topic's own schema (`AutoConsumeSchema`, `AutoProduceBytesSchema`).
+
+Type checkers read the names in ``__init__.pyi``.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
 from geminga.schema.definition import (
     Array,
@@ -35,30 +36,6 @@ from geminga.schema.schema import (
     StringSchema,
 )
 
-if TYPE_CHECKING:
-    from geminga.schema.avro import AvroSchema
-    from geminga.schema.generic import AutoConsumeSchema, AutoProduceBytesSchema, schema_of
-    from geminga.schema.key_value import KeyValue, KeyValueEncodingType, KeyValueSchema
-    from geminga.schema.primitives import (
-        BooleanSchema,
-        DoubleSchema,
-        FloatSchema,
-        Int8Schema,
-        Int16Schema,
-        Int32Schema,
-        Int64Schema,
-    )
-    from geminga.schema.protobuf import ProtobufNativeSchema
-    from geminga.schema.times import (
-        DateSchema,
-        InstantSchema,
-        LocalDateSchema,
-        LocalDateTimeSchema,
-        LocalTimeSchema,
-        TimeSchema,
-        TimestampSchema,
-    )
-
 _HOMES = {
     "avro": ("AvroSchema",),
     "generic": ("AutoConsumeSchema", "AutoProduceBytesSchema", "schema_of"),
@@ -81,48 +58,14 @@ _SUBMODULES = frozenset({"schema_avro", "schema_protobuf"})
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Array",
-    "AutoConsumeSchema",
-    "AutoProduceBytesSchema",
-    "AvroSchema",
-    "Boolean",
-    "BooleanSchema",
-    "Bytes",
-    "BytesSchema",
-    "CustomEnum",
-    "DateSchema",
-    "Double",
-    "DoubleSchema",
-    "Field",
-    "Float",
-    "FloatSchema",
-    "InstantSchema",
-    "Int8Schema",
-    "Int16Schema",
-    "Int32Schema",
-    "Int64Schema",
-    "Integer",
-    "JsonSchema",
-    "KeyValue",
-    "KeyValueEncodingType",
-    "KeyValueSchema",
-    "LocalDateSchema",
-    "LocalDateTimeSchema",
-    "LocalTimeSchema",
-    "Long",
-    "Map",
-    "Null",
-    "ProtobufNativeSchema",
-    "Record",
-    "Schema",
-    "SchemaInfo",
-    "SchemaType",
-    "String",
-    "StringSchema",
-    "TimeSchema",
-    "TimestampSchema",
+    "Array", "AutoConsumeSchema", "AutoProduceBytesSchema", "AvroSchema", "Boolean", "BooleanSchema",
+    "Bytes", "BytesSchema", "CustomEnum", "DateSchema", "Double", "DoubleSchema", "Field", "Float",
+    "FloatSchema", "InstantSchema", "Int8Schema", "Int16Schema", "Int32Schema", "Int64Schema", "Integer",
+    "JsonSchema", "KeyValue", "KeyValueEncodingType", "KeyValueSchema", "LocalDateSchema",
+    "LocalDateTimeSchema", "LocalTimeSchema", "Long", "Map", "Null", "ProtobufNativeSchema", "Record",
+    "Schema", "SchemaInfo", "SchemaType", "String", "StringSchema", "TimeSchema", "TimestampSchema",
     "schema_of",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

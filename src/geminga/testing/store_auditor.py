@@ -66,9 +66,9 @@ def observe(store: EntryStore, owners: set[str], *, entries_max: int = 7, bytes_
             assert info.entries == len(entries), f"{info} but {len(entries)} entries can be read"
             assert info.size_bytes == sum(map(len, entries)), f"{info} has a wrong size"
             found.entries[info.ledger_id] = entries
-    for key, value in store.scan(""):
+    for key, value in store.keys.scan(""):
         assert key not in found.keys, f"key {key!r} is scanned twice"
-        assert store.get(key) == value
+        assert store.keys.get(key) == value
         found.keys[key] = (value.base, tuple(value.deltas))
     assert list(found.keys) == sorted(found.keys), "keys are not scanned in order"
     return found
@@ -115,15 +115,15 @@ class StoreAuditor:
         self.operations += [("delete_ledger", ledger_id) for ledger_id in ledger_ids]
 
     def put(self, store: EntryStore, key: str, value: bytes) -> None:
-        store.put(key, value, self._receipt(len(self.operations)))
+        store.keys.put(key, value, self._receipt(len(self.operations)))
         self.operations.append(("put", key, value))
 
     def merge(self, store: EntryStore, key: str, delta: bytes) -> None:
-        store.merge(key, delta, self._receipt(len(self.operations)))
+        store.keys.merge(key, delta, self._receipt(len(self.operations)))
         self.operations.append(("merge", key, delta))
 
     def delete(self, store: EntryStore, key: str) -> None:
-        store.delete(key, self._receipt(len(self.operations)))
+        store.keys.delete(key, self._receipt(len(self.operations)))
         self.operations.append(("delete", key))
 
     def _receipt(self, number: int) -> Callable[[StoreError | None], None]:

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from geminga import Admin
 from geminga.admin import topic_path
-from geminga.client.admin.sync.admin import Admin
 from geminga.client.cluster import Cluster
 from geminga.config import check_seconds
 from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound

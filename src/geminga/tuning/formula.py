@@ -154,9 +154,33 @@ def _fill_seconds(profile: TrafficProfile, batch_messages: int, batch_bytes: int
 def _reasons(
     profile: TrafficProfile, settings: PublishSettings, wanted_memory: int
 ) -> tuple[ChosenField, ...]:
-    producer = settings.producer
-    permits, partitions = producer.max_pending_messages, profile.partitions
-    delay_ms = producer.batching_max_publish_delay_seconds * 1000
+    return (
+        *_reasons_of_limits(profile, settings, wanted_memory),
+        *_reasons_of_batches(profile, settings),
+        ChosenField(
+            field="block_if_queue_full", value=True, unit="",
+            rule="always on",
+            why="a sender waits for room; otherwise the application has to handle every refusal or lose data",
+        ),
+        ChosenField(
+            field="compression_type", value=settings.producer.compression_type.name, unit="",
+            rule="chosen by the caller, or measured on a sample",
+            why="a codec sees a whole batch at once: the larger the batch, the smaller the bytes",
+        ),
+        ChosenField(
+            field="compression_level", value=settings.producer.compression_level, unit="",
+            rule="chosen with the codec; 0 is its usual level",
+            why="a full batch holds more repetitions than the usual level looks for",
+        ),
+    )  # fmt: skip
+
+
+def _reasons_of_limits(
+    profile: TrafficProfile, settings: PublishSettings, wanted_memory: int
+) -> tuple[ChosenField, ...]:
+    """Return the limits on pending messages and memory, with their reasons."""
+    producer, partitions = settings.producer, profile.partitions
+    permits = producer.max_pending_messages
     return (
         ChosenField(
             field="max_pending_messages", value=permits, unit="messages",
@@ -175,6 +199,15 @@ def _reasons(
                  f"kept within {MEMORY_MIN_BYTES} and {MEMORY_MAX_BYTES}",
             why="bounds what the client holds when messages are larger than expected or brokers slower",
         ),
+    )  # fmt: skip
+
+
+def _reasons_of_batches(profile: TrafficProfile, settings: PublishSettings) -> tuple[ChosenField, ...]:
+    """Return the settings of batches, with their reasons."""
+    producer, partitions = settings.producer, profile.partitions
+    permits = producer.max_pending_messages
+    delay_ms = producer.batching_max_publish_delay_seconds * 1000
+    return (
         ChosenField(
             field="batching_max_messages", value=producer.batching_max_messages, unit="messages",
             rule=f"max_pending_messages / 2 = {permits} / 2",
@@ -201,20 +234,5 @@ def _reasons(
             rule="always 1",
             why="a partition gets one batch and the next one its turn: loads stay even, and no partition's "
                 "permits are used up before the turn ends",
-        ),
-        ChosenField(
-            field="block_if_queue_full", value=True, unit="",
-            rule="always on",
-            why="a sender waits for room; otherwise the application has to handle every refusal or lose data",
-        ),
-        ChosenField(
-            field="compression_type", value=producer.compression_type.name, unit="",
-            rule="chosen by the caller, or measured on a sample",
-            why="a codec sees a whole batch at once: the larger the batch, the smaller the bytes",
-        ),
-        ChosenField(
-            field="compression_level", value=producer.compression_level, unit="",
-            rule="chosen with the codec; 0 is its usual level",
-            why="a full batch holds more repetitions than the usual level looks for",
         ),
     )  # fmt: skip

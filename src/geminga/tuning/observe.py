@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from geminga import Admin
 from geminga.admin import topic_path
-from geminga.client.admin.sync.admin import Admin
 from geminga.client.cluster import Cluster
 from geminga.client.entry_reader import EntryReader
+from geminga.entries import parse_entry
 from geminga.errors import CorruptPayload, InvalidConfiguration
 from geminga.ids import MessageId, TopicName
 from geminga.producer.settings import CompressionType
@@ -25,7 +26,6 @@ from geminga.tuning.sample import SAMPLE_MESSAGES_MAX, Sample
 from geminga.tuning.traffic import TrafficProfile, check_number
 from geminga.wire.batch import decode_batch
 from geminga.wire.compression import decompress
-from geminga.wire.metadata import parse_entry
 
 PARTITIONS_SAMPLED_MAX = 8
 ENTRIES_SAMPLED_MAX = 100
@@ -106,12 +106,11 @@ def observe(
         )
     sampled, contents, keys = _sample(view, name, partitions, last)
     facts = _facts(view.admin, name, partitions)
-    sizes = [len(content) for content in contents]
-    mean = statistics.fmean(sizes) if sizes else max(1.0, (last.bytes_in - first.bytes_in) / messages)
+    mean, variation = _message_sizes(contents, (last.bytes_in - first.bytes_in) / messages)
     profile = TrafficProfile(
         rate_messages_per_second=messages / elapsed,
-        message_bytes=max(1.0, mean),
-        message_bytes_variation=min(10.0, statistics.pstdev(sizes) / mean) if sizes and mean else 0.0,
+        message_bytes=mean,
+        message_bytes_variation=variation,
         partitions=max(1, partitions),
         producers=max(1, facts["producers"]),
         subscriptions=facts["subscriptions"],
@@ -141,6 +140,14 @@ def observe(
         sample=Sample(contents, f"{len(contents)} messages of {name}") if contents else None,
         notes=_notes(sampled, contents),
     )
+
+
+def _message_sizes(contents: Sequence[bytes], bytes_each: float) -> tuple[float, float]:
+    """Return mean and variation of the sampled sizes; without a sample, the mean of the stored bytes."""
+    sizes = [len(content) for content in contents]
+    mean = statistics.fmean(sizes) if sizes else max(1.0, bytes_each)
+    variation = min(10.0, statistics.pstdev(sizes) / mean) if sizes and mean else 0.0
+    return max(1.0, mean), variation
 
 
 def _facts(admin: Admin, name: TopicName, partitions: int) -> dict[str, int]:

@@ -183,7 +183,7 @@ def test_clients_reconnecting_do_not_recreate_topics_of_a_deleted_namespace(
     rest.call("DELETE", f"namespaces/{namespace}?force=true")
     assert came_back == []
     store = broker._server.broker.store
-    assert inside(broker, lambda: list(store.names(f"topic/persistent://{namespace}/"))) == []
+    assert inside(broker, lambda: list(store.keys.names(f"topic/persistent://{namespace}/"))) == []
 
 
 def test_a_failed_forced_deletion_is_answered_with_the_reason_and_may_be_repeated(
@@ -641,7 +641,7 @@ def test_policies_of_all_clusters_are_separate_from_local_ones(
     rest.fails(412, "POST", f"{path}/maxProducers?isGlobal=true", -1)
     rest.call("DELETE", f"{path}/maxProducers?isGlobal=true")
     assert producers_max() == 0
-    assert inside(broker, lambda: core.store.get(f"topic-policies/{name}")) is None
+    assert inside(broker, lambda: core.store.keys.get(f"topic-policies/{name}")) is None
     rest.call("POST", f"{path}/messageTTL?isGlobal=true&messageTTL=9")
     assert rest.get(f"{path}/messageTTL?isGlobal=true") == 9
     assert rest.get(f"{path}/messageTTL") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
-from geminga.ledger.memory import MemoryStore
+from geminga.ledger.memory import MemoryKeys, MemoryStore
 
 TIMEOUT = 60.0
 
@@ -34,7 +35,7 @@ async def ask(port: int, method: str, path: str, body: Any = None) -> tuple[int,
     return int(head_bytes.split()[1]), json.loads(rest) if rest else None
 
 
-class Deaf(MemoryStore):
+class DeafKeys(MemoryKeys):
     """Never reports on what is about a tenant: its disk does not answer."""
 
     def put(self, key: str, value: bytes, done: Any = None, *, same: bool = False) -> None:
@@ -49,18 +50,24 @@ def test_a_waiting_request_is_answered_when_the_broker_ends(
     asyncio.run(asyncio.wait_for(_wait_and_end(monkeypatch, way), TIMEOUT))
 
 
+def open_store(wakeup: Callable[[], None]) -> MemoryStore:
+    store = MemoryStore(wakeup)
+    store.keys = DeafKeys(store.reports)
+    return store
+
+
 async def _wait_and_end(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     settings = BrokerSettings(memory=True, port=0, web_port=0)
-    server = BrokerServer(settings, store=lambda wakeup: Deaf(wakeup))
+    server = BrokerServer(settings, store=open_store)
     await server.start()
     await server.web_ready.wait()
     port = server.settings.web_port
     assert port is not None
     begun = asyncio.Event()
     if way == "behind":
-        monkeypatch.setattr(Deaf, "is_behind", property(lambda _: begun.set() or True))
+        monkeypatch.setattr(MemoryStore, "is_behind", property(lambda _: begun.set() or True))
     elif way == "disk":
-        monkeypatch.setattr(Deaf, "bring", lambda *_: begun.set())
+        monkeypatch.setattr(MemoryStore, "bring", lambda *_: begun.set())
     else:
         make = server.broker.namespaces.create_tenant
         monkeypatch.setattr(

@@ -235,7 +235,7 @@ def test_no_step_of_a_survey_looks_at_all_names(
     for _ in range(2):
         looked = 0
         monkeypatch.setattr(subscription_overview, "_RESTING_AT_ONCE", 4)
-        names = harness.store.names
+        names = harness.store.keys.names
 
         def counted(prefix: str, names: Any = names) -> Any:
             nonlocal looked
@@ -243,7 +243,7 @@ def test_no_step_of_a_survey_looks_at_all_names(
                 looked += 1
                 yield name
 
-        monkeypatch.setattr(harness.broker.store, "names", counted)
+        monkeypatch.setattr(harness.broker.store.keys, "names", counted)
         most = before = 0
         for _step in subscription_overview.OverviewCache(harness.broker, search, {})._walk(
             subscription_overview.SubscriptionScan()

@@ -117,7 +117,7 @@ def test_deleting_a_topic_closes_its_clients(harness: Any, topics: Any, make_ent
     assert done == [None]
     assert peer.pop().type == Command.CLOSE_PRODUCER
     assert consumer.take(Command.CLOSE_CONSUMER)
-    left = [key for key, _ in harness.store.scan("") if "public/default/t" in key]
+    left = [key for key, _ in harness.store.keys.scan("") if "public/default/t" in key]
     assert left == []
     assert harness.store.ledgers(TOPIC) == []
     harness.restart()
@@ -131,7 +131,7 @@ def test_acknowledgements_under_way_do_not_bring_a_deleted_cursor_back(harness: 
     harness.broker.scheduler.mark_cursor(subscription)
     topics.delete_subscription(NAME, "s", ignore)
     harness.broker.scheduler.flush_cursors()
-    assert not list(harness.store.scan("cursor/"))
+    assert not list(harness.store.keys.scan("cursor/"))
 
 
 def test_unloading_disconnects_and_loses_nothing(harness: Any, make_entry: Any) -> None:
@@ -423,8 +423,8 @@ def test_entries_without_counts_are_counted_first(
     monkeypatch.setattr(entry_counts, "BLOCK_ENTRIES", 2)
     monkeypatch.setattr(entry_counts, "TAIL_KEPT_ENTRIES", 1)
     fill_batches(harness, make_entry, *[3] * 9)
-    for key, _ in list(harness.store.scan("counts/")):
-        harness.store.delete(key)
+    for key, _ in list(harness.store.keys.scan("counts/")):
+        harness.store.keys.delete(key)
     harness.crash()
     stats = subscription_stats(harness.actions)
     assert (stats["msgBacklog"], stats["messagesInBacklog"]) == (9, -1)

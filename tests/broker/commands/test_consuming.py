@@ -449,7 +449,7 @@ def test_unsubscribing_removes_the_cursor(harness: Any, producer: Any) -> None:
     assert peer.request("unsubscribe", consumer_id=1).type == Command.SUCCESS
     harness.restart()
     assert list(harness.actions.subscriptions(NAME)) == []
-    assert not list(harness.store.scan("cursor/"))
+    assert not list(harness.store.keys.scan("cursor/"))
 
 
 def test_unsubscribing_with_others_attached_needs_force(harness: Any) -> None:
@@ -627,8 +627,8 @@ def test_acknowledgements_during_a_write_are_stored_together(
     assert len(ids) == 20
     peer.frames.clear()
     merged: list[str] = []
-    merge = store.merge
-    store.merge = lambda key, delta, done=None: (  # type: ignore[method-assign]
+    merge = store.keys.merge
+    store.keys.merge = lambda key, delta, done=None: (  # type: ignore[method-assign]
         merged.append(key) or merge(key, delta, done)  # type: ignore[func-returns-value]
     )
     harness.auto_poll = False

@@ -295,7 +295,7 @@ def test_a_producer_that_cannot_be_stored_is_refused(
     harness: Any, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     failing, error = {"name": "put", "schema": "merge"}[kept], StoreStopped("the disk is gone")
-    whole = getattr(harness.store, failing)
+    whole = getattr(harness.store.keys, failing)
 
     def fails(key: str, value: bytes, done: Any = None) -> None:
         whole(key, value, done if done is None else lambda _: done(error))
@@ -305,7 +305,7 @@ def test_a_producer_that_cannot_be_stored_is_refused(
     harness.poll()
     peer = harness.peer()
     with monkeypatch.context() as patched:
-        patched.setattr(harness.store, failing, fails)
+        patched.setattr(harness.store.keys, failing, fails)
         assert refused(peer, schema=schema) == pb.PersistenceError
     assert not harness.broker.topics.find(TopicName.parse(TOPIC)).access.producers
     peer.producer(TOPIC, schema=schema)
@@ -338,7 +338,9 @@ def test_a_topic_whose_termination_cannot_be_stored_continues(
     peer, name, ended = harness.peer(), TopicName.parse(TOPIC), list[Any]()
     peer.producer(TOPIC)
     with monkeypatch.context() as patched:
-        patched.setattr(harness.store, "put", lambda key, value, done: done(StoreStopped("the disk is gone")))
+        patched.setattr(
+            harness.store.keys, "put", lambda key, value, done: done(StoreStopped("the disk is gone"))
+        )
         harness.actions.terminate(name, ended.append)
     assert [str(error) for error in ended] == ["the disk is gone"]
     assert peer.pop().type == Command.CLOSE_PRODUCER

@@ -18,7 +18,7 @@ SCHEMA = {"name": "s", "schema_data": b"", "type": pb.Schema.String}
 def test_a_damaged_schema_is_answered_with_an_error(harness: Any) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
-    harness.store.put(schema_key(TopicName.parse(TOPIC)), b"\x05ab")
+    harness.store.keys.put(schema_key(TopicName.parse(TOPIC)), b"\x05ab")
     assert peer.request("getSchema", topic=TOPIC).command.getSchemaResponse.error_code == pb.PersistenceError
     frame = peer.request("getOrCreateSchema", topic=TOPIC, schema=SCHEMA)
     assert frame.command.getOrCreateSchemaResponse.error_code == pb.PersistenceError
@@ -28,9 +28,9 @@ def test_a_damaged_schema_is_answered_with_an_error(harness: Any) -> None:
 def test_a_stopped_store_is_answered_with_an_error(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
-    merge = harness.store.merge
+    merge = harness.store.keys.merge
     monkeypatch.setattr(
-        harness.store,
+        harness.store.keys,
         "merge",
         lambda key, delta, done: merge(key, delta, lambda e: done(StoreStopped("full"))),
     )

@@ -321,7 +321,7 @@ def test_a_store_failure_in_a_command_closes_the_connection(
     def stopped(*args: Any) -> Any:
         raise StoreStopped("no space left on device")
 
-    monkeypatch.setattr(harness.store, "get", stopped)
+    monkeypatch.setattr(harness.store.keys, "get", stopped)
     peer.command("partitionMetadata", topic=TOPIC, request_id=1)
     assert peer.is_closed
 

@@ -135,6 +135,6 @@ def test_an_acknowledgement_that_was_answered_holds_and_nothing_else_is_lost(see
         disk.capacity_bytes = 1 << 40
         disk = disk.kill() if random.random() < 0.5 else disk.crash(Fate.by_chance(random))
         store = open_store(disk)
-        assert store.damage == []
+        assert store.damage.found == []
         clients.check(Harness(store))
         disk = disk.kill()

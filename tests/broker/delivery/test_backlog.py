@@ -219,9 +219,9 @@ class Backlog(RuleBasedStateMachine):
 
     @rule()
     def forget_tallies(self) -> None:
-        for key, value in list(self.harness.store.scan("counts/")):
+        for key, value in list(self.harness.store.keys.scan("counts/")):
             if value.deltas:
-                self.harness.store.delete(key)
+                self.harness.store.keys.delete(key)
         self.harness.crash()
         self.begin()
 

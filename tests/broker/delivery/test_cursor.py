@@ -149,7 +149,7 @@ class CursorMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.writer.flush()
-        value = self.store.get("cursor/t")
+        value = self.store.keys.get("cursor/t")
         assert value is not None
         self.cursor = load(value, self.counts)
         self.writer = CursorWriter(self.cursor, self.store, "cursor/t")
@@ -198,7 +198,7 @@ TestCursor = CursorMachine.TestCase
 
 
 def loaded(store: MemoryStore) -> Cursor:
-    value = store.get("k")
+    value = store.keys.get("k")
     assert value is not None
     return load(value)
 
@@ -395,7 +395,7 @@ def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch: pytest.MonkeyPa
     for offset in range(0, 100, 2):
         cursor.acknowledge(offset)
         writer.flush()
-        value = store.get("k")
+        value = store.keys.get("k")
         assert value is not None
         assert len(value.deltas) <= 10
     assert loaded(store).holes == cursor.holes
@@ -467,7 +467,7 @@ def test_a_deleted_cursor_writes_nothing_any_more() -> None:
     assert answered == [None]
     writer.flush()
     writer.write_snapshot(None)
-    assert store.get("k") is None
+    assert store.keys.get("k") is None
 
 
 def test_a_reader_cursor_writes_nothing() -> None:
@@ -482,7 +482,7 @@ def test_a_reader_cursor_writes_nothing() -> None:
     writer.flush()
     writer.delete(answered.append)
     assert answered == [None, None, None]
-    assert store.get("k") is None
+    assert store.keys.get("k") is None
 
 
 @pytest.mark.parametrize(

@@ -197,13 +197,13 @@ def test_huge_numbers_are_refused_or_safe(make_harness: Callable[..., Any], name
 
 def test_an_unknown_stored_setting_does_not_stop_the_start(make_harness: Callable[..., Any]) -> None:
     harness = make_harness()
-    harness.store.put("dynamic-configuration/fromTheFuture", b"1")
-    harness.store.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"3")
+    harness.store.keys.put("dynamic-configuration/fromTheFuture", b"1")
+    harness.store.keys.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"3")
     harness.restart()
     assert harness.broker.dynamic.changed == {"defaultRetentionTimeInMinutes": "3"}
     assert policies(harness).retention_minutes == 3
     harness.broker.dynamic.remove("fromTheFuture")
-    assert harness.store.get("dynamic-configuration/fromTheFuture") is None
+    assert harness.store.keys.get("dynamic-configuration/fromTheFuture") is None
     with pytest.raises(RuleViolation, match="non-dynamic configuration fromTheFuture"):
         harness.broker.dynamic.remove("fromTheFuture")
 
@@ -214,7 +214,7 @@ def test_rules_delete_nothing_while_a_setting_is_unusable(
 ) -> None:
     """A value stored by another version, or in conflict with the start settings, may have meant "keep"."""
     harness = make_harness(retention_minutes=0)
-    harness.store.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"for ever")
+    harness.store.keys.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"for ever")
     harness.restart()
     assert policies(harness).retention_minutes == -1
     assert not harness.broker.dynamic.changed
@@ -229,14 +229,14 @@ def test_rules_delete_nothing_while_a_setting_is_lost_to_damage(
     make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = make_harness(retention_minutes=1)
-    scan = harness.store.scan
+    scan = harness.store.keys.scan
 
     def damaged(prefix: str) -> Any:
         if prefix == "dynamic-configuration/":
             return [(f"{prefix}defaultRetentionTimeInMinutes", StoredValue(b"", (), LostWrites(values=1)))]
         return scan(prefix)
 
-    monkeypatch.setattr(harness.store, "scan", damaged)
+    monkeypatch.setattr(harness.store.keys, "scan", damaged)
     harness.restart()
     assert policies(harness).retention_minutes == -1
     change(harness, "defaultRetentionTimeInMinutes", "60")

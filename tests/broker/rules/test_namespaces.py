@@ -15,7 +15,7 @@ from geminga.broker.topics.prefetch import existence_of, schemas_of, topic_of
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
 from geminga.ledger.api import StoredValue
-from geminga.ledger.memory import MemoryStore
+from geminga.ledger.memory import MemoryKeys, MemoryReports, MemoryStore
 
 SETTINGS = BrokerSettings(memory=True)
 
@@ -180,16 +180,16 @@ def test_clusters_are_created_and_deleted(namespaces: NamespaceRegistry) -> None
 
 def test_a_damaged_document_is_named() -> None:
     store = MemoryStore()
-    store.put("tenant/public", b"\x00not json")
+    store.keys.put("tenant/public", b"\x00not json")
     with pytest.raises(StoreDamaged, match="tenant/public"):
         NamespaceRegistry(store, SETTINGS)
 
 
-class Watched(MemoryStore):
-    """A store that knows what was looked through, and what was asked for."""
+class Watched(MemoryKeys):
+    """Keys of a store that knows what was looked through, and what was asked for."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, reports: MemoryReports) -> None:
+        super().__init__(reports)
         self.scanned: list[str] = []
         self.asked: list[str] = []
 
@@ -204,21 +204,22 @@ class Watched(MemoryStore):
 
 def test_topic_policies_are_read_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESOLVED_TOPICS_MAX", 2)
-    store = Watched()
+    store = MemoryStore()
+    store.keys = watched = Watched(store.reports)
     first = NamespaceRegistry(store, SETTINGS)
     topics = [TopicName.parse(f"public/default/t{number}") for number in range(5)]
     for number, topic in enumerate(topics):
         first.set_topic_policy(topic, "message_ttl_in_seconds", number + 1)
-    store.scanned.clear()
+    watched.scanned.clear()
     namespaces = NamespaceRegistry(store, SETTINGS)
-    assert not [each for each in store.scanned if TOPIC_POLICIES.startswith(each)]
+    assert not [each for each in watched.scanned if TOPIC_POLICIES.startswith(each)]
     for _ in range(2):
         found = [namespaces.topic_policies(topic).message_ttl_seconds for topic in topics]
         assert found == [1, 2, 3, 4, 5]
     assert len(namespaces._resolved_topics) == 2
-    store.asked.clear()
+    watched.asked.clear()
     assert namespaces.topic_policies(topics[4]).message_ttl_seconds == 5
-    assert store.asked == []
+    assert watched.asked == []
     namespaces.set_topic_policy(topics[4], "message_ttl_in_seconds", 9)
     assert namespaces.topic_policies(topics[4]).message_ttl_seconds == 9
     namespaces.set_policy("public", "default", "max_producers_per_topic", 7)

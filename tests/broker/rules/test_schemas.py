@@ -183,7 +183,7 @@ def test_deleting_the_topic_deletes_its_schemas(harness: Any) -> None:
     harness.actions.delete(NAME, True, done.append)
     harness.poll()
     assert done == [None]
-    assert harness.store.get(schema_key(NAME)) is None
+    assert harness.store.keys.get(schema_key(NAME)) is None
 
 
 def letters(number: int) -> str:
@@ -196,8 +196,8 @@ def test_a_known_schema_is_not_read_or_parsed_again(harness: Any, monkeypatch: p
     produce(harness, record("a", "b"))
     monkeypatch.setattr("geminga.broker.rules.schemas.meaning", None)
     read: list[str] = []
-    get = harness.store.get
-    monkeypatch.setattr(harness.store, "get", lambda key: read.append(key) or get(key))
+    get = harness.store.keys.get
+    monkeypatch.setattr(harness.store.keys, "get", lambda key: read.append(key) or get(key))
     for schema, version in ((record("a"), V0), (record("a", "b"), V1), (record("a"), V0)):
         assert produce(harness, schema).producer_success.schema_version == version
     assert read.count(schema_key(NAME)) <= 1
@@ -271,7 +271,7 @@ def test_the_memory_for_schemas_is_bounded(harness: Any, monkeypatch: pytest.Mon
 
 
 def test_damaged_schemas_are_named(harness: Any, make_harness: Callable[..., Any]) -> None:
-    harness.store.put(schema_key(NAME), b"\x05abcde")
+    harness.store.keys.put(schema_key(NAME), b"\x05abcde")
     with pytest.raises(StoreDamaged, match="version 0 is no schema"):
         harness.broker.schemas.versions(NAME)
 
@@ -325,13 +325,13 @@ def test_numbers_of_deleted_versions_are_not_reused(harness: Any) -> None:
         assert schemas.find(NAME, pb.Schema()) == -1
         harness.restart()
         schemas = harness.broker.schemas
-    size = len(harness.store.get(schema_key(NAME)).base)
+    size = len(harness.store.keys.get(schema_key(NAME)).base)
     assert schemas.retire(NAME, done.append) == 2, "nothing is left to delete"
     assert schemas.put(NAME, record("a", REQUIRED), auto_update=True) == 3
     assert schemas.put(NAME, record("c", "a", REQUIRED), auto_update=True) == 4
     assert [number for number, _ in schemas.numbered(NAME)] == [3, 4]
     assert schemas.retire(NAME, done.append) == 5
-    assert len(harness.store.get(schema_key(NAME)).base) == 2 * size, "definitions are not kept"
+    assert len(harness.store.keys.get(schema_key(NAME)).base) == 2 * size, "definitions are not kept"
     schemas.delete(NAME)
     assert schemas.put(NAME, record("z"), auto_update=True) == 0
     harness.poll()

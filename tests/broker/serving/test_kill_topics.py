@@ -188,4 +188,4 @@ def test_topics_survive_kills(tmp_path: Path, deduplication: bool) -> None:
                     assert mine == [*range(len(mine))], "something is stored twice, or out of order"
                 assert {*range(publisher.next[topic])} <= {*mine}, "something that was receipted is lost"
             if any(found.values()):
-                assert store.get(f"topic/{topic}") is not None
+                assert store.keys.get(f"topic/{topic}") is not None

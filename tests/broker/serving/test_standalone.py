@@ -164,7 +164,7 @@ def test_a_broker_stops_on_sigterm_when_its_output_cannot_be_written(tmp_path: P
         finally:
             popen.kill()
     with FileStore.open(tmp_path / "s", threads=False) as store:
-        assert store.census().ledgers > 0
+        assert store.state.ledgers.count() > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
@@ -349,7 +349,7 @@ def test_a_failed_sync_ends_the_broker_without_losing_receipted_messages(
     assert os.strerror(code) in caplog.text
     assert "confirmed writes are safe" in caplog.text
     with FileStore.open("/data", filesystem=FaultyFileSystem(disk.crash(Fate())), threads=False) as store:
-        assert store.damage == []
+        assert store.damage.found == []
         owner = "persistent://public/default/t"
         kept = [
             parse_entry(entry).payload

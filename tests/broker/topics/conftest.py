@@ -83,12 +83,12 @@ class Topic:
     def subscriptions(self) -> list[str]:
         """From the store alone."""
         prefix = f"cursor/{TOPIC}\x00"
-        return [key[len(prefix) :] for key, _ in self.harness.store.scan(prefix)]
+        return [key[len(prefix) :] for key, _ in self.harness.store.keys.scan(prefix)]
 
     @property
     def exists(self) -> bool:
         """From the store alone."""
-        return self.harness.store.get(f"topic/{TOPIC}") is not None
+        return self.harness.store.keys.get(f"topic/{TOPIC}") is not None
 
     def backlog(self, name: str = "s") -> int:
         return int(self.topics.find(NAME).subscriptions[name].backlog)

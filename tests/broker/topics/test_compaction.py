@@ -696,7 +696,7 @@ def test_a_deleted_topic_leaves_no_compacted_ledger(harness: Harness) -> None:
     harness.actions.delete(NAME, True, lambda error: None)
     finish(harness)
     assert not harness.store.ledgers(owner_of(topic.text))
-    assert not list(harness.store.names("cursor/"))
+    assert not list(harness.store.keys.names("cursor/"))
 
 
 # --- crashes and damage ---
@@ -776,7 +776,7 @@ def test_a_crash_at_any_step_loses_no_newest_value(how: str) -> None:
             pass
         disk = disk.kill() if how == "kill" else disk.crash(Fate.by_chance(Random(point)))
         store = open_store(disk)
-        assert store.damage == []
+        assert store.damage.found == []
         harness = Harness(store, **SMALL)
         if not harness.broker.topics.is_stored(NAME):
             assert not writer.receipted
@@ -927,11 +927,11 @@ def test_a_cursor_lost_to_damage_finds_its_compacted_ledger(make_harness: Any) -
     before = read(harness)
     harness.broker.close()
     key = cursor_key("persistent://public/default/t", COMPACTION)
-    get = harness.store.get
-    scan = harness.store.scan
+    get = harness.store.keys.get
+    scan = harness.store.keys.scan
     lost = StoredValue(b"", (), LostWrites(values=1))
-    harness.store.get = lambda wanted: lost if wanted == key else get(wanted)
-    harness.store.scan = lambda prefix, **more: (
+    harness.store.keys.get = lambda wanted: lost if wanted == key else get(wanted)
+    harness.store.keys.scan = lambda prefix, **more: (
         (found, lost if found == key else value) for found, value in scan(prefix, **more)
     )
     harness.crash()
@@ -945,11 +945,11 @@ def test_a_full_disk_keeps_the_old_compacted_ledger(harness: Harness) -> None:
     compact(harness)
     before = read(harness)
     peer.send(10, single("k0", b"new"))
-    harness.store.refuse_entries(StoreFull("no room"))
+    harness.store.disk.refuse_entries(StoreFull("no room"))
     harness.actions.compact(NAME)
     finish(harness)
     assert harness.actions.compaction_status(NAME) == {"status": "ERROR", "lastError": "no room"}
-    harness.store.refuse_entries(None)
+    harness.store.disk.refuse_entries(None)
     topic: Any = harness.broker.topics.find(NAME)
     assert len(harness.store.ledgers(owner_of(topic.text))) == 1
     assert read(harness)[: len(before)] == before

@@ -143,7 +143,7 @@ def payloads(harness: Harness, name: TopicName) -> set[bytes]:
 
 def left_of(harness: Harness, name: TopicName) -> list[Any]:
     kinds = ("topic/", "ledgers/", "cursor/", "counts/", "dedup/")
-    keys = [key for kind in kinds for key in harness.store.names(f"{kind}{name}")]
+    keys = [key for kind in kinds for key in harness.store.keys.names(f"{kind}{name}")]
     return [*keys, *harness.store.ledgers(str(name))]
 
 
@@ -165,6 +165,6 @@ def test_receipted_messages_stay_and_deleted_topics_stay_deleted(seed: int) -> N
             pass  # at a write; otherwise between two
         disk = disk.kill() if random.random() < 0.4 else disk.crash(Fate.by_chance(random))
         store = open_store(disk)
-        assert store.damage == []
+        assert store.damage.found == []
         client.check(Harness(store))
         disk = disk.kill()

@@ -213,7 +213,7 @@ def test_a_topic_that_is_deleted_while_it_is_truncated_leaves_nothing(harness: A
     harness.actions.truncate(NAME, lambda error: None)
     harness.actions.delete(NAME, True, lambda error: None)
     harness.poll()
-    assert [key for key, _ in harness.store.scan("") if TOPIC in key] == []
+    assert [key for key, _ in harness.store.keys.scan("") if TOPIC in key] == []
 
 
 def test_trimming_forgets_no_sequence_id(make_harness: Callable[..., Any], make: Any) -> None:
@@ -234,14 +234,14 @@ def test_entries_without_a_snapshot_are_not_trimmed(
     peer, _ = connect(harness)
     for sequence_id in range(6):
         peer.send(sequence_id, make(sequence_id))
-    put = harness.store.put
+    put = harness.store.keys.put
 
     def full(key: str, *args: Any, **options: Any) -> None:
         if key == dedup_key(TOPIC):
             raise StoreStopped("no space left")
         put(key, *args, **options)
 
-    monkeypatch.setattr(harness.store, "put", full)
+    monkeypatch.setattr(harness.store.keys, "put", full)
     harness.advance(20)
     harness.crash()
     assert connect(harness)[1] == 5
@@ -303,9 +303,11 @@ def test_an_unchanged_snapshot_is_not_written(
     peer.disconnect()
     harness.actions.unload(NAME)
     written = []
-    put = harness.store.put
+    put = harness.store.keys.put
     monkeypatch.setattr(
-        harness.store, "put", lambda key, *args, **options: written.append(key) or put(key, *args, **options)
+        harness.store.keys,
+        "put",
+        lambda key, *args, **more: written.append(key) or put(key, *args, **more),
     )
     harness.broker.topics.find(NAME)
     harness.advance(100)
@@ -326,7 +328,7 @@ def test_deduplication_can_be_switched_on_and_off(make_harness: Callable[..., An
     harness.broker.namespaces.set_policy("public", "default", "deduplicationEnabled", False)
     peer.send(1, make(1))
     assert len(stored(harness)) == 4
-    assert harness.store.get(dedup_key(TOPIC)) is None
+    assert harness.store.keys.get(dedup_key(TOPIC)) is None
 
 
 def test_deleting_the_topic_removes_all_sequence_ids(harness: Any, make: Any) -> None:
@@ -352,7 +354,7 @@ def test_the_names_used_longest_ago_are_forgotten(make_harness: Callable[..., An
 
 def test_a_damaged_snapshot_is_named(harness: Any) -> None:
     topic = harness.broker.topics.make(NAME)
-    harness.store.put(dedup_key(TOPIC), b"\x07")
+    harness.store.keys.put(dedup_key(TOPIC), b"\x07")
     with pytest.raises(StoreDamaged, match="deduplication snapshot of"):
         Deduplication.load(harness.store, TOPIC, topic.ledger, 10)
-    assert harness.store.get(dedup_key(TOPIC)) == StoredValue(b"\x07", ())
+    assert harness.store.keys.get(dedup_key(TOPIC)) == StoredValue(b"\x07", ())

@@ -14,17 +14,23 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from geminga.broker.topics.expiry_index import GONE, NEVER, PLANNED_MS_MAX, Due, ExpiryIndex
 from geminga.broker.topics.record import TopicRecord
 from geminga.ledger.api import PrefetchRequest
-from geminga.ledger.memory import MemoryStore
+from geminga.ledger.memory import MemoryKeys, MemoryStore
 
 TOPICS = [f"persistent://public/default/{number}" for number in range(6)]
 
 
-class SmallPages(MemoryStore):
-    """A store whose pages are short: what changes meanwhile is before, in and behind them."""
+class SmallPages(MemoryKeys):
+    """Keys of a store whose pages are short: what changes meanwhile is before, in and behind them."""
 
     def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
         names = list(islice(self.names(prefix, after=after), 2))
         return names, names[-1] if len(names) == 2 else None
+
+
+def small_pages() -> MemoryStore:
+    store = MemoryStore()
+    store.keys = SmallPages(store.reports)
+    return store
 
 
 def due(index: ExpiryIndex[Any], now_ms: int) -> Iterator[Due]:
@@ -37,7 +43,7 @@ def arm(index: ExpiryIndex[Any], text: str, record: TopicRecord, when_ms: int) -
 
 
 def test_due_topics_are_returned_in_order_and_once() -> None:
-    index, records = ExpiryIndex(SmallPages()), [TopicRecord() for _ in TOPICS]
+    index, records = ExpiryIndex(small_pages()), [TopicRecord() for _ in TOPICS]
     for when, (text, record) in zip(
         (50, 10, 30, 10**12, 20, NEVER), zip(TOPICS, records, strict=True), strict=True
     ):
@@ -74,11 +80,13 @@ def test_nothing_is_written_before_the_read_position() -> None:
 
 
 def test_nothing_is_read_while_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SmallPages()
+    store = small_pages()
     index = ExpiryIndex(store)
     scans = []
-    scan = store.scan
-    monkeypatch.setattr(store, "scan", lambda *args, **options: scans.append(args) or scan(*args, **options))
+    scan = store.keys.scan
+    monkeypatch.setattr(
+        store.keys, "scan", lambda *args, **options: scans.append(args) or scan(*args, **options)
+    )
     assert list(due(index, 10)) == []
     arm(index, TOPICS[0], TopicRecord(), 100)
     assert list(due(index, 50)) == []
@@ -89,7 +97,7 @@ def test_nothing_is_read_while_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_interrupted_read_continues_with_the_next_key() -> None:
-    index = ExpiryIndex(SmallPages())
+    index = ExpiryIndex(small_pages())
     for number, text in enumerate(TOPICS):
         arm(index, text, TopicRecord(), 10 + number)
     reading = due(index, 100)
@@ -100,7 +108,7 @@ def test_an_interrupted_read_continues_with_the_next_key() -> None:
 
 
 def test_walks_are_stored_with_their_progress() -> None:
-    store = SmallPages()
+    store = small_pages()
     index = ExpiryIndex(store)
     index.begin_walk("public/default")
     index.begin_walk("public/other", "last")
@@ -170,7 +178,7 @@ class Lives(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = SmallPages()
+        self.store = small_pages()
         self.records = {text: TopicRecord() for text in TOPICS}
         self.wanted: dict[str, int] = {}
         self.now_ms = 0
@@ -215,7 +223,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def there_is_one_key_a_topic(self) -> None:
-        assert len(list(self.store.scan("due/"))) == len(self.wanted)
+        assert len(list(self.store.keys.scan("due/"))) == len(self.wanted)
 
     def teardown(self) -> None:
         self.now_ms += 10_000

@@ -41,8 +41,8 @@ def test_many_topics_are_served_after_a_restart(tmp_path: Path) -> None:
     harness.store.abandon()
 
     harness = open_harness(tmp_path / "store")
-    state = harness.store._state
-    assert state.unsaved_records + len(state.ledgers) < TOPICS, "most of it was not replayed"
+    state = harness.store.state
+    assert state.unsaved_records + len(state.ledgers.loaded) < TOPICS, "most of it was not replayed"
     assert list(harness.broker.topics.walk("public/default", persistent=True)) == sorted(map(str, NAMES))
     for name in NAMES[::100]:
         ledger = harness.broker.topics.find(name).ledger
@@ -53,7 +53,7 @@ def test_many_topics_are_served_after_a_restart(tmp_path: Path) -> None:
 
     harness = open_harness(tmp_path / "store")
     for kind in ("topic/", "ledgers/", "counts/", "cursor/"):
-        assert list(harness.store.names(kind)) == []
+        assert list(harness.store.keys.names(kind)) == []
     harness.store.close()
 
 
@@ -68,11 +68,11 @@ def _create(harness: Any) -> None:
         peer.command("close_producer", producer_id=number, request_id=number)
         if number % 200 == 0:
             harness.poll()
-            most = max(most, store._state.unsaved_bytes)
+            most = max(most, store.state.unsaved_bytes)
             peer.frames.clear()
     harness.poll()
     assert most < 2 * SETTINGS.checkpoint_state_bytes
-    assert len(store._state.ledgers) < TOPICS // 2
+    assert len(store.state.ledgers.loaded) < TOPICS // 2
 
 
 def _leave_memory(harness: Any) -> None:
@@ -81,8 +81,8 @@ def _leave_memory(harness: Any) -> None:
     assert harness.broker.topics.loaded_count == 0
     for _ in range(3):
         harness.store.checkpoint()
-    assert len(harness.store._state.ledgers) == 0
-    assert harness.store._state.keys.unsaved == 0
+    assert len(harness.store.state.ledgers.loaded) == 0
+    assert harness.store.state.keys.unsaved == 0
 
 
 def _limit(harness: Any) -> None:

@@ -55,7 +55,7 @@ def subscriptions(sliced: Sliced, index: int) -> set[str]:
 
 
 def partitions(sliced: Sliced) -> list[str]:
-    return [key for key in sliced.store.names("topic/") if "parts-partition-" in key]
+    return [key for key in sliced.store.keys.names("topic/") if "parts-partition-" in key]
 
 
 def publish(sliced: Sliced, index: int) -> None:
@@ -88,7 +88,7 @@ def test_new_partitions_get_the_existing_subscriptions(sliced: Sliced) -> None:
     sliced.restart()
     for index in range(5):
         assert subscriptions(sliced, index) == {"s", "other"}
-    assert b"fresh" not in sliced.store.get(f"partitioned/{NAME}").base
+    assert b"fresh" not in sliced.store.keys.get(f"partitioned/{NAME}").base
 
 
 @pytest.mark.parametrize("end", ["", "crash"])
@@ -121,7 +121,7 @@ def test_two_concurrent_growths_create_all_partitions(sliced: Sliced) -> None:
     sliced.settle()
     assert (first, second) == ([None], [None])
     assert all(subscriptions(sliced, index) == {"s"} for index in range(8))
-    assert b"fresh" not in sliced.store.get(f"partitioned/{NAME}").base
+    assert b"fresh" not in sliced.store.keys.get(f"partitioned/{NAME}").base
 
 
 # --- going ---
@@ -136,7 +136,7 @@ def test_a_deleted_topic_gets_no_new_partitions(sliced: Sliced) -> None:
     sliced.settle()
     assert said == [None]
     assert not partitions(sliced)
-    assert not list(sliced.store.names("cursor/"))
+    assert not list(sliced.store.keys.names("cursor/"))
 
 
 def test_growth_during_a_deletion_leaves_nothing(sliced: Sliced) -> None:
@@ -147,7 +147,7 @@ def test_growth_during_a_deletion_leaves_nothing(sliced: Sliced) -> None:
     sliced.settle()
     assert (len(grown), deleted) == (1, [None])
     assert not partitions(sliced)
-    assert not list(sliced.store.names("cursor/"))
+    assert not list(sliced.store.keys.names("cursor/"))
 
 
 def test_concurrent_deletions_spare_a_recreated_topic(sliced: Sliced) -> None:

@@ -201,7 +201,7 @@ def test_a_topic_is_deleted_after_more_time_than_it_stays_in_memory(make: Any) -
     assert (topic.exists, topic.in_memory) == (True, False)
     topic.harness.advance(MINUTE + LATE)
     assert (topic.exists, topic.ledgers) == (False, 0)
-    assert [key for key, _ in topic.harness.store.scan("") if TOPIC in key] == []
+    assert [key for key, _ in topic.harness.store.keys.scan("") if TOPIC in key] == []
 
 
 def test_reading_stats_does_not_count_as_use(make: Any) -> None:
@@ -369,11 +369,11 @@ def test_longer_times_need_no_walk(make: Any) -> None:
     topic.set_policy("retention_policies", {"retentionTimeInMinutes": 70, "retentionSizeInMB": -1})
     topic.set_policy("message_ttl_in_seconds", 0)
     topic.set_policy("max_producers_per_topic", 7)
-    assert list(topic.harness.store.scan("due/0000000000000/")) == []
+    assert list(topic.harness.store.keys.scan("due/0000000000000/")) == []
 
 
 def walks(harness: Any) -> int:
-    return sum("policies:" in key for key in harness.store.names("due/"))
+    return sum("policies:" in key for key in harness.store.keys.names("due/"))
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
@@ -417,10 +417,10 @@ def test_unknown_settings_of_the_previous_run_cause_a_walk(make: Any, harm: str)
     topic.harness.advance(LATE)
     store = topic.harness.store
     if harm == "unfit":
-        store.put(topic_maintenance.RULES_KEY, b'{"message_ttl_seconds":-5}')
+        store.keys.put(topic_maintenance.RULES_KEY, b'{"message_ttl_seconds":-5}')
     else:
-        get, lost = store.get, StoredValue(b"", (), LostWrites(values=1))
-        store.get = lambda key: lost if key == topic_maintenance.RULES_KEY else get(key)
+        get, lost = store.keys.get, StoredValue(b"", (), LostWrites(values=1))
+        store.keys.get = lambda key: lost if key == topic_maintenance.RULES_KEY else get(key)
     topic.harness.restart()
     assert topic.topics.is_stored(NAME)
     assert walks(topic.harness) == 1
@@ -458,14 +458,14 @@ def test_topics_without_index_entries_are_found_once(make: Any) -> None:
     topic.publish(5)
     topic.leave()
     store = topic.harness.store
-    for key, _ in list(store.scan("due/")):
-        store.delete(key)
-    store.delete("broker/rules")
-    store.put(f"topic/{TOPIC}", b'{"created_ms":1}')
+    for key, _ in list(store.keys.scan("due/")):
+        store.keys.delete(key)
+    store.keys.delete("broker/rules")
+    store.keys.put(f"topic/{TOPIC}", b'{"created_ms":1}')
     topic.harness.crash()
     topic.harness.advance(DAY + LATE)
     assert (topic.ledgers, topic.in_memory) == (0, False)
-    assert store.get("broker/rules") is not None
+    assert store.keys.get("broker/rules") is not None
 
 
 # --- what it costs ---
@@ -476,12 +476,16 @@ class Counted:
         self.loaded: list[str] = []
         self.written: list[str] = []
         topics, store = topic.topics, topic.harness.store
-        find, put, merge = topics.find, store.put, store.merge
+        find, put, merge = topics.find, store.keys.put, store.keys.merge
         monkeypatch.setattr(topics, "find", lambda name: self.loaded.append(str(name)) or find(name))
         monkeypatch.setattr(
-            store, "put", lambda key, *args, **options: self.written.append(key) or put(key, *args, **options)
+            store.keys,
+            "put",
+            lambda key, *args, **more: self.written.append(key) or put(key, *args, **more),
         )
-        monkeypatch.setattr(store, "merge", lambda key, *args: self.written.append(key) or merge(key, *args))
+        monkeypatch.setattr(
+            store.keys, "merge", lambda key, *args: self.written.append(key) or merge(key, *args)
+        )
 
 
 def test_housekeeping_costs_only_due_topics(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,16 +506,16 @@ def test_a_start_reads_no_topic(make: Any, monkeypatch: pytest.MonkeyPatch) -> N
         topic.actions.create(TopicName.parse(f"idle-{number}"), done)
     topic.harness.advance(LATE)
     store = topic.harness.store
-    get, scan = store.get, store.scan
+    get, scan = store.keys.get, store.keys.scan
     read: list[str] = []
-    monkeypatch.setattr(store, "get", lambda key: read.append(key) or get(key))
+    monkeypatch.setattr(store.keys, "get", lambda key: read.append(key) or get(key))
 
     def scanned(*args: Any, **options: Any) -> Any:
         for key, value in scan(*args, **options):
             read.append(key)
             yield key, value
 
-    monkeypatch.setattr(store, "scan", scanned)
+    monkeypatch.setattr(store.keys, "scan", scanned)
     topic.harness.restart()
     topic.harness.advance(HOUR)
     assert not [key for key in read if "idle-" in key and not key.startswith("due/")]
@@ -582,13 +586,13 @@ def test_a_topic_that_cannot_be_loaded_is_retried_later(make: Any, caplog: pytes
     topic.publish(5)
     topic.leave()
     store = topic.harness.store
-    intact = store.get(f"ledgers/{TOPIC}")
-    store.put(f"ledgers/{TOPIC}", b"\xff")
+    intact = store.keys.get(f"ledgers/{TOPIC}")
+    store.keys.put(f"ledgers/{TOPIC}", b"\xff")
     topic.harness.advance(HOUR - MINUTE)
     assert caplog.text.count("maintenance failed") == 1
-    store.put(f"ledgers/{TOPIC}", intact.base)
+    store.keys.put(f"ledgers/{TOPIC}", intact.base)
     for delta in intact.deltas:
-        store.merge(f"ledgers/{TOPIC}", delta)
+        store.keys.merge(f"ledgers/{TOPIC}", delta)
     topic.harness.advance(2 * HOUR)
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
@@ -602,7 +606,7 @@ def test_a_store_that_refuses_is_retried(make: Any, monkeypatch: pytest.MonkeyPa
         def stopped(*args: Any, **options: Any) -> None:
             raise StoreStopped("no space left")
 
-        context.setattr(topic.harness.store, "put", stopped)
+        context.setattr(topic.harness.store.keys, "put", stopped)
         topic.harness.advance(10 * MINUTE)
         assert topic.in_memory
     topic.harness.advance(LATE + MINUTE)
@@ -612,12 +616,12 @@ def test_a_store_that_refuses_is_retried(make: Any, monkeypatch: pytest.MonkeyPa
 def test_a_key_left_by_a_crash_is_removed(make: Any) -> None:
     topic = make(retention_minutes=60)
     store = topic.harness.store
-    store.put("due/0000000000007/persistent://public/default/gone", b"")
-    store.put(f"due/0000000000008/{TOPIC}", b"")
+    store.keys.put("due/0000000000007/persistent://public/default/gone", b"")
+    store.keys.put(f"due/0000000000008/{TOPIC}", b"")
     topic.leave()
     topic.harness.crash()
     topic.harness.advance(LATE)
-    left = [key for key, _ in store.scan("due/")]
+    left = [key for key, _ in store.keys.scan("due/")]
     assert len(left) == 1
     assert left[0].endswith(TOPIC)
 

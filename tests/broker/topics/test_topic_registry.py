@@ -150,10 +150,10 @@ def test_a_store_that_stopped_refuses_creation(harness: Any, topics: Any) -> Non
 
 
 def test_damaged_records_are_refused_and_kept(harness: Any, topics: Any) -> None:
-    harness.store.put(topic_key(str(NAME)), b"{")
+    harness.store.keys.put(topic_key(str(NAME)), b"{")
     assert code(topics.find, NAME) == pb.PersistenceError
     assert topics.loaded() == []
-    harness.store.put(partitioned_key(NAME), b"[1]")
+    harness.store.keys.put(partitioned_key(NAME), b"[1]")
     with pytest.raises(Exception, match="record of partitioned topic"):
         topics.partition_count(NAME)
 
@@ -162,7 +162,7 @@ def test_a_topic_that_cannot_be_loaded_does_not_stop_housekeeping(harness: Any, 
     topic = topics.make(NAME)
     topic.ledger.append(b"x", 1, now_ms=0, limits=topic.limits, done=lambda error: None)
     harness.restart()
-    harness.store.put(f"ledgers/{NAME}", b"\xff")
+    harness.store.keys.put(f"ledgers/{NAME}", b"\xff")
     harness.advance(200)
     assert harness.broker.topics.loaded() == []
 
@@ -432,7 +432,7 @@ def test_work_pending_at_a_deletion_does_not_affect_a_recreated_topic(make_harne
         later.send(sequence_id, producer_id=2)
         assert harness.broker.topics.find(NAME) is topic
         assert [message.entry_id for message in later.messages()] == [sequence_id]
-    assert harness.store.get(topic_key(str(NAME))) is not None
+    assert harness.store.keys.get(topic_key(str(NAME))) is not None
 
 
 def test_unloading_a_deleted_topic_does_not_affect_its_successor(topics: Any) -> None:
@@ -465,14 +465,14 @@ def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(
     namespaces = harness.broker.namespaces
     namespaces.set_topic_policy(second.name, "message_ttl_in_seconds", 60)
     key = f"{TOPIC_POLICIES}{second.name}"
-    get = harness.store.get
+    get = harness.store.keys.get
 
     def damaged(wanted: str) -> Any:
         if wanted == key:
             raise StoreDamaged("a bad place")
         return get(wanted)
 
-    monkeypatch.setattr(harness.store, "get", damaged)
+    monkeypatch.setattr(harness.store.keys, "get", damaged)
     kept = {"retentionTimeInMinutes": 600, "retentionSizeInMB": -1}
     namespaces.set_policy("public", "default", "retention_policies", kept)
     assert [topic.policies.retention_minutes for topic in (first, third)] == [600, 600]

@@ -261,7 +261,7 @@ class BrokersResource(Resource):
         if server.store.tier is not None:
             metrics.add_tier(out, server.store.tier.tier_stats)
         metrics.add_disk(out, disk_figures(server.broker))
-        metrics.add_damage(out, server.store.damage)
+        metrics.add_damage(out, server.store.damage.found)
         metrics.add_failures(out, server.broker.scheduler.failures)
         metrics.add_process(
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),

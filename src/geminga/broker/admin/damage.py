@@ -34,7 +34,7 @@ class DamageResource(Resource):
     async def list(self, _request: web.Request) -> web.Response:
         """Damage in the store that is not settled yet."""
         store = self.server.broker.store
-        return answer([described(store, damage) for damage in store.damage])
+        return answer([described(store, damage) for damage in store.damage.found])
 
     @route("DELETE", "/admin/v2/geminga/damage/{name}", needs=SUPER_USER)
     async def settle(self, request: web.Request) -> web.Response:
@@ -66,7 +66,7 @@ def described(store: EntryStore, damage: Damage) -> dict[str, Any]:
 
 def settle(broker: Broker, name: str, done: Done) -> None:
     """Accept the losses of the resource ``name``; `AdminRefusal` 404 if it is not listed."""
-    things = [damage for damage in broker.store.damage if damage.name == name]
+    things = [damage for damage in broker.store.damage.found if damage.name == name]
     if not things:
         raise AdminRefusal(404, f"no damaged thing is called {name}")
     broker.slices.start(_settle(broker, name, things, done), name, done)
@@ -78,7 +78,7 @@ def _settle(broker: Broker, name: str, things: list[Damage], done: Done) -> Job:
         for damage in things:
             if damage.lost == DamageLoss.ENTRIES:
                 yield from _acknowledge(broker, damage)
-        broker.store.settle_damage(name, done)
+        broker.store.damage.settle(name, done)
         for damage in things:
             if damage.key is not None:
                 broker.namespaces.accept(damage.key)

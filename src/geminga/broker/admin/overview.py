@@ -150,9 +150,9 @@ class OverviewResource(TopicResourceBase):
                 "peers": self._peers(),
                 "failures": broker.scheduler.failures,
                 "damage": [
-                    described(server.store, each) for each in server.store.damage[:DAMAGE_SHOWN_MAX]
+                    described(server.store, each) for each in server.store.damage.found[:DAMAGE_SHOWN_MAX]
                 ],
-                "damageCount": len(server.store.damage),
+                "damageCount": len(server.store.damage.found),
             }
         )  # fmt: skip
 

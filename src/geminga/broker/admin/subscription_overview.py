@@ -565,7 +565,7 @@ class OverviewCache:
     def _resting_names(self) -> Iterator[tuple[str, str] | None]:
         """Yield topics and subscriptions that are stored but not in memory; None for each without a match."""
         in_memory = self._broker.topics.in_memory_text
-        for key in self._broker.store.names(_CURSORS):
+        for key in self._broker.store.keys.names(_CURSORS):
             topic, _, subscription = key[len(_CURSORS) :].partition("\x00")
             is_meant = subscription != COMPACTION and not in_memory(topic)
             yield (topic, subscription) if is_meant and self._is_wanted(topic, subscription) else None
@@ -601,7 +601,7 @@ class OverviewCache:
         """
         store = self._broker.store
         try:
-            value = store.get(f"{_CURSORS}{topic}\x00{name}")
+            value = store.keys.get(f"{_CURSORS}{topic}\x00{name}")
             if value is None:
                 return 0
             end = ledger_list.load(store, topic, self._broker.scheduler.now_ms).end

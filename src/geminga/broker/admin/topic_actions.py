@@ -202,12 +202,12 @@ class TopicActions:
             return
         key, record = self._record(name)
         record["properties"] = dict(properties)
-        self._store.put(key, encode_json(record), done)
+        self._store.keys.put(key, encode_json(record), done)
 
     def _record(self, name: TopicName) -> tuple[str, Json]:
         """Return the stored record of a topic that is not in memory, or of a partitioned one."""
         for key in (topic_key(str(name)), partitioned_key(name)):
-            value = self._store.get(key)
+            value = self._store.keys.get(key)
             if value is not None:
                 return key, decode_json(value, f"record {key}")
         raise AdminRefusal(404, f"Topic {name} not found")

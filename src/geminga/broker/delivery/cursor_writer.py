@@ -48,13 +48,13 @@ class CursorWriter:
         if self._merge(cursor.take_delta()) and cursor.wants_snapshot:
             # Redundant after the delta: if damage takes it, nothing is lost.
             with contextlib.suppress(StoreError):
-                self._store.put(self._key, cursor.take_snapshot(), same=True)
+                self._store.keys.put(self._key, cursor.take_snapshot(), same=True)
 
     def _merge(self, delta: bytes) -> bool:
         """Write a delta; return whether the store has accepted it."""
         waiting = self._begin()
         try:
-            self._store.merge(self._key, delta, self._written)
+            self._store.keys.merge(self._key, delta, self._written)
         except StoreError as error:
             self._refused(waiting, error)
             return False
@@ -71,7 +71,7 @@ class CursorWriter:
             return
         self._begin(waiting)
         try:
-            self._store.put(self._key, self._cursor.take_snapshot(), self._written)
+            self._store.keys.put(self._key, self._cursor.take_snapshot(), self._written)
         except StoreError as error:
             self._refused(waiting, error)
 
@@ -96,7 +96,7 @@ class CursorWriter:
         for waiting in self._take_waiting():
             waiting(None)
         if self._cursor.durable:
-            self._store.delete(self._key, done)
+            self._store.keys.delete(self._key, done)
         elif done is not None:
             done(None)
 

@@ -92,7 +92,7 @@ class DynamicSettings:
         self._store = store
         self._start = settings
         self._watchers: list[Callable[[BrokerSettings], None]] = []
-        for key, value in store.scan(_PREFIX):
+        for key, value in store.keys.scan(_PREFIX):
             name = key[len(_PREFIX) :]
             text = value.base.decode("utf-8", "replace")
             if name not in DYNAMIC:
@@ -130,7 +130,7 @@ class DynamicSettings:
         name that is not in `DYNAMIC` and for an invalid value."""
         changed = {**self.changed, name: text}
         current = self._with(self._start, changed)
-        self._store.put(_PREFIX + name, text.encode(), done)
+        self._store.keys.put(_PREFIX + name, text.encode(), done)
         self.lost.discard(name)
         self._take(changed, current)
 
@@ -140,7 +140,7 @@ class DynamicSettings:
             raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"Can't delete non-dynamic configuration {name}")
         changed = {other: text for other, text in self.changed.items() if other != name}
         current = self._with(self._start, changed)
-        self._store.delete(_PREFIX + name, done)
+        self._store.keys.delete(_PREFIX + name, done)
         self.lost.discard(name)
         self._unknown.discard(name)
         self._take(changed, current)

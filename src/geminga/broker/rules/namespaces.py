@@ -501,7 +501,7 @@ class NamespaceRegistry:
     def forget_topic(self, topic: TopicName, done: Done | None = None) -> bool:
         """Delete a topic's own policies; return whether there were any. Watchers are not called."""
         key = str(topic.base)
-        if self._store.get(TOPIC_POLICIES + key) is not None:
+        if self._store.keys.get(TOPIC_POLICIES + key) is not None:
             self._remove(TOPIC_POLICIES, {}, key, done)
             self._resolved_topics.pop(key, None)
             return True
@@ -535,12 +535,12 @@ class NamespaceRegistry:
                 self.create_namespace(tenant, namespace)
 
     def _load(self, prefix: str) -> dict[str, Json]:
-        return {key[len(prefix) :]: self._decode(key, value) for key, value in self._store.scan(prefix)}
+        return {key[len(prefix) :]: self._decode(key, value) for key, value in self._store.keys.scan(prefix)}
 
     def _own(self, topic: str) -> Json | None:
         """Return a new copy of a topic's own policies, None without any."""
         key = TOPIC_POLICIES + topic
-        value = self._store.get(key)
+        value = self._store.keys.get(key)
         return None if value is None else self._decode(key, value)
 
     def _decode(self, key: str, value: StoredValue) -> Json:
@@ -595,12 +595,12 @@ class NamespaceRegistry:
                 f"at most {DOCUMENT_BYTES_MAX} are allowed"
             )  # fmt: skip
         # The store first: when it refuses, memory stays as it was.
-        self._store.put(prefix + name, encoded, done)
+        self._store.keys.put(prefix + name, encoded, done)
         documents[name] = document
         self._cautious.discard(prefix + name)
 
     def _remove(self, prefix: str, documents: dict[str, Json], name: str, done: Done | None) -> None:
-        self._store.delete(prefix + name, done)
+        self._store.keys.delete(prefix + name, done)
         documents.pop(name, None)
         self._cautious.discard(prefix + name)
 

@@ -134,7 +134,7 @@ class SchemaRegistry:
         self._parsed_bytes -= self._parsed.pop(key, ((), 0))[1]
 
     def _read(self, name: TopicName, key: str) -> list[pb.Schema | None]:
-        value = self._store.get(key)
+        value = self._store.keys.get(key)
         if value is None:
             return []
         found: list[pb.Schema | None] = []
@@ -333,7 +333,7 @@ class SchemaRegistry:
         waiting = [] if done is None else [done]
         self._unstored.setdefault(key, []).append(waiting)
         try:
-            self._store.merge(key, bytes(out), partial(self._stored, key))
+            self._store.keys.merge(key, bytes(out), partial(self._stored, key))
         except StoreError:
             self._settled(key, waiting)
             raise
@@ -379,13 +379,13 @@ class SchemaRegistry:
         out = bytearray()
         for _ in range(len(versions) + 1):
             put_bytes(out, b"")
-        self._store.put(schema_key(name), bytes(out), done)
+        self._store.keys.put(schema_key(name), bytes(out), done)
         self._dropped(name)
         return len(versions)
 
     def delete(self, name: TopicName, done: Done | None = None) -> None:
         """Delete all versions, and their numbers: for a topic that is deleted with its messages."""
-        self._store.delete(schema_key(name), done)
+        self._store.keys.delete(schema_key(name), done)
         self._dropped(name)
 
     def _dropped(self, name: TopicName) -> None:

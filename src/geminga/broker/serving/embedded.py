@@ -95,7 +95,7 @@ class EmbeddedBroker:
         """Return a new `geminga.Client` of this broker with these settings. Closed with the broker."""
         if self._closed:
             raise AlreadyClosed("the embedded broker is closed")
-        from geminga import Client
+        from geminga.client.sync import Client
 
         client = Client(self.service_url, **settings)
         self._clients.add(client)

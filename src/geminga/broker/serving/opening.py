@@ -43,7 +43,7 @@ def open_store(settings: BrokerSettings, wakeup: Callable[[], None]) -> EntrySto
 def _with_tier(store: FileStore, settings: BrokerSettings, wakeup: Callable[[], None]) -> EntryStore:
     """Return the store with offload storage, if the settings or the store need it."""
     if settings.offload_location is None:
-        if next(store.names("offloaded/"), None) is not None:
+        if next(store.keys.names("offloaded/"), None) is not None:
             raise StoreError(
                 "ledgers of this store are offloaded: name the place with offload_location "
                 "(--offload-location)"

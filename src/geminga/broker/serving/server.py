@@ -380,7 +380,7 @@ class BrokerServer:
         try:
             return self._open_broker_once(undo)
         except StoreDamaged as error:
-            from geminga.ledger.catalog import CatalogDamaged
+            from geminga.ledger.catalog_database import CatalogDamaged
 
             if not isinstance(error, CatalogDamaged):
                 raise
@@ -645,7 +645,7 @@ class BrokerServer:
     # --- reports ---
     def recovery_report(self) -> list[str]:
         """Return the damage found while opening the store, one line each; empty without any."""
-        return [str(line) for line in self.store.damage]
+        return [str(line) for line in self.store.damage.found]
 
     @property
     def service_url(self) -> str:

@@ -515,7 +515,7 @@ def recall(topic: CompactedTopic) -> None:
     subscription = topic.subscriptions.get(COMPACTION)
     infos = topic.store.ledgers(owner_of(topic.text))
     if subscription is None:
-        if infos and not topic.store.damage:
+        if infos and not topic.store.damage.found:
             # A reader was using them when the subscription was deleted.
             topic.store.delete_ledgers([each.ledger_id for each in infos])
         return
@@ -528,7 +528,7 @@ def recall(topic: CompactedTopic) -> None:
             horizon = int(subscription.cursor.properties[HORIZON_PROPERTY])
             seal = Seal(horizon, (*topic.ledger.position_before(horizon), -1))
         is_gone = named is None and seal is not None and seal.horizon < topic.ledger.start
-        if is_gone and not topic.store.damage:
+        if is_gone and not topic.store.damage.found:
             # Left by a deleted subscription: later entries were not retained for it.
             continue
         if seal is not None:

@@ -58,7 +58,7 @@ class Deduplication:
     def load(store: EntryStore, topic: str, ledger: ManagedLedger, producers_max: int) -> Deduplication:
         """Load the ids of a topic; they are empty without a snapshot (deduplication was just enabled)."""
         found = Deduplication(store, topic, ledger, producers_max)
-        value = store.get(found._key)
+        value = store.keys.get(found._key)
         if value is None:
             found.save()
             return found
@@ -172,7 +172,7 @@ class Deduplication:
         for name, sequence_id in self._stored.items():
             put_bytes(out, name.encode("utf-8", "surrogatepass"))
             put_varint(out, sequence_id)
-        self._store.put(self._key, bytes(out), same=same)
+        self._store.keys.put(self._key, bytes(out), same=same)
         self._since_snapshot = 0
         self._snapshot_offset = self._ledger.confirmed
 
@@ -186,13 +186,13 @@ class Deduplication:
 
     def forget(self) -> None:
         """Delete the snapshot: deduplication was switched off, or the topic is being deleted."""
-        self._store.delete(self._key)
+        self._store.keys.delete(self._key)
 
 
 def forget_stale(store: EntryStore, topic: str) -> None:
     """Delete an earlier snapshot while deduplication is off: it would be outdated if enabled again."""
-    if store.get(dedup_key(topic)) is not None:
-        store.delete(dedup_key(topic))
+    if store.keys.get(dedup_key(topic)) is not None:
+        store.keys.delete(dedup_key(topic))
 
 
 def dedup_key(topic: str) -> str:

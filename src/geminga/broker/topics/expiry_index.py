@@ -116,7 +116,7 @@ class ExpiryIndex(Generic[T]):
         when_ms = min(max(when_ms, self.frontier + 1, self._reading_ms + 1), _LATEST_MS)
         if when_ms == before:
             return 0
-        self._store.put(_key(when_ms, text), b"")
+        self._store.keys.put(_key(when_ms, text), b"")
         self._next_ms = min(self._next_ms, when_ms)
         record.due_ms = when_ms
         return before
@@ -124,13 +124,13 @@ class ExpiryIndex(Generic[T]):
     def disarm(self, text: str, when_ms: int) -> None:
         """Remove a topic's key of that time from the index; 0: no key."""
         if when_ms:
-            self._store.delete(_key(when_ms, text))
+            self._store.keys.delete(_key(when_ms, text))
 
     def postpone(self, text: str, when_ms: int, until_ms: int) -> None:
         """Delay a topic that cannot be read, nor its record written."""
-        self._store.put(_key(min(until_ms, _LATEST_MS), text), b"")
+        self._store.keys.put(_key(min(until_ms, _LATEST_MS), text), b"")
         self._next_ms = min(self._next_ms, until_ms)
-        self._store.delete(_key(when_ms, text))
+        self._store.keys.delete(_key(when_ms, text))
 
     def due(self, now_ms: int) -> Generator[Due | PrefetchRequest, None, None]:
         """Yield (time, topic) in order for topics that are due and were not read in this run.
@@ -146,7 +146,7 @@ class ExpiryIndex(Generic[T]):
         try:
             while after is not None:
                 yield PrefetchRequest(pages=((_PREFIX, after),))
-                keys, after = self._store.names_page(_PREFIX, after=after)
+                keys, after = self._store.keys.names_page(_PREFIX, after=after)
                 for key in keys:
                     when_ms, text = int(key[len(_PREFIX) :][:_DIGITS]), key[len(_PREFIX) + _DIGITS + 1 :]
                     if when_ms > now_ms:
@@ -162,14 +162,14 @@ class ExpiryIndex(Generic[T]):
     # --- policies that changed ---
     def begin_walk(self, name: str, last: str = "") -> None:
         """Make all topics of a namespace, or of a partitioned topic, due, except those up to ``last``."""
-        self._store.put(_FIRST + name, last.encode())
+        self._store.keys.put(_FIRST + name, last.encode())
 
     def end_walk(self, name: str) -> None:
-        self._store.delete(_FIRST + name)
+        self._store.keys.delete(_FIRST + name)
 
     def walks(self) -> list[tuple[str, str]]:
         """Return the pending walks: (name, last topic that was checked)."""
-        return [(key[len(_FIRST) :], value.base.decode()) for key, value in self._store.scan(_FIRST)]
+        return [(key[len(_FIRST) :], value.base.decode()) for key, value in self._store.keys.scan(_FIRST)]
 
 
 def _key(when_ms: int, text: str) -> str:

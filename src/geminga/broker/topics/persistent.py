@@ -124,15 +124,15 @@ class PersistentTopic:
         self._entries = services.entries
         if not in_steps:
             prefix = cursor_prefix(self.text)
-            for key, value in self.store.scan(prefix):
+            for key, value in self.store.keys.scan(prefix):
                 self._load_cursor(key[len(prefix) :], value)
             self._loaded(policies)
 
     def load(self, policies: Policies) -> Iterator[None]:
         """Load the stored state, one subscription per step: a cursor with millions of holes takes long."""
         prefix = cursor_prefix(self.text)
-        for key in self.store.names(prefix):
-            value = self.store.get(key)
+        for key in self.store.keys.names(prefix):
+            value = self.store.keys.get(key)
             if value is not None:
                 self._load_cursor(key[len(prefix) :], value)
             yield
@@ -207,7 +207,7 @@ class PersistentTopic:
         """Write the topic's own properties."""
         if done is not None:
             done = self.scheduler.guarded("store", self, done)
-        self.store.put(topic_key(self.text), self.record.encode(), done)
+        self.store.keys.put(topic_key(self.text), self.record.encode(), done)
 
     def save_epoch(self, epoch: int, done: Done) -> None:
         """Store a topic epoch; its owner is notified when it is durable."""
@@ -630,7 +630,7 @@ class PersistentTopic:
             self.dedup = None
         self.ledger.delete_all()
         self.due.disarm(self.text, self.record.due_ms)
-        self.store.delete(topic_key(self.text), done)
+        self.store.keys.delete(topic_key(self.text), done)
 
     def close(self) -> None:
         """Leave memory: pending changes are written, and references to the topic are dropped."""

@@ -239,13 +239,15 @@ class ProducerNames:
     def new(self) -> str:
         """Return an unused name. Raises `StoreError`."""
         if self._start_number is None:
-            value = self._store.get("broker/starts")
+            value = self._store.keys.get("broker/starts")
             self._start_number = json.loads(value.base or b"0") if value is not None else 0
             if value is not None and value.lost is not None:
                 self._start_number += STARTS_SKIPPED
             self._waiting = []
             try:
-                self._store.put("broker/starts", json.dumps(self._start_number + 1).encode(), self._stored)
+                self._store.keys.put(
+                    "broker/starts", json.dumps(self._start_number + 1).encode(), self._stored
+                )
             except StoreError as error:
                 self._stored(error)
                 raise

@@ -200,7 +200,7 @@ def _wanted(texts: Sequence[str]) -> PrefetchRequest:
 
 def _open_entries(store: EntryStore, text: str, end: int) -> Iterator[tuple[str, int]]:
     prefix = cursor_prefix(text)
-    for key in store.names(prefix):
+    for key in store.keys.names(prefix):
         yield key[len(prefix) :], open_entries(store, text, key[len(prefix) :], end)
 
 
@@ -209,7 +209,7 @@ def open_entries(store: EntryStore, topic: str, subscription: str, end: int) -> 
 
     Raises `StoreError`.
     """
-    value = store.get(cursor_key(topic, subscription))
+    value = store.keys.get(cursor_key(topic, subscription))
     if value is None:
         return 0
     return Cursor.load(value, f"cursor {subscription} of {topic}", NO_COUNTS).backlog(end)

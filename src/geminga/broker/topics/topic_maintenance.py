@@ -202,10 +202,10 @@ class TopicMaintenance:
         """Schedule checks of all topics if the settings are not those of the last checks."""
         settings, is_sure = self._namespaces.settings, self._namespaces.is_sure
         rules = encode_json({"is_sure": is_sure, **{name: getattr(settings, name) for name in RULES}})
-        value = self._services.store.get(RULES_KEY)
+        value = self._services.store.keys.get(RULES_KEY)
         if value is None or value.lost is not None or value.base != rules:
             self._begin_walk(_ALL)
-            self._services.store.put(RULES_KEY, rules)
+            self._services.store.keys.put(RULES_KEY, rules)
 
     def _policies_changed(self, namespace: str, base: TopicName | None, before: Policies | None) -> None:
         """Schedule checks of the topics for which changed policies may make maintenance due earlier."""

@@ -39,7 +39,7 @@ class TopicNames:
     def page(self) -> list[str]:
         """Return the next names."""
         assert self._after is not None
-        names, self._after = self._store.names_page(self._prefix, after=self._after)
+        names, self._after = self._store.keys.names_page(self._prefix, after=self._after)
         cut = len(self._kind)
         return [name[cut:] for name in names]
 

@@ -98,12 +98,12 @@ class TopicRegistry:
     def is_stored(self, name: TopicName) -> bool:
         """Return whether the topic exists; a partitioned topic itself does not, only its partitions do."""
         return str(name) in self._loaded or (
-            name.persistent and self._store.get(topic_key(str(name))) is not None
+            name.persistent and self._store.keys.get(topic_key(str(name))) is not None
         )
 
     def partition_count(self, name: TopicName) -> int:
         """Return the partitions of a partitioned topic; 0 if it is not partitioned."""
-        value = self._store.get(partitioned_key(name))
+        value = self._store.keys.get(partitioned_key(name))
         if value is None:
             return 0
         count = int(_partitioned(name, value).get("partitions", 0))
@@ -112,7 +112,7 @@ class TopicRegistry:
     def _partitions_stored(self, name: TopicName) -> int:
         """Return the lower bound of a topic's partitions, by the stored ones."""
         prefix = topic_key(f"{name}-partition-")
-        numbers = [key[len(prefix) :] for key in self._store.names(prefix)]
+        numbers = [key[len(prefix) :] for key in self._store.keys.names(prefix)]
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
     def walk(self, namespace: str, *, persistent: bool, after: str = "") -> TopicNames:
@@ -175,7 +175,7 @@ class TopicRegistry:
         topic = self._loaded.get(text)
         if topic is not None or not name.persistent:
             return topic
-        value = self._store.get(topic_key(text))
+        value = self._store.keys.get(topic_key(text))
         if value is None:
             return None
         try:
@@ -275,7 +275,7 @@ class TopicRegistry:
         if error is not None:
             return error
         try:
-            if self._store.get(topic_key(text)) is None:
+            if self._store.keys.get(topic_key(text)) is None:
                 # Count first, so that creating the topic is not refused with a request to retry.
                 yield from slices.wait(partial(self._when_counted, name))
                 return None
@@ -289,7 +289,7 @@ class TopicRegistry:
 
     def _load_in_steps(self, name: TopicName, preparation: _PendingLoad) -> Job:
         text = str(name)
-        value = self._store.get(topic_key(text))
+        value = self._store.keys.get(topic_key(text))
         if value is None or preparation.is_outdated:
             return
         record = TopicRecord.decode(value, f"record of topic {text}")
@@ -419,7 +419,7 @@ class TopicRegistry:
         soonest_ms = deadlines.soonest_ms(policies)
         if soonest_ms < NEVER:
             self._services.due.arm(text, record, now_ms + soonest_ms)
-        self._store.put(topic_key(text), record.encode(), done)
+        self._store.keys.put(topic_key(text), record.encode(), done)
         return record
 
     def create_partitions(
@@ -444,7 +444,7 @@ class TopicRegistry:
         """
         self._check_stays(name)
         self._check_partitions(count)
-        value = self._store.get(partitioned_key(name))
+        value = self._store.keys.get(partitioned_key(name))
         assert value is not None
         record = _partitioned(name, value)
         first = before = self.partition_count(name)
@@ -458,7 +458,7 @@ class TopicRegistry:
 
     def _subscribe_fresh(self, partition: TopicName) -> None:
         """Create the subscriptions that a new partition lacks. Raises `StoreError`, `Refused`."""
-        value = self._store.get(partitioned_key(partition.base))
+        value = self._store.keys.get(partitioned_key(partition.base))
         fresh = None if value is None else _partitioned(partition.base, value).get(_FRESH)
         if fresh is None or partition.partition < fresh["first"]:
             return
@@ -486,7 +486,7 @@ class TopicRegistry:
 
     def _store_record(self, name: TopicName, record: Json, done: Done | None) -> None:
         try:
-            self._store.put(partitioned_key(name), encode_json(record), done)
+            self._store.keys.put(partitioned_key(name), encode_json(record), done)
         except StoreError as error:
             raise storage_refusal(error) from error
 
@@ -505,14 +505,14 @@ class TopicRegistry:
                 self._subscribe_fresh(partition)
                 if slices.should_yield:
                     yield None
-            value = store.get(partitioned_key(name))
+            value = store.keys.get(partitioned_key(name))
             if value is None:
                 tell(None)
                 return
             record = _partitioned(name, value)
             if record["partitions"] == count and str(name) not in self._leaving:
                 record.pop(_FRESH, None)
-            store.put(partitioned_key(name), encode_json(record), done)
+            store.keys.put(partitioned_key(name), encode_json(record), done)
         except StoreError as error:
             tell(error)
         except Refused as refused:
@@ -566,7 +566,7 @@ class TopicRegistry:
                     if slices.should_yield:
                         yield None
             forget()
-            self._store.delete(partitioned_key(name), done)
+            self._store.keys.delete(partitioned_key(name), done)
         except StoreError as error:
             done(error)
         except Refused as refused:

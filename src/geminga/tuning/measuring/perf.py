@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from geminga.client.cluster import Cluster
 from geminga.tuning.measuring.conversation import ChildFailedError
@@ -47,6 +47,16 @@ def _configured(cluster: Cluster, folder: Path) -> dict[str, str]:
     return {"PULSAR_CLIENT_CONF": str(file)}
 
 
+class JavaLoad(NamedTuple):
+    """Messages that ``pulsar-perf produce`` publishes."""
+
+    topic: str
+    rate: float
+    """Messages per second."""
+    seconds: float
+    payload: Mapping[str, Any]
+
+
 class JavaPerf:
     """A running ``pulsar-perf produce``.
 
@@ -60,20 +70,18 @@ class JavaPerf:
         home: Path,
         folder: Path,
         cluster: Cluster,
-        topic: str,
-        rate: float,
         settings: PublishSettings,
-        payload: Mapping[str, Any],
-        seconds: float,
+        load: JavaLoad,
     ) -> None:
         file = folder / "payloads.txt"
-        file.write_bytes(_lines(payload))
+        file.write_bytes(_lines(load.payload))
         self._lines: list[str] = []
         self._ready = threading.Event()
         self._process = subprocess.Popen(
             [
-                str(home / "bin/pulsar-perf"), "produce", "-u", cluster.service_url, "-r", f"{rate:g}",
-                "-time", str(round(seconds + 2)), "-f", str(file), "-fp", *arguments(settings), topic,
+                str(home / "bin/pulsar-perf"), "produce", "-u", cluster.service_url, "-r", f"{load.rate:g}",
+                "-time", str(round(load.seconds + 2)), "-f", str(file), "-fp", *arguments(settings),
+                load.topic,
             ],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
             env={**os.environ, "PULSAR_MEM": MEMORY, "PULSAR_GC_LOG": " ", **_configured(cluster, folder)},

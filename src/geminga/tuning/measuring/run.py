@@ -25,7 +25,7 @@ from geminga.tuning.measuring import host
 from geminga.tuning.measuring.broker_view import BrokerView, PublishedCounts
 from geminga.tuning.measuring.conversation import ChildFailedError, MeasuredProcess
 from geminga.tuning.measuring.outcome import Latency, RunOutcome
-from geminga.tuning.measuring.perf import JavaPerf
+from geminga.tuning.measuring.perf import JavaLoad, JavaPerf
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.traffic import TrafficProfile
 
@@ -301,11 +301,13 @@ class Run:
                 home=conditions.java_home,
                 folder=self._folder,
                 cluster=self._cluster(conditions.producer_service_url),
-                topic=str(topic),
-                rate=conditions.profile.rate_messages_per_second,
                 settings=self._subject.settings,
-                payload=self._payload(0),
-                seconds=conditions.warm_seconds + conditions.seconds,
+                load=JavaLoad(
+                    topic=str(topic),
+                    rate=conditions.profile.rate_messages_per_second,
+                    seconds=conditions.warm_seconds + conditions.seconds,
+                    payload=self._payload(0),
+                ),
             )
         )
         perf.wait_until_publishing(START_SECONDS_MAX)

@@ -1,40 +1,63 @@
-"""Settling of damage: records accepted losses in the log, and writes lost records to the log again."""
+"""Damage of a durable store: its list, accepted losses, and lost records that are written again."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
-from geminga.ledger.api import Buffer, Done
+from geminga.ledger.api import Done
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.format import CREATE, GIVE_UP, NOTHING, SETTLE
 from geminga.ledger.rewriting import restatement
 from geminga.ledger.state import StoreState
+from geminga.ledger.store_writes import StoreWrites
+
+logger = logging.getLogger("geminga.ledger")
 
 
-class Submit(Protocol):
-    """Function that writes a record: kind, first, second, data, and the callback."""
-
-    def __call__(self, kind: int, first: int, second: int, data: Buffer, done: Done | None) -> None: ...
-
-
-class DamageRecorder:
-    """Records accepted losses, and restores lost records. Used on the owner's thread."""
+class FileStoreDamage:
+    """Implements `geminga.ledger.api.StoreDamage`: records accepted losses, and restores lost records."""
 
     def __init__(
         self,
+        folder: str,
         state: StoreState,
-        submit: Submit,
+        writes: StoreWrites,
         delete_ledgers: Callable[[Sequence[int]], None],
         look_again: Callable[[], None],
     ) -> None:
+        self._folder = folder
         self._state = state
-        self._submit = submit
+        self._writes = writes
+        self._submit = writes.submit
         self._delete_ledgers = delete_ledgers
         self._look_again = look_again
+        self.lost_entries_max = state.ledgers.lost_entries_max
+        self.entries_of = state.quarantine.entries_of
 
-    def settle(self, name: str, done: Done | None) -> bool:
-        """Implement `geminga.ledger.api.EntryStore.settle_damage`."""
+    @property
+    def found(self) -> list[Damage]:
+        return list(self._state.quarantine)
+
+    def note(self, damage: Damage) -> None:
+        """List damage that was found while reading, and log it."""
+        if self._state.quarantine.add(damage):
+            logger.error("damage in the store %s: %s", self._folder, damage)
+
+    def forget(self, name: str) -> None:
+        """Remove damage whose bytes were corrected from the list."""
+        for damage in self._state.quarantine.named(name):
+            self._state.quarantine.discard(damage)
+
+    def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
+        self._writes.check()
+        if not self._state.ledgers.adopt(ledger_id, owner):
+            return False
+        self._submit(CREATE, ledger_id, 0, owner.encode(), None)
+        return True
+
+    def settle(self, name: str, done: Done | None = None) -> bool:
+        self._writes.check()
         quarantine = self._state.quarantine
         damages = quarantine.named(name)
         for damage in damages:
@@ -51,7 +74,7 @@ class DamageRecorder:
             assert damage.first_entry_id is not None
             assert damage.last_entry_id is not None
             for entry_id in range(damage.first_entry_id, damage.last_entry_id + 1):
-                self._state.give_up(damage.ledger_id, entry_id)
+                self._state.ledgers.give_up(damage.ledger_id, entry_id)
                 self._submit(GIVE_UP, damage.ledger_id, entry_id, b"", None)
         elif damage.lost == DamageLoss.OWNER and damage.ledger_id is not None:
             self._delete_ledgers([damage.ledger_id])
@@ -70,6 +93,6 @@ class DamageRecorder:
         for key in sorted(keys):
             self._restate(key)
         for ledger_id in sorted(ledgers):
-            if self._state.exists(ledger_id):
-                owner = self._state.ledger(ledger_id).owner
+            if self._state.ledgers.exists(ledger_id):
+                owner = self._state.ledgers.ledger(ledger_id).owner
                 self._submit(CREATE, ledger_id, 0, owner.encode(), None)

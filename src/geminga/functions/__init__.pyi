@@ -1,0 +1,10 @@
+from geminga.functions.context import Context as Context
+from geminga.functions.function import Function as Function
+from geminga.functions.output import Output as Output
+from geminga.functions.runner import FunctionRunner as FunctionRunner
+from geminga.functions.runner import run as run
+from geminga.functions.serde import IdentitySerDe as IdentitySerDe
+from geminga.functions.serde import PickleSerDe as PickleSerDe
+from geminga.functions.serde import SerDe as SerDe
+from geminga.functions.settings import FunctionSettings as FunctionSettings
+from geminga.functions.settings import from_config as from_config

@@ -1,0 +1,270 @@
+"""Ledgers of an open store: those in memory with their changes, layered over the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import nsmallest
+
+from geminga.errors import LedgerNotFound
+from geminga.ledger.api import StoredLedger
+from geminga.ledger.catalog import PAGE_LEDGERS, Catalog, EntryChunk
+from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, file_name
+from geminga.ledger.index import GIVEN_UP, Index, LedgerState
+from geminga.ledger.key_bloom_filter import KeyBloomFilter
+from geminga.ledger.quarantine import Quarantine
+from geminga.ledger.steps import parts
+
+RELEASED = -1
+"""Generation of a released ledger: lower than that of every checkpoint."""
+NOBODY = ""
+"""Owner of a ledger whose own owner is lost to damage."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class LostTail:
+    """Ledgers below an id may have lost ``entries_max`` entries at their end, whose ids `append` skips."""
+
+    ledgers_below: int = 0
+    entries_max: int = 0
+
+
+class LedgerTable:
+    """Ledgers of an open store. Used on the owner's thread only."""
+
+    def __init__(self, catalog: Catalog, index: Index, quarantine: Quarantine, names: KeyBloomFilter) -> None:
+        self._catalog = catalog
+        self._quarantine = quarantine
+        self._bloom_filter = names
+        self.index = index
+        self.loaded: dict[int, LedgerState] = {}
+        """Ledgers in memory, by id."""
+        self.next_id = 0
+        self.checkpoint = 0
+        """Number of the last checkpoint that was begun."""
+        self.settled_groups = 0
+        """Groups of the log that are on the disk, since the store was opened."""
+        self.doubt = LostTail()
+        self.changed: list[LedgerState] = []
+        """Ledgers with positions that the catalog does not have yet."""
+        self.dying: dict[int, LedgerState] = {}
+        """Ledgers whose deletion is not on the disk yet."""
+        self.deleted: set[int] = set()
+        """Ledgers deleted since the last checkpoint, and in ``deleted_frozen`` those of the one in work."""
+        self.deleted_frozen: set[int] = set()
+        self.dropped: list[EntryChunk] = []
+        """Positions of deleted ledgers that no checkpoint has saved."""
+        self._uncataloged: dict[str, list[int]] = {}
+
+    def create(self, owner: str) -> LedgerState:
+        ledger = LedgerState(self.next_id, owner, 0, 0)
+        self.next_id += 1
+        ledger.since = self.settled_groups
+        self.add(ledger)
+        return ledger
+
+    def add(self, ledger: LedgerState) -> None:
+        ledger.generation = self.checkpoint
+        self.loaded[ledger.ledger_id] = ledger
+        self._uncataloged.setdefault(ledger.owner, []).append(ledger.ledger_id)
+        self._bloom_filter.add_owner(ledger.owner)
+
+    def adopt(self, ledger_id: int, owner: str) -> bool:
+        """Give an owner to a ledger whose owner was lost to damage; False for other ledgers."""
+        if not self.exists(ledger_id) or self.loaded[ledger_id].owner != NOBODY:
+            return False
+        self._uncatalog(NOBODY, ledger_id)
+        self.loaded[ledger_id].owner = owner
+        self.add(self.loaded[ledger_id])
+        self._quarantine.ledger_has_owner(ledger_id)
+        return True
+
+    def _uncatalog(self, owner: str, ledger_id: int) -> None:
+        """Remove a ledger from the list of those that the catalog does not have under their owner."""
+        siblings = self._uncataloged.get(owner)
+        if siblings is not None and ledger_id in siblings:
+            siblings.remove(ledger_id)
+            if not siblings:
+                del self._uncataloged[owner]
+
+    def ledger(self, ledger_id: int) -> LedgerState:
+        """Return the ledger, loaded if necessary; raises `LedgerNotFound`."""
+        ledger = self.loaded.get(ledger_id)
+        if ledger is None:
+            ledger = self._load(ledger_id)
+        ledger.generation = self.checkpoint
+        return ledger
+
+    def _load(self, ledger_id: int) -> LedgerState:
+        found = None
+        if ledger_id not in self.deleted and ledger_id not in self.deleted_frozen:
+            found = self._catalog.ledger(ledger_id) if 0 <= ledger_id < self.next_id else None
+        if found is None:
+            raise LedgerNotFound(f"ledger {ledger_id} does not exist or was trimmed away")
+        owner, entries, size_bytes = found
+        ledger = self.loaded[ledger_id] = LedgerState(ledger_id, owner, entries, size_bytes)
+        ledger.doubted = ledger_id < self.doubt.ledgers_below
+        ledger.since = self.settled_groups
+        return ledger
+
+    def step_over_doubt(self, ledger: LedgerState) -> None:
+        """Skip the ids that may be lost, before the first append to a ledger that damage may have cut."""
+        ledger.doubted = False
+        ledger.next_entry += self.doubt.entries_max
+        if not ledger.recent:
+            ledger.recent_first = ledger.next_entry
+
+    def release(self, ledger_ids: Iterable[int]) -> None:
+        """Unload ledgers that are not in use, at once or when the catalog has their whole state."""
+        for ledger_id in ledger_ids:
+            ledger = self.loaded.get(ledger_id)
+            if ledger is None:
+                continue
+            ledger.generation = RELEASED
+            self._let_go(ledger)
+
+    def _let_go(self, ledger: LedgerState) -> None:
+        """Unload a ledger if the catalog has its whole state."""
+        ledger_id = ledger.ledger_id
+        is_known = ledger.is_idle and ledger_id not in self._uncataloged.get(ledger.owner, ())
+        if is_known and ledger_id not in self.index.moved and ledger_id not in self.index.moved_frozen:
+            self.index.forget(ledger)
+            del self.loaded[ledger_id]
+
+    def lost_entries_max(self, ledger_id: int) -> int:
+        """Return how many entries at the end of a ledger, which may be deleted, damage may have destroyed."""
+        ledger = self.loaded.get(ledger_id)
+        is_doubted = ledger.doubted if ledger is not None else ledger_id < self.doubt.ledgers_below
+        return self.doubt.entries_max if is_doubted else 0
+
+    def give_up(self, ledger_id: int, entry_id: int) -> None:
+        """Mark a lost entry whose loss is accepted."""
+        if self.exists(ledger_id):
+            self.index.moved.setdefault(ledger_id, {})[entry_id] = GIVEN_UP
+
+    def exists(self, ledger_id: int) -> bool:
+        try:
+            self.ledger(ledger_id)
+        except LedgerNotFound:
+            return False
+        return True
+
+    def count(self) -> int:
+        ids = self._catalog.ledger_ids()
+        for uncataloged in self._uncataloged.values():
+            ids.update(uncataloged)
+        return len(ids - self.deleted - self.deleted_frozen)
+
+    def owned(self, owner: str) -> list[StoredLedger]:
+        cataloged = self._catalog.owned(owner) if self._bloom_filter.may_own(owner) else ()
+        ids = {*cataloged, *self._uncataloged.get(owner, ())}
+        infos = []
+        for ledger_id in sorted(ids - self.deleted - self.deleted_frozen):
+            ledger = self.loaded.get(ledger_id)
+            if ledger is not None:
+                if ledger.owner == owner:
+                    infos.append(StoredLedger(ledger_id, owner, ledger.next_entry, ledger.size_bytes))
+                continue
+            found = self._catalog.ledger(ledger_id)
+            if found is not None:
+                infos.append(StoredLedger(ledger_id, owner, found[1], found[2]))
+        return infos
+
+    def position_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
+        """Return (file name, offset, size, checksum) of an entry; None if it has no position."""
+        located = self.index.locate(self.ledger(ledger_id), entry_id) if self.exists(ledger_id) else None
+        if located is None:
+            return None
+        chunk, index = located
+        position = self.index.position(ledger_id, chunk, index)
+        name = file_name(position >> OFFSET_BITS)
+        return (name, position & OFFSET_MASK, chunk.sizes[index], chunk.crcs[index]) if position else None
+
+    def page(self, after: int) -> tuple[list[StoredLedger], int | None]:
+        """Return the next ledgers behind an id in order, and the id to continue after: None at the end."""
+        after_next: int | None
+        infos = self._catalog.ledgers_after(after, PAGE_LEDGERS)
+        if len(infos) == PAGE_LEDGERS:
+            after_next = infos[-1].ledger_id
+        else:
+            # Ledgers that are not in the catalog were created after all that are.
+            after = infos[-1].ledger_id if infos else after
+            ids = (each for ids in self._uncataloged.values() for each in ids if each > after)
+            young = nsmallest(PAGE_LEDGERS, ids)
+            infos += [StoredLedger(each, "", 0, 0) for each in young if each in self.loaded]
+            after_next = young[-1] if len(young) == PAGE_LEDGERS else None
+        gone = (self.deleted, self.deleted_frozen)
+        infos = [info for info in infos if not any(info.ledger_id in each for each in gone)]
+        for index, info in enumerate(infos):
+            ledger = self.loaded.get(info.ledger_id)
+            if ledger is not None:  # the catalog may have an older state
+                infos[index] = StoredLedger(
+                    ledger.ledger_id, ledger.owner, ledger.next_entry, ledger.size_bytes
+                )
+        return infos, after_next
+
+    def delete(self, ledger_id: int) -> bool:
+        """Delete a ledger; False if it does not exist.
+
+        Its positions are kept until the deletion is on disk, as a checkpoint before that still includes them.
+        """
+        try:
+            ledger = self.ledger(ledger_id)
+        except LedgerNotFound:
+            return False
+        self.dying[ledger_id] = self.loaded.pop(ledger_id)
+        self._uncatalog(ledger.owner, ledger_id)
+        self.deleted.add(ledger_id)
+        self._quarantine.ledger_is_gone(ledger_id)
+        return True
+
+    def settle_deletion(self, ledger_id: int) -> None:
+        ledger = self.dying.pop(ledger_id, None)
+        if ledger is not None:
+            self.index.forget(ledger)
+            if len(ledger.tail):
+                self.dropped.append(ledger.tail)
+
+    def mark_changed(self, ledger_id: int) -> None:
+        ledger = self.loaded.get(ledger_id) or self.dying.get(ledger_id)
+        if ledger is not None and not ledger.changed:
+            ledger.changed = True
+            self.changed.append(ledger)
+
+    def is_at(self, ledger_id: int, entry_id: int, position: int) -> bool:
+        """Whether the index has the entry at this position."""
+        if not self.exists(ledger_id):
+            return False
+        located = self.index.locate(self.loaded[ledger_id], entry_id)
+        return located is not None and self.index.position(ledger_id, *located) == position
+
+    def evict(self) -> Iterator[None]:
+        """Unload ledgers that are released, or unused since the checkpoint before the last.
+
+        Their recent entries are unloaded with them.
+        """
+        before = self.checkpoint - 1
+        for part in parts(list(self.loaded.values())):
+            for ledger in part:
+                if ledger.generation < before and self.loaded.get(ledger.ledger_id) is ledger:
+                    self._let_go(ledger)
+            yield None
+
+    def has_in_memory(self, ledger_id: int) -> bool:
+        """Whether the ledger is in memory, or its deletion is not on the disk yet."""
+        return ledger_id in self.loaded or ledger_id in self.dying
+
+    def is_saved(self, owner: str, ledger_id: int) -> None:
+        """Free the frozen changes of a ledger, which the catalog has now."""
+        ledger = self.loaded.get(ledger_id) or self.dying.get(ledger_id)
+        if ledger is not None:
+            ledger.frozen = None
+        self._uncatalog(owner, ledger_id)
+
+    def cast_doubt(self, records_max: int) -> None:
+        """Note that damage may have destroyed this many records: last entries of any ledger, or creations."""
+        if records_max:
+            self.next_id += records_max
+            self.doubt = LostTail(self.next_id, max(records_max, self.doubt.entries_max))
+            for ledger in self.loaded.values():
+                ledger.doubted = True
