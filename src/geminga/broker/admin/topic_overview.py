@@ -99,7 +99,7 @@ class TopicScans(OverviewCache):
             if number % _NAMES_AT_ONCE == 0:
                 yield None
         for kind in (topic_key(""), PARTITIONED):
-            for number, key in enumerate(self._broker.store.names(kind), 1):
+            for number, key in enumerate(self._broker.store.keys.names(kind), 1):
                 if self._is_wanted(name := key[len(kind) :], ""):
                     self._note(survey, name)
                     yield from self._shrink(survey)
