@@ -433,7 +433,7 @@ def _light_internal_stats(topic: Topic) -> Json:
     }
 
 
-def internal_info(topic: PersistentTopic) -> Json:
+def internal_info(topic: PersistentTopic) -> Steps[Json]:
     """Return ``GET .../internal-info``: ledgers and cursors as they are stored.
 
     The creation time of a cursor is not stored; the topic's is shown instead.
@@ -451,6 +451,7 @@ def internal_info(topic: PersistentTopic) -> Json:
             "cursorsLedgerId": -1,
             "markDelete": {"ledgerId": ledger_id, "entryId": entry_id},
         }
+        yield
     return {
         "version": 1,
         "creationDate": iso_time(created_ms),

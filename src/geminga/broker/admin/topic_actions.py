@@ -230,7 +230,7 @@ class TopicActions:
         """``GET .../internalStats``"""
         return internal_stats(self._topic(name))
 
-    def internal_info(self, name: TopicName) -> dict[str, Any]:
+    def internal_info(self, name: TopicName) -> Steps[dict[str, Any]]:
         """``GET .../internal-info``"""
         return internal_info(self._stored(name))
 

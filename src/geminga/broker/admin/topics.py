@@ -174,10 +174,10 @@ class TopicsResource(TopicResourceBase):
         return await answer_long(request, await self.in_steps(self.actions.internal_stats(topic)))
 
     @route("GET", PATH + "/internal-info", needs=LOOK)
-    async def internal_info(self, request: web.Request) -> web.Response:
+    async def internal_info(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors as they are stored."""
         topic = self.stored(request)
-        return answer(self.actions.internal_info(topic))
+        return await answer_long(request, await self.in_steps(self.actions.internal_info(topic)))
 
     def _plain(self, request: web.Request) -> TopicName:
         topic = self.existing(request)

@@ -35,7 +35,7 @@ from geminga.broker.commands.probing import LivenessProbes
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.watchers import TopicListWatcher
 from geminga.broker.cooperative import DONE, SUSPENDED, Job
-from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.delivery.consumer import Consumer, Subscription
 from geminga.broker.memory_backpressure import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
 from geminga.broker.peer import PeerOutput, RateHold
 from geminga.broker.refusal import ProtocolViolation, Refused
@@ -387,8 +387,12 @@ class Session:
         """Resume dispatching to consumers: the peer has read enough."""
         self.scheduler.enter(now)
         try:
-            for consumer in list(self.consumers.values()):
-                subscription = consumer.subscription
+            # All consumers first, so that those of one subscription share the next entries.
+            resumed: dict[Subscription, None] = {}
+            for consumer in self.consumers.values():
+                consumer.subscription.writable_again(consumer)
+                resumed[consumer.subscription] = None
+            for subscription in resumed:
                 self.scheduler.isolated("dispatch", subscription, subscription.dispatch)
             self._go_on()
         finally:
