@@ -207,6 +207,26 @@ class Resource:
         """Run ``call()`` on the core, for changes that need no wait."""
         return self.server.call(call)
 
+    async def object_text(
+        self, key: str, members: Iterator[tuple[str, Any] | None], rest: Steps[dict[str, Any]]
+    ) -> AsyncIterator[str]:
+        """Yield the JSON text of an object: its long member ``key``, while the core makes its members, then
+        the other fields. Others are served in between, and where ``members`` yields None."""
+        separator, began = f"{{{json.dumps(key)}:{{", time.monotonic()
+        while (member := self.server.call(lambda: next(members, ()))) != ():
+            if member:
+                yield f"{separator}{json.dumps(member[0])}:"
+                async for piece in stepwise(json_pieces(member[1])):
+                    yield piece
+                separator = ","
+            if time.monotonic() - began >= STEP_SECONDS:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+        pieces = json_pieces(await self.in_steps(rest))
+        yield f"{'' if separator == ',' else separator}}},{next(pieces)[1:]}"
+        async for piece in stepwise(pieces):
+            yield piece
+
     async def in_steps(self, steps: Steps[T]) -> T:
         """Run ``steps`` on the core and return their result; others are served in between."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from geminga.broker.delivery.compensation import RedeliveryRound, TooOld
 from geminga.broker.delivery.consumer import Consumer
@@ -15,6 +17,8 @@ from geminga.wire.metadata import EntryHead
 
 ENTRIES_PER_TURN_MAX = 20
 """Entries that a Shared consumer gets before the next one's turn."""
+RETURNED_AT_ONCE_MAX = 2_000
+"""Entries that are taken from a consumer, to be redelivered, in one step."""
 ASSEMBLING_MAX = 10_000
 """Chunked messages whose consumer is kept; that of the oldest is dropped."""
 REDELIVERY_COUNTS_MAX = 1_000_000
@@ -35,6 +39,8 @@ class SharedDispatcher(ReadingDispatcher):
         self._replay: list[int] = []
         self._replaying: set[int] = set()
         self._delayed = DelayedEntries(self.scheduler, self._delays_due, subscription)
+        self._returning: deque[tuple[Consumer | None, Iterator[int]]] = deque()
+        """Entries to be redelivered that are still to be taken from their consumer; None: it has left."""
         self._redeliveries: dict[int, int] = {}
         self._assembling: dict[str, tuple[Consumer, int]] = {}
         """Consumers that hold the first chunks of messages, and the newest chunk's offset, by uuid."""
@@ -97,17 +103,13 @@ class SharedDispatcher(ReadingDispatcher):
         self._give_back(self._waiting_chunks.pop(consumer, ()))
         self.unacked_messages -= consumer.unacked_messages
         self._check_unblocked()
-        pending = consumer.forget_pending()
-        try:
-            for offset in pending:
-                self._not_sent(offset)
-                self._released(offset)
-        finally:
-            self._give_back(pending)
+        self._returning.append((None, iter(consumer.forget_pending())))
+        self._return_some()
 
     def close(self) -> None:
         super().close()
         self._delayed.close()
+        self._returning.clear()
 
     def _released(self, offset: int) -> None:
         """Record that an entry is no longer pending on any consumer."""
@@ -123,19 +125,30 @@ class SharedDispatcher(ReadingDispatcher):
                 heapq.heappush(self._replay, offset)
 
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
+        self._returning.append((consumer, iter(list(offsets))))
+        self.dispatch()
+
+    def _return_some(self) -> None:
+        """Take the next entries of a redelivery from their consumer and queue them."""
+        holder, offsets = self._returning[0]
         again = []
+        some = list(islice(offsets, RETURNED_AT_ONCE_MAX))
+        if len(some) < RETURNED_AT_ONCE_MAX:
+            self._returning.popleft()
         try:
-            for offset in [offset for offset in offsets if offset in consumer.pending]:
+            for offset in some:
+                if holder is not None:
+                    if offset not in holder.pending:
+                        continue
+                    self._count_redelivery(offset)
+                    self._free(holder, offset)
                 self._not_sent(offset)
-                self._count_redelivery(offset)
-                self._free(consumer, offset)
                 again.append(offset)
                 self._released(offset)
         finally:
             # Even after a failure: no consumer holds these entries any more, and they must not be lost.
             self._check_unblocked()
-            self._give_back(again)
-        self.dispatch()
+            self._give_back(again if holder is not None else some)
 
     def redeliver_all(self, consumer: Consumer) -> None:
         self.redeliver(consumer, list(consumer.pending))
@@ -191,6 +204,8 @@ class SharedDispatcher(ReadingDispatcher):
         self.dispatch()
 
     def skipped_below(self, offset: int) -> None:
+        while self._returning:
+            self._return_some()
         for consumer in self.consumers:
             for at in [at for at in consumer.pending if at < offset]:
                 self._free(consumer, at)
@@ -223,6 +238,15 @@ class SharedDispatcher(ReadingDispatcher):
         return self.topic.policies.unacked_messages_per_subscription_max
 
     # --- sending ---
+    def dispatch(self) -> None:
+        if self._returning:
+            self._return_some()
+        if self._returning:
+            # Nothing is sent before older entries of the same keys are queued.
+            self._continue_in(0.0)
+        else:
+            super().dispatch()
+
     def _dispatch(self) -> None:
         while not self._exhausted:
             if not self._replaying:
