@@ -450,28 +450,25 @@ def main() -> int:
     output.add_options(parser, PUBLISHED)
     given = parser.parse_args()
     loads = [os.getloadavg()[0]]
-    rows = []
+    values = json.loads(PUBLISHED.read_text()) if given.publish and PUBLISHED.exists() else {"rows": []}
+    found = {row["axis"]: row for row in values["rows"]}  # the axes that are not measured keep their figures
     for name, (axis, sizes) in AXES.items():
         if given.only and given.only not in name:
             continue
         try:
-            rows.append(row(name, [asyncio.run(measure(axis, size)) for size in sizes]))
+            found[name] = row(name, [asyncio.run(measure(axis, size)) for size in sizes])
         except Exception as error:
             # One axis that cannot be measured must not cost the figures of the others.
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
             continue
-        print(figures.growth_row(rows[-1]), file=sys.stderr, flush=True)
+        print(figures.growth_row(found[name]), file=sys.stderr, flush=True)
         loads.append(os.getloadavg()[0])
-    load = [round(min(loads), 1), round(max(loads), 1)]
-    values = {"machine": machine(), "load": load, "rows": rows}
+        load = [round(min(loads), 1), round(max(loads), 1)]
+        rows = [found[name] for name in AXES if name in found]
+        values = {"machine": machine(), "load": load, "rows": rows}
+        if given.publish:
+            output.publish(PUBLISHED, values)
     output.show(given, figures.growth(values))
-    if given.publish:
-        if given.only and PUBLISHED.exists():  # the other axes keep their figures
-            measured = {each["axis"] for each in rows}
-            rows += [
-                each for each in json.loads(PUBLISHED.read_text())["rows"] if each["axis"] not in measured
-            ]
-        output.publish(PUBLISHED, values)
     return 0
 
 

@@ -250,16 +250,18 @@ def _subscription_stats(subscription: Subscription, now: float, key_ranges: bool
     for consumer in list(subscription.consumers):
         listed[consumer] = _consumer_stats(consumer, now)
         yield
-    listed = {consumer: listed[consumer] for consumer in subscription.consumers if consumer in listed}
-    consumers = list(listed.values())
     dispatcher = subscription.dispatcher if isinstance(subscription, PersistentSubscription) else None
     if isinstance(dispatcher, KeySharedDispatcher):
         ranges = dispatcher.selector.ranges() if key_ranges else {}
         for consumer, found in listed.items():
+            if consumer not in subscription.consumers:
+                continue
             found["entriesQueued"] = dispatcher.queued_for(consumer)
             if key_ranges:
                 found["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
                 found["drainingHashes"] = []
+            yield
+    consumers = [listed[consumer] for consumer in subscription.consumers if consumer in listed]
     stats: Json = {
         "msgRateOut": sum(each["msgRateOut"] for each in consumers),
         "msgThroughputOut": sum(each["msgThroughputOut"] for each in consumers),

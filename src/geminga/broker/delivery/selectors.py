@@ -102,10 +102,18 @@ class ConsistentHashSelector(Generic[C]):
 
     def ranges(self) -> dict[C, list[Range]]:
         found: dict[C, list[Range]] = {}
-        points = self._points
+        points, lines = self._points, self._lines
         low = 1
+        # As `_join`, without a call for each of up to 65,535 points.
         for point in points:
-            _join(found, self._lines[point][0], low, point)
+            owner = lines[point][0]
+            own = found.get(owner)
+            if own is None:
+                found[owner] = [(low, point)]
+            elif own[-1][1] + 1 == low:
+                own[-1] = (own[-1][0], point)
+            else:
+                own.append((low, point))
             low = point + 1
         if points and low < SLOTS:
             _join(found, self._lines[points[0]][0], low, SLOTS - 1)
