@@ -119,7 +119,7 @@ def opening(kind: geminga.ConsumerType) -> Axis:
 async def held(run: Run, count: int, kind: geminga.ConsumerType) -> Consumers:
     """Consumers that hold messages, while more wait."""
     consumers = await run.subscribed(count, kind)
-    producer = await run.client.create_producer("t", block_if_queue_full=True)
+    producer = await run.client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
     await asyncio.gather(*(producer.send(b"x", partition_key=str(n)) for n in range(10 * count)))
     return consumers
 
@@ -159,7 +159,7 @@ async def messages_beside_blocked_consumers(run: Run, count: int) -> float:
     """Each of the others holds as many messages as it may; 300 messages go to one that acknowledges."""
     await run.web("/admin/v2/namespaces/public/default/maxUnackedMessagesPerConsumer", "POST", 1)
     await run.subscribed(count, geminga.ConsumerType.Shared)
-    producer = await run.client.create_producer("t", block_if_queue_full=True)
+    producer = await run.client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
     await asyncio.gather(*(producer.send(b"x") for _ in range(count)))
     [consumer] = await run.subscribed(1, geminga.ConsumerType.Shared, count)
 
@@ -174,7 +174,7 @@ async def messages_beside_blocked_consumers(run: Run, count: int) -> float:
 async def redelivery(run: Run, count: int) -> float:
     """A Key_Shared consumer asks for all of its messages again."""
     [consumer] = await run.subscribed(1, geminga.ConsumerType.KeyShared, queue=count)
-    producer = await run.client.create_producer("t", block_if_queue_full=True)
+    producer = await run.client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
     await asyncio.gather(*(producer.send(b"x", partition_key=str(n)) for n in range(count)))
     await asyncio.sleep(1)
 
@@ -325,7 +325,7 @@ async def delayed_messages(run: Run, count: int) -> float:
     """They fall due at one moment, and no consumer has permits."""
     await run.client.subscribe("t", "s", consumer_type=geminga.ConsumerType.Shared, receiver_queue_size=1)
     due = int((time.time() + max(DELAY_SECONDS, count / DELAYED_PER_SECOND)) * 1000)
-    producer = await run.client.create_producer("t", block_if_queue_full=True)
+    producer = await run.client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
     await asyncio.gather(*(producer.send(b"x", deliver_at=due) for _ in range(count)))
     await asyncio.sleep(max(0.0, due / 1000 - 2 - time.time()))
     return await run.cost(lambda: asyncio.sleep(due / 1000 + 3 - time.time()))

@@ -5,7 +5,7 @@ Field names are Pulsar's. Fields of absent features (replication, transactions) 
 A topic may have tens of thousands of subscriptions and consumers. Its statistics are made by a generator
 that yields after each, so that the caller can serve others in between (`Resource.in_steps`) or not
 (`at_once`). Who leaves meanwhile is left out. A request for the statistics of one topic gets them as text,
-which is sent while it is made: `TopicStats.members`.
+which is sent while it is made: `StatsInParts.members`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _COMPACTION: Json = {
 def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = True) -> Steps[Json]:
     """``GET .../stats`` of one topic; ``now`` is monotonic, for rates. ``key_ranges``: with the hash ranges
     of Key_Shared consumers, which are long lists."""
-    stats = TopicStats(topic, now, broker_id, key_ranges=key_ranges)
+    stats = StatsInParts(topic, now, broker_id, key_ranges=key_ranges)
     subscriptions: dict[str, Json] = {}
     for member in stats.members():
         if member is not None:
@@ -86,7 +86,7 @@ _SUMMED = (
 )  # fmt: skip
 
 
-class TopicStats:
+class StatsInParts:
     """Statistics of one topic, in parts: those of a subscription need not be kept until all are made."""
 
     def __init__(self, topic: Topic, now: float, broker_id: str, *, key_ranges: bool) -> None:

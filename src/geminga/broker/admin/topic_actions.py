@@ -14,7 +14,7 @@ from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.facts import facts_of
 from geminga.broker.admin.stats import (
     Steps,
-    TopicStats,
+    StatsInParts,
     at_once,
     internal_cursors,
     internal_info,
@@ -229,10 +229,10 @@ class TopicActions:
         """Return its part of ``GET broker-stats/topics``."""
         return stats_among_all(self._topic(name), self._scheduler.now, self._settings.broker_id)
 
-    def stats_in_parts(self, name: TopicName, *, key_ranges: bool = True) -> TopicStats:
+    def stats_in_parts(self, name: TopicName, *, key_ranges: bool = True) -> StatsInParts:
         """``GET .../stats`` in parts."""
         topic = self._topic(name)
-        return TopicStats(topic, self._scheduler.now, self._settings.broker_id, key_ranges=key_ranges)
+        return StatsInParts(topic, self._scheduler.now, self._settings.broker_id, key_ranges=key_ranges)
 
     def internal_stats(self, name: TopicName) -> Steps[dict[str, Any]]:
         """``GET .../internalStats``"""
