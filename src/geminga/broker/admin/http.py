@@ -212,19 +212,22 @@ class Resource:
     ) -> AsyncIterator[str]:
         """Yield the JSON text of an object: its long member ``key``, while the core makes its members, then
         the other fields. Others are served in between, and where ``members`` yields None."""
-        separator, began = f"{{{json.dumps(key)}:{{", time.monotonic()
-        while (member := self.server.call(lambda: next(members, ()))) != ():
-            if member:
-                yield f"{separator}{json.dumps(member[0])}:"
-                async for piece in stepwise(json_pieces(member[1])):
-                    yield piece
-                separator = ","
-            if time.monotonic() - began >= STEP_SECONDS:
-                await asyncio.sleep(0)
-                began = time.monotonic()
-        pieces = json_pieces(await self.in_steps(rest))
-        yield f"{'' if separator == ',' else separator}}},{next(pieces)[1:]}"
-        async for piece in stepwise(pieces):
+        pieces = _members_text(key, members)
+
+        def some() -> list[str]:
+            began, found = time.monotonic(), []
+            for piece in pieces:
+                found.append(piece)
+                if time.monotonic() - began >= STEP_SECONDS:
+                    break
+            return found
+
+        while found := self.server.call(some):
+            yield "".join(found)
+            await asyncio.sleep(0)
+        others = json_pieces(await self.in_steps(rest))
+        yield next(others)[1:]
+        async for piece in stepwise(others):
             yield piece
 
     async def in_steps(self, steps: Steps[T]) -> T:
@@ -455,6 +458,19 @@ def json_pieces(document: Any) -> Iterator[str]:
             yield from json_pieces(value)
             separator = ","
         yield "]"
+
+
+def _members_text(key: str, members: Iterator[tuple[str, Any] | None]) -> Iterator[str]:
+    """Yield the text of an object's first member ``key``, which is an object; empty text for None."""
+    separator = f"{{{json.dumps(key)}:{{"
+    for member in members:
+        if member is None:
+            yield ""
+            continue
+        yield f"{separator}{json.dumps(member[0])}:"
+        yield from json_pieces(member[1])
+        separator = ","
+    yield "}," if separator == "," else f"{separator}}},"
 
 
 def _is_long(document: Any) -> bool:

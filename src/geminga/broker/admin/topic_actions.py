@@ -13,8 +13,8 @@ from geminga.broker import position_lookup
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.facts import facts_of
 from geminga.broker.admin.stats import (
-    Steps,
     StatsInParts,
+    Steps,
     at_once,
     internal_cursors,
     internal_info,
