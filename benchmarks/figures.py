@@ -206,7 +206,8 @@ def growth(values: Mapping[str, Any]) -> str:
     text = (
         "CPU of the broker; in rows marked *(client)* or *(pulsar-client)*, of the client. The exponent is "
         "fitted from the second size on: 1 is in proportion. The PING of a calm connection, the broker's CPU "
-        f"in its longest wait and the broker's memory are those at the largest size. {where(values)}."
+        "in its longest wait and the broker's memory are those at the largest size; there is no PING where "
+        f"the broker ends. {where(values)}."
     )
     return "\n".join([text, "", *lines, "", "`python -m benchmarks.growth --publish` made this."])
 
@@ -214,10 +215,8 @@ def growth(values: Mapping[str, Any]) -> str:
 def growth_row(row: Mapping[str, Any]) -> str:
     """Return one axis as a row of the table."""
     costs = ", ".join(f"{int(count):,}: {cpu:.3f}" for count, cpu in row["cpu"].items())
-    return (
-        f"| {row['axis']} | {costs} | {row['exponent']:.2f} | {row['wait'] * 1e3:.0f} ms | "
-        f"{row['wait_cpu'] * 1e3:.0f} ms | {row['megabytes']:.0f} MB |"
-    )
+    waits = f"{row['wait'] * 1e3:.0f} ms | {row['wait_cpu'] * 1e3:.0f} ms" if row["wait"] else " | "
+    return f"| {row['axis']} | {costs} | {row['exponent']:.2f} | {waits} | {row['megabytes']:.0f} MB |"
 
 
 # --- an interpreter without its lock -------------------------------------------------------------------
