@@ -35,7 +35,7 @@ from geminga.broker.commands.probing import LivenessProbes
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.watchers import TopicListWatcher
 from geminga.broker.cooperative import DONE, SUSPENDED, Job
-from geminga.broker.delivery.consumer import Consumer, Subscription
+from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.memory_backpressure import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
 from geminga.broker.peer import PeerOutput, RateHold
 from geminga.broker.refusal import ProtocolViolation, Refused
@@ -384,15 +384,12 @@ class Session:
             self.scheduler.leave()
 
     def writable_again(self, now: float) -> None:
-        """Resume dispatching to consumers: the peer has read enough."""
+        """Resume dispatching, at first to all consumers of a subscription: the peer has read enough."""
         self.scheduler.enter(now)
         try:
-            # All consumers first, so that those of one subscription share the next entries.
-            resumed: dict[Subscription, None] = {}
             for consumer in self.consumers.values():
                 consumer.subscription.writable_again(consumer)
-                resumed[consumer.subscription] = None
-            for subscription in resumed:
+            for subscription in {each.subscription: None for each in self.consumers.values()}:
                 self.scheduler.isolated("dispatch", subscription, subscription.dispatch)
             self._go_on()
         finally:
@@ -641,8 +638,7 @@ class Session:
 
     def _rate_due(self) -> None:
         self._rate_timer = None
-        now = self.scheduler.now
-        seconds = max(limit.wait(now) for limit in self._slowed)
+        seconds = max(limit.wait(self.scheduler.now) for limit in self._slowed)
         if seconds > 0:
             self._arm_rate(seconds)
         else:

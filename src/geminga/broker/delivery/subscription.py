@@ -43,8 +43,6 @@ COMPACTION = "__compaction"
 """Subscription that retains a topic's entries until compaction has read them."""
 LOOKS_PER_ACK_MAX = 100
 """Entries that are read for their batch size per ACK; acknowledgements of further ones are refused."""
-
-
 SKIP_ENTRIES = 4096
 """Entries that are counted together when messages are skipped."""
 
@@ -114,36 +112,11 @@ class PersistentSubscription:
     own entries: it may be before those. None is the beginning."""
 
     __slots__ = (
-        "_dispatch_limit",
-        "_holes_told",
-        "_oldest",
-        "bytes_out_gone",
-        "compensation",
-        "consumers",
-        "cursor",
-        "dispatch_limits",
-        "dispatcher",
-        "expiry_logged_ms",
-        "fenced",
-        "harmed",
-        "last_acked_ms",
-        "last_active_ms",
-        "last_consumed_ms",
-        "last_expired_ms",
-        "last_flow_ms",
-        "last_left_ms",
-        "last_mark_ms",
-        "messages_expired",
-        "messages_out_gone",
-        "name",
-        "partition",
-        "redelivered_gone",
-        "replicated",
-        "resetting",
-        "scheduler",
-        "start_position",
-        "topic",
-        "type",
+        "_dispatch_limit", "_holes_told", "_oldest", "bytes_out_gone", "compensation", "consumers",
+        "cursor", "dispatch_limits", "dispatcher", "expiry_logged_ms", "fenced", "harmed",
+        "last_acked_ms", "last_active_ms", "last_consumed_ms", "last_expired_ms", "last_flow_ms",
+        "last_left_ms", "last_mark_ms", "messages_expired", "messages_out_gone", "name", "partition",
+        "redelivered_gone", "replicated", "resetting", "scheduler", "start_position", "topic", "type",
         "writer",
     )  # fmt: skip
 
