@@ -193,6 +193,32 @@ def idle(values: Mapping[str, Any]) -> str:
     return "\n".join([text, "", *lines, "", "`python -m benchmarks.idle --publish` made this."])
 
 
+# --- growth --------------------------------------------------------------------------------------------
+
+
+def growth(values: Mapping[str, Any]) -> str:
+    """Return the table of costs at growing numbers of objects."""
+    lines = [
+        "| axis | CPU seconds at each size | exponent | longest PING | broker's CPU in it | memory |",
+        "|---|---|---:|---:|---:|---:|",
+        *map(growth_row, values["rows"]),
+    ]
+    text = (
+        "CPU of the broker; in rows marked *(client)* or *(pulsar-client)*, of the client. The exponent is "
+        "fitted from the second size on: 1 is in proportion. The PING of a calm connection, the broker's CPU "
+        "in its longest wait and the broker's memory are those at the largest size; there is no PING where "
+        f"the broker ends. {where(values)}."
+    )
+    return "\n".join([text, "", *lines, "", "`python -m benchmarks.growth --publish` made this."])
+
+
+def growth_row(row: Mapping[str, Any]) -> str:
+    """Return one axis as a row of the table."""
+    costs = ", ".join(f"{int(count):,}: {cpu:.3f}" for count, cpu in row["cpu"].items())
+    waits = f"{row['wait'] * 1e3:.0f} ms | {row['wait_cpu'] * 1e3:.0f} ms" if row["wait"] else " | "
+    return f"| {row['axis']} | {costs} | {row['exponent']:.2f} | {waits} | {row['megabytes']:.0f} MB |"
+
+
 # --- an interpreter without its lock -------------------------------------------------------------------
 
 
@@ -231,6 +257,7 @@ FORMS: dict[tuple[str, str], Callable[[Mapping[str, Any]], str]] = {
     ("everyday", "apache"): _on("apache", lambda values: everyday(values, "apache")),
     ("everyday", "batching"): _on("embedded", batching),
     ("everyday", "many"): _on("embedded", many),
+    ("growth", "table"): growth,
     ("idle", "table"): idle,
     ("latency", "table"): latency,
     ("free_threading", "unlocked"): unlocked,

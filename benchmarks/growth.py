@@ -3,6 +3,7 @@
 ``python -m benchmarks.growth`` runs every axis against brokers of its own and prints a table: the CPU
 seconds at each size, the exponent fitted from the second size on (1 is in proportion), and at the largest
 size the longest wait of a PING on a calm connection, the broker's CPU in that wait, and its memory.
+``--publish`` writes the figures from which ``make docs`` draws ``docs/limits-and-growth.md``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import argparse
 import asyncio
 import json
 import math
+import os
+import resource
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,13 +24,18 @@ from typing import Any
 
 import geminga
 import geminga.asyncio
-from benchmarks import brokers
+from benchmarks import brokers, figures, output
 from benchmarks.harness import resident_megabytes, threads_cpu_seconds
 from benchmarks.topics import Probe, Standalone, Waits, probing
+from geminga.tuning.measuring.run_log import machine
+
+PUBLISHED = Path(__file__).parent.parent / "docs/proof/growth.json"
 
 NAMESPACE = "/admin/v2/persistent/public/default"
 AT_ONCE = 50
 DELAY_SECONDS = 20.0
+DELAYED_PER_SECOND = 300
+"""Delayed messages that are surely published in a second, before the first of them is due."""
 Consumers = list[geminga.asyncio.Consumer[bytes]]
 
 
@@ -61,13 +69,29 @@ class Run:
     async def web(self, path: str, method: str = "GET", body: object = None) -> bytes:
         return await asyncio.to_thread(self.broker.web, path, method, body)
 
-    async def subscribed(self, count: int, kind: geminga.ConsumerType, first: int = 0) -> Consumers:
+    async def created_subscriptions(self, count: int) -> None:
+        """Create topic ``t`` with subscriptions ``s-0``, ``s-1``, ..."""
+        await self.web(f"{NAMESPACE}/t", "PUT", {})
+        for start in range(0, count, AT_ONCE):
+            await asyncio.gather(
+                *(self.web(f"{NAMESPACE}/t/subscription/s-{n}", "PUT") for n in range(start, start + AT_ONCE))
+            )
+
+    async def subscribed(
+        self, count: int, kind: geminga.ConsumerType, first: int = 0, **options: Any
+    ) -> Consumers:
         """Consumers of topic ``t``, opened some at a time."""
         found: Consumers = []
         for start in range(first, first + count, AT_ONCE):
             found += await asyncio.gather(
                 *(
-                    self.client.subscribe("t", "s", consumer_type=kind, consumer_name=f"consumer-{number:06}")
+                    self.client.subscribe(
+                        "t",
+                        options.get("subscription", "s").format(number),
+                        consumer_type=kind,
+                        consumer_name=f"consumer-{number:06}",
+                        receiver_queue_size=options.get("queue", 1000),
+                    )
                     for number in range(start, min(start + AT_ONCE, first + count))
                 )
             )
@@ -85,20 +109,80 @@ async def stats_of_key_shared(run: Run, count: int) -> float:
     return await run.cost(lambda: run.web(f"{NAMESPACE}/t/stats"), times=3)
 
 
-async def opening_key_shared(run: Run, count: int) -> float:
-    return await run.cost(lambda: run.subscribed(count, geminga.ConsumerType.KeyShared))
+def opening(kind: geminga.ConsumerType) -> Axis:
+    async def axis(run: Run, count: int) -> float:
+        return await run.cost(lambda: run.subscribed(count, kind))
+
+    return axis
 
 
-async def closing_key_shared(run: Run, count: int) -> float:
-    """Each consumer holds messages, and more wait."""
-    consumers = await run.subscribed(count, geminga.ConsumerType.KeyShared)
-    producer = await run.client.create_producer("t", block_if_queue_full=True)
+async def held(run: Run, count: int, kind: geminga.ConsumerType) -> Consumers:
+    """Consumers that hold messages, while more wait."""
+    consumers = await run.subscribed(count, kind)
+    producer = await run.client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
     await asyncio.gather(*(producer.send(b"x", partition_key=str(n)) for n in range(10 * count)))
+    return consumers
 
-    async def close() -> None:
-        await asyncio.gather(*(consumer.close() for consumer in consumers))
 
-    return await run.cost(close)
+def closing(kind: geminga.ConsumerType) -> Axis:
+    async def axis(run: Run, count: int) -> float:
+        consumers = await held(run, count, kind)
+
+        async def close() -> None:
+            await asyncio.gather(*(consumer.close() for consumer in consumers))
+
+        return await run.cost(close)
+
+    return axis
+
+
+def stopping(kind: geminga.ConsumerType) -> Axis:
+    """The broker gets SIGTERM."""
+
+    async def axis(run: Run, count: int) -> float:
+        await held(run, count, kind)
+        before = run.broker_cpu() + _cpu_of_ended_processes()
+        await asyncio.to_thread(run.broker.stop)
+        cost = _cpu_of_ended_processes() - before
+        await asyncio.to_thread(run.broker.start)
+        return cost
+
+    return axis
+
+
+def _cpu_of_ended_processes() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+async def messages_beside_blocked_consumers(run: Run, count: int) -> float:
+    """Each of the others holds as many messages as it may; 300 messages go to one that acknowledges."""
+    await run.web("/admin/v2/namespaces/public/default/maxUnackedMessagesPerConsumer", "POST", 1)
+    await run.subscribed(count, geminga.ConsumerType.Shared)
+    producer = await run.client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
+    await asyncio.gather(*(producer.send(b"x") for _ in range(count)))
+    [consumer] = await run.subscribed(1, geminga.ConsumerType.Shared, count)
+
+    async def exchange() -> None:
+        for _ in range(300):
+            await producer.send(b"x")
+            await consumer.acknowledge(await consumer.receive())
+
+    return await run.cost(exchange)
+
+
+async def redelivery(run: Run, count: int) -> float:
+    """A Key_Shared consumer asks for all of its messages again."""
+    [consumer] = await run.subscribed(1, geminga.ConsumerType.KeyShared, queue=count)
+    producer = await run.client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
+    await asyncio.gather(*(producer.send(b"x", partition_key=str(n)) for n in range(count)))
+    await asyncio.sleep(1)
+
+    async def redeliver() -> None:
+        await consumer.redeliver_unacknowledged_messages()
+        await asyncio.sleep(1)
+
+    return await run.cost(redeliver)
 
 
 async def failover_join_and_leave(run: Run, count: int) -> float:
@@ -119,6 +203,8 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
         await asyncio.gather(
             *(run.web(f"{NAMESPACE}/{topic}", "PUT", {}) for topic in topics[start : start + AT_ONCE])
         )
+    if work == "subscribe with pulsar-client":
+        return await _subscribe_with_pulsar_client(run, topics)
     consumers: Consumers = []
 
     async def subscribe() -> None:
@@ -145,6 +231,33 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
     return cost
 
 
+async def _subscribe_with_pulsar_client(run: Run, topics: list[str]) -> float:
+    import pulsar
+
+    url = f"pulsar://127.0.0.1:{run.broker.port}"
+    client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
+    try:
+        return await run.cost(
+            lambda: asyncio.to_thread(client.subscribe, topics, "s"), time.process_time
+        )  # fmt: skip
+    finally:
+        await asyncio.to_thread(client.close)
+
+
+async def empty_receives(run: Run, count: int) -> float:
+    """100 receives without a queue, of messages of one topic among ``count``."""
+    topics = [f"t-{number:05}" for number in range(count)]
+    consumer = await run.client.subscribe(topics, "s", receiver_queue_size=0)
+    producer = await run.client.create_producer(topics[0])
+
+    async def exchange() -> None:
+        for _ in range(100):
+            await producer.send(b"x")
+            await consumer.acknowledge(await consumer.receive())
+
+    return await run.cost(exchange, time.process_time)
+
+
 def many_topics(work: str) -> Axis:
     async def axis(run: Run, count: int) -> float:
         return await _many_topics(run, count, work)
@@ -159,38 +272,120 @@ async def partitioned_stats(run: Run, count: int) -> float:
     return await run.cost(lambda: run.web(f"{NAMESPACE}/p/partitioned-stats"))
 
 
-async def stats_of_subscriptions(run: Run, count: int) -> float:
+def of_subscriptions(path: str, method: str = "GET", at_once: int = 1) -> Axis:
+    """A request about a topic with subscriptions that have a backlog, some ``at_once``."""
+
+    async def axis(run: Run, count: int) -> float:
+        await run.created_subscriptions(count)
+        producer = await run.client.create_producer("t")
+        await producer.send(b"x")
+
+        async def ask() -> None:
+            await asyncio.gather(*(run.web(path, method) for _ in range(at_once)))
+
+        return await run.cost(ask, times=1 if method == "POST" else 3)
+
+    return axis
+
+
+async def dispatch_to_subscriptions(run: Run, count: int) -> float:
+    """A message reaches a consumer of each subscription."""
+    await run.subscribed(count, geminga.ConsumerType.Exclusive, subscription="s-{}", queue=10)
+    producer = await run.client.create_producer("t")
+
+    async def send() -> None:
+        await producer.send(b"x")
+        await asyncio.sleep(1)
+
+    return await run.cost(send, times=3)
+
+
+def _definition(number: int) -> dict[str, Any]:
+    field = {"name": f"f{number}", "type": "int", "default": 0}
+    text = json.dumps({"type": "record", "name": "r", "fields": [field]})
+    return {"type": "JSON", "schema": text, "properties": {}}
+
+
+async def schema_versions(run: Run, count: int) -> float:
+    """A schema with ``count`` versions gets 100 more, each of which is registered twice."""
+    path = "/admin/v2/schemas/public/default/t/schema"
     await run.web(f"{NAMESPACE}/t", "PUT", {})
-    for start in range(0, count, AT_ONCE):
-        await asyncio.gather(
-            *(run.web(f"{NAMESPACE}/t/subscription/s-{n}", "PUT") for n in range(start, start + AT_ONCE))
-        )
-    return await run.cost(lambda: run.web(f"{NAMESPACE}/t/stats"), times=3)
+    for number in range(count):
+        await run.web(path, "POST", _definition(number))
+
+    async def register() -> None:
+        for number in range(count, count + 100):
+            await run.web(path, "POST", _definition(number))
+            await run.web(path, "POST", _definition(number))
+
+    return await run.cost(register)
 
 
 async def delayed_messages(run: Run, count: int) -> float:
     """They fall due at one moment, and no consumer has permits."""
     await run.client.subscribe("t", "s", consumer_type=geminga.ConsumerType.Shared, receiver_queue_size=1)
-    due = int((time.time() + DELAY_SECONDS) * 1000)
-    producer = await run.client.create_producer("t", block_if_queue_full=True)
+    due = int((time.time() + max(DELAY_SECONDS, count / DELAYED_PER_SECOND)) * 1000)
+    producer = await run.client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
     await asyncio.gather(*(producer.send(b"x", deliver_at=due) for _ in range(count)))
     await asyncio.sleep(max(0.0, due / 1000 - 2 - time.time()))
     return await run.cost(lambda: asyncio.sleep(due / 1000 + 3 - time.time()))
 
 
+KEY_SHARED, SHARED, FAILOVER = (
+    geminga.ConsumerType.KeyShared, geminga.ConsumerType.Shared, geminga.ConsumerType.Failover
+)  # fmt: skip
+SUBSCRIPTIONS = (100, 300, 1000, 3000)
 Axis = Callable[[Run, int], Awaitable[float]]
 AXES: dict[str, tuple[Axis, tuple[int, ...]]] = {
     "a scrape of /metrics, n Key_Shared consumers": (metrics_scrape, (30, 100, 300, 1000)),
     "stats, n Key_Shared consumers": (stats_of_key_shared, (30, 100, 300, 1000)),
-    "open n Key_Shared consumers": (opening_key_shared, (30, 100, 300, 1000)),
-    "close n Key_Shared consumers with 10 messages each": (closing_key_shared, (30, 100, 300, 1000)),
+    **{
+        f"open n {kind.name} consumers": (opening(kind), (30, 100, 300, 1000))
+        for kind in (KEY_SHARED, SHARED, FAILOVER)
+    },
+    **{
+        f"close n {kind.name} consumers with 10 messages each": (closing(kind), (30, 100, 300, 1000))
+        for kind in (KEY_SHARED, SHARED)
+    },
+    **{
+        f"SIGTERM with n {kind.name} consumers": (stopping(kind), (30, 100, 300, 1000))
+        for kind in (KEY_SHARED, SHARED)
+    },
+    "300 messages beside n blocked Shared consumers": (
+        messages_beside_blocked_consumers,
+        (30, 100, 300, 1000),
+    ),
+    "redeliver n messages of a Key_Shared consumer": (redelivery, (1000, 3000, 10_000, 30_000)),
     "10 joins and leaves beside n Failover consumers": (failover_join_and_leave, (30, 100, 300, 1000)),
     "subscribe to n topics (client)": (many_topics("subscribe"), (100, 300, 1000, 3000)),
+    "subscribe to n topics (pulsar-client)": (
+        many_topics("subscribe with pulsar-client"),
+        (100, 300, 1000, 3000),
+    ),
+    "100 receives of n topics without a queue (client)": (empty_receives, (30, 100, 300, 1000)),
     "seek on n topics (client)": (many_topics("seek"), (100, 300, 1000, 3000)),
     "reconnect n topics (client)": (many_topics("reconnect"), (100, 300, 1000, 3000)),
     "close a consumer of n topics (client)": (many_topics("close"), (100, 300, 1000, 3000)),
     "partitioned-stats of n partitions": (partitioned_stats, (100, 300, 1000, 3000)),
-    "stats, n subscriptions of a topic": (stats_of_subscriptions, (100, 300, 1000, 3000)),
+    "stats, n subscriptions of a topic": (of_subscriptions(f"{NAMESPACE}/t/stats"), SUBSCRIPTIONS),
+    "10 stats at once, n subscriptions of a topic": (
+        of_subscriptions(f"{NAMESPACE}/t/stats", at_once=10),
+        SUBSCRIPTIONS,
+    ),
+    "internalStats, n subscriptions of a topic": (
+        of_subscriptions(f"{NAMESPACE}/t/internalStats"),
+        SUBSCRIPTIONS,
+    ),
+    "expireMessages of n subscriptions": (
+        of_subscriptions(f"{NAMESPACE}/t/all_subscription/expireMessages/1", "POST"),
+        SUBSCRIPTIONS,
+    ),
+    "clearBacklog of n subscriptions": (
+        of_subscriptions("/admin/v2/namespaces/public/default/clearBacklog", "POST"),
+        SUBSCRIPTIONS,
+    ),
+    "one message for n subscriptions": (dispatch_to_subscriptions, (100, 300, 1000, 3000)),
+    "100 versions of a schema beside n": (schema_versions, (30, 100, 300, 1000)),
     "n delayed messages fall due at one moment": (delayed_messages, (1000, 3000, 10_000, 30_000)),
 }
 
@@ -237,28 +432,43 @@ def exponent(points: list[Point]) -> float:
     return over / sum((a - mean_x) ** 2 for a in x)
 
 
-def row(name: str, points: list[Point]) -> str:
-    costs = ", ".join(f"{point.count:,}: {point.cpu_seconds:.3f} s" for point in points)
+def row(name: str, points: list[Point]) -> dict[str, Any]:
     last = points[-1]
-    return f"| {name} | {costs} | {exponent(points):.2f} | {last.waits} | {last.megabytes:.0f} MB |"
+    return {
+        "axis": name,
+        "cpu": {str(point.count): point.cpu_seconds for point in points},
+        "exponent": exponent(points),
+        "wait": last.waits.longest,
+        "wait_cpu": last.waits.loop_cpu,
+        "megabytes": last.megabytes,
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="axes whose name contains this text")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    output.add_options(parser, PUBLISHED)
     given = parser.parse_args()
-    print("| axis | CPU at each size | exponent | longest PING at the largest | broker's memory |")
-    print("|---|---|---:|---:|---:|")
-    found: dict[str, Any] = {}
+    loads = [os.getloadavg()[0]]
+    values = json.loads(PUBLISHED.read_text()) if given.publish and PUBLISHED.exists() else {"rows": []}
+    found = {row["axis"]: row for row in values["rows"]}  # the axes that are not measured keep their figures
     for name, (axis, sizes) in AXES.items():
         if given.only and given.only not in name:
             continue
-        points = [asyncio.run(measure(axis, size)) for size in sizes]
-        print(row(name, points), flush=True)
-        found[name] = {"exponent": exponent(points), "cpu": {p.count: p.cpu_seconds for p in points}}
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=2))
+        try:
+            found[name] = row(name, [asyncio.run(measure(axis, size)) for size in sizes])
+        except Exception as error:
+            # One axis that cannot be measured must not cost the figures of the others.
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        print(figures.growth_row(found[name]), file=sys.stderr, flush=True)
+        loads.append(os.getloadavg()[0])
+        load = [round(min(loads), 1), round(max(loads), 1)]
+        rows = [found[name] for name in AXES if name in found]
+        values = {"machine": machine(), "load": load, "rows": rows}
+        if given.publish:
+            output.publish(PUBLISHED, values)
+    output.show(given, figures.growth(values))
     return 0
 
 

@@ -38,6 +38,7 @@ ALERTS = ROOT / "deploy/prometheus/alerts.json"
 OPTIONS_START, OPTIONS_END = "<!-- options: drawn from the code by `make docs` -->", "<!-- end of options -->"
 README, TOUR, TUNING = ROOT / "README.md", ROOT / "docs/tour.md", ROOT / "docs/tuning.md"
 BENCHMARKS, PUBLISHING = ROOT / "docs/benchmarks.md", ROOT / "docs/publish-path.md"
+GROWTH = ROOT / "docs/limits-and-growth.md"
 UNLOCKED = ROOT / "docs/decisions/free-threaded-cpython.md"
 PROOFS = ROOT / "docs/proof"
 PROOF = re.compile(r"(<!-- proof: (\w+), (\w+) -->\n).*?(<!-- end of proof -->)", re.DOTALL)
@@ -238,7 +239,7 @@ def proof(name: str, form: str, page: Path) -> str:
     from geminga.tuning.prove import Proof
 
     file = PROOFS / f"{name}.json"
-    if name in ("everyday", "free_threading", "idle", "latency"):
+    if name in ("everyday", "free_threading", "growth", "idle", "latency"):
         return measured(file, form)
     if name == "suite":
         return suite(file)
@@ -328,6 +329,7 @@ def pages() -> dict[Path, str]:
         TUNING: with_proofs(TUNING),
         BENCHMARKS: with_proofs(BENCHMARKS),
         PUBLISHING: with_proofs(PUBLISHING),
+        GROWTH: with_proofs(GROWTH),
         UNLOCKED: with_proofs(UNLOCKED),
         DASHBOARD: importlib.import_module("geminga.console.grafana").text(),
         ALERTS: importlib.import_module("geminga.console.alerts").text(),

@@ -35,8 +35,8 @@ KINDS: tuple[Kind, ...] = ("job", "timer", "housekeeping", "dispatch", "cursor",
 Args = TypeVarTuple("Args")
 
 
-class DispatchingTopic(Protocol):
-    """Interface of a topic for the scheduler."""
+class Dispatching(Protocol):
+    """Interface of a topic, or of a subscription, for the scheduler."""
 
     def dispatch(self) -> None:
         """Dispatch new entries."""
@@ -66,7 +66,8 @@ class Timer:
 class Scheduler:
     """Scheduler of the core. ``now`` is monotonic, in seconds; ``now_ms`` is wall-clock time since 1970.
 
-    ``ready`` holds the topics with new durable entries to dispatch. Log lines name ``about`` by its ``repr``.
+    ``ready`` holds the topics, and single subscriptions, with new durable entries to dispatch. Log lines
+    name ``about`` by its ``repr``.
     """
 
     __slots__ = (
@@ -102,8 +103,8 @@ class Scheduler:
         self._wall_offset_ms = now_ms - now * 1000
         self._heap: list[tuple[float, int, Timer]] = []
         self._order = count()
-        self.ready: dict[DispatchingTopic, None] = {}
-        self._dispatching: deque[DispatchingTopic] = deque()
+        self.ready: dict[Dispatching, None] = {}
+        self._dispatching: deque[Dispatching] = deque()
         self._changed: dict[FlushingSubscription, None] = {}
         self._flushing: deque[FlushingSubscription] = deque()
         self._poll_follows = poll_follows

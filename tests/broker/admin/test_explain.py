@@ -626,10 +626,11 @@ def test_acknowledgement_rates_count_messages(case: Case) -> None:
     case.publish(40)
     case.harness.advance(1)
     _, subscription = case.harness.actions.found(NAME, "s")
-    subscription.consumers[0].rates_now(case.harness.now)
+    [consumer] = subscription.consumers
+    consumer.rates_now(case.harness.now)
     peer.ack(*[(0, entry) for entry in range(40)])
     case.harness.advance(10)
-    assert subscription.consumers[0].rates_now(case.harness.now)[3] == pytest.approx(40 / 11, abs=0.1)
+    assert consumer.rates_now(case.harness.now)[3] == pytest.approx(40 / 11, abs=0.1)
 
 
 def test_a_quota_that_is_no_longer_exceeded_is_not_reported(

@@ -63,6 +63,11 @@ def test_ranges_cover_every_slot_once_after_each_change_of_consumers(make: Calla
                 for slot in range(max(1, start), end + 1):
                     assert slot not in covered
                     covered[slot] = consumer
+        for consumer in consumers:
+            own = [slot for low, high in selector.ranges_of(consumer) for slot in range(low, high + 1)]
+            assert {slot for slot in own if slot} == {
+                slot for slot, owner in covered.items() if owner is consumer
+            }
         if not consumers:
             assert selector.select(5) is None
             continue
@@ -94,6 +99,94 @@ def test_auto_split_gives_a_new_consumer_the_lower_half_of_the_largest_range() -
     assert selector.ranges()[b] == [(16385, 65535)]
     selector.remove(c)
     assert selector.ranges()[b] == [(0, 65535)]
+
+
+class PulsarsAutoSplit:
+    """Apache Pulsar's ``HashRangeAutoSplitStickyKeyConsumerSelector``, read literally."""
+
+    def __init__(self) -> None:
+        self.map: dict[int, Named] = {}
+
+    def lower(self, key: int) -> int:
+        return max((each for each in self.map if each < key), default=0)
+
+    def add(self, consumer: Named) -> None:
+        if not self.map:
+            self.map[SLOTS] = consumer
+            return
+        slots, biggest = 0, SLOTS
+        for key in sorted(self.map):
+            if key - self.lower(key) > slots:
+                slots, biggest = key - self.lower(key), key
+        self.map[biggest - ((biggest - self.lower(biggest)) >> 1)] = consumer
+
+    def remove(self, consumer: Named) -> None:
+        [key] = [key for key, owner in self.map.items() if owner is consumer]
+        if key == SLOTS and len(self.map) > 1:
+            self.map[SLOTS] = self.map.pop(self.lower(SLOTS))
+        else:
+            del self.map[key]
+
+
+def test_auto_split_assigns_as_apache_pulsar_after_each_change() -> None:
+    random_source = random.Random(11)
+    selector, expected = AutoSplitSelector[Named](), PulsarsAutoSplit()
+    consumers: list[Named] = []
+    for step in range(400):
+        if consumers and random_source.random() < (0.3 if step < 250 else 0.7):
+            leaving = consumers.pop(random_source.randrange(len(consumers)))
+            selector.remove(leaving)
+            expected.remove(leaving)
+        else:
+            consumers.append(Named(f"c{step}"))
+            selector.add(consumers[-1])
+            expected.add(consumers[-1])
+        bounds = sorted(expected.map)
+        assert [selector.select(bound if bound < SLOTS else SLOTS - 1) for bound in bounds] == [
+            expected.map[bound] for bound in bounds
+        ]
+        assert len(selector.ranges()) == len(consumers)
+
+
+def test_the_ring_assigns_as_documented_after_each_change() -> None:
+    random_source = random.Random(12)
+    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
+    consumers: list[Named] = []
+    for step in range(60):
+        if consumers and random_source.random() < 0.4:
+            selector.remove(consumers.pop(random_source.randrange(len(consumers))))
+        else:
+            consumers.append(Named(f"c{step}"))
+            selector.add(consumers[-1])
+        ring = brute_force_ring([(consumer, 0) for consumer in consumers])
+        points = sorted(ring)
+        for point in random_source.sample(points, min(len(points), 50)):
+            assert selector.select(point) is ring[point]
+
+
+@pytest.mark.parametrize("size", [1, 150])
+def test_sticky_ranges_of_consumers_that_join_and_leave(size: int) -> None:
+    random_source = random.Random(size)
+    selector: StickySelector[Named] = StickySelector()
+    joined: dict[Named, list[tuple[int, int]]] = {}
+    for step in range(80):
+        if joined and random_source.random() < 0.4:
+            leaving = random_source.choice(list(joined))
+            del joined[leaving]
+            selector.remove(leaving)
+        else:
+            first = random_source.randrange(40) * size * 10
+            ranges = [(first + 10 * each, first + 10 * each + 7) for each in range(size)]
+            consumer = Named(f"c{step}")
+            if any(ranges[0] in own for own in joined.values()):
+                with pytest.raises(Refused, match="conflict"):
+                    selector.add(consumer, ranges)
+            else:
+                selector.add(consumer, ranges)
+                joined[consumer] = ranges
+        assert selector.ranges() == joined
+        assert all(selector.select(own[-1][1]) is each for each, own in joined.items())
+        assert all(selector.select(own[-1][1] + 1) is None for own in joined.values())
 
 
 def test_auto_split_ends_when_no_range_can_be_halved() -> None:

@@ -157,7 +157,7 @@ def test_a_limited_consumer_gets_everything_in_order(
         got += new
     assert got == list(range(200))
     found = harness.broker.topics.find(TopicName.parse(TOPIC)).subscriptions["s"]
-    assert found.consumers[0].permits == 800
+    assert next(iter(found.consumers)).permits == 800
 
 
 def test_dispatch_limits_in_bytes_apply_until_lifted(harness: Any) -> None:

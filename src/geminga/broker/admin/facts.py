@@ -52,7 +52,7 @@ def rate_published(topic: Topic, now: float) -> float:
 
 def consumer_type(subscription: PersistentSubscription) -> str:
     """Return ``Shared``, ``Failover`` and so on; empty before the first consumer."""
-    return subscription.consumers[0].type_name if subscription.consumers else ""
+    return next((each.type_name for each in subscription.consumers), "")
 
 
 def consumer_text(consumer: Consumer) -> str:
@@ -82,7 +82,7 @@ class _Facts:
         subscription, cursor, dispatcher = self.subscription, self.cursor, self.dispatcher
         shared, keyed, single = self.shared, self.keyed, self.single
         topic, ledger = self.topic, self.ledger
-        receiving = [single.active] if single is not None and single.active else subscription.consumers
+        receiving = [single.active] if single is not None and single.active else list(subscription.consumers)
         ready = [each for each in receiving if each.ready]
         tally = subscription.backlog_tally() if detailed else None
         read = dispatcher.read_offset if dispatcher is not None else cursor.mark
@@ -162,7 +162,7 @@ class _Facts:
 
     def _consumers(self, receiving: list[Consumer], now: float) -> tuple[ConsumerFacts, ...]:
         """Return the consumers: first those that are not ready, then those that hold messages for longest."""
-        consumers = self.subscription.consumers
+        consumers = list(self.subscription.consumers)
         if len(consumers) > CONSUMERS_NAMED_MAX:
             consumers = nsmallest(
                 CONSUMERS_NAMED_MAX, consumers, key=lambda each: (each.ready, self._held_since(each))

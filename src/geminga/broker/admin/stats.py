@@ -4,13 +4,14 @@ Field names are Pulsar's. Fields of absent features (replication, transactions) 
 
 A topic may have tens of thousands of subscriptions and consumers. Its statistics are made by a generator
 that yields after each, so that the caller can serve others in between (`Resource.in_steps`) or not
-(`at_once`). Who leaves meanwhile is left out.
+(`at_once`). Who leaves meanwhile is left out. A request for the statistics of one topic gets them as text,
+which is sent while it is made: `StatsInParts.members`.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any, TypeVar
 
 from geminga.broker.admin.facts import trouble
@@ -68,22 +69,67 @@ _COMPACTION: Json = {
 def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = True) -> Steps[Json]:
     """``GET .../stats`` of one topic; ``now`` is monotonic, for rates. ``key_ranges``: with the hash ranges
     of Key_Shared consumers, which are long lists."""
+    stats = StatsInParts(topic, now, broker_id, key_ranges=key_ranges)
     subscriptions: dict[str, Json] = {}
-    for name in sorted(topic.subscriptions):
-        subscription = topic.subscriptions.get(name)
-        if subscription is None:
-            continue
-        subscriptions[name] = yield from _subscription_stats(subscription, now, key_ranges)
-        if isinstance(topic, PersistentTopic) and isinstance(subscription, PersistentSubscription):
-            subscriptions[name]["trouble"] = trouble(topic, subscription)
+    for member in stats.members():
+        if member is not None:
+            subscriptions[member[0]] = member[1]
         yield
-    publishers = []
-    for producer in list(topic.access.producers.values()):
-        publishers.append(_publisher_stats(producer, now))
-        yield
+    found = yield from stats.whole()
     subscriptions = {name: each for name, each in subscriptions.items() if name in topic.subscriptions}
-    messages_out = topic.messages_out_gone + sum(each["msgOutCounter"] for each in subscriptions.values())
-    bytes_out = topic.bytes_out_gone + sum(each["bytesOutCounter"] for each in subscriptions.values())
+    return found | {"subscriptions": subscriptions}
+
+
+_SUMMED = (
+    "msgRateOut", "msgThroughputOut", "bytesOutCounter", "msgOutCounter",
+    "nonContiguousDeletedMessagesRanges",
+)  # fmt: skip
+
+
+class StatsInParts:
+    """Statistics of one topic, in parts: those of a subscription need not be kept until all are made."""
+
+    def __init__(self, topic: Topic, now: float, broker_id: str, *, key_ranges: bool) -> None:
+        self._topic = topic
+        self._now = now
+        self._broker_id = broker_id
+        self._key_ranges = key_ranges
+        self._sums: dict[str, float] = dict.fromkeys(_SUMMED, 0)
+        self._backlog_size = 0
+        self._oldest: Json = {"oldestBacklogMessageAgeSeconds": -1}
+
+    def members(self) -> Iterator[tuple[str, Json] | None]:
+        """Yield the name and the statistics of each subscription, and None between its consumers."""
+        topic, sums = self._topic, self._sums
+        for name in sorted(topic.subscriptions):
+            subscription = topic.subscriptions.get(name)
+            if subscription is None:
+                continue
+            stats = yield from _subscription_stats(subscription, self._now, self._key_ranges)
+            if isinstance(topic, PersistentTopic) and isinstance(subscription, PersistentSubscription):
+                stats["trouble"] = trouble(topic, subscription)
+            for field in _SUMMED:
+                sums[field] += stats[field]
+            self._backlog_size = max(self._backlog_size, stats["backlogSize"])
+            age = stats.get("oldestBacklogMessageAgeSeconds", -1)
+            if age > self._oldest["oldestBacklogMessageAgeSeconds"]:
+                self._oldest = {
+                    "oldestBacklogMessageAgeSeconds": age, "oldestBacklogMessageSubscriptionName": name,
+                }  # fmt: skip
+            yield name, stats
+
+    def whole(self) -> Steps[Json]:
+        """Return the topic's own fields and its producers, after the subscriptions were listed."""
+        publishers = []
+        for producer in list(self._topic.access.producers.values()):
+            publishers.append(_publisher_stats(producer, self._now))
+            yield
+        return _whole(self._topic, self._broker_id, publishers, self._sums) | {
+            "backlogSize": self._backlog_size, **self._oldest, "publishers": publishers,
+        }  # fmt: skip
+
+
+def _whole(topic: Topic, broker_id: str, publishers: list[Json], sums: dict[str, float]) -> Json:
     policies = topic.policies
     stored = topic.ledger.size_bytes if isinstance(topic, PersistentTopic) else 0
     return {
@@ -93,27 +139,19 @@ def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = 
         ),
         "msgRateIn": sum(each["msgRateIn"] for each in publishers),
         "msgThroughputIn": sum(each["msgThroughputIn"] for each in publishers),
-        "msgRateOut": sum(each["msgRateOut"] for each in subscriptions.values()),
-        "msgThroughputOut": sum(each["msgThroughputOut"] for each in subscriptions.values()),
+        **sums,
         "bytesInCounter": topic.bytes_in,
         "msgInCounter": topic.messages_in,
-        "bytesOutCounter": bytes_out,
-        "msgOutCounter": messages_out,
+        "bytesOutCounter": topic.bytes_out_gone + sums["bytesOutCounter"],
+        "msgOutCounter": topic.messages_out_gone + sums["msgOutCounter"],
         "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
         "msgChunkPublished": any(producer.chunked for producer in topic.access.producers.values()),
         "storageSize": stored,
-        "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
         "backlogQuotaLimitSize": policies.backlog_quota_bytes,
         "backlogQuotaLimitTime": policies.backlog_quota_seconds,
         "backlogQuotaExceeded": str(topic.quota_exceeded or ""),
-        **_oldest(subscriptions),
-        "publishers": publishers,
         "waitingPublishers": topic.access.waiting,
-        "subscriptions": subscriptions,
         "deduplicationStatus": _deduplication(topic),
-        "nonContiguousDeletedMessagesRanges": sum(
-            each["nonContiguousDeletedMessagesRanges"] for each in subscriptions.values()
-        ),
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "compaction": _compaction(topic),
         "ownerBroker": broker_id,
@@ -149,15 +187,6 @@ def _read_and_open(subscription: PersistentSubscription) -> Json:
         "numberOfEntriesSinceFirstNotAckedMessage": max(0, read_offset - cursor.mark) + 1,
         "totalNonContiguousDeletedMessagesRange": cursor.holes.range_count(),
     }
-
-
-def _oldest(subscriptions: dict[str, Json]) -> Json:
-    """Return the age of the oldest waiting message, and its subscription, omitted without a backlog."""
-    ages = {name: each.get("oldestBacklogMessageAgeSeconds", -1) for name, each in subscriptions.items()}
-    name = max(ages, key=ages.__getitem__, default="")
-    if ages.get(name, -1) < 0:
-        return {"oldestBacklogMessageAgeSeconds": -1}
-    return {"oldestBacklogMessageAgeSeconds": ages[name], "oldestBacklogMessageSubscriptionName": name}
 
 
 def _offloaded(topic: Topic) -> Json:
@@ -221,16 +250,18 @@ def _subscription_stats(subscription: Subscription, now: float, key_ranges: bool
     for consumer in list(subscription.consumers):
         listed[consumer] = _consumer_stats(consumer, now)
         yield
-    listed = {consumer: listed[consumer] for consumer in subscription.consumers if consumer in listed}
-    consumers = list(listed.values())
     dispatcher = subscription.dispatcher if isinstance(subscription, PersistentSubscription) else None
     if isinstance(dispatcher, KeySharedDispatcher):
         ranges = dispatcher.selector.ranges() if key_ranges else {}
         for consumer, found in listed.items():
+            if consumer not in subscription.consumers:
+                continue
             found["entriesQueued"] = dispatcher.queued_for(consumer)
             if key_ranges:
                 found["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
                 found["drainingHashes"] = []
+            yield
+    consumers = [listed[consumer] for consumer in subscription.consumers if consumer in listed]
     stats: Json = {
         "msgRateOut": sum(each["msgRateOut"] for each in consumers),
         "msgThroughputOut": sum(each["msgThroughputOut"] for each in consumers),
@@ -373,12 +404,36 @@ def _consumer_stats(consumer: Consumer, now: float) -> Json:
 # --- internals ---
 def internal_stats(topic: Topic) -> Steps[Json]:
     """``GET .../internalStats`` of one topic."""
-    if not isinstance(topic, PersistentTopic):
-        return _light_internal_stats(topic)
     cursors = {}
-    for name, subscription in sorted(topic.subscriptions.items()):
-        cursors[name] = _cursor_internals(subscription)
+    for name, cursor in internal_cursors(topic):
+        cursors[name] = cursor
         yield
+    found = yield from internal_whole(topic)
+    return found | {"cursors": cursors}
+
+
+def internal_cursors(topic: Topic) -> Iterator[tuple[str, Json]]:
+    """Yield the name and the cursor of each subscription, as in `internal_stats`."""
+    for name in sorted(topic.subscriptions):
+        subscription = topic.subscriptions.get(name)
+        if isinstance(subscription, PersistentSubscription):
+            yield name, _cursor_internals(subscription)
+        elif subscription is not None:
+            yield name, dict(_LIGHT_CURSOR)
+
+
+def internal_whole(topic: Topic) -> Steps[Json]:
+    """Return the topic's own fields of `internal_stats`."""
+    waiting = 0
+    for each in list(topic.subscriptions.values()):
+        waiting += bool(each.consumers and not each.backlog)
+        yield
+    if not isinstance(topic, PersistentTopic):
+        return {
+            "entriesAddedCounter": topic.messages_in,
+            **dict.fromkeys(("numberOfEntries", "totalSize", "currentLedgerEntries"), 0),
+            **dict.fromkeys(("currentLedgerSize", "waitingCursorsCount", "pendingAddEntriesCount"), 0),
+        }
     ledger = topic.ledger
     last_ledger, last_entry = last_position(topic.ledger)
     segments, view = ledger.segments, topic.compacted
@@ -389,9 +444,7 @@ def internal_stats(topic: Topic) -> Steps[Json]:
         "currentLedgerEntries": segments[-1].entries if segments else 0,
         "currentLedgerSize": segments[-1].size_bytes if segments else 0,
         "lastLedgerCreatedTimestamp": iso_time(segments[-1].created_ms if segments else 0),
-        "waitingCursorsCount": sum(
-            1 for each in topic.subscriptions.values() if each.consumers and not each.backlog
-        ),
+        "waitingCursorsCount": waiting,
         "pendingAddEntriesCount": ledger.end - ledger.confirmed,
         "lastConfirmedEntry": f"{last_ledger}:{last_entry}",
         "state": "Terminated" if topic.terminated else "LedgerOpened",
@@ -405,7 +458,6 @@ def internal_stats(topic: Topic) -> Steps[Json]:
             }
             for segment in segments
         ],
-        "cursors": cursors,
         "schemaLedgers": [],
         "compactedLedger": {
             "ledgerId": -1 if view is None else view.ledger_id,
@@ -417,23 +469,16 @@ def internal_stats(topic: Topic) -> Steps[Json]:
     }
 
 
-def _light_internal_stats(topic: Topic) -> Json:
-    """Return internal stats of a topic that stores nothing: counters, and cursors without a position."""
-    cursor = {
-        "waitingReadOp": False, "pendingReadOps": 0, "messagesConsumedCounter": 0, "cursorLedger": 0,
-        "cursorLedgerLastEntry": 0, "active": False, "numberOfEntriesSinceFirstNotAckedMessage": 0,
-        "totalNonContiguousDeletedMessagesRange": 0, "subscriptionHavePendingRead": False,
-        "subscriptionHavePendingReplayRead": False,
-    }  # fmt: skip
-    return {
-        "entriesAddedCounter": topic.messages_in,
-        **dict.fromkeys(("numberOfEntries", "totalSize", "currentLedgerEntries", "currentLedgerSize"), 0),
-        **dict.fromkeys(("waitingCursorsCount", "pendingAddEntriesCount"), 0),
-        "cursors": dict.fromkeys(sorted(topic.subscriptions), cursor),
-    }
+_LIGHT_CURSOR: Json = {
+    "waitingReadOp": False, "pendingReadOps": 0, "messagesConsumedCounter": 0, "cursorLedger": 0,
+    "cursorLedgerLastEntry": 0, "active": False, "numberOfEntriesSinceFirstNotAckedMessage": 0,
+    "totalNonContiguousDeletedMessagesRange": 0, "subscriptionHavePendingRead": False,
+    "subscriptionHavePendingReplayRead": False,
+}  # fmt: skip
+"""Cursor of a topic that stores nothing."""
 
 
-def internal_info(topic: PersistentTopic) -> Json:
+def internal_info(topic: PersistentTopic) -> Steps[Json]:
     """Return ``GET .../internal-info``: ledgers and cursors as they are stored.
 
     The creation time of a cursor is not stored; the topic's is shown instead.
@@ -451,6 +496,7 @@ def internal_info(topic: PersistentTopic) -> Json:
             "cursorsLedgerId": -1,
             "markDelete": {"ledgerId": ledger_id, "entryId": entry_id},
         }
+        yield
     return {
         "version": 1,
         "creationDate": iso_time(created_ms),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from geminga.broker.admin.http import (
     answer,
     answer_long,
     answer_names,
+    answer_pieces,
     bare_text,
     body,
     done_answer,
@@ -29,6 +30,7 @@ from geminga.broker.admin.http import (
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.namespaces import bundle_of, check_bundle
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, LIST, LOOK, route
+from geminga.broker.admin.stats import Steps
 from geminga.broker.rules.policies import AUTH_ACTIONS, properties_map, words
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
@@ -164,20 +166,32 @@ class TopicsResource(TopicResourceBase):
     async def stats(self, request: web.Request) -> web.StreamResponse:
         """Rates, sizes, producers, subscriptions and consumers. ``?excludePublishers=true`` and
         ``?excludeConsumers=true`` leave those out."""
-        topic = self._plain(request)
-        return await answer_long(request, await self.asked_stats(request, topic))
+        topic, no_consumers = self._plain(request), query_flag(request, "excludeConsumers")
+        stats = self.actions.stats_in_parts(topic, key_ranges=not no_consumers)
+
+        def members() -> Iterator[tuple[str, Any] | None]:
+            for member in stats.members():
+                if member is not None and no_consumers:
+                    member[1]["consumers"] = []
+                yield member
+
+        def whole() -> Steps[dict[str, Any]]:
+            found = yield from stats.whole()
+            return found | {"publishers": []} if query_flag(request, "excludePublishers") else found
+
+        return await answer_pieces(request, self.object_text("subscriptions", members(), whole()))
 
     @route("GET", PATH + "/internalStats", needs=LOOK)
     async def internal_stats(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors."""
-        topic = self._plain(request)
-        return await answer_long(request, await self.in_steps(self.actions.internal_stats(topic)))
+        cursors, rest = self.actions.internal_stats_in_parts(self._plain(request))
+        return await answer_pieces(request, self.object_text("cursors", cursors, rest))
 
     @route("GET", PATH + "/internal-info", needs=LOOK)
-    async def internal_info(self, request: web.Request) -> web.Response:
+    async def internal_info(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors as they are stored."""
         topic = self.stored(request)
-        return answer(self.actions.internal_info(topic))
+        return await answer_long(request, await self.in_steps(self.actions.internal_info(topic)))
 
     def _plain(self, request: web.Request) -> TopicName:
         topic = self.existing(request)

@@ -386,11 +386,12 @@ class Session:
             self.scheduler.leave()
 
     def writable_again(self, now: float) -> None:
-        """Resume dispatching to consumers: the peer has read enough."""
+        """Resume dispatching, at first to all consumers of a subscription: the peer has read enough."""
         self.scheduler.enter(now)
         try:
-            for consumer in list(self.consumers.values()):
-                subscription = consumer.subscription
+            for consumer in self.consumers.values():
+                consumer.subscription.writable_again(consumer)
+            for subscription in {each.subscription: None for each in self.consumers.values()}:
                 self.scheduler.isolated("dispatch", subscription, subscription.dispatch)
             self._go_on()
         finally:
@@ -644,8 +645,7 @@ class Session:
 
     def _rate_due(self) -> None:
         self._rate_timer = None
-        now = self.scheduler.now
-        seconds = max(limit.wait(now) for limit in self._slowed)
+        seconds = max(limit.wait(self.scheduler.now) for limit in self._slowed)
         if seconds > 0:
             self._arm_rate(seconds)
         else:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,13 +44,16 @@ class Subscription(Protocol):
     name: str
     partition: int
     type: int | None
-    consumers: list[Consumer]
     messages_out_gone: int
     bytes_out_gone: int
 
     @property
     def topic_text(self) -> str:
         """The topic's full name."""
+
+    @property
+    def consumers(self) -> Collection[Consumer]:
+        """The connected consumers."""
 
     @property
     def replicated(self) -> bool:
@@ -83,6 +86,9 @@ class Subscription(Protocol):
     # --- the flow of messages ---
     def flow(self, consumer: Consumer, permits: int) -> None:
         """Add permits."""
+
+    def writable_again(self, consumer: Consumer) -> None:
+        """Record that a consumer's connection takes more bytes; `dispatch` follows."""
 
     def dispatch(self) -> None:
         """Send the entries that consumers can take now."""

@@ -94,11 +94,8 @@ class Dispatcher(Protocol):
     def dispatch(self) -> None:
         """Send the entries that consumers can take now."""
 
-    def new_entries(self) -> None:
-        """Like `dispatch`, when only new entries were stored."""
-
     def flowed(self, consumer: Consumer) -> None:
-        """Record that a consumer received permits; `dispatch` follows."""
+        """Record that a consumer received permits, or that its connection takes more; `dispatch` follows."""
 
     def settle(self, consumer: Consumer | None, offsets: Sequence[int], still_open: int) -> None:
         """Record an acknowledgement of entries, or of all but ``still_open`` of their messages."""
@@ -298,9 +295,6 @@ class ReadingDispatcher:
 
     def _go_on(self) -> None:
         self._continuation = None
-        self.dispatch()
-
-    def new_entries(self) -> None:
         self.dispatch()
 
     def flowed(self, consumer: Consumer) -> None:

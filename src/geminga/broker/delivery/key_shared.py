@@ -9,6 +9,7 @@ now are queued for it, so that a consumer without permits does not block the oth
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,11 +21,13 @@ from geminga.broker.delivery.selectors import (
     Range,
     Selector,
     StickySelector,
+    slots_in,
 )
 from geminga.broker.delivery.shared import ENTRIES_PER_TURN_MAX, SharedDispatcher
 from geminga.broker.entries import count_of, head_of, sticky_key
 from geminga.broker.refusal import Refused
 from geminga.by_fields import ByFields
+from geminga.wire.hashing import SLOTS
 from geminga.wire.metadata import EntryHead
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -59,6 +62,8 @@ class KeySharedDispatcher(SharedDispatcher):
         else:
             self.selector = AutoSplitSelector()
         self._queues: dict[Consumer, list[int]] = {}
+        self._sendable: OrderedDict[Consumer, None] = OrderedDict()
+        """Consumers with queued entries that may be ready; dropped and added as in `ReadyConsumers`."""
         self._unowned: list[int] = []
         self._suspended: dict[int, list[int]] = {}
         self._slots: dict[int, int] = {}
@@ -112,25 +117,37 @@ class KeySharedDispatcher(SharedDispatcher):
         self._queues[consumer] = []
         super().add(consumer)
         if self._replaying:
-            self._route_moved()
+            self._route_moved(consumer)
+
+    def flowed(self, consumer: Consumer) -> None:
+        super().flowed(consumer)
+        if self._queues.get(consumer):
+            self._sendable[consumer] = None
 
     def remove(self, consumer: Consumer) -> None:
+        moving = slots_in(self.selector.ranges_of(consumer), self._suspended) if self._suspended else ()
         self.selector.remove(consumer)
+        self._sendable.pop(consumer, None)
         waiting = self._queues.pop(consumer, [])
         try:
             super().remove(consumer)
         finally:
             self._route_all(waiting)
-        for slot in list(self._suspended):
+        for slot in moving:
             bound = self._bound.get(slot)
             # The slot may have returned to the consumer that its entries wait for.
-            if bound is None or self._owner(slot) in (None, bound[0]):
+            if slot in self._suspended and (bound is None or self._owner(slot) in (None, bound[0])):
                 self._route_all(self._suspended.pop(slot))
 
-    def _route_moved(self) -> None:
+    def _route_moved(self, newcomer: Consumer) -> None:
         """Move queued entries whose slots have a new owner to the owner's queue."""
         moved, self._unowned = self._unowned, []
-        for owner, queue in self._queues.items():
+        # Each range of the newcomer was the lower part of the range that follows.
+        ends = {high + 1 if high + 1 < SLOTS else 1 for _, high in self.selector.ranges_of(newcomer)}
+        for owner in {self.selector.select(slot) for slot in ends}:
+            if owner is None or owner is newcomer:
+                continue
+            queue = self._queues[owner]
             gone = [at for at in queue if self._owner(self._slots[at]) is not owner]
             if gone:
                 moved += gone
@@ -158,6 +175,8 @@ class KeySharedDispatcher(SharedDispatcher):
             self._suspended.setdefault(slot, []).append(offset)
         else:
             heapq.heappush(self._queues[owner], offset)
+            if owner.ready:
+                self._sendable[owner] = None
 
     def _owner(self, slot: int) -> Consumer | None:
         """Return the consumer of a slot: that with the first chunks of a message until it has all of them."""
@@ -171,6 +190,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return slot in self._suspended or (bound is not None and bound[0] is not owner)
 
     def _released(self, offset: int) -> None:
+        super()._released(offset)
         slot = self._slots.get(offset)
         bound = self._bound.get(slot) if slot is not None else None
         if slot is None or bound is None:
@@ -205,14 +225,16 @@ class KeySharedDispatcher(SharedDispatcher):
         progress = True
         while progress and not self.blocked and not self._exhausted:
             progress = False
-            waiting = [each for each in self._permitted if self._queues[each]] if self._replaying else ()
-            for consumer in waiting:
+            for consumer in list(self._sendable):
+                if self._exhausted:
+                    break
                 if consumer.ready:
                     progress = self._send_queued(consumer) or progress
-                    self._permitted.pop(consumer, None)
-                    self._permitted[consumer] = None
-            self._nobody = self._next_in_line() is None
-            if self._retry is None and not self._nobody:
+                if consumer.ready and self._queues[consumer]:
+                    self._sendable.move_to_end(consumer)
+                else:
+                    self._sendable.pop(consumer, None)
+            if self._retry is None and self._next_in_line() is not None:
                 progress = self._read_ahead() or progress
 
     def _send_queued(self, consumer: Consumer) -> bool:

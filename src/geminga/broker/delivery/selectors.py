@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Sequence
 from itertools import pairwise
+from operator import itemgetter, sub
 from typing import Generic, Protocol, TypeVar
 
 from geminga.broker.refusal import Refused
@@ -13,6 +14,8 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 RING_POINTS = 100
 _NONE_KEY = b"NONE_KEY"
+_RANGES_ONE_BY_ONE = 100
+"""More ranges of one consumer are inserted and removed in one pass over all."""
 
 
 class NamedConsumer(Protocol):
@@ -44,6 +47,9 @@ class Selector(Protocol[C]):
 
     def ranges(self) -> dict[C, list[Range]]:
         """Return the slots of each consumer that has some, for stats; one pass over all."""
+
+    def ranges_of(self, consumer: C) -> list[Range]:
+        """Return the slots of one consumer, in no order, without a pass over all."""
 
 
 class ConsistentHashSelector(Generic[C]):
@@ -96,13 +102,31 @@ class ConsistentHashSelector(Generic[C]):
 
     def ranges(self) -> dict[C, list[Range]]:
         found: dict[C, list[Range]] = {}
-        points = self._points
+        points, lines = self._points, self._lines
         low = 1
+        # As `_join`, without a call for each of up to 65,535 points.
         for point in points:
-            _join(found, self._lines[point][0], low, point)
+            owner = lines[point][0]
+            own = found.get(owner)
+            if own is None:
+                found[owner] = [(low, point)]
+            elif own[-1][1] + 1 == low:
+                own[-1] = (own[-1][0], point)
+            else:
+                own.append((low, point))
             low = point + 1
         if points and low < SLOTS:
             _join(found, self._lines[points[0]][0], low, SLOTS - 1)
+        return found
+
+    def ranges_of(self, consumer: C) -> list[Range]:
+        found, points = [], self._points
+        for point in set(self._own[consumer][1]):
+            if self._lines[point][0] is consumer:
+                at = bisect_left(points, point)
+                found.append((points[at - 1] + 1 if at else 1, point))
+                if not at and points[-1] < SLOTS - 1:
+                    found.append((points[-1] + 1, SLOTS - 1))
         return found
 
 
@@ -112,36 +136,31 @@ class AutoSplitSelector(Generic[C]):
     def __init__(self) -> None:
         self._bounds: list[int] = []
         self._owners: dict[int, C] = {}
+        self._bound_of: dict[C, int] = {}
 
     def slot(self, sticky_key: bytes) -> int:
         return range_slot(sticky_key)
 
     def add(self, consumer: C, ranges: Sequence[Range] = ()) -> None:
-        if not self._bounds:
-            self._bounds.append(SLOTS)
-            self._owners[SLOTS] = consumer
-            return
-        largest, upper, low = 0, 0, 0
-        for bound in self._bounds:
-            if bound - low > largest:
-                largest, upper = bound - low, bound
-            low = bound
-        if largest < 2:
-            raise Refused(pb.ConsumerAssignError, "No more range can assigned to new consumer")
-        bound = upper - largest // 2
+        bound = SLOTS
+        if self._bounds:
+            sizes = list(map(sub, self._bounds, [0, *self._bounds]))
+            largest = max(sizes)
+            if largest < 2:
+                raise Refused(pb.ConsumerAssignError, "No more range can assigned to new consumer")
+            bound = self._bounds[sizes.index(largest)] - largest // 2
         insort(self._bounds, bound)
-        self._owners[bound] = consumer
+        self._owners[bound], self._bound_of[consumer] = consumer, bound
 
     def remove(self, consumer: C) -> None:
-        for bound in [bound for bound in self._bounds if self._owners[bound] is consumer]:
-            at = self._bounds.index(bound)
-            if bound == SLOTS and at > 0:
-                lower = self._bounds[at - 1]
-                self._owners[SLOTS] = self._owners.pop(lower)
-                del self._bounds[at - 1]
-            else:
-                del self._owners[bound]
-                del self._bounds[at]
+        bound = self._bound_of.pop(consumer)
+        at = bisect_left(self._bounds, bound)
+        del self._owners[bound], self._bounds[at]
+        if bound == SLOTS and at > 0:
+            # The consumer of the range below gets this one, too.
+            heir = self._owners.pop(self._bounds[-1])
+            self._bounds[-1] = SLOTS
+            self._owners[SLOTS], self._bound_of[heir] = heir, SLOTS
 
     def select(self, slot: int) -> C | None:
         at = bisect_left(self._bounds, slot)
@@ -155,12 +174,18 @@ class AutoSplitSelector(Generic[C]):
             low = bound + 1
         return found
 
+    def ranges_of(self, consumer: C) -> list[Range]:
+        bound = self._bound_of[consumer]
+        at = bisect_left(self._bounds, bound)
+        return [(self._bounds[at - 1] + 1 if at else 0, min(bound, SLOTS - 1))]
+
 
 class StickySelector(Generic[C]):
     """Each consumer names its own ranges."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int, C]] = []
+        self._own: dict[C, list[Range]] = {}
 
     def slot(self, sticky_key: bytes) -> int:
         return range_slot(sticky_key)
@@ -180,20 +205,33 @@ class StickySelector(Generic[C]):
         for (_, end), (start, _) in pairwise(new):
             if start <= end:
                 raise Refused(pb.ConsumerAssignError, "Ranges for KeyShared policy must not overlap.")
-        merged = sorted(
-            [*self._ranges, *((start, end, consumer) for start, end in new)], key=lambda each: each[0]
-        )
-        for (_, end, left), (start, _, right) in pairwise(merged):
-            if start <= end:
-                other = right if left is consumer else left
+        for start, end in new:
+            at = self._behind(end) - 1
+            if at >= 0 and start <= self._ranges[at][1]:
+                other = self._ranges[at][2]
                 raise Refused(pb.ConsumerAssignError, f"Range conflict with consumer {other!r}")
-        self._ranges = merged
+        self._own[consumer] = new
+        if len(new) > _RANGES_ONE_BY_ONE:
+            self._ranges += [(start, end, consumer) for start, end in new]
+            self._ranges.sort(key=itemgetter(0))
+            return
+        for start, end in new:
+            self._ranges.insert(self._behind(start), (start, end, consumer))
 
     def remove(self, consumer: C) -> None:
-        self._ranges = [each for each in self._ranges if each[2] is not consumer]
+        own = self._own.pop(consumer)
+        if len(own) > _RANGES_ONE_BY_ONE:
+            self._ranges = [each for each in self._ranges if each[2] is not consumer]
+            return
+        for start, _ in own:
+            del self._ranges[self._behind(start) - 1]
+
+    def _behind(self, slot: int) -> int:
+        """Return the index of the first range that starts behind ``slot``."""
+        return bisect_right(self._ranges, slot, key=itemgetter(0))
 
     def select(self, slot: int) -> C | None:
-        at = bisect_left(self._ranges, slot + 1, key=lambda each: each[0]) - 1
+        at = self._behind(slot) - 1
         if at >= 0 and slot <= self._ranges[at][1]:
             return self._ranges[at][2]
         return None
@@ -203,6 +241,16 @@ class StickySelector(Generic[C]):
         for start, end, owner in self._ranges:
             found.setdefault(owner, []).append((start, end))
         return found
+
+    def ranges_of(self, consumer: C) -> list[Range]:
+        return self._own[consumer]
+
+
+def slots_in(ranges: Sequence[Range], slots: Collection[int]) -> list[int]:
+    """Return the ``slots`` in some of the ranges, or all if they are fewer than the ranges' slots."""
+    if sum(high - low + 1 for low, high in ranges) >= len(slots):
+        return list(slots)
+    return [slot for low, high in ranges for slot in range(low, high + 1) if slot in slots]
 
 
 def _join(found: dict[C, list[Range]], owner: C, low: int, high: int) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import heapq
-from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from geminga.broker.delivery.compensation import RedeliveryRound, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.delayed import DELAYED_MAX, DelayedEntries
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, ReadingDispatcher
+from geminga.broker.delivery.ready_consumers import ReadyConsumers
 from geminga.broker.entries import count_of, head_of, may_be_delayed_or_chunk
 from geminga.wire.metadata import EntryHead
 
 ENTRIES_PER_TURN_MAX = 20
 """Entries that a Shared consumer gets before the next one's turn."""
+RETURNED_AT_ONCE_MAX = 2_000
+"""Entries that are taken from a consumer, to be redelivered, in one step."""
 ASSEMBLING_MAX = 10_000
 """Chunked messages whose consumer is kept; that of the oldest is dropped."""
 REDELIVERY_COUNTS_MAX = 1_000_000
@@ -30,18 +34,21 @@ class SharedDispatcher(ReadingDispatcher):
 
     def __init__(self, subscription: DispatchedSubscription) -> None:
         super().__init__(subscription)
-        self.consumers: list[Consumer] = []
-        self._permitted: dict[Consumer, None] = {}
-        self._nobody = False
+        self.consumers: dict[Consumer, None] = {}
+        self._ready = ReadyConsumers()
         self._replay: list[int] = []
         self._replaying: set[int] = set()
         self._delayed = DelayedEntries(self.scheduler, self._delays_due, subscription)
+        self._returning: deque[tuple[Consumer | None, Iterator[int]]] = deque()
+        """Entries to be redelivered that are still to be taken from their consumer; None: it has left."""
         self._redeliveries: dict[int, int] = {}
         self._assembling: dict[str, tuple[Consumer, int]] = {}
         """Consumers that hold the first chunks of messages, and the newest chunk's offset, by uuid."""
         self._waiting_chunks: dict[Consumer, list[int]] = {}
         """Offsets of chunks that wait until their consumer is ready; each list is a heap."""
         self._sent_at: dict[int, float] | None = None
+        self._holders: dict[int, Consumer] | None = None
+        """Consumers of all pending entries, once an acknowledgement came from another consumer."""
         self.unacked_messages = 0
         self.blocked = False
 
@@ -78,38 +85,36 @@ class SharedDispatcher(ReadingDispatcher):
     # --- membership ---
     def add(self, consumer: Consumer) -> None:
         consumer.unacked_messages_max = self.topic.policies.unacked_messages_per_consumer_max
-        insort(self.consumers, consumer, key=lambda each: each.priority)
+        self.consumers[consumer] = None
         if consumer.permits > 0:
             self.flowed(consumer)
 
     def flowed(self, consumer: Consumer) -> None:
-        """Append a consumer with permits to the queue of consumers, unless it is queued."""
-        self._permitted[consumer] = None
+        """Append a consumer that may take entries to the queue of consumers, unless it is queued."""
+        self._ready.add(consumer)
 
     def started(self, consumer: Consumer) -> None:
         return
 
     def remove(self, consumer: Consumer) -> None:
-        self.consumers.remove(consumer)
-        self._permitted.pop(consumer, None)
+        del self.consumers[consumer]
+        self._ready.discard(consumer)
         self._assembling = {uuid: each for uuid, each in self._assembling.items() if each[0] is not consumer}
         self._give_back(self._waiting_chunks.pop(consumer, ()))
         self.unacked_messages -= consumer.unacked_messages
         self._check_unblocked()
-        pending = consumer.forget_pending()
-        try:
-            for offset in pending:
-                self._not_sent(offset)
-                self._released(offset)
-        finally:
-            self._give_back(pending)
+        self._returning.append((None, iter(consumer.forget_pending())))
+        self._return_some()
 
     def close(self) -> None:
         super().close()
         self._delayed.close()
+        self._returning.clear()
 
     def _released(self, offset: int) -> None:
         """Record that an entry is no longer pending on any consumer."""
+        if self._holders is not None:
+            self._holders.pop(offset, None)
 
     # --- again ---
     def _give_back(self, offsets: Iterable[int]) -> None:
@@ -120,19 +125,30 @@ class SharedDispatcher(ReadingDispatcher):
                 heapq.heappush(self._replay, offset)
 
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
+        self._returning.append((consumer, iter(list(offsets))))
+        self.dispatch()
+
+    def _return_some(self) -> None:
+        """Take the next entries of a redelivery from their consumer and queue them."""
+        holder, offsets = self._returning[0]
         again = []
+        some = list(islice(offsets, RETURNED_AT_ONCE_MAX))
+        if len(some) < RETURNED_AT_ONCE_MAX:
+            self._returning.popleft()
         try:
-            for offset in [offset for offset in offsets if offset in consumer.pending]:
+            for offset in some:
+                if holder is not None:
+                    if offset not in holder.pending:
+                        continue
+                    self._count_redelivery(offset)
+                    self._free(holder, offset)
                 self._not_sent(offset)
-                self._count_redelivery(offset)
-                self.unacked_messages -= consumer.settle(offset)
                 again.append(offset)
                 self._released(offset)
         finally:
             # Even after a failure: no consumer holds these entries any more, and they must not be lost.
             self._check_unblocked()
-            self._give_back(again)
-        self.dispatch()
+            self._give_back(again if holder is not None else some)
 
     def redeliver_all(self, consumer: Consumer) -> None:
         self.redeliver(consumer, list(consumer.pending))
@@ -152,25 +168,47 @@ class SharedDispatcher(ReadingDispatcher):
             self._redeliveries.pop(offset, None)
         holder = consumer
         if holder is None or offset not in holder.pending:
-            holder = next((each for each in self.consumers if offset in each.pending), None)
+            holder = self.holder_of(offset)
             if holder is None:
                 return
-        freed = holder.settle(offset, still_open)
-        self.unacked_messages -= freed
+        freed = self._free(holder, offset, still_open)
         if consumer is not None:
             consumer.messages_acked += freed
         if not still_open:
             self._not_sent(offset)
             self._released(offset)
 
+    def _free(self, holder: Consumer, offset: int, still_open: int = 0) -> int:
+        """Remove acknowledged messages of an entry from its holder; return their number."""
+        was_blocked = holder.blocked
+        freed = holder.settle(offset, still_open)
+        self.unacked_messages -= freed
+        if was_blocked and not holder.blocked:
+            self.flowed(holder)
+        return freed
+
+    def holder_of(self, offset: int) -> Consumer | None:
+        """Return the consumer that holds an entry, if any."""
+        if self._holders is None:
+            self._holders = {at: consumer for consumer in self.consumers for at in consumer.pending}
+        return self._holders.get(offset)
+
+    def _track(self, consumer: Consumer, offsets: Sequence[int], messages: int) -> None:
+        """Record entries of ``messages`` each that were sent to a consumer."""
+        consumer.track(offsets, messages)
+        if self._holders is not None:
+            self._holders.update(dict.fromkeys(offsets, consumer))
+
     def acknowledged(self) -> None:
         self._check_unblocked()
         self.dispatch()
 
     def skipped_below(self, offset: int) -> None:
+        while self._returning:
+            self._return_some()
         for consumer in self.consumers:
             for at in [at for at in consumer.pending if at < offset]:
-                self.unacked_messages -= consumer.settle(at)
+                self._free(consumer, at)
                 self._not_sent(at)
                 self._released(at)
         for at in [at for at in self._redeliveries if at < offset]:
@@ -190,6 +228,9 @@ class SharedDispatcher(ReadingDispatcher):
     def limits_changed(self) -> None:
         """Apply changed limits of unacknowledged messages."""
         self.blocked = 0 < self._unacked_limit <= self.unacked_messages
+        for consumer in self.consumers:
+            if consumer.permits > 0:
+                self.flowed(consumer)
         self.dispatch()
 
     @property
@@ -197,14 +238,14 @@ class SharedDispatcher(ReadingDispatcher):
         return self.topic.policies.unacked_messages_per_subscription_max
 
     # --- sending ---
-    def new_entries(self) -> None:
-        # With thousands of consumers and none that can take anything, an entry must not ask them all.
-        if not self._nobody:
-            self.dispatch()
-
     def dispatch(self) -> None:
-        self._nobody = False
-        super().dispatch()
+        if self._returning:
+            self._return_some()
+        if self._returning:
+            # Nothing is sent before older entries of the same keys are queued.
+            self._continue_in(0.0)
+        else:
+            super().dispatch()
 
     def _dispatch(self) -> None:
         while not self._exhausted:
@@ -212,7 +253,6 @@ class SharedDispatcher(ReadingDispatcher):
                 self._resume_chunks()
             consumer = self._next_in_line()
             if consumer is None:
-                self._nobody = True
                 return
             before = consumer.messages_out
             offsets = self._next_replays(min(ENTRIES_PER_TURN_MAX, consumer.entries_wanted))
@@ -221,30 +261,12 @@ class SharedDispatcher(ReadingDispatcher):
                     return
             elif not self._send_new(consumer):
                 return
-            if consumer.messages_out != before and consumer in self._permitted:
-                del self._permitted[consumer]
-                self._permitted[consumer] = None
+            if consumer.messages_out != before:
+                self._ready.move_to_end(consumer)
 
     def _next_in_line(self) -> Consumer | None:
-        """Return the first queued consumer of the best priority that can take entries.
-
-        Only consumers that may have permits are queued; a consumer without any costs nothing.
-        """
-        if self.blocked:
-            return None
-        best: Consumer | None = None
-        spent = []
-        highest = self.consumers[0].priority if self.consumers else 0
-        for consumer in self._permitted:
-            if consumer.permits <= 0:
-                spent.append(consumer)
-            elif (best is None or consumer.priority < best.priority) and consumer.ready:
-                best = consumer
-                if consumer.priority == highest:
-                    break
-        for consumer in spent:
-            del self._permitted[consumer]
-        return best
+        """Return the first queued consumer of the best priority that can take entries."""
+        return None if self.blocked else self._ready.first()
 
     def _next_replays(self, count: int) -> list[int]:
         """Return the lowest offsets that wait for redelivery and are still open."""
@@ -317,7 +339,7 @@ class SharedDispatcher(ReadingDispatcher):
             count_max = min(count_max, limit - self.unacked_messages)
         count = self._send_run(consumer, offset, found, count_max)
         if count:
-            consumer.track(range(offset, offset + count), 1)
+            self._track(consumer, range(offset, offset + count), 1)
             self._sent(consumer, count)
         return count
 
@@ -369,7 +391,7 @@ class SharedDispatcher(ReadingDispatcher):
         consumer.send(ledger_id, entry_id, entry, messages, redeliveries, ack_set)
         self._entries_left -= 1
         self._bytes_left -= len(entry)
-        consumer.track((offset,), messages)
+        self._track(consumer, (offset,), messages)
         if self._sent_at is not None:
             self._sent_at[offset] = self.scheduler.now
         self._sent(consumer, messages)
@@ -396,7 +418,7 @@ class SharedDispatcher(ReadingDispatcher):
         for offset, sent_at in self._sent_at.items():
             if sent_at > delivered_before:
                 break
-            holder = next((each for each in self.consumers if offset in each.pending), None)
+            holder = self.holder_of(offset)
             if holder is None:
                 continue
             if too_old(offset):

@@ -43,8 +43,6 @@ COMPACTION = "__compaction"
 """Subscription that retains a topic's entries until compaction has read them."""
 LOOKS_PER_ACK_MAX = 100
 """Entries that are read for their batch size per ACK; acknowledgements of further ones are refused."""
-
-
 SKIP_ENTRIES = 4096
 """Entries that are counted together when messages are skipped."""
 
@@ -114,36 +112,11 @@ class PersistentSubscription:
     own entries: it may be before those. None is the beginning."""
 
     __slots__ = (
-        "_dispatch_limit",
-        "_holes_told",
-        "_oldest",
-        "bytes_out_gone",
-        "compensation",
-        "consumers",
-        "cursor",
-        "dispatch_limits",
-        "dispatcher",
-        "expiry_logged_ms",
-        "fenced",
-        "harmed",
-        "last_acked_ms",
-        "last_active_ms",
-        "last_consumed_ms",
-        "last_expired_ms",
-        "last_flow_ms",
-        "last_left_ms",
-        "last_mark_ms",
-        "messages_expired",
-        "messages_out_gone",
-        "name",
-        "partition",
-        "redelivered_gone",
-        "replicated",
-        "resetting",
-        "scheduler",
-        "start_position",
-        "topic",
-        "type",
+        "_dispatch_limit", "_holes_told", "_oldest", "bytes_out_gone", "compensation", "consumers",
+        "cursor", "dispatch_limits", "dispatcher", "expiry_logged_ms", "fenced", "harmed",
+        "last_acked_ms", "last_active_ms", "last_consumed_ms", "last_expired_ms", "last_flow_ms",
+        "last_left_ms", "last_mark_ms", "messages_expired", "messages_out_gone", "name", "partition",
+        "redelivered_gone", "replicated", "resetting", "scheduler", "start_position", "topic", "type",
         "writer",
     )  # fmt: skip
 
@@ -156,7 +129,7 @@ class PersistentSubscription:
         self.writer = CursorWriter(cursor, topic.store, cursor_key(topic.text, name))
         self.type: int | None = None
         self.dispatcher: Dispatcher | None = None
-        self.consumers: list[Consumer] = []
+        self.consumers: dict[Consumer, None] = {}
         self.replicated = replicated
         self.fenced = False
         self.harmed = ""
@@ -208,7 +181,7 @@ class PersistentSubscription:
                 f"than the connecting consumer's type '{consumer.type_name}'.",
             )
         if consumer.type == EXCLUSIVE and self.consumers:
-            holder = self.consumers[0].peer
+            holder = next(iter(self.consumers)).peer
             raise HolderBusy(pb.ConsumerBusy, "Exclusive consumer is already connected", holder)
         self._apply_limits()
         dispatcher = self.dispatcher
@@ -217,7 +190,7 @@ class PersistentSubscription:
         dispatcher.add(consumer)
         self.type = consumer.type
         self.dispatcher = dispatcher
-        self.consumers.append(consumer)
+        self.consumers[consumer] = None
         self.topic.consumer_joined(self.name)
         self._apply_compensation()
 
@@ -238,12 +211,8 @@ class PersistentSubscription:
         """Detach a consumer; its unacknowledged messages go to the others."""
         if consumer not in self.consumers:
             return
-        self.consumers.remove(consumer)
-        self.topic.consumer_left()
-        self.last_active_ms = self.last_left_ms = self.scheduler.now_ms
-        self.messages_out_gone += consumer.messages_out
-        self.bytes_out_gone += consumer.bytes_out
-        self.redelivered_gone += consumer.redelivered
+        del self.consumers[consumer]
+        self._left(consumer)
         if self.dispatcher is not None:
             try:
                 self.dispatcher.remove(consumer)
@@ -258,6 +227,14 @@ class PersistentSubscription:
                 self.topic.forget_subscription(self)
         else:
             self.dispatch()
+
+    def _left(self, consumer: Consumer) -> None:
+        """Keep what a detached consumer adds to the statistics."""
+        self.topic.consumer_left()
+        self.last_active_ms = self.last_left_ms = self.scheduler.now_ms
+        self.messages_out_gone += consumer.messages_out
+        self.bytes_out_gone += consumer.bytes_out
+        self.redelivered_gone += consumer.redelivered
 
     def policies_changed(self) -> None:
         """Apply changed policies of the topic, or changed properties of the subscription."""
@@ -289,8 +266,17 @@ class PersistentSubscription:
 
     def disconnect_all(self) -> None:
         """Send CLOSE_CONSUMER to every consumer: their clients look the topic up again."""
-        for consumer in list(self.consumers):
-            consumer.disconnect()
+        consumers, self.consumers = self.consumers, {}
+        dispatcher, self.dispatcher = self.dispatcher, None
+        if dispatcher is not None:
+            # Nothing is redelivered to consumers that are about to be disconnected.
+            dispatcher.close()
+            self.compensation.stop()
+        for consumer in consumers:
+            self._left(consumer)
+            consumer.peer.consumer_closed(consumer.consumer_id, consumer)
+        if consumers and not self.durable and not self.resetting:
+            self.topic.forget_subscription(self)
 
     # --- commands of consumers ---
     def flow(self, consumer: Consumer, permits: int) -> None:
@@ -301,14 +287,13 @@ class PersistentSubscription:
             self.dispatcher.flowed(consumer)
             self.dispatcher.dispatch()
 
+    def writable_again(self, consumer: Consumer) -> None:
+        if self.dispatcher is not None and consumer in self.consumers:
+            self.dispatcher.flowed(consumer)
+
     def dispatch(self) -> None:
         if self.dispatcher is not None:
             self.dispatcher.dispatch()
-
-    def new_entries(self) -> None:
-        """Dispatch new entries, when nothing else has changed."""
-        if self.dispatcher is not None:
-            self.dispatcher.new_entries()
 
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
         """Acknowledge individual ids. Ids that are foreign, trimmed or not yet stored are ignored.

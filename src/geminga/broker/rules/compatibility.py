@@ -36,9 +36,18 @@ def meaning(schema: pb.Schema) -> bytes:
             data = b"\0" + json.dumps(json.loads(data, parse_float=_number), sort_keys=True).encode()
         except (ValueError, RecursionError):
             pass  # not JSON: compared as text
+    return _digest(schema.type, data)
+
+
+def text_digest(schema: pb.Schema) -> bytes:
+    """Return a 16-byte hash that schemas of one type and text share."""
+    return _digest(schema.type, schema.schema_data)
+
+
+def _digest(kind: int, data: bytes) -> bytes:
     from hashlib import blake2b  # loaded here, because loading OpenSSL would delay each start
 
-    return blake2b(b"%d:%b" % (schema.type, data), digest_size=16).digest()
+    return blake2b(b"%d:%b" % (kind, data), digest_size=16).digest()
 
 
 def _number(text: str) -> float:

@@ -7,7 +7,7 @@ A partition has the schemas of its partitioned topic. A version is stored as one
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeGuard
 
@@ -22,6 +22,7 @@ from geminga.broker.rules.compatibility import (
     check_definition,
     comparisons,
     meaning,
+    text_digest,
 )
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.rules.namespaces import NamespaceRegistry
@@ -57,13 +58,50 @@ def _is_there(known: pb.Schema | None) -> TypeGuard[pb.Schema]:
     return known is not None and known is not GONE
 
 
+class _ParsedVersions:
+    """Versions of a topic, the oldest first (see `SchemaRegistry.versions`), and sums and an index of them.
+
+    Versions are only appended, so that a job may read them over several turns.
+    """
+
+    __slots__ = ("_by_text", "intact", "intact_bytes", "versions")
+
+    def __init__(self, versions: Iterable[pb.Schema | None]) -> None:
+        self.versions: list[pb.Schema | None] = []
+        self.intact: list[pb.Schema] = []
+        self.intact_bytes = 0
+        self._by_text: dict[bytes, int] = {}
+        for each in versions:
+            self.append(each)
+
+    def append(self, schema: pb.Schema | None) -> None:
+        if _is_there(schema):
+            self._by_text.setdefault(text_digest(schema), len(self.versions))
+            self.intact.append(schema)
+            self.intact_bytes += len(schema.schema_data)
+        self.versions.append(schema)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.intact_bytes + _VERSION_BYTES * len(self.versions)
+
+    def find(self, schema: pb.Schema) -> int:
+        """Return the oldest version with the same text, -1 if no version has it."""
+        return self._by_text.get(text_digest(schema), -1)
+
+
+_NO_VERSIONS: Final = _ParsedVersions(())
+
+
 class _SemanticVersions:
     """Hashes of the first ``covered`` versions of a schema, with the oldest version of each."""
 
-    __slots__ = ("covered", "versions")
+    __slots__ = ("counted", "covered", "versions")
 
     def __init__(self) -> None:
         self.covered = 0
+        self.counted = 0
+        """Versions that the registry has counted: some or all of the ``covered`` ones."""
         self.versions: dict[bytes, int] = {}
 
     def cover(self, versions: Sequence[pb.Schema | None], count: int) -> None:
@@ -93,9 +131,10 @@ class SchemaRegistry:
     def __init__(self, store: EntryStore, namespaces: NamespaceRegistry) -> None:
         self._store = store
         self._namespaces = namespaces
-        self._parsed: OrderedDict[str, tuple[Sequence[pb.Schema | None], int]] = OrderedDict()
+        self._parsed: OrderedDict[str, _ParsedVersions] = OrderedDict()
         self._parsed_bytes = 0
         self._meanings: OrderedDict[str, _SemanticVersions] = OrderedDict()
+        self._meanings_count = 0
         self._verdicts: OrderedDict[tuple[str, bytes, str, bool], _CompatibilityVerdict] = OrderedDict()
         self._deletions = 0
         self._unstored: dict[str, list[list[Done]]] = {}
@@ -108,21 +147,24 @@ class SchemaRegistry:
 
         The list is shared: do not change it.
         """
+        return self._of(name).versions
+
+    def _of(self, name: TopicName) -> _ParsedVersions:
         key = schema_key(name)
         parsed = self._parsed.get(key)
         if parsed is not None:
             self._parsed.move_to_end(key)
-            return parsed[0]
+            return parsed
         found = self._read(name, key)
-        if found:
-            self._remember(key, found)
-        return found
+        if not found:
+            return _NO_VERSIONS
+        parsed = _ParsedVersions(found)
+        self._remember(key, parsed)
+        return parsed
 
-    def _remember(self, key: str, versions: Sequence[pb.Schema | None]) -> None:
-        self._forget(key)
-        size = sum(_VERSION_BYTES + len(each.schema_data) for each in versions if each is not None)
-        self._parsed[key] = versions, size
-        self._parsed_bytes += size
+    def _remember(self, key: str, parsed: _ParsedVersions) -> None:
+        self._parsed[key] = parsed
+        self._parsed_bytes += parsed.memory_bytes
         while self._parsed_bytes > PARSED_BYTES_MAX and len(self._parsed) > 1:
             self._forget(next(iter(self._parsed)))
 
@@ -131,7 +173,7 @@ class SchemaRegistry:
         return schema_key(name) in self._parsed
 
     def _forget(self, key: str) -> None:
-        self._parsed_bytes -= self._parsed.pop(key, ((), 0))[1]
+        self._parsed_bytes -= self._parsed.pop(key, _NO_VERSIONS).memory_bytes
 
     def _read(self, name: TopicName, key: str) -> list[pb.Schema | None]:
         value = self._store.keys.get(key)
@@ -159,7 +201,7 @@ class SchemaRegistry:
 
     def intact(self, name: TopicName) -> list[pb.Schema]:
         """Return the readable versions, the oldest first."""
-        return [schema for _, schema in self.numbered(name)]
+        return list(self._of(name).intact)
 
     def numbered(self, name: TopicName) -> list[tuple[int, pb.Schema]]:
         """Return the readable versions with their numbers, the oldest first."""
@@ -167,8 +209,12 @@ class SchemaRegistry:
 
     def latest(self, name: TopicName) -> tuple[int, pb.Schema] | None:
         """Return the newest readable version with its number, None without one."""
-        found = self.numbered(name)
-        return found[-1] if found else None
+        versions = self.versions(name)
+        for version in range(len(versions) - 1, -1, -1):
+            known = versions[version]
+            if _is_there(known):
+                return version, known
+        return None
 
     def get(self, name: TopicName, version: int) -> pb.Schema | None:
         """Return one version, None if it does not exist. Raises `StoreDamaged` if it was lost to damage."""
@@ -185,13 +231,12 @@ class SchemaRegistry:
 
     def find(self, name: TopicName, schema: pb.Schema) -> int:
         """Return the version that is equivalent to a schema, -1 if no version is."""
-        versions = self.versions(name)
+        parsed = self._of(name)
+        versions = parsed.versions
         # Mostly the same text is stored: nothing is parsed then.
-        for version, known in enumerate(versions):
-            if _is_there(known) and _equal(schema, known):
-                return version
-        if not versions:
-            return -1
+        version = parsed.find(schema)
+        if version >= 0 or not versions:
+            return version
         key = schema_key(name)
         meanings = self._meanings.get(key)
         if meanings is None or meanings.covered > len(versions):
@@ -201,12 +246,19 @@ class SchemaRegistry:
         return meanings.versions.get(meaning(schema), -1)
 
     def _keep_meanings(self, key: str, meanings: _SemanticVersions) -> None:
+        if self._meanings.get(key) is not meanings:
+            self._forget_meanings(key)
         self._meanings[key] = meanings
         self._meanings.move_to_end(key)
-        while (
-            len(self._meanings) > 1 and sum(each.covered for each in self._meanings.values()) > MEANINGS_MAX
-        ):
-            self._meanings.popitem(last=False)
+        self._meanings_count += meanings.covered - meanings.counted
+        meanings.counted = meanings.covered
+        while len(self._meanings) > 1 and self._meanings_count > MEANINGS_MAX:
+            self._forget_meanings(next(iter(self._meanings)))
+
+    def _forget_meanings(self, key: str) -> None:
+        forgotten = self._meanings.pop(key, None)
+        if forgotten is not None:
+            self._meanings_count -= forgotten.counted
 
     def reading(
         self, topic: str, schema: pb.Schema, is_enough: Callable[[], bool], *, for_consumer: bool = False
@@ -218,10 +270,11 @@ class SchemaRegistry:
         """
         try:
             name = TopicName.parse(topic)
-            versions = self.versions(name)
+            parsed = self._of(name)
         except (InvalidTopicName, StoreError):
             return None  # the caller that uses them receives the error
-        if len(versions) <= _MEANINGS_AT_ONCE:
+        versions = parsed.versions
+        if len(versions) <= _MEANINGS_AT_ONCE or parsed.find(schema) >= 0:
             return None
         known = self._meanings.get(schema_key(name))
         covered = 0 if known is None else known.covered
@@ -295,35 +348,32 @@ class SchemaRegistry:
 
     def add_for_consumer(self, name: TopicName, policies: Policies, schema: pb.Schema) -> None:
         """Check a consumer's schema as a reader of the versions; the first one of a topic is registered."""
-        versions = self.intact(name)
-        if not versions:
+        intact = self._of(name).intact
+        if not intact:
             self.put(name, schema, auto_update=policies.schema_auto_update)
-            return
-        if self.find(name, schema) >= 0:
-            return
-        self._check(name, schema, versions, for_consumer=True)
+        elif self.find(name, schema) < 0:
+            self._check(name, schema, intact, for_consumer=True)
 
     def put(self, name: TopicName, schema: pb.Schema, *, auto_update: bool, done: Done | None = None) -> int:
         """Register a schema; return its version, an old one if it is known. Raises `Refused`."""
         if len(schema.schema_data) > SCHEMA_BYTES_MAX:
             raise Refused(pb.IncompatibleSchema, f"The schema is larger than {SCHEMA_BYTES_MAX} bytes")
-        before, versions = self.versions(name), self.intact(name)
-        count = len(before)
+        parsed = self._of(name)
+        count, kept_bytes = len(parsed.versions), parsed.intact_bytes
         version = self.find(name, schema)
         if version >= 0:
             if done is not None:
                 self.when_durable(name, done)
             return version
-        if versions and not auto_update:
+        if parsed.intact and not auto_update:
             raise Refused(pb.IncompatibleSchema, "Don't allow auto update schema.")
-        kept_bytes = sum(len(each.schema_data) for each in versions)
         if count >= VERSIONS_MAX or kept_bytes + len(schema.schema_data) > VERSIONS_BYTES_MAX:
             raise Refused(
                 pb.IncompatibleSchema,
                 f"The topic has {count} schema versions of {kept_bytes} bytes already",
             )
         check_definition(schema)
-        self._check(name, schema, versions)
+        self._check(name, schema, parsed.intact)
         kept = pb.Schema()
         kept.CopyFrom(schema)
         kept.name = f"{name.tenant}/{name.namespace}/{name.base.local}"
@@ -337,7 +387,11 @@ class SchemaRegistry:
         except StoreError:
             self._settled(key, waiting)
             raise
-        self._remember(key, [*before, kept])
+        self._forget(key)
+        if not count:
+            parsed = _ParsedVersions(())
+        parsed.append(kept)
+        self._remember(key, parsed)
         return count
 
     def when_durable(self, name: TopicName, then: Done) -> None:
@@ -357,7 +411,7 @@ class SchemaRegistry:
         self._settled(key, waiting)
         if error is not None:
             self._forget(key)
-            self._meanings.pop(key, None)
+            self._forget_meanings(key)
         for then in waiting:
             then(error)
 
@@ -390,12 +444,8 @@ class SchemaRegistry:
 
     def _dropped(self, name: TopicName) -> None:
         self._forget(schema_key(name))
-        self._meanings.pop(schema_key(name), None)
+        self._forget_meanings(schema_key(name))
         self._deletions += 1
-
-
-def _equal(left: pb.Schema, right: pb.Schema) -> bool:
-    return left.type == right.type and left.schema_data == right.schema_data
 
 
 def schema_key(name: TopicName) -> str:

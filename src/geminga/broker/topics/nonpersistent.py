@@ -42,6 +42,7 @@ class NonPersistentSubscription:
         self.bytes_out_gone = 0
         self._selector: Selector[Consumer] | None = None
         self._turn = 0
+        self._active: Consumer | None = None
 
     @property
     def topic_text(self) -> str:
@@ -71,15 +72,23 @@ class NonPersistentSubscription:
     def started(self, consumer: Consumer) -> None:
         if self.type == FAILOVER:
             self._notify()
+            if consumer is not self._active:
+                consumer.notify_active(False)
 
     def _notify(self) -> None:
-        for consumer in self.consumers:
-            consumer.notify_active(consumer is self.consumers[0])
+        """Notify the consumer that became active and the one that was."""
+        previous, self._active = self._active, self.consumers[0]
+        if previous is not self._active:
+            if previous is not None:
+                previous.notify_active(False)
+            self._active.notify_active(True)
 
     def remove(self, consumer: Consumer) -> None:
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
+        if consumer is self._active:
+            self._active = None
         self.topic.consumers_connected -= 1
         self.topic.touch()
         self.messages_out_gone += consumer.messages_out
@@ -132,6 +141,9 @@ class NonPersistentSubscription:
         return
 
     def redeliver(self, consumer: Consumer, ids: Sequence[pb.MessageIdData], epoch: int | None) -> None:
+        return
+
+    def writable_again(self, consumer: Consumer) -> None:
         return
 
     def dispatch(self) -> None:

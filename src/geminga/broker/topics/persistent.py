@@ -38,6 +38,8 @@ log = logging.getLogger("geminga.broker")
 
 COUNTING_SLICE_SECONDS = 0.01
 """Interval of slices of counting old entries."""
+SUBSCRIPTIONS_AT_ONCE = 100
+"""Most subscriptions that get a topic's new entries in one step."""
 _NO_RECORD = DedupRecord.NONE
 _NO_SUBSCRIPTIONS: dict[str, PersistentSubscription] = {}
 """Empty mapping that all topics without subscriptions share; never modified."""
@@ -363,8 +365,12 @@ class PersistentTopic:
         """Dispatch new durable entries."""
         if self.check_ms:
             self.due.plan(self)
-        for subscription in list(self.subscriptions.values()):
-            self.scheduler.isolated("dispatch", subscription, subscription.new_entries)
+        subscriptions = list(self.subscriptions.values())
+        if len(subscriptions) > SUBSCRIPTIONS_AT_ONCE:
+            self.scheduler.ready.update(dict.fromkeys(subscriptions))  # a turn has no time for all
+            return
+        for subscription in subscriptions:
+            self.scheduler.isolated("dispatch", subscription, subscription.dispatch)
 
     # --- subscriptions ---
     def subscribe(self, request: SubscriptionRequest) -> PersistentSubscription:

@@ -1,0 +1,249 @@
+"""Costs in proportion, as numbers of lines of Python: of n and 10 n objects, and of single steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.topics import persistent
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import Harness, Peer, entry_bytes
+
+NAME = TopicName.parse("persistent://public/default/t")
+TOPIC = str(NAME)
+FEW, MANY = 20, 200
+Work = Callable[[], object]
+
+
+def consumers(harness: Harness, count: int, kind: str, permits: int = 10, first: int = 0) -> list[Peer]:
+    peers = [harness.peer() for _ in range(count)]
+    for number, peer in enumerate(peers, first):
+        peer.subscribe(TOPIC, kind=kind, permits=permits, consumer_name=f"c{number:05}")
+    return peers
+
+
+def producer(harness: Harness) -> Peer:
+    found = harness.peer()
+    found.producer(TOPIC)
+    return found
+
+
+def keyed(number: int) -> bytes:
+    return entry_bytes(b"x", partition_key=str(number))
+
+
+# --- all of n objects ---
+def opening(kind: str) -> Callable[[Harness, int], Work]:
+    return lambda harness, count: lambda: consumers(harness, count, kind)
+
+
+def closing(kind: str) -> Callable[[Harness, int], Work]:
+    def axis(harness: Harness, count: int) -> Work:
+        peers, sender = consumers(harness, count, kind), producer(harness)
+        # Of Key_Shared as many at both sizes: one is redelivered log n times while n consumers leave.
+        for number in range(10 * (FEW if kind == "Key_Shared" else count)):
+            sender.send(number, keyed(number))
+        return lambda: [peer.disconnect() for peer in peers]
+
+    return axis
+
+
+def closing_with_blocked_keys(harness: Harness, count: int) -> Work:
+    """The first consumer holds messages of keys that belong to the others by now."""
+    [first], sender = consumers(harness, 1, "Key_Shared", permits=1000), producer(harness)
+    for number in range(2 * FEW):
+        sender.send(number, keyed(number))
+    peers = consumers(harness, count, "Key_Shared", first=1)
+    for number in range(10 * FEW):
+        sender.send(number, keyed(number % (2 * FEW)))
+    return lambda: [peer.disconnect() for peer in (*peers, first)]
+
+
+def redelivery(kind: str) -> Callable[[Harness, int], Work]:
+    def axis(harness: Harness, count: int) -> Work:
+        [peer], sender = consumers(harness, 1, kind, permits=10 * count), producer(harness)
+        for number in range(10 * count):
+            sender.send(number, keyed(number))
+        return lambda: peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
+
+    return axis
+
+
+def unloading(kind: str) -> Callable[[Harness, int], Work]:
+    def axis(harness: Harness, count: int) -> Work:
+        consumers(harness, count, kind)
+        return lambda: harness.actions.unload(NAME)
+
+    return axis
+
+
+def second_schemas(harness: Harness, count: int) -> Work:
+    schemas, names = harness.broker.schemas, [TopicName.parse(f"t{number}") for number in range(count)]
+    for name in names:
+        schemas.put(name, definition("a"), auto_update=True)
+    return lambda: [schemas.put(name, definition("b"), auto_update=True) for name in names]
+
+
+def definition(field: str) -> pb.Schema:
+    listed = f'{{"name":"{field}","type":"int","default":0}}'
+    text = f'{{"type":"record","name":"r","fields":[{listed}]}}'.encode()
+    return pb.Schema(schema_data=text, type=pb.Schema.Json)
+
+
+def schema_versions(harness: Harness, count: int) -> Work:
+    schemas = harness.broker.schemas
+    return lambda: [schemas.put(NAME, definition(f"f{number}"), auto_update=True) for number in range(count)]
+
+
+def failover_of_a_non_persistent_topic(harness: Harness, count: int) -> Work:
+    """All but the first are inactive: each is notified once."""
+    topic = TOPIC.replace("persistent", "non-persistent")
+
+    def open_and_close() -> None:
+        peers = [harness.peer() for _ in range(count)]
+        for number, peer in enumerate(peers):
+            peer.subscribe(topic, kind="Failover", consumer_name=f"c{number:05}")
+        for peer in reversed(peers):
+            peer.disconnect()
+
+    return open_and_close
+
+
+IN_PROPORTION: dict[str, Callable[[Harness, int], Work]] = {
+    **{f"open {kind} consumers": opening(kind) for kind in ("Shared", "Key_Shared", "Failover")},
+    **{f"close {kind} consumers": closing(kind) for kind in ("Shared", "Key_Shared", "Failover")},
+    **{f"unload {kind} consumers": unloading(kind) for kind in ("Shared", "Key_Shared", "Failover")},
+    **{f"redeliver {kind} messages": redelivery(kind) for kind in ("Shared", "Key_Shared")},
+    "close Key_Shared consumers with blocked keys": closing_with_blocked_keys,
+    "add the second schema of topics": second_schemas,
+    "add versions of a schema": schema_versions,
+    "open and close Failover consumers of a non-persistent topic": failover_of_a_non_persistent_topic,
+}
+
+
+@pytest.mark.parametrize("name", IN_PROPORTION)
+def test_ten_times_the_objects_cost_at_most_twelve_times_as_much(
+    name: str, make_harness: Callable[..., Harness], lines_run: Callable[[Work], int]
+) -> None:
+    few, many = (lines_run(IN_PROPORTION[name](make_harness(), count)) for count in (FEW, MANY))
+    assert many <= 12 * few
+
+
+# --- one object beside n ---
+def message_beside(kind: str, how: str) -> Callable[[Harness, int], Work]:
+    """A message for the only consumer that can take it."""
+
+    def axis(harness: Harness, count: int) -> Work:
+        sender, [ready] = producer(harness), consumers(harness, 1, kind, permits=0, first=count)
+        for peer in consumers(harness, count, kind, permits=0 if how == "without permits" else 10):
+            peer.writable = how != "unread"
+            consumer = peer.session.consumers[1]
+            consumer.blocked = how == "blocked"
+        for number in range(20):
+            sender.send(number, keyed(number))
+        ready.command("flow", consumer_id=1, messagePermits=1000)
+        return lambda: [sender.send(number, keyed(number)) for number in range(20, 40)]
+
+    return axis
+
+
+def foreign_acknowledgements(harness: Harness, count: int) -> Work:
+    peers, sender = consumers(harness, count, "Shared", permits=1000), producer(harness)
+    sender.publish(50)
+    peers[0].ack((0, 0))
+    return lambda: peers[-1].ack(*[(0, entry) for entry in range(49, 0, -2)])
+
+
+def newest_schema(harness: Harness, count: int) -> Work:
+    schemas = harness.broker.schemas
+    for number in range(count):
+        schemas.put(NAME, definition(f"f{number}"), auto_update=True)
+    return lambda: schemas.put(NAME, definition(f"f{count - 1}"), auto_update=True)
+
+
+def join_and_leave(kind: str) -> Callable[[Harness, int], Work]:
+    def axis(harness: Harness, count: int) -> Work:
+        consumers(harness, count, kind)
+        return lambda: consumers(harness, 1, kind, first=count)[0].disconnect()
+
+    return axis
+
+
+BESIDE: dict[str, Callable[[Harness, int], Work]] = {
+    **{
+        f"a {kind} message, others are {how}": message_beside(kind, how)
+        for kind in ("Shared", "Key_Shared") for how in ("without permits", "unread", "blocked")
+    },
+    "acknowledgements by another consumer": foreign_acknowledgements,
+    "the newest version of a schema": newest_schema,
+    **{f"{kind} join and leave": join_and_leave(kind) for kind in ("Shared", "Key_Shared", "Failover")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_one_object_costs_the_same_beside_ten_times_as_many(
+    name: str, make_harness: Callable[..., Harness], lines_run: Callable[[Work], int]
+) -> None:
+    few, many = (lines_run(BESIDE[name](make_harness(), count)) for count in (FEW, MANY))
+    assert many <= 2 * few
+
+
+# --- single steps ---
+def test_a_message_reaches_many_subscriptions_in_several_steps(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persistent, "SUBSCRIPTIONS_AT_ONCE", 5)
+    reader, sender = harness.peer(), producer(harness)
+    for number in range(20):
+        reader.subscribe(TOPIC, f"s{number}", consumer_id=number)
+    monkeypatch.setattr(harness.broker.scheduler, "_should_yield", lambda: True)
+    harness.auto_poll = False
+    sender.send(0)
+    received = []
+    for _ in range(60):
+        harness.broker.poll(harness.now, harness.now_ms)
+        received.append(len(reader.messages()))
+    assert sum(received) == 20
+    assert max(received) <= 2
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+@pytest.mark.parametrize("how", ["redelivered", "disconnected"])
+def test_a_large_pending_set_is_given_back_in_several_steps(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str, how: str
+) -> None:
+    monkeypatch.setattr("geminga.broker.delivery.shared.RETURNED_AT_ONCE_MAX", 10)
+    [holder], sender = consumers(harness, 1, kind, permits=95), producer(harness)
+    for number in range(95):
+        sender.send(number, keyed(number % 7))
+    [other] = consumers(harness, 1, kind, permits=0, first=1)
+    dispatcher: Any = other.session.consumers[1].subscription.dispatcher
+    harness.auto_poll = False
+    if how == "redelivered":
+        holder.command("redeliverUnacknowledgedMessages", consumer_id=1)
+    else:
+        holder.disconnect()
+    sizes = [dispatcher.replay_size]
+    while sizes[-1] < 95:
+        harness.broker.tick(harness.now, harness.now_ms)
+        sizes.append(dispatcher.replay_size)
+    assert max(after - before for before, after in zip([0, *sizes], sizes, strict=False)) <= 20
+    harness.auto_poll = True
+    if how == "redelivered":
+        holder.disconnect()
+    other.command("flow", consumer_id=1, messagePermits=1000)
+    harness.advance(1)
+    assert other.entry_ids() == list(range(95))
+
+
+def test_nothing_is_redelivered_to_consumers_that_are_about_to_be_disconnected(harness: Harness) -> None:
+    [holder], sender = consumers(harness, 1, "Shared", permits=50), producer(harness)
+    sender.publish(50)
+    [other] = consumers(harness, 1, "Shared", permits=1000, first=1)
+    harness.actions.unload(NAME)
+    assert [len(peer.take(pb.BaseCommand.CLOSE_CONSUMER)) for peer in (holder, other)] == [1, 1]
+    assert other.messages() == []
+    assert len(consumers(harness, 1, "Shared", permits=1000)[0].messages()) == 50
