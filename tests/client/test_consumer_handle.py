@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from waiting import eventually_async
 
 import geminga.asyncio
 from geminga import MessageId
@@ -110,8 +111,7 @@ class Broker:
 
     async def until(self, name: str, count: int = 1) -> None:
         async with asyncio.timeout(60):
-            while self.log.count(name) < count:
-                await asyncio.sleep(0.005)
+            await eventually_async(lambda: self.log.count(name) >= count)
 
 
 @asynccontextmanager
