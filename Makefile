@@ -75,8 +75,9 @@ interop: $(STAMP)
 # What takes minutes each: whole pipelines run twice and more, the demo under test.
 long: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
-	$(PYTEST) -m long
-	GEMINGA_CRASH_IMAGES=2500 GEMINGA_BIT_FLIPS=10000 $(PYTEST) tests/ledger/test_crash_images.py tests/ledger/test_bit_flips.py
+	$(PYTEST) -m "long or rotating" --every
+	GEMINGA_CRASH_IMAGES=2500 GEMINGA_BIT_FLIPS=10000 GEMINGA_KILL_ROUNDS=24 $(PYTEST) --every \
+		tests/ledger $(addprefix tests/broker/serving/test_kill,.py _topics.py) $(PARALLEL)
 	$(PYTEST) -m "simulation and not interop and not long" --seeds 1000 $(PARALLEL)
 
 # Needs the folder tests of a checkout of pulsar-client's repository: its wheels do not hold it.

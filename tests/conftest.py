@@ -4,6 +4,11 @@
 and the number of seeds per test item: ``@pytest.mark.simulation(300, 25)``. ``--seeds 10000`` runs 10,000
 of each, ``--seed 17`` only that one, to replay a failure. Hypothesis has its own: ``--hypothesis-seed``.
 
+*Rotation*: long proofs run in part, and the date chooses the part. Of a test that is marked
+``@pytest.mark.rotating(3)`` three parameter sets run; tests with the same ``group=`` count as one. A loop
+over all steps of something takes the fixture ``part``. Simulations run other seeds each day. The first lines
+of a run show the number that repeats it (``--rotation 740000``); ``--every`` runs all, as ``make long`` does.
+
 A timing never decides a test, so examples of properties have no deadline, and may be slow to make.
 
 pytest's time-out raises an exception in the main thread. Where that is caught, as asyncio does around a
@@ -21,12 +26,14 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import random
 import re
 import signal
 import sys
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
 from types import FrameType
 from typing import Any
 
@@ -68,8 +75,37 @@ LONG_FILES = (
 many tests: who began a long one last would be waited for alone."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.rotation is None:  # workers have the number of the process that started them
+        config.option.rotation = date.today().toordinal()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"rotation: {config.option.rotation} (--rotation repeats its seeds and parameter sets)"
+
+
+def choose_in_rotation(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the parameter sets of rotating tests that other days run."""
+    groups: dict[tuple[object, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if (marker := item.get_closest_marker("rotating")) is not None:
+            group = marker.kwargs.get("group", item.function)  # type: ignore[attr-defined]
+            groups[group, marker.args[0]].append(item)
+    left_out: list[pytest.Item] = []
+    for (_, count), each in groups.items():
+        first = config.option.rotation * count
+        chosen = {(first + number) % len(each) for number in range(count)}
+        left_out += [item for number, item in enumerate(each) if number not in chosen]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        skipped = set(left_out)
+        items[:] = [item for item in items if item not in skipped]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.option.every:
+        choose_in_rotation(config, items)
     if not hasattr(config, "workerinput"):
         return
     counts = Counter(item.path for item in items)
@@ -120,6 +156,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulations")
     group.addoption("--seeds", type=int, metavar="N", help="run N seeds of each simulation")
     group.addoption("--seed", type=int, metavar="N", help="run seed N of each simulation alone")
+    group.addoption("--rotation", type=int, metavar="N", help="choose seeds and parameter sets as run N did")
+    group.addoption("--every", action="store_true", help="run every parameter set of rotating tests")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -132,9 +170,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if only is not None:
         blocks = [range(only, only + 1)]
     else:
-        total = count if wanted is None else wanted
-        blocks = [range(start, min(start + each, total)) for start in range(0, total, each)]
+        first = metafunc.config.option.rotation % 10_000 * count if wanted is None else 0
+        end = first + (count if wanted is None else wanted)
+        blocks = [range(start, min(start + each, end)) for start in range(first, end, each)]
     metafunc.parametrize("seeds", blocks, ids=[f"{block.start}-{block.stop - 1}" for block in blocks])
+
+
+@pytest.fixture
+def part(pytestconfig: pytest.Config) -> Callable[[Iterable[Any], int], list[Any]]:
+    """A function that returns one in ``each`` values, in their order: the date draws them; or ``--every`` one."""
+
+    def choose(values: Iterable[Any], each: int) -> list[Any]:
+        everything = list(values)
+        if pytestconfig.option.every:
+            return everything
+        # Drawn, not one in so many: kinds of operations alternate.
+        drawn = random.Random(pytestconfig.option.rotation).sample(
+            range(len(everything)), -(-len(everything) // each)
+        )
+        return [everything[index] for index in sorted(drawn)]
+
+    return choose
 
 
 @pytest.fixture

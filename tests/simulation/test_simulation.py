@@ -12,7 +12,7 @@ from tests.simulation.history import History
 from tests.simulation.world import World, run_seed
 
 
-@pytest.mark.simulation(100, 10)
+@pytest.mark.simulation(20, 5)
 @pytest.mark.timeout(300)
 def test_no_receipted_message_is_lost_and_no_acknowledged_one_redelivered(seeds: range) -> None:
     for seed in seeds:
