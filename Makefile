@@ -4,9 +4,11 @@ PYTHON ?= python3
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
-# Tests wait for processes and clocks more than for a core. A file's tests run one after the other.
-JOBS   ?= 2
-PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Tests wait for processes and clocks as long as for a core: four workers keep two cores busy. A file's tests
+# run one after the other. Of those with an Apache Pulsar each, two workers are enough.
+JOBS   ?= 4
+interop long: JOBS = 2
+PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE

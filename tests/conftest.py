@@ -34,6 +34,8 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
+from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -63,13 +65,24 @@ LONG_FILES = (
     "tests/interop/test_programs.py",
     "tests/interop/test_spark_schemas_against_apache_pulsar.py",
     "tests/interop/test_spark_chaos.py",
+    "tests/spark/test_datasource.py",
+    "tests/spark/payloads/test_in_spark.py",
+    "tests/spark/test_tables.py",
+    "tests/spark/chaos/test_chaos.py",
+    "tests/spark/test_offloaded.py",
+    "tests/spark/test_large_fleet.py",
     "tests/spark/test_no_registration.py",
     "tests/spark/test_sessions.py",
-    "tests/spark/test_datasource.py",
-    "tests/spark/test_large_fleet.py",
-    "tests/tuning/test_prove.py",
-    "tests/ledger/test_crash_images.py",
     "tests/spark/test_snapshots.py",
+    "tests/simulation/test_simulation.py",
+    "tests/tuning/test_prove.py",
+    "tests/broker/serving/test_small_disk.py",
+    "tests/broker/serving/test_garbage_collector.py",
+    "tests/functions/test_processes.py",
+    "tests/broker/serving/test_kill.py",
+    "tests/ledger/test_bit_flips.py",
+    "tests/ledger/test_crash_images.py",
+    "tests/spark/pipelines/test_lake.py",
 )
 """Those of half a minute and more. Workers begin with them (``--no-loadscope-reorder``), then come files of
 many tests: who began a long one last would be waited for alone."""
@@ -126,6 +139,34 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one worker, and those with a Spark session to the first half of the workers.
+
+    A session takes 10 CPU seconds and 1.5 GB. A worker without a file of its kind takes any.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    if config.option.dist != "loadfile":
+        return None
+
+    class Scheduling(LoadFileScheduling):
+        def _assign_work_unit(self, node: Any) -> None:
+            workers = list(self.assigned_work)
+            for_spark = node in workers[: (len(workers) + 1) // 2]
+            fitting = (file for file in self.workqueue if _starts_spark(config.rootpath / file) is for_spark)
+            if (file := next(fitting, None)) is not None:
+                self.workqueue.move_to_end(file, last=False)
+            super()._assign_work_unit(node)
+
+    return Scheduling(config, log)
+
+
+@cache
+def _starts_spark(file: Path) -> bool:
+    return "mark.spark" in file.read_text(encoding="utf-8")
+
+
 _crashed: set[str] = set()
 
 
@@ -178,7 +219,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def part(pytestconfig: pytest.Config) -> Callable[[Iterable[Any], int], list[Any]]:
-    """A function that returns one in ``each`` values, in their order: the date draws them; or ``--every`` one."""
+    """A function that returns one in ``each`` values in order, drawn by the date; all with ``--every``."""
 
     def choose(values: Iterable[Any], each: int) -> list[Any]:
         everything = list(values)
