@@ -1,6 +1,11 @@
 # One command for each daily thing. Everything installs what it needs into .venv.
 VENV   ?= .venv
 PYTHON ?= python3
+# Of `make test-python PYTHON=3.13`: a version, which makes no environment of the project's own.
+ifneq ($(filter test-python,$(MAKECMDGOALS)),)
+OTHER_PYTHON := $(filter-out python3,$(PYTHON))
+override PYTHON := python3
+endif
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
@@ -105,9 +110,9 @@ spark-4.2: SPARK_TESTS := -m "not interop and not long" tests/spark
 $(SPARKS): %: .venv-%/.installed
 	.venv-$*/bin/python -m pytest $(SPARK_TESTS)
 
-# Another Python, found in PATH or pyenv.
+# Another Python, found in PATH or pyenv; without PYTHON=3.13 a part of the tests on one that is here.
 test-python: $(STAMP)
-	$(PY) tools/other_python.py $(PYTHON)
+	$(PY) tools/other_python.py $(or $(OTHER_PYTHON),any)
 
 # The lowest allowed version of each direct dependency, before all that the environment has otherwise.
 LOWEST := .venv-lowest
