@@ -225,7 +225,7 @@ def part(pytestconfig: pytest.Config) -> Callable[[Iterable[Any], int], list[Any
         everything = list(values)
         if pytestconfig.option.every:
             return everything
-        # Drawn, not one in so many: kinds of operations alternate.
+        # Drawn at random: kinds of operations alternate, so that a fixed step would miss some.
         drawn = random.Random(pytestconfig.option.rotation).sample(
             range(len(everything)), -(-len(everything) // each)
         )
