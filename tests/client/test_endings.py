@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from waiting import eventually, loop_turns
+from waiting import eventually, eventually_async, loop_turns
 
 import geminga
 import geminga.asyncio
@@ -445,8 +445,7 @@ def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
         del client
         with pytest.warns(ResourceWarning, match="was not closed"):
             _drop(holders)
-        await asyncio.sleep(0.01)
-        assert connection.closed
+        await eventually_async(lambda: connection.closed)
 
     asyncio.run(main())
 
