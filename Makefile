@@ -1,12 +1,19 @@
 # One command for each daily thing. Everything installs what it needs into .venv.
 VENV   ?= .venv
 PYTHON ?= python3
+# Of `make test-python PYTHON=3.13`: a version, which makes no environment of the project's own.
+ifneq ($(filter test-python,$(MAKECMDGOALS)),)
+OTHER_PYTHON := $(filter-out python3,$(PYTHON))
+override PYTHON := python3
+endif
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
-# Tests wait for processes and clocks more than for a core. A file's tests run one after the other.
-JOBS   ?= 2
-PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Tests wait for processes and clocks as long as for a core: four workers keep two cores busy. A file's tests
+# run one after the other. Of those with an Apache Pulsar each, two workers are enough.
+JOBS   ?= 4
+interop long: JOBS = 2
+PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
@@ -76,8 +83,9 @@ interop: $(STAMP)
 # What takes minutes each: whole pipelines run twice and more, the demo under test.
 long: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
-	$(PYTEST) -m long
-	GEMINGA_CRASH_IMAGES=2500 GEMINGA_BIT_FLIPS=10000 $(PYTEST) tests/ledger/test_crash_images.py tests/ledger/test_bit_flips.py
+	$(PYTEST) -m "long or rotating" --every
+	GEMINGA_CRASH_IMAGES=2500 GEMINGA_BIT_FLIPS=10000 GEMINGA_KILL_ROUNDS=24 $(PYTEST) --every \
+		tests/ledger $(addprefix tests/broker/serving/test_kill,.py _topics.py) $(PARALLEL)
 	$(PYTEST) -m "simulation and not interop and not long" --seeds 1000 $(PARALLEL)
 
 # Bugs put into the sources, which the simulation of client, broker and store must find; half an hour.
@@ -108,9 +116,9 @@ spark-4.2: SPARK_TESTS := -m "not interop and not long" tests/spark
 $(SPARKS): %: .venv-%/.installed
 	.venv-$*/bin/python -m pytest $(SPARK_TESTS)
 
-# Another Python, found in PATH or pyenv.
+# Another Python, found in PATH or pyenv; without PYTHON=3.13 a part of the tests on one that is here.
 test-python: $(STAMP)
-	$(PY) tools/other_python.py $(PYTHON)
+	$(PY) tools/other_python.py $(or $(OTHER_PYTHON),any)
 
 # The lowest allowed version of each direct dependency, before all that the environment has otherwise.
 LOWEST := .venv-lowest

@@ -4,6 +4,11 @@
 and the number of seeds per test item: ``@pytest.mark.simulation(300, 25)``. ``--seeds 10000`` runs 10,000
 of each, ``--seed 17`` only that one, to replay a failure. Hypothesis has its own: ``--hypothesis-seed``.
 
+*Rotation*: long proofs run in part, and the date chooses the part. Of a test that is marked
+``@pytest.mark.rotating(3)`` three parameter sets run; tests with the same ``group=`` count as one. A loop
+over all steps of something takes the fixture ``part``. Simulations run other seeds each day. The first lines
+of a run show the number that repeats it (``--rotation 740000``); ``--every`` runs all, as ``make long`` does.
+
 A timing never decides a test, so examples of properties have no deadline, and may be slow to make.
 
 pytest's time-out raises an exception in the main thread. Where that is caught, as asyncio does around a
@@ -21,12 +26,16 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import random
 import re
 import signal
 import sys
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
+from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -56,20 +65,60 @@ LONG_FILES = (
     "tests/interop/test_programs.py",
     "tests/interop/test_spark_schemas_against_apache_pulsar.py",
     "tests/interop/test_spark_chaos.py",
+    "tests/spark/test_datasource.py",
+    "tests/spark/payloads/test_in_spark.py",
+    "tests/spark/test_tables.py",
+    "tests/spark/chaos/test_chaos.py",
+    "tests/spark/test_offloaded.py",
+    "tests/spark/test_large_fleet.py",
     "tests/spark/test_no_registration.py",
     "tests/spark/test_sessions.py",
-    "tests/spark/test_datasource.py",
-    "tests/spark/test_large_fleet.py",
-    "tests/tuning/test_prove.py",
-    "tests/ledger/test_crash_images.py",
     "tests/spark/test_snapshots.py",
+    "tests/simulation/test_simulation.py",
+    "tests/tuning/test_prove.py",
+    "tests/broker/serving/test_small_disk.py",
+    "tests/broker/serving/test_garbage_collector.py",
+    "tests/functions/test_processes.py",
+    "tests/broker/serving/test_kill.py",
+    "tests/ledger/test_bit_flips.py",
+    "tests/ledger/test_crash_images.py",
+    "tests/spark/pipelines/test_lake.py",
 )
 """Those of half a minute and more. Workers begin with them (``--no-loadscope-reorder``), then come files of
 many tests: who began a long one last would be waited for alone."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.rotation is None:  # workers have the number of the process that started them
+        config.option.rotation = date.today().toordinal()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"rotation: {config.option.rotation} (--rotation repeats its seeds and parameter sets)"
+
+
+def choose_in_rotation(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the parameter sets of rotating tests that other days run."""
+    groups: dict[tuple[object, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if (marker := item.get_closest_marker("rotating")) is not None:
+            group = marker.kwargs.get("group", item.function)  # type: ignore[attr-defined]
+            groups[group, marker.args[0]].append(item)
+    left_out: list[pytest.Item] = []
+    for (_, count), each in groups.items():
+        first = config.option.rotation * count
+        chosen = {(first + number) % len(each) for number in range(count)}
+        left_out += [item for number, item in enumerate(each) if number not in chosen]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        skipped = set(left_out)
+        items[:] = [item for item in items if item not in skipped]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.option.every:
+        choose_in_rotation(config, items)
     if not hasattr(config, "workerinput"):
         return
     counts = Counter(item.path for item in items)
@@ -88,6 +137,34 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one worker, and those with a Spark session to the first half of the workers.
+
+    A session takes 10 CPU seconds and 1.5 GB. A worker without a file of its kind takes any.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    if config.option.dist != "loadfile":
+        return None
+
+    class Scheduling(LoadFileScheduling):
+        def _assign_work_unit(self, node: Any) -> None:
+            workers = list(self.assigned_work)
+            for_spark = node in workers[: (len(workers) + 1) // 2]
+            fitting = (file for file in self.workqueue if _starts_spark(config.rootpath / file) is for_spark)
+            if (file := next(fitting, None)) is not None:
+                self.workqueue.move_to_end(file, last=False)
+            super()._assign_work_unit(node)
+
+    return Scheduling(config, log)
+
+
+@cache
+def _starts_spark(file: Path) -> bool:
+    return "mark.spark" in file.read_text(encoding="utf-8")
 
 
 _crashed: set[str] = set()
@@ -120,6 +197,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulations")
     group.addoption("--seeds", type=int, metavar="N", help="run N seeds of each simulation")
     group.addoption("--seed", type=int, metavar="N", help="run seed N of each simulation alone")
+    group.addoption("--rotation", type=int, metavar="N", help="choose seeds and parameter sets as run N did")
+    group.addoption("--every", action="store_true", help="run every parameter set of rotating tests")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -132,9 +211,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if only is not None:
         blocks = [range(only, only + 1)]
     else:
-        total = count if wanted is None else wanted
-        blocks = [range(start, min(start + each, total)) for start in range(0, total, each)]
+        first = metafunc.config.option.rotation % 10_000 * count if wanted is None else 0
+        end = first + (count if wanted is None else wanted)
+        blocks = [range(start, min(start + each, end)) for start in range(first, end, each)]
     metafunc.parametrize("seeds", blocks, ids=[f"{block.start}-{block.stop - 1}" for block in blocks])
+
+
+@pytest.fixture
+def part(pytestconfig: pytest.Config) -> Callable[[Iterable[Any], int], list[Any]]:
+    """A function that returns one in ``each`` values in order, drawn by the date; all with ``--every``."""
+
+    def choose(values: Iterable[Any], each: int) -> list[Any]:
+        everything = list(values)
+        if pytestconfig.option.every:
+            return everything
+        # Drawn at random: kinds of operations alternate, so that a fixed step would miss some.
+        drawn = random.Random(pytestconfig.option.rotation).sample(
+            range(len(everything)), -(-len(everything) // each)
+        )
+        return [everything[index] for index in sorted(drawn)]
+
+    return choose
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
+from waiting import eventually
 
 import geminga
 import geminga.asyncio
@@ -66,10 +67,9 @@ def nothing_is_left_behind() -> Iterator[None]:
         admin(broker.admin_url, "GET", "clusters")
     threads, descriptors = set(threading.enumerate()), psutil.Process().num_fds()
     yield
-    end = time.monotonic() + 60
-    while set(threading.enumerate()) - threads or psutil.Process().num_fds() > descriptors:
-        assert time.monotonic() < end, (set(threading.enumerate()) - threads, psutil.Process().num_fds())
-        time.sleep(0.01)
+    eventually(
+        lambda: not (set(threading.enumerate()) - threads) and psutil.Process().num_fds() <= descriptors
+    )
 
 
 @pytest.fixture(scope="module")

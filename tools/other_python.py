@@ -1,8 +1,9 @@
 """Run the core tests on another Python, in an environment of its own.
 
     python tools/other_python.py 3.13 [arguments of pytest]   # a version, or the path of an interpreter
+    python tools/other_python.py any     # the quickest tests, on a promised version that is here
 
-Interpreters are found in PATH and in pyenv.
+Interpreters are found in PATH and in pyenv. With ``any`` the date chooses among them; none is no error.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
-EXTRAS = "broker,columnar,encryption,security,avro,otel,oauth2,cli"
-TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "pydantic", "opentelemetry-sdk")
-TESTS = tuple(f"tests/{name}" for name in (
-    "wire", "connection", "producer", "consumer", "schema", "client", "ledger", "broker", "offload", "cli",
-    "functions", "mirror", "testing", "tuning", "console",
-))  # fmt: skip
+PROMISED = ("3.11", "3.12", "3.13", "3.14")
+EXTRAS = "broker,columnar,encryption,security,avro,otel,oauth2,cli,tune"
+TOOLS = (
+    "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "pydantic", "opentelemetry-sdk",
+    "playwright",
+)  # fmt: skip
+QUICK = tuple(f"tests/{name}" for name in ("wire", "connection", "producer", "consumer", "client"))
+TESTS = (*QUICK, *(f"tests/{name}" for name in (
+    "schema", "ledger", "broker", "offload", "cli", "functions", "mirror", "testing", "tuning", "console",
+)))  # fmt: skip
 NOT_THERE = "not interop and not spark and not witness and not long"
 
 
@@ -30,7 +36,21 @@ def interpreter(version: str) -> str | None:
     return None
 
 
+def another() -> str | None:
+    """Return a promised version that is here and does not run this, another one each day."""
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    here = [version for version in PROMISED if version != running and interpreter(version)]
+    return here[date.today().toordinal() % len(here)] if here else None
+
+
 def main(version: str, arguments: list[str]) -> int:
+    tests = TESTS
+    if version == "any":
+        found = another()
+        if found is None:
+            print(f"nothing was tested: no other of Python {', '.join(PROMISED)} is here")
+            return 0
+        version, tests = found, QUICK
     path = interpreter(version)
     if path is None:
         print(f"no Python {version} in PATH or pyenv", file=sys.stderr)
@@ -45,7 +65,8 @@ def main(version: str, arguments: list[str]) -> int:
     subprocess.run(
         [*uv, "pip", "install", "--python", python, *locked, "-e", f".[{EXTRAS}]", *TOOLS], check=True
     )
-    return subprocess.run([python, "-m", "pytest", "-q", "-m", NOT_THERE, *(arguments or TESTS)]).returncode
+    given = arguments if any("tests" in each for each in arguments) else [*arguments, *tests]
+    return subprocess.run([python, "-m", "pytest", "-q", "-m", NOT_THERE, "-n", "2", *given]).returncode
 
 
 if __name__ == "__main__":

@@ -194,7 +194,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: 0.0))  # a seed decides everything
 
 
-@pytest.mark.simulation(60, 15)
+@pytest.mark.simulation(20, 10)
 def test_requests_between_slices_agree_with_the_model(seeds: range) -> None:
     for seed in seeds:
         try:
@@ -477,7 +477,7 @@ class Crowd:
         return shown
 
 
-@pytest.mark.simulation(40, 10)
+@pytest.mark.simulation(12, 6)
 def test_confirmed_changes_of_concurrent_actors_hold(seeds: range) -> None:
     for seed in seeds:
         try:

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga import ConsumerType
@@ -318,13 +319,14 @@ def test_a_subscription_is_moved_among_expiring_and_offloaded_entries(
         while reader.has_message_available():
             found.append(number_of(reader.read_next(20_000)))
     assert sorted(found) == [*moving.sent]
-    deadline = time.time() + 60
-    while any(
-        each["msgBacklog"]
-        for each in broker.rest("GET", f"{path_of('moving')}/stats")["subscriptions"].values()
-    ):
-        assert time.time() < deadline, "the time to live is over"
-        time.sleep(0.5)
+    eventually(
+        lambda: (
+            not any(
+                each["msgBacklog"]
+                for each in broker.rest("GET", f"{path_of('moving')}/stats")["subscriptions"].values()
+            )
+        )
+    )
 
 
 @pytest.mark.parametrize("troubles", range(1), indirect=True)

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from waiting import eventually
 
 from geminga.broker.serving.embedded import embedded
 from geminga.cli import store as module
@@ -27,13 +26,6 @@ def folder(tmp_path: Path) -> Path:
 
 def run(*arguments: str, answer: str | None = None) -> Result:
     return CliRunner().invoke(module.command, arguments, input=answer, standalone_mode=False)
-
-
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def harm(folder: Path, what: bytes, replacement: bytes) -> None:
@@ -113,7 +105,7 @@ def test_a_backup_of_a_running_broker_is_restored(tmp_path: Path) -> None:
 def test_a_copy_only_reads_offloaded_files_until_it_claims_the_location(tmp_path: Path) -> None:
     place = ("--offload-location", str(tmp_path / "tier"))
     with embedded(tmp_path / "store", offload_location=place[1]):
-        until(lambda: (tmp_path / "tier" / "_claim.json").exists())
+        eventually(lambda: (tmp_path / "tier" / "_claim.json").exists())
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     original, copy = str(tmp_path / "store"), str(tmp_path / "copy")
     assert "is claimed by" not in run("check", original, *place).output

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import loop_turns
 
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -111,7 +112,7 @@ class ScriptedBroker:
         self.server.close()
         for peer in self.peers:
             peer.drop()
-        await asyncio.sleep(0)
+        await loop_turns()
 
     def ok(self, peer: Peer, request_id: int) -> None:
         peer.send(command(Type.SUCCESS, "success", request_id=request_id))

@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+from waiting import eventually_async
 
 import geminga
 import geminga.asyncio
@@ -91,8 +92,7 @@ def test_cancelling_a_creation(scripted):
     async def body(broker, client):
         broker.answers[pb.BaseCommand.PRODUCER] = lambda peer, frame: None
         creating = asyncio.ensure_future(client.create_producer("t"))
-        while not broker.count(pb.BaseCommand.PRODUCER):
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: broker.count(pb.BaseCommand.PRODUCER))
         creating.cancel()
         with pytest.raises(asyncio.CancelledError):
             await creating

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from published import backlog, publish
+from waiting import eventually_async, loop_turns, never_async
 
 import geminga.asyncio
 from geminga import ConsumerType, InitialPosition, MessageId
@@ -31,8 +32,7 @@ def test_asyncio_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: 
                 pulsar_topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50
             )
             waiting = asyncio.create_task(consumer.receive())
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
+            await never_async(waiting.done, 0.05)
             producer = await client.create_producer(pulsar_topic)
             for number in range(5):
                 await producer.send(b"%d" % number)
@@ -106,7 +106,7 @@ def test_a_cancelled_receive_loses_nothing(pulsar_broker: Any, pulsar_client: An
             producer = await client.create_producer(pulsar_topic)
             for number in range(50):
                 waiters = [asyncio.create_task(consumer.receive()) for _ in range(3)]
-                await asyncio.sleep(0)
+                await loop_turns()
                 await producer.send(b"%d" % number)
                 waiters[number % 3].cancel()
                 done, pending = await asyncio.wait(waiters, timeout=5, return_when=asyncio.FIRST_COMPLETED)
@@ -136,10 +136,9 @@ def test_a_woken_and_then_cancelled_receive_leaves_the_message_to_the_next(
             message = await consumer.receive(30_000)
             first = asyncio.create_task(consumer.receive())
             second = asyncio.create_task(consumer.receive())
-            await asyncio.sleep(0)
+            await loop_turns()
             consumer.queue.put_back([message])
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await loop_turns(turns)
             first.cancel()
             done, _ = await asyncio.wait([first, second], timeout=2, return_when=asyncio.FIRST_EXCEPTION)
             (again,) = [task.result() for task in done if not task.cancelled()]
@@ -195,8 +194,7 @@ def test_a_cancelled_subscribe_to_several_topics_leaves_no_consumer(scripted: An
         await broker.start()
         async with geminga.asyncio.Client(broker.url) as client:
             subscribing = asyncio.create_task(client.subscribe(["t-0", "t-1", "t-2"], "s"))
-            while len(answered) < 3:
-                await asyncio.sleep(0.001)
+            await eventually_async(lambda: len(answered) >= 3)
             await asyncio.sleep(0.05)  # the answers are read
             subscribing.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import cramjam
 import pytest
+from waiting import eventually, never
 
 import geminga
 import geminga.asyncio
@@ -43,13 +42,6 @@ def collect(consumer: Any, count: int, **options: Any) -> Any:
 def backlog(broker: Any, topic: str) -> int:
     path = topic.replace("://", "/")
     return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"])
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("compression", list(CompressionType))
@@ -97,8 +89,7 @@ def test_parts_of_a_batch_complete_it(pulsar_broker: Any, pulsar_client: Any, pu
     publish(pulsar_client, pulsar_topic, 10)
     table, _ = collect(consumer, 10)
     consumer.acknowledge_table(table.slice(0, 4))
-    time.sleep(0.2)
-    assert backlog(pulsar_broker, pulsar_topic) > 0
+    never(lambda: backlog(pulsar_broker, pulsar_topic) == 0, 0.2)
     consumer.acknowledge_table(table.slice(4))
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from waiting import loop_turns
 
 import geminga
 import geminga.asyncio
@@ -173,7 +174,7 @@ def test_asyncio_tables_keep_the_order_of_their_calls(pulsar_broker, pulsar_topi
             sizes = [20_000, 1, 3000, 2, 500, 10, 1, 7000] * 3
             tables = [pa.table({"value": [b"%d" % number] * size}) for number, size in enumerate(sizes)]
             calls = [asyncio.ensure_future(producer.send_table(each)) for each in tables]
-            await asyncio.sleep(0)
+            await loop_turns()
             calls[9].cancel()  # it has not had its turn
             await asyncio.gather(*calls, return_exceptions=True)
             assert [call for call in calls if call.cancelled()] == [calls[9]]

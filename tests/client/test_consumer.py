@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from waiting import eventually, eventually_async, loop_turns, moment_between, never
 
 import geminga
 import geminga.asyncio
@@ -52,13 +53,6 @@ def receive(consumer: Any, count: int, timeout_millis: int = 30_000) -> list[Any
 
 def data(messages: list[Any]) -> list[bytes]:
     return [message.data() for message in messages]
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.01)
 
 
 def backlog(broker: Any, topic: str, subscription: str = "s") -> int:
@@ -375,8 +369,7 @@ def test_seek(pulsar_client: Any, pulsar_topic: str, subscribe: Any, batched: bo
 def test_seek_by_time(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
     consumer = subscribe()
     publish(pulsar_client, pulsar_topic, 5)
-    time.sleep(0.05)
-    moment = int(time.time() * 1000)
+    moment = moment_between()
     publish(pulsar_client, pulsar_topic, 5, start=5)
     receive(consumer, 10)
     consumer.seek(moment)
@@ -438,8 +431,7 @@ def test_listener(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None
         consumer.receive(10)
     consumer.pause_message_listener()
     publish(pulsar_client, pulsar_topic, 3, start=5)
-    time.sleep(0.2)
-    assert len(seen) == 5
+    never(lambda: len(seen) != 5, 0.2)
     consumer.resume_message_listener()
     eventually(lambda: len(seen) == 8)
     consumer.close()
@@ -721,7 +713,7 @@ def test_an_event_listener_of_asyncio(pulsar_broker: Any, pulsar_topic: str) -> 
 
     class Listener:
         async def became_active(self, consumer: Any, partition: int) -> None:
-            await asyncio.sleep(0)
+            await loop_turns()
             heard.append((consumer, partition))
 
         def became_inactive(self, consumer: Any, partition: int) -> None:
@@ -733,8 +725,7 @@ def test_an_event_listener_of_asyncio(pulsar_broker: Any, pulsar_topic: str) -> 
                 pulsar_topic, "s", ConsumerType.Failover, event_listener=Listener()
             )
             async with asyncio.timeout(60):
-                while not heard:
-                    await asyncio.sleep(0.01)
+                await eventually_async(lambda: heard)
             assert heard == [(consumer, -1)]
 
     asyncio.run(run())
@@ -776,10 +767,9 @@ def test_statistics_of_a_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar
         publish(pulsar_client, pulsar_topic, 6, batched=False)
         taken = receive(consumer, 2)
         consumer.acknowledge(taken[0])
+        # All have come, and the acknowledgement has gone.
+        eventually(lambda: (stats := consumer.stats()).waiting_messages >= 4 and stats.backlog <= 5)
         stats = consumer.stats()
-        while stats.waiting_messages < 4 or stats.backlog > 5:  # until all have come, and the ack has gone
-            time.sleep(0.01)
-            stats = consumer.stats()
         assert (stats.waiting_messages, stats.unacknowledged_messages, stats.backlog) == (4, 5, 5)
         assert (stats.topic, stats.blocked) == (consumer.topic(), False)
         assert [part.topic[-12:] for part in stats.partitions] == ["-partition-0", "-partition-1"]

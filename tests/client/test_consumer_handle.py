@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from waiting import eventually_async, never_async
 
 import geminga.asyncio
 from geminga import MessageId
@@ -111,8 +112,7 @@ class Broker:
 
     async def until(self, name: str, count: int = 1) -> None:
         async with asyncio.timeout(60):
-            while self.log.count(name) < count:
-                await asyncio.sleep(0.005)
+            await eventually_async(lambda: self.log.count(name) >= count)
 
 
 @asynccontextmanager
@@ -269,8 +269,7 @@ def test_seek_waits_for_the_answer_before_it_subscribes_again() -> None:
             broker.answers[Type.SEEK] = on_seek
             task = asyncio.create_task(consumer.seek(MessageId.earliest))
             await broker.until("SEEK")
-            await asyncio.sleep(0.1)
-            assert broker.log.count("SUBSCRIBE") == 1
+            await never_async(lambda: broker.log.count("SUBSCRIBE") != 1, 0.1)
             broker.ok(*asked.pop())
             await task
             assert broker.log.count("SUBSCRIBE") == 2

@@ -4,6 +4,7 @@ import random
 import socket
 
 import pytest
+from waiting import eventually_async
 
 from geminga.client.context import ClientContext, ServiceUnreachable, all_or_none
 from geminga.client.settings import ClientSettings
@@ -248,8 +249,7 @@ def test_a_broker_that_comes_up_late(scripted, caplog):
         await broker.stop()
         asked = [asyncio.ensure_future(context.lookup(TOPIC)) for _ in range(3)]
         asked.append(asyncio.ensure_future(context.partitions(TOPIC)))
-        while "for a broker" not in caplog.text:
-            await asyncio.sleep(0.005)
+        await eventually_async(lambda: "for a broker" in caplog.text)
         await broker.start()
         await asyncio.gather(*asked)
 
@@ -370,8 +370,7 @@ def test_discarding_a_closed_handle_logs_nothing(scripted):
         said = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
         context.discard(Ended())
-        while context.background:
-            await asyncio.sleep(0)
+        await eventually_async(lambda: not context.background)
         gc.collect()
         assert not said
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from published import backlog, publish
+from waiting import eventually
 
 import geminga
 from geminga import ConsumerType, InitialPosition
 from geminga.errors import InvalidConfiguration
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture

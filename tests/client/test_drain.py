@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import eventually, loop_turns
 
 import geminga.asyncio
 from geminga import ConsumerBatchReceivePolicy, ConsumerType
@@ -23,13 +23,6 @@ def publish(client: Any, topic: str, count: int, *, first: int = 0, **settings: 
         producer.send_many(values, callback=lambda _: None)
         producer.flush()
     return values
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
@@ -109,7 +102,7 @@ def test_a_listener_processes_the_delivered_messages(pulsar_client: Any, pulsar_
         pulsar_topic, "s", message_listener=listener, receiver_queue_size=20, **SHARED
     )
     publish(pulsar_client, pulsar_topic, 100)
-    until(lambda: len(heard) > 0)
+    eventually(lambda: len(heard) > 0)
     assert consumer.drain(60_000) == 0
     with pulsar_client.subscribe(pulsar_topic, "s", **SHARED) as following:
         others = []
@@ -128,7 +121,7 @@ def test_a_receiver_that_would_wait_forever_gets_an_error(pulsar_client: Any, pu
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    until(lambda: len(consumer._consumer.receive_waiters) > 0)
+    eventually(lambda: len(consumer._consumer.receive_waiters) > 0)
     assert consumer.drain() == 0
     assert ended.wait(60)
 
@@ -138,7 +131,7 @@ def test_the_last_messages_of_a_drain_are_a_batch(pulsar_client: Any, pulsar_top
         pulsar_topic, "s", batch_receive_policy=ConsumerBatchReceivePolicy(10, -1, 60_000)
     )
     values = publish(pulsar_client, pulsar_topic, 3)
-    until(lambda: len(consumer._queue) == 3)
+    eventually(lambda: len(consumer._queue) == 3)
     drained: list[int] = []
     thread = threading.Thread(target=lambda: drained.append(consumer.drain(60_000)))
     thread.start()
@@ -174,7 +167,7 @@ def test_tasks_process_the_delivered_messages(pulsar_broker: Any, pulsar_topic: 
                     await consumer.acknowledge(message)
 
             workers = [asyncio.create_task(work()) for _ in range(4)]
-            await asyncio.sleep(0)
+            await loop_turns()
             assert await consumer.drain(60_000) == 0
             await asyncio.wait_for(asyncio.gather(*workers), 60)
             following = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
@@ -213,7 +206,7 @@ def test_the_end_of_the_broker_ends_the_drain(pulsar_broker: Any, pulsar_topic: 
         ended: list[int] = []
         thread = threading.Thread(target=lambda: ended.append(consumer.drain(60_000)))
         thread.start()
-        until(lambda: consumer._consumer.draining)
+        eventually(lambda: consumer._consumer.draining)
         pulsar_broker.close()
         thread.join(60)
         assert ended == [0], "what was in hand comes again, and nobody here can settle it"

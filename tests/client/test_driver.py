@@ -2,6 +2,7 @@ import asyncio
 import random
 
 import pytest
+from waiting import eventually_async, loop_turns, never_async
 
 from geminga.client.context import ClientContext
 from geminga.client.driver import HOPS_MAX, DriverState, HandleDriver
@@ -158,7 +159,7 @@ def test_a_lost_connection_is_replaced(scripted):
         await handle.until(lambda: handle.attached == 2)
         (error,) = handle.detached
         assert isinstance(error, ConnectError)
-        await asyncio.sleep(0)
+        await loop_turns()
         assert driver.attached
         assert len(broker.peers) == 2
 
@@ -170,8 +171,7 @@ def test_a_broker_that_comes_back_later_is_found(scripted):
         await driver.start()
         await broker.stop()
         await handle.until(lambda: handle.detached)
-        await asyncio.sleep(0.05)
-        assert not driver.attached
+        await never_async(lambda: driver.attached, 0.05)
         await broker.start()
         await handle.until(lambda: handle.attached == 2)
         assert handle.failed == []
@@ -234,8 +234,7 @@ def test_a_loop_of_assigned_brokers_is_followed_with_delays(scripted):
         await driver.start()
         # Delays are a minute or more: only a driver without delay gets here within milliseconds.
         await handle.until(lambda: handle.attached == HOPS_MAX + 1)
-        await asyncio.sleep(0.3)
-        assert handle.attached == HOPS_MAX + 1
+        await never_async(lambda: handle.attached != HOPS_MAX + 1, 0.1)
         assert driver.state is DriverState.WAITING
         # A minute with one broker resets the count of hops: the next redirect is followed at once.
         broker.answers[Type.PRODUCER] = broker.on_producer
@@ -288,8 +287,7 @@ def test_reconnect_now_skips_the_delay(scripted):
     async def body(broker, context, handle, driver):
         await driver.start()
         driver.reattach(None)
-        await asyncio.sleep(0.01)
-        assert driver.state is DriverState.WAITING
+        await eventually_async(lambda: driver.state is DriverState.WAITING)
         driver.reconnect_now()
         await handle.until(lambda: handle.attached == 2)
         driver.reattach(None, delay=False)
@@ -328,8 +326,7 @@ def test_cancelling_start_leaves_nothing_behind(scripted):
     async def body(broker, context, handle, driver):
         broker.answers[Type.PRODUCER] = lambda peer, frame: None
         starting = asyncio.ensure_future(driver.start())
-        while not broker.count(Type.PRODUCER):
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: broker.count(Type.PRODUCER))
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
@@ -349,8 +346,7 @@ def test_cancelling_start_at_any_step_leaves_no_handle(scripted):
             each = ProducerHandle(context)
             starting = HandleDriver(context, each)
             task = asyncio.ensure_future(starting.start())
-            for _ in range(steps):
-                await asyncio.sleep(0)
+            await loop_turns(steps)
             finished = task.done()
             task.cancel()
             await asyncio.wait([task])
@@ -367,12 +363,10 @@ def test_frames_are_dropped_while_detached(scripted):
         await driver.start()
         receipt = encode_send_receipt(handle.producer_id, 0, None, 1, 1)
         broker.peers[0].transport.write(receipt)
-        while not handle.frames:
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: handle.frames)
         driver.reattach(None)
         broker.peers[0].transport.write(receipt)  # a late frame of the earlier attachment
-        await asyncio.sleep(0.02)
-        assert len(handle.frames) == 1
+        await never_async(lambda: len(handle.frames) != 1, 0.02)
         driver.reconnect_now()
         await handle.until(lambda: handle.attached == 2)
 

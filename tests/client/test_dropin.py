@@ -15,6 +15,7 @@ import time
 import uuid
 
 import pytest
+from waiting import eventually, moment_between
 
 from geminga.client.admin import admin
 
@@ -62,13 +63,6 @@ def receive_all(consumer, count, timeout_millis=30_000):
 def nothing_more(pulsar, consumer, timeout_millis=100):
     with pytest.raises(pulsar.Timeout):
         consumer.receive(timeout_millis)
-
-
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.005)
 
 
 # --- the examples of the documentation -----------------------------------------------------------
@@ -340,7 +334,7 @@ def test_failover(pulsar, client, topic, pulsar_broker):
     receive_all(active, 2)
     other = second if active is first else first
     path = f"persistent/public/default/{topic}/stats"  # the grouped acknowledgements leave
-    until(lambda: admin(pulsar_broker.admin_url, "GET", path)["subscriptions"]["s"]["msgBacklog"] == 3)
+    eventually(lambda: admin(pulsar_broker.admin_url, "GET", path)["subscriptions"]["s"]["msgBacklog"] == 3)
     active.close()
     assert [m.data() for m in receive_all(other, 3, 8000)] == [b"3", b"4", b"5"]
 
@@ -428,9 +422,7 @@ def test_seek(pulsar, client, topic):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     ids = [producer.send(b"%d" % i) for i in range(5)]
-    time.sleep(0.02)
-    middle = int(time.time() * 1000)
-    time.sleep(0.02)
+    middle = moment_between()
     ids += [producer.send(b"%d" % i) for i in range(5, 10)]
     receive_all(consumer, 10)
     consumer.seek(pulsar.MessageId.earliest)
@@ -525,7 +517,7 @@ def test_pattern(pulsar, client, topic):
     if pulsar.__name__ == "pulsar":
         return  # its subscribe() does not hand the discovery period on: the next look is a minute away
     late = client.create_producer(f"{topic}-late")
-    until(lambda: not late.send(b"late") or _try_receive(pulsar, consumer))
+    eventually(lambda: not late.send(b"late") or _try_receive(pulsar, consumer))
 
 
 def _try_receive(pulsar, consumer):

@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.client.admin import admin
@@ -179,8 +180,7 @@ def test_a_signal_ends_receive(p: Any, client: Any, pulsar_topic: str) -> None:
         return frame is not None and (frame.f_code.co_name == "receive" or receives(frame.f_back))
 
     def interrupt() -> None:
-        while not receives(sys._current_frames()[main]):
-            time.sleep(0.01)
+        eventually(lambda: receives(sys._current_frames()[main]))
         time.sleep(0.1)  # it is in the library's function; soon it waits
         signal.raise_signal(signal.SIGINT)
 

@@ -1,11 +1,11 @@
 """End-to-end encryption through a broker: both shells, batches, chunks, tables, and the official client."""
 
 import asyncio
-import time
 import uuid
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.client import producer as producer_module
@@ -301,9 +301,7 @@ def test_data_keys_are_renewed(client, topic, monkeypatch, caplog):
     consumer = client.subscribe(topic, "s", crypto_key_reader=keys)
     sending = client.create_producer(topic, encryption_key="k1", crypto_key_reader=keys)
     sending.send(b"1")
-    deadline = time.monotonic() + 60
-    while len(reads) < 5 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: len(reads) >= 5)
     sending.send(b"2")
     messages = received(consumer, 2)
     assert [m.data() for m in messages] == [b"1", b"2"]

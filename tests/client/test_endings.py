@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import eventually, eventually_async, loop_turns
 
 import geminga
 import geminga.asyncio
@@ -26,13 +27,6 @@ from geminga.client.runtime import LoopThread
 from geminga.errors import AlreadyClosed
 
 EARLIEST = InitialPosition.Earliest
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.005)
 
 
 def backlog(broker: Any, topic: str) -> int:
@@ -122,7 +116,7 @@ def test_waiting_tasks_get_an_error_at_shutdown(pulsar_broker: Any, pulsar_topic
         client = geminga.asyncio.Client(pulsar_broker.service_url)
         consumer = await client.subscribe(pulsar_topic, "s")
         waiting = asyncio.create_task(consumer.receive())
-        await asyncio.sleep(0)
+        await loop_turns()
         client.shutdown()
         with pytest.raises(AlreadyClosed):
             await asyncio.wait_for(waiting, 60)
@@ -278,12 +272,8 @@ def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker: An
     gone = weakref.ref(service)
     del service
     gc.collect()
-    deadline = time.monotonic() + 60
     # The client's threads hold what they are at until they have ended: `close` waits for that, within limits.
-    while gone() is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-        gc.collect()
+    eventually(lambda: gc.collect() is not None and gone() is None)
 
 
 def test_a_second_close_does_not_interrupt_the_first() -> None:
@@ -300,7 +290,7 @@ def test_a_second_close_does_not_interrupt_the_first() -> None:
 
     async def start_and_stop_twice() -> None:
         tasks.append(asyncio.create_task(slow_to_go()))
-        await asyncio.sleep(0)
+        await loop_turns()
         runtime._inner.stop()
         asyncio.get_running_loop().call_later(0.02, runtime._inner.stop)
 
@@ -455,8 +445,7 @@ def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
         del client
         with pytest.warns(ResourceWarning, match="was not closed"):
             _drop(holders)
-        await asyncio.sleep(0.01)
-        assert connection.closed
+        await eventually_async(lambda: connection.closed)
 
     asyncio.run(main())
 
@@ -488,8 +477,7 @@ def test_a_cancelled_close_still_detaches_all(pulsar_broker: Any, pulsar_topic: 
             handles = [await opened(client) for _ in range(12)]
             for steps, handle in enumerate(handles):
                 closing = asyncio.ensure_future(handle.close())
-                for _ in range(steps + 1):  # 0: it has not begun, and was not asked for
-                    await asyncio.sleep(0)
+                await loop_turns(steps + 1)  # 0: it has not begun, and was not asked for
                 closing.cancel()
                 await asyncio.wait([closing])
             end = time.monotonic() + 60
@@ -513,7 +501,7 @@ def test_closing_a_producer_again_waits_for_the_running_close(pulsar_broker: Any
             receipts: list[Any] = []
             producer.send_async(b"x", lambda result, message_id: receipts.append(result))
             closing = asyncio.ensure_future(producer.close())
-            await asyncio.sleep(0)
+            await loop_turns()
             closing.cancel()
             await producer.close()
             assert receipts == [geminga.Result.Ok]

@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 import importlib
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import eventually, eventually_async
 
 import geminga
 from geminga import errors
 from geminga.testing.apache_pulsar import free_ports
 
 TIMEOUT_MILLIS = 10_000
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture(params=["geminga", pytest.param("pulsar", marks=pytest.mark.witness)])
@@ -57,14 +50,14 @@ def test_failing_over_and_back(p: Any, clusters: list[Any]) -> None:
     assert client.get_service_info().service_url == urls[0]
     port = int(urls[0].rpartition(":")[2])
     clusters[0].close()
-    until(lambda: client.get_service_info().service_url == urls[1])
+    eventually(lambda: client.get_service_info().service_url == urls[1])
     producer.send(b"after")
     with clusters[1].client() as there:
         assert (
             there.create_reader("t", geminga.MessageId.earliest).read_next(TIMEOUT_MILLIS).data() == b"after"
         )
     clusters[0] = geminga.embedded(port=port)
-    until(lambda: client.get_service_info().service_url == urls[0])
+    eventually(lambda: client.get_service_info().service_url == urls[0])
     producer.send(b"back")
     with clusters[0].client() as here:
         assert here.create_reader("t", geminga.MessageId.earliest).read_next(TIMEOUT_MILLIS).data() == b"back"
@@ -115,12 +108,12 @@ def test_a_provider_moves_the_client(p: Any, clusters: list[Any]) -> None:
     mover.join()
     assert client.get_service_info().service_url == urls[1]
     with geminga.Admin(clusters[1].admin_url) as there:
-        until(lambda: is_served(there))
-    until(lambda: producer.is_connected() and consumer.is_connected())
+        eventually(lambda: is_served(there))
+    eventually(lambda: producer.is_connected() and consumer.is_connected())
     producer.send(b"after")
     assert consumer.receive(TIMEOUT_MILLIS).data() == b"after"
     client.close()
-    until(lambda: "close" in provider.calls)
+    eventually(lambda: "close" in provider.calls)
 
 
 def test_asyncio_clients_move_too(clusters: list[Any]) -> None:
@@ -132,8 +125,7 @@ def test_asyncio_clients_move_too(clusters: list[Any]) -> None:
             producer = await client.create_producer("t")
             await producer.send(b"before")
             provider.update(geminga.ServiceInfo(urls[1]))
-            while client.get_service_info().service_url != urls[1]:
-                await asyncio.sleep(0)
+            await eventually_async(lambda: client.get_service_info().service_url == urls[1])
             await producer.send(b"after")
             reader = await client.create_reader("t", geminga.MessageId.earliest)
             assert (await reader.read_next(TIMEOUT_MILLIS)).data() == b"after"
@@ -184,9 +176,9 @@ def test_what_the_new_cluster_sent_is_acknowledged_there(clusters: list[Any]) ->
     client = connect(geminga, provider)
     consumer = client.subscribe("t", "s")
     provider.update(geminga.ServiceInfo(clusters[1].service_url))
-    until(lambda: client.context.moves)
+    eventually(lambda: client.context.moves)
     with clusters[1].client() as there:
-        until(consumer.is_connected)
+        eventually(consumer.is_connected)
         producer = there.create_producer("t")
         for number in range(2):
             producer.send(b"%d" % number)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga.asyncio
 from geminga import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy, ConsumerType
@@ -51,10 +52,7 @@ def rest(consumer: Any, count: int, millis: int = 400, *, acknowledge: bool = Fa
 
 def until_waiting(consumer: Any, count: int) -> None:
     """Wait until the given number of messages is queued."""
-    deadline = time.monotonic() + 60
-    while len(consumer._queue) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: len(consumer._queue) >= count)
 
 
 def values(first: int, end: int = 10) -> list[bytes]:
@@ -193,9 +191,7 @@ def test_a_dead_letter_that_cannot_be_made_gives_its_permits_back(
             producer.send(value)
         for _ in range(4):
             consumer.negative_acknowledge(consumer.receive(30_000))
-        deadline = time.monotonic() + 60
-        while len(refused) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(lambda: len(refused) >= 2)
         producer.send(b"c")
     assert consumer.receive(30_000).data() == b"c"
 

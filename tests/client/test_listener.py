@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from geminga.client.listener import MESSAGES_PER_TURN, ListenerRunner, ListenerThreads
 from geminga.errors import AlreadyClosed, ConnectError
@@ -122,8 +122,7 @@ def test_stop_waits_for_the_call_that_is_under_way(
     assert inside.wait(60)
 
     def let_go() -> None:
-        while not listening._stopping:
-            time.sleep(0.001)
+        eventually(lambda: listening._stopping)
         go.set()
 
     threading.Thread(target=let_go).start()
@@ -146,8 +145,7 @@ def test_the_end_of_the_threads_waits_for_what_is_under_way(threads: ListenerThr
     assert inside.wait(60)
 
     def let_go() -> None:
-        while threads._threads:
-            time.sleep(0.001)
+        eventually(lambda: not threads._threads)
         go.set()
 
     threading.Thread(target=let_go).start()

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import pytest
+from waiting import eventually_async
 
 import geminga
 import geminga.asyncio
@@ -325,8 +326,7 @@ def test_a_cancelled_call_sends_no_more(scripted: Any) -> None:
         client = geminga.asyncio.Client(broker.url)
         producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=5)
         call = asyncio.ensure_future(producer.send_many(VALUES[:20]))
-        while producer.statistics().pending_messages < 5:
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: producer.statistics().pending_messages >= 5)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

@@ -21,6 +21,7 @@ pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.metrics import NoOpHistogram, NoOpMeter, NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Sum
+from waiting import eventually
 
 from geminga.client import metrics
 from geminga.producer.backlog import ByteBudget
@@ -408,10 +409,8 @@ def test_metrics_keep_no_closed_client_alive(pulsar_broker, pulsar_topic, seen):
     service.client.close()
     gone = weakref.ref(service)
     del service
-    gc.collect()
-    while gone() is not None:  # the client's thread may hold on to it until it has ended
-        time.sleep(0.01)
-        gc.collect()
+    # The client's thread may hold on to it until it has ended.
+    eventually(lambda: gc.collect() is not None and gone() is None)
     assert seen.value("geminga.client.producer.message.send.count") == 1
     assert seen.value("pulsar.client.consumer.closed") == 1
     assert seen.value("pulsar.client.connection.closed") == 1

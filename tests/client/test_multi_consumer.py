@@ -6,11 +6,11 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga import InitialPosition, MessageId
@@ -29,13 +29,6 @@ def partition(broker: Any, topic: str, count: int) -> None:
 def backlog(broker: Any, topic: str) -> int:
     stats = admin(broker.admin_url, "GET", f"{topic.replace('://', '/')}/stats")
     return sum(int(each["msgBacklog"]) for each in stats["subscriptions"].values())
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.01)
 
 
 def publish(client: Any, topic: str, count: int) -> list[bytes]:

@@ -2,6 +2,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from waiting import eventually_async, loop_turns, never_async
 
 from geminga.client.pool import ConnectionPool
 from geminga.client.settings import ClientSettings
@@ -81,8 +82,7 @@ def test_a_lost_connection_is_replaced(scripted):
     async def body(broker, pool, address):
         first = await pool.get(address)
         broker.peers[0].drop()
-        while not first.closed:
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: first.closed)
         second = await pool.get(address)
         assert second is not first
 
@@ -149,9 +149,8 @@ def test_frames_reach_their_handle_until_it_is_closed(scripted):
         peer.transport.write(message + stray + message)
         peer.send(close)
         peer.transport.write(message)
-        while not handle.detached:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
+        await eventually_async(lambda: handle.detached)
+        await never_async(lambda: len(handle.frames) != 2, 0.01)
         assert [frame.message.consumer_id for frame in handle.frames] == [4, 4]
         assert handle.detached == [(None, Address("next", 6650))]
 
@@ -171,8 +170,7 @@ def test_writes_of_one_turn_leave_together(scripted):
         ping = bytes.fromhex("00000009000000050812920100")
         connection.write(ping)
         connection.write_many([ping, ping])
-        while pings < 3:
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: pings >= 3)
 
     run(scripted, body)
 
@@ -191,9 +189,9 @@ def test_what_is_written_after_the_connection_is_lost_is_dropped(scripted):
         connection._transport = SimpleNamespace(write=closed, writelines=closed, is_closing=lambda: True)
         asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
         connection.write(b"one")
-        await asyncio.sleep(0)
+        await loop_turns()
         connection.write_many([b"two", b"three"])
-        await asyncio.sleep(0)
+        await loop_turns()
         connection._transport = transport
         assert not raised
 
@@ -207,7 +205,7 @@ def test_back_pressure(scripted):
         entry = bytes(1024 * 1024)
         for number in range(50):
             connection.write_many([encode_send(1, number, 1, None, len(entry)), entry])
-            await asyncio.sleep(0)
+            await loop_turns()
             if not connection.writable:
                 break
         assert not connection.writable
@@ -222,8 +220,7 @@ def test_a_broker_that_breaks_the_protocol_loses_its_connection(scripted):
     async def body(broker, pool, address):
         connection = await pool.get(address)
         broker.peers[0].transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))
-        while not connection.closed:
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: connection.closed)
         with pytest.raises(ConnectError):
             await connection.drain()
 
@@ -236,8 +233,7 @@ def test_bad_bytes_right_behind_a_good_frame_end_the_connection_at_once(scripted
         ping = encode_command(pb.BaseCommand(type=Type.PING, ping=pb.CommandPing()))
         broker.peers[0].transport.write(ping + b"HTTP/1.1 400 Bad Request\r\n\r\n")
         async with asyncio.timeout(60):
-            while not connection.closed:
-                await asyncio.sleep(0.001)
+            await eventually_async(lambda: connection.closed)
         with pytest.raises(ConnectError, match=rf"{address.port}: an HTTP answer came in"):
             await connection.drain()
 
@@ -323,8 +319,7 @@ def test_keepalive_closes_a_dead_connection(scripted):
     async def body(broker, pool, address):
         broker.answers[Type.PING] = lambda peer, frame: None
         connection = await pool.get(address)
-        while not connection.closed:
-            await asyncio.sleep(0.005)
+        await eventually_async(lambda: connection.closed)
         with pytest.raises(ConnectError, match="sent nothing"):
             await connection.drain()
 
@@ -334,8 +329,7 @@ def test_keepalive_closes_a_dead_connection(scripted):
 def test_a_live_connection_stays(scripted):
     async def body(broker, pool, address):
         connection = await pool.get(address)
-        while broker.count(Type.PING) < 3:
-            await asyncio.sleep(0.005)
+        await eventually_async(lambda: broker.count(Type.PING) >= 3)
         assert not connection.closed
 
     run(scripted, body, keepalive_interval_seconds=0.2)
@@ -352,8 +346,7 @@ def test_a_failing_handle_costs_its_connection_only(scripted, caplog):
         connection.add_consumer(4, handle)
         connection.watch(handle, handle.on_detached)
         broker.peers[0].transport.write(encode_message(4, 1, 2, -1, 4) + bytes(4))
-        while not handle.detached:
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: handle.detached)
         assert connection.closed
         assert not (await pool.get(address)).closed
 

@@ -9,6 +9,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
+from waiting import loop_turns
 
 import geminga
 import geminga.asyncio
@@ -436,7 +437,7 @@ def test_cancelled_sends_do_not_block_later_waiting_sends(pulsar_broker, topic):
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
             producer = await client.create_producer(topic, max_pending_messages=1, block_if_queue_full=True)
             tasks = [asyncio.ensure_future(producer.send(b"%d" % n)) for n in range(20)]
-            await asyncio.sleep(0)
+            await loop_turns()
             for task in tasks[3:17]:
                 task.cancel()
             results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)

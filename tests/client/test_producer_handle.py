@@ -2,9 +2,9 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
+from waiting import eventually, eventually_async, loop_turns
 
 import geminga
 import geminga.asyncio
@@ -19,13 +19,6 @@ def client(broker):
     made = geminga.Client(broker.url, operation_timeout_seconds=5)
     yield made
     made.close()
-
-
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.002)
 
 
 def record(broker):
@@ -57,7 +50,7 @@ def test_a_creation_without_an_answer_is_closed_at_the_broker(broker):
     with geminga.Client(broker.url, operation_timeout_seconds=1) as client:
         with pytest.raises(errors.Timeout):
             client.create_producer("t")
-        until(lambda: broker.count(Type.CLOSE_PRODUCER) >= 1 or broker.count(Type.PRODUCER) == 1)
+        eventually(lambda: broker.count(Type.CLOSE_PRODUCER) >= 1 or broker.count(Type.PRODUCER) == 1)
 
 
 @pytest.mark.parametrize("cancels", [1, 3])
@@ -84,12 +77,11 @@ def test_a_creation_that_is_cancelled_leaves_nothing_at_the_broker(scripted, par
         await asyncio.sleep(0.05)
         for _ in range(cancels):
             creating.cancel()
-            await asyncio.sleep(0)
+            await loop_turns()
         with pytest.raises(asyncio.CancelledError):
             await creating
         async with asyncio.timeout(60):
-            while broker.count(Type.CLOSE_PRODUCER) < max(1, partitions):
-                await asyncio.sleep(0.005)
+            await eventually_async(lambda: broker.count(Type.CLOSE_PRODUCER) >= max(1, partitions))
         await client.close()
         await broker.stop()
 
@@ -116,7 +108,7 @@ def test_a_storage_error_creates_the_producer_again_and_resends(broker, client):
     broker.answers[Type.SEND] = send_error(2)
     got = []
     producer.send_async(b"x", lambda r, m: got.append(r))
-    until(lambda: broker.count(Type.SEND) >= 1)
+    eventually(lambda: broker.count(Type.SEND) >= 1)
     broker.answers[Type.SEND] = broker.on_send
     producer.flush()
     assert got == [geminga.Result.Ok]
@@ -137,7 +129,7 @@ def test_a_producer_that_the_broker_closes_comes_back(broker, client):
         broker.peers[-1].send(command)
 
     broker.run(close(), 60)
-    until(lambda: len(commands) == 2)
+    eventually(lambda: len(commands) == 2)
     producer.send(b"x")
     assert [(c.producer_name, c.user_provided_producer_name, c.epoch) for c in commands] == [
         ("mine", True, 0),
@@ -154,7 +146,7 @@ def test_a_generated_name_is_kept(broker, client):
             peer.drop()
 
     broker.run(drop(), 60)
-    until(lambda: len(commands) == 2)
+    eventually(lambda: len(commands) == 2)
     assert not commands[0].HasField("producer_name")
     assert (commands[1].producer_name, commands[1].user_provided_producer_name) == ("scripted-0", False)
 
@@ -164,7 +156,7 @@ def test_fenced_on_reconnect_fails_what_is_pending_and_ends(broker, client):
     producer = client.create_producer("t", access_mode=geminga.ProducerAccessMode.Exclusive)
     got = []
     producer.send_async(b"x", lambda r, m: got.append(r))
-    until(lambda: broker.count(Type.SEND) == 1)
+    eventually(lambda: broker.count(Type.SEND) == 1)
     broker.answers[Type.PRODUCER] = lambda peer, frame: broker.refuse(
         peer, frame.command.producer.request_id, 25, "another owner"
     )
@@ -173,7 +165,7 @@ def test_fenced_on_reconnect_fails_what_is_pending_and_ends(broker, client):
         broker.peers[-1].drop()
 
     broker.run(drop(), 60)
-    until(lambda: got == [geminga.Result.ProducerFenced])
+    eventually(lambda: got == [geminga.Result.ProducerFenced])
     with pytest.raises(errors.ProducerFenced, match="another owner"):
         producer.send(b"y")
     assert producer.statistics().state == "fenced"
@@ -201,7 +193,7 @@ def test_waiting_for_exclusive_access_outlasts_the_operation_timeout(broker):
             daemon=True,
         )
         thread.start()
-        until(lambda: held)
+        eventually(lambda: held)
         thread.join(0.5)
         assert thread.is_alive()
         assert len(held) == 1
@@ -236,7 +228,7 @@ def test_one_stuck_partition_does_not_hold_up_unkeyed_messages(broker, client):
     got = []
     for _ in range(50_000):
         producer.send_async(b"x", lambda r, m: got.append(r))
-    until(lambda: len(got) >= 49_000)
+    eventually(lambda: len(got) >= 49_000)
     statistics = producer.statistics()
     assert statistics.pending_messages <= 1000
     held = statistics.partitions[3]

@@ -9,6 +9,7 @@ import time
 
 import pyarrow as pa
 import pytest
+from waiting import eventually, loop_turns, never, never_async
 
 import geminga
 import geminga.asyncio
@@ -63,13 +64,6 @@ class Held:
         self.release()
 
 
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.002)
-
-
 def test_a_full_queue_refuses_by_callback_or_by_exception(broker, client):
     held = Held(broker)
     producer = client.create_producer("t", max_pending_messages=3)
@@ -81,7 +75,7 @@ def test_a_full_queue_refuses_by_callback_or_by_exception(broker, client):
         producer.send_async(b"x", None)
     with pytest.raises(errors.ProducerQueueIsFull):
         producer.send(b"x")
-    until(lambda: held.count() == 3)
+    eventually(lambda: held.count() == 3)
     held.stop()
     producer.flush()
     assert got == [Result.ProducerQueueIsFull] + [Result.Ok] * 3
@@ -100,9 +94,8 @@ def test_a_full_queue_blocks_every_thread_and_lets_all_go_on(broker, client):
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    until(lambda: held.count() == 4)
-    time.sleep(0.05)
-    assert held.count() == 4  # no message exceeded the limit
+    eventually(lambda: held.count() == 4)
+    never(lambda: held.count() != 4, 0.05)  # no message exceeds the limit
     held.stop()
     for thread in threads:
         thread.join(60)
@@ -120,9 +113,9 @@ def test_sends_to_a_stuck_partition_do_not_block_those_to_another(broker, client
     hash_of = PARTITION_HASHES["BoostHash"]
     stuck, moving = (next(k for k in "abcdefgh" if hash_of(k) % 2 == index) for index in (0, 1))
     producer.send_async(b"", None, partition_key=stuck)
-    until(lambda: held.count() == 1)
+    eventually(lambda: held.count() == 1)
     producer.send_async(b"", None, partition_key=moving)
-    until(lambda: held.count() == 2)
+    eventually(lambda: held.count() == 2)
     _, moving_id = held.producer_ids()
 
     def send(key):
@@ -132,13 +125,13 @@ def test_sends_to_a_stuck_partition_do_not_block_those_to_another(broker, client
 
     behind = [send(stuck) for _ in range(3)]
     wait_queue = producer._publisher._wait_queue
-    until(lambda: len(wait_queue) == 3)
+    eventually(lambda: len(wait_queue) == 3)
     free = [send(moving) for _ in range(2)]
-    until(lambda: len(wait_queue) == 5)
+    eventually(lambda: len(wait_queue) == 5)
     for left in (1, 0):
         held.release_of(moving_id)
-        until(lambda left=left: sum(thread.is_alive() for thread in free) == left)
-        until(lambda: held.producer_ids().count(moving_id) == 1)
+        eventually(lambda left=left: sum(thread.is_alive() for thread in free) == left)
+        eventually(lambda: held.producer_ids().count(moving_id) == 1)
     assert all(thread.is_alive() for thread in behind)
     held.stop()
     for thread in behind:
@@ -161,9 +154,9 @@ def test_a_signal_that_ends_a_wait_delays_no_other_sender(broker, client):
     behind = threading.Thread(target=producer.send_async, args=(b"behind", None))
 
     def queue_up_and_interrupt():
-        until(lambda: len(producer._publisher._wait_queue) == 1)
+        eventually(lambda: len(producer._publisher._wait_queue) == 1)
         behind.start()
-        until(lambda: len(producer._publisher._wait_queue) == 2)
+        eventually(lambda: len(producer._publisher._wait_queue) == 2)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, interrupt)
@@ -194,10 +187,10 @@ def test_closing_ends_every_wait_for_permits(broker, client):
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    until(lambda: len(producer._publisher._wait_queue) == 4)
+    eventually(lambda: len(producer._publisher._wait_queue) == 4)
     closing = threading.Thread(target=producer.close)
     closing.start()
-    until(lambda: len(errors_seen) == 4)
+    eventually(lambda: len(errors_seen) == 4)
     assert closing.is_alive(), "it still waits for the message that is under way"
     assert set(errors_seen) == {errors.AlreadyClosed}
     held.stop()
@@ -274,7 +267,7 @@ def test_used_up_memory_refuses_or_blocks_over_all_producers_of_a_client(broker)
             done.set()
 
         threading.Thread(target=work, daemon=True).start()
-        until(lambda: held.count() == 1)
+        eventually(lambda: held.count() == 1)
         assert not done.wait(0.05)
         held.stop()
         assert done.wait(60)
@@ -290,14 +283,13 @@ def test_a_small_message_does_not_pass_a_large_one_that_waits_for_bytes(broker):
         async with geminga.asyncio.Client(broker.url, memory_limit_bytes=10_000) as client:
             producer = await client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
             first = asyncio.ensure_future(producer.send(b"x" * 6000))
-            await asyncio.to_thread(until, lambda: held.count() == 1)
+            await asyncio.to_thread(eventually, lambda: held.count() == 1)
             rest = [asyncio.ensure_future(producer.send(b"x" * size)) for size in (7000, 1000, 500)]
-            await asyncio.sleep(0.05)
-            assert held.count() == 1
+            await never_async(lambda: held.count() != 1, 0.05)
             with pytest.raises(errors.MemoryBufferIsFull):  # nor may one that cannot wait
                 producer.send_async(b"x" * 500)
             held.release()
-            await asyncio.to_thread(until, lambda: held.count() == 3)
+            await asyncio.to_thread(eventually, lambda: held.count() == 3)
             assert sizes_sent(held) == [7000, 1000, 500]
             held.stop()
             await asyncio.gather(first, *rest)
@@ -314,7 +306,7 @@ def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, k
     with geminga.Client(broker.url, memory_limit_bytes=10_000) as client:
         producer = client.create_producer("t", batching_enabled=batching, batching_max_publish_delay_ms=1)
         producer.send_async(b"x" * 6000, None)
-        until(lambda: held.count() == 1)
+        eventually(lambda: held.count() == 1)
         publisher, got = producer._publisher, []
 
         async def race():
@@ -327,14 +319,13 @@ def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, k
                     assert submit_queue.offer(b"x" * size, lambda r, m: got.append(r))
 
         client._runtime.call(race())
-        time.sleep(0.05)
-        assert held.count() == 1
+        never(lambda: held.count() != 1, 0.05)
         rows = threading.Thread(target=producer.send_table, args=(pa.table({"value": [b"x" * 800]}),))
         rows.start()  # later messages queue behind them
-        until(lambda: publisher._wait_queue.standing == 4)
+        eventually(lambda: publisher._wait_queue.standing == 4)
         held.release()
         sent = [7900, 800] if batching else [7000, 500, 400, 800]
-        until(lambda: len(held._held) == len(sent))
+        eventually(lambda: len(held._held) == len(sent))
         assert sizes_sent(held) == [pytest.approx(size, abs=200) for size in sent]
         held.stop()
         producer.flush()
@@ -348,7 +339,7 @@ def test_twenty_thousand_waiting_sends_are_served_in_order(broker):
             producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=100)
             tasks = [asyncio.ensure_future(producer.send(b"%d" % number)) for number in range(20_000)]
             for task in tasks[5000:10_000]:
-                await asyncio.sleep(0) if task is tasks[5000] else None
+                await loop_turns() if task is tasks[5000] else None
                 task.cancel()
             ids = await asyncio.gather(*tasks, return_exceptions=True)
             ids = [each for each in ids if not isinstance(each, asyncio.CancelledError)]
@@ -421,11 +412,11 @@ def test_a_synchronous_send_that_waited_for_bytes_does_not_wait_for_the_delay(br
             "t", block_if_queue_full=True, batching_enabled=True, batching_max_publish_delay_ms=60_000
         )
         other.send_async(b"x" * 900, None)
-        until(lambda: held.count() == 1)
+        eventually(lambda: held.count() == 1)
         arguments = {"content": b"x" * 200, "properties": {"a": "b"}}
         thread = threading.Thread(target=producer.send, kwargs=arguments)
         thread.start()
-        until(lambda: len(producer._publisher._wait_queue) == 1)
+        eventually(lambda: len(producer._publisher._wait_queue) == 1)
         held.stop()
         thread.join(30)
         assert not thread.is_alive()
@@ -469,7 +460,7 @@ def test_a_lost_connection_is_replaced_and_everything_sent_again(broker, client)
     got = []
     for number in range(6):
         producer.send_async(b"%d" % number, lambda r, m: got.append(r))
-    until(lambda: held.count() == 6)
+    eventually(lambda: held.count() == 6)
 
     async def drop():
         for peer in broker.peers:
@@ -534,7 +525,7 @@ def test_close_sends_pending_messages(broker, client):
     producer.send_async(b"x", lambda r, m: got.append(r))
     closer = threading.Thread(target=producer.close)
     closer.start()
-    until(lambda: held.count() == 1)
+    eventually(lambda: held.count() == 1)
     with pytest.raises(errors.AlreadyClosed):
         producer.send(b"y")
     held.stop()
@@ -551,7 +542,7 @@ def test_close_without_a_connection_fails_what_is_pending(broker, client):
     got = []
     producer.send_async(b"x", lambda r, m: got.append(r))
     broker.run(broker.stop(), 5)
-    until(lambda: not producer.is_connected())
+    eventually(lambda: not producer.is_connected())
     producer.close()
     assert got == [Result.AlreadyClosed]
 
@@ -578,7 +569,7 @@ def test_a_refused_creation_leaves_nothing_behind(broker, client):
     broker.answers[pb.BaseCommand.PRODUCER] = busy
     with pytest.raises(errors.ProducerBusy, match="taken"):
         client.create_producer("p")
-    until(lambda: broker.count(pb.BaseCommand.CLOSE_PRODUCER) == 2)
+    eventually(lambda: broker.count(pb.BaseCommand.CLOSE_PRODUCER) == 2)
 
 
 def overtaken(producer, got, names):
@@ -593,11 +584,11 @@ def test_close_waits_for_accepted_messages_without_a_permit(broker, client):
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     got = []
     producer.send_async(b"0", lambda r, m: got.append((b"0", r)))
-    until(lambda: held.count() == 1)
+    eventually(lambda: held.count() == 1)
     overtaken(producer, got, [b"1", b"2"])
     closing = threading.Thread(target=producer.close)
     closing.start()
-    until(lambda: producer._publisher._wait_queue.accepted())
+    eventually(lambda: producer._publisher._wait_queue.accepted())
     held.stop()
     closing.join(60)
     assert not closing.is_alive()
@@ -610,11 +601,11 @@ def test_close_without_a_connection_does_not_wait_for_messages_without_a_permit(
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     got = []
     producer.send_async(b"0", lambda r, m: got.append((b"0", r)))
-    until(lambda: held.count() == 1)
+    eventually(lambda: held.count() == 1)
     overtaken(producer, got, [b"1"])
     closing = threading.Thread(target=producer.close, daemon=True)
     closing.start()
-    until(lambda: producer._publisher._wait_queue.accepted())
+    eventually(lambda: producer._publisher._wait_queue.accepted())
     broker.run(broker.stop(), 60)
     closing.join(60)
     assert not closing.is_alive()

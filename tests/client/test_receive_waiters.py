@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import pytest
+from waiting import eventually_async, loop_turns
 
 from geminga.client.receive_waiters import ReceiveWaiters
 from geminga.client.waiter import Waiter
@@ -23,8 +24,7 @@ def run(test: Any) -> None:
 
 
 async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
+    await loop_turns(count)
 
 
 def test_as_many_are_woken_as_there_are_items() -> None:
@@ -47,7 +47,7 @@ def test_a_receiver_that_is_woken_and_then_cancelled_passes_the_wake_on() -> Non
         first, second = (asyncio.create_task(receive_waiters.wait(None)) for _ in range(2))
         await turns()
         queue.add(ENTRY, ALONE)
-        await asyncio.sleep(0)  # the wake-up is on its way: the first is woken and has not run
+        await loop_turns()  # the wake-up is on its way: the first is woken and has not run
         first.cancel()
         await turns()
         assert first.cancelled()
@@ -60,7 +60,7 @@ def test_a_receiver_whose_time_ends_as_it_is_woken_passes_the_wake_on() -> None:
     async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
         first = asyncio.create_task(receive_waiters.wait(0))
         second = asyncio.create_task(receive_waiters.wait(None))
-        await asyncio.sleep(0)
+        await loop_turns()
         queue.add(ENTRY, ALONE)
         await turns()
         assert first.done()
@@ -82,8 +82,7 @@ def test_threads_and_tasks_share_one_wait_queue() -> None:
         results: list[bool] = []
         thread = threading.Thread(target=lambda: results.append(receive_waiters.wait_here(10, lambda: None)))
         thread.start()
-        while not len(receive_waiters):
-            await asyncio.sleep(0)
+        await eventually_async(lambda: len(receive_waiters))
         task = asyncio.create_task(receive_waiters.wait(None))
         await turns()
         queue.add(ENTRY, ALONE)

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from waiting import loop_turns
 
 from geminga.client import schema_versions
 from geminga.client.schema_versions import SchemaVersions
@@ -58,7 +59,7 @@ def test_each_version_is_asked_for_once():
     async def test(context, versions):
         context.release = asyncio.Event()
         together = [asyncio.ensure_future(versions.get("t", ONE)) for _ in range(5)]
-        await asyncio.sleep(0)
+        await loop_turns()
         together.pop().cancel()  # one that gives up does not take the others along
         context.release.set()
         infos = await asyncio.gather(*together)

@@ -397,7 +397,7 @@ def run_seed(seed: int) -> Told:
 told = Remembered(run_seed)
 
 
-@pytest.mark.simulation(100, 20)
+@pytest.mark.simulation(30, 15)
 def test_no_message_is_lost_and_no_call_hangs(seeds: range) -> None:
     for seed in seeds:
         told.play(seed)

@@ -12,11 +12,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from contextlib import contextmanager
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.testing.apache_pulsar import free_ports
@@ -59,10 +59,7 @@ def listens(port: int) -> bool:
 
 def wait_until(holds, what: str) -> None:
     """Generous: how long it takes decides nothing, that it never comes does."""
-    end = time.monotonic() + SECONDS_MAX
-    while not holds():
-        assert time.monotonic() < end, f"not within {SECONDS_MAX} s: {what}"
-        time.sleep(0.01)
+    eventually(holds, SECONDS_MAX, what)
 
 
 class Sender:

@@ -5,6 +5,7 @@ import threading
 from typing import Any, ClassVar
 
 import pytest
+from waiting import loop_turns
 
 from geminga.client.submit_queue import QueuedSend, SubmitQueue, TaskWaitingSend, ThreadWaitingSend
 from geminga.errors import ProducerQueueIsFull
@@ -137,7 +138,7 @@ def test_a_cancelled_task_marks_its_waiting_send_as_gone() -> None:
     async def main() -> None:
         asked = TaskWaitingSend(b"", None, None, None, urgent=False, waits=True)
         task = asyncio.create_task(asked.wait())
-        await asyncio.sleep(0)
+        await loop_turns()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

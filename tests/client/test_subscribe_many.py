@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from waiting import loop_turns
 
 import geminga.asyncio
 from geminga import ConsumerType, InitialPosition
@@ -89,8 +90,7 @@ def test_as_tasks_and_cancelled(pulsar_broker: Any, pulsar_topic: str) -> None:
             asked = [{"topic": pulsar_topic, "subscription_name": name} for name in ("a", "b")]
             for turns in range(30):
                 task = asyncio.create_task(client.subscribe_many(asked))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
+                await loop_turns(turns)
                 task.cancel()
                 try:
                     await asyncio.gather(*(consumer.close() for consumer in await task))

@@ -7,6 +7,7 @@ import time
 import warnings
 
 import pytest
+from waiting import eventually
 
 import geminga
 import geminga.asyncio
@@ -97,8 +98,7 @@ def test_a_broker_that_comes_up_late(broker, caplog):
     with geminga.Client(broker.url) as client:
         thread = threading.Thread(target=lambda: producers.append(client.create_producer("t")))
         thread.start()
-        while "for a broker" not in caplog.text:
-            time.sleep(0.005)
+        eventually(lambda: "for a broker" in caplog.text)
         broker.run(broker.start())
         thread.join(60)
         assert [producer.is_connected() for producer in producers] == [True]

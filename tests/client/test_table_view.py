@@ -10,18 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import eventually, moment_between, never
 
 import geminga.asyncio
 from geminga import schema
 from geminga.client import table_view
 from geminga.client.admin import admin
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.005)
 
 
 class Listener:
@@ -144,8 +138,7 @@ def test_a_slow_listener_holds_the_reading_up_and_loses_nothing(
         view.for_each_and_listen(slow)
         for number in range(20):
             producer.send(b"%d" % number, partition_key="k")
-        time.sleep(0.1)
-        assert int(view.get("k")) < 10
+        never(lambda: int(view.get("k")) >= 10, 0.1)
         go.set()
         eventually(lambda: len(heard) == 20)
         assert heard == [b"%d" % number for number in range(20)]
@@ -261,9 +254,9 @@ def test_the_last_published_value_of_a_key_in_several_partitions_counts(
         for partition in order:
             key = f"k{partition}"
             producers[partition if value == b"new" else (partition + 1) % 3].send(value, partition_key=key)
-        time.sleep(0.005)
+        moment_between()
     producers[2].send(b"old", partition_key="removed")
-    time.sleep(0.005)
+    moment_between()
     producers[0].send(None, partition_key="removed")
     with pulsar_client.create_table_view(pulsar_topic) as view:
         assert {key: view.get(key) for key in view} == {f"k{each}": b"new" for each in range(3)}

@@ -517,13 +517,13 @@ def run_seed(seed: int, unlocked: bool = False) -> Told:
 told = Remembered(run_seed)
 
 
-@pytest.mark.simulation(60, 20)
+@pytest.mark.simulation(20, 10)
 def test_threads_lose_no_message_and_no_call_hangs(seeds: range) -> None:
     run_seeds(seeds, told.play)
 
 
 @pytest.mark.skipif(not STOPS, reason="needs stops between instructions")
-@pytest.mark.simulation(30, 10)
+@pytest.mark.simulation(10, 5)
 def test_threads_without_the_interpreter_lock_lose_no_message_and_no_call_hangs(seeds: range) -> None:
     run_seeds(seeds, lambda seed: run_seed(seed, unlocked=True))
 

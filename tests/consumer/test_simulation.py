@@ -352,7 +352,7 @@ class World:
         assert self.delivered | self.acked == everything
 
 
-@pytest.mark.simulation(150, 50)
+@pytest.mark.simulation(50, 25)
 def test_promises_hold_over_lost_connections(make: SimpleNamespace, seeds: range) -> None:
     for seed in seeds:
         try:

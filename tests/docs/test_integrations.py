@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually_async
 
 import geminga
 import geminga.asyncio
@@ -156,8 +157,7 @@ def test_faststream(pulsar_broker: geminga.EmbeddedBroker, monkeypatch: pytest.M
             await nats.publish({"number": 1, "item": "by NATS"}, "orders")
             producer = await client.create_producer("orders", schema=names["Order"])
             await producer.send(names["Order"](number=2, item="by Pulsar"))
-            while len(names["shipped"]) < 2:
-                await asyncio.sleep(0.01)
+            await eventually_async(lambda: len(names["shipped"]) >= 2)
 
     asyncio.run(asyncio.wait_for(run(), 60))
     assert sorted(names["shipped"]) == [1, 2]

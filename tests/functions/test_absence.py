@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import never_async
 
 import geminga
 from geminga.asyncio import Client
@@ -137,8 +138,7 @@ def test_permanent_errors_are_not_waited_for() -> None:
             raise geminga.Timeout("away")
 
         waiting = asyncio.ensure_future(settling.patiently("it", ask))
-        await asyncio.sleep(0.4)
-        assert not waiting.done()
+        await never_async(waiting.done, 0.4)
         settling.end(ValueError("the state"))
         with pytest.raises(ValueError, match="the state"):
             await asyncio.wait_for(waiting, 30)

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from waiting import loop_turns
 
 import geminga
 from geminga.functions import FunctionRunner, Output
@@ -42,12 +43,12 @@ def _midway() -> Any:
 
 
 async def _raises_async(value: str) -> Any:
-    await asyncio.sleep(0)
+    await loop_turns()
     if value == "cancels itself":
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
-        await asyncio.sleep(0)
+        await loop_turns()
     return _raises(value)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.functions import FunctionSettings
@@ -37,6 +38,7 @@ def _instance(settings: FunctionSettings) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize(
     ("guarantee", "function", "each"),
     [
@@ -134,9 +136,7 @@ def test_a_process_that_dies_is_started_again(
             producer.send(str(n).encode())
         for _ in range(20):
             results.acknowledge(results.receive(30_000))
-        until = time.monotonic() + 60
-        while (not said or len(_children()) < 2) and time.monotonic() < until:
-            time.sleep(0.05)
+        eventually(lambda: said and len(_children()) >= 2)
         assert len(said) == 1
         assert "signal SIGKILL" in said[0]
         assert "starts again in 0.2 s" in said[0]

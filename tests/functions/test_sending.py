@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import eventually_async
 
 from geminga.functions import FunctionRunner, Output, sending
 from geminga.functions.sending import AtLeastOnce, PendingResults
@@ -61,8 +62,7 @@ def test_large_messages_wait_for_memory(place: Place, kind: str, monkeypatch: py
         return value[:5]
 
     async def on_the_loop(value: bytes) -> bytes:
-        while not leave.is_set():
-            await asyncio.sleep(0.01)
+        await eventually_async(lambda: leave.is_set())
         return value[:5]
 
     place.send(*(f"{n:05}" + "x" * 100_000 for n in range(60)))

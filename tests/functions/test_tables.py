@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from waiting import loop_turns
 
 import geminga
 from geminga.functions import FunctionRunner
@@ -45,7 +46,7 @@ async def _cancels_itself(table: Any) -> Any:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
-        await asyncio.sleep(0)
+        await loop_turns()
     return table
 
 

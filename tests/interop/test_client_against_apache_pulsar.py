@@ -9,6 +9,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.client import web_address
@@ -235,13 +236,6 @@ def test_errors_of_the_broker_are_raised_by_their_names(ours: geminga.Client, to
         ours.create_producer("persistent://no-such-tenant/nowhere/t")
 
 
-def _eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "did not come true"
-        time.sleep(0.05)
-
-
 class _Parts:
     """A consumer's listener of its partition's state."""
 
@@ -263,18 +257,18 @@ def test_failover_follows_priority_and_notifies_listeners(ours: geminga.Client, 
         name, "s", geminga.ConsumerType.Failover, consumer_name="b", priority_level=1,
         event_listener=low, **options,
     )  # fmt: skip
-    _eventually(lambda: low.heard[-1:] == [True])
+    eventually(lambda: low.heard[-1:] == [True])
     first = ours.subscribe(
         name, "s", geminga.ConsumerType.Failover, consumer_name="a", priority_level=0,
         event_listener=high, **options,
     )  # fmt: skip
-    _eventually(lambda: high.heard[-1:] == [True] and low.heard[-1:] == [False])
+    eventually(lambda: high.heard[-1:] == [True] and low.heard[-1:] == [False])
     with ours.create_producer(name) as producer:
         for number in range(4):
             producer.send(b"%d" % number)
     assert _receive(first, 2) == [b"0", b"1"]
     first.close()
-    _eventually(lambda: low.heard[-1:] == [True])
+    eventually(lambda: low.heard[-1:] == [True])
     assert _receive(second, 2) == [b"2", b"3"]
     second.close()
 
@@ -289,8 +283,8 @@ def test_statistics_of_a_consumer_show_its_permits(ours: geminga.Client, topic: 
             producer.send(b"%d" % number)
     consumer.acknowledge([consumer.receive(WAIT_MS) for _ in range(2)])
     # The broker counts a message as soon as it sends it: it may still be on its way to the queue.
-    _eventually(lambda: consumer.stats().unacknowledged_messages == 3)
-    _eventually(lambda: consumer.stats().waiting_messages == 3)
+    eventually(lambda: consumer.stats().unacknowledged_messages == 3)
+    eventually(lambda: consumer.stats().waiting_messages == 3)
     stats = consumer.stats()
     assert not stats.blocked
     assert stats.available_permits > 0
@@ -312,9 +306,9 @@ def test_ack_holes_are_reported_by_rest(apache_pulsar: ApachePulsar, topic: Topi
         if over == "pulsar":
             assert consumer.stats().ack_holes is None, "no command of the protocol tells"
         else:
-            _eventually(lambda: consumer.stats().ack_holes == 3)
+            eventually(lambda: consumer.stats().ack_holes == 3)
             consumer.acknowledge(taken[::2])
-            _eventually(lambda: consumer.stats().ack_holes == 0)
+            eventually(lambda: consumer.stats().ack_holes == 0)
 
 
 def test_shared_consumers_of_a_higher_priority_come_first(ours: geminga.Client, topic: Topic) -> None:
@@ -329,7 +323,7 @@ def test_shared_consumers_of_a_higher_priority_come_first(ours: geminga.Client, 
     with ours.create_producer(name) as producer:
         for number in range(10):
             producer.send(b"%d" % number)
-        _eventually(lambda: high.stats().waiting_messages == 10)
+        eventually(lambda: high.stats().waiting_messages == 10)
         assert low.stats().waiting_messages == 0
         for number in range(10, 15):
             producer.send(b"%d" % number)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.testing.apache_pulsar import ApachePulsar
@@ -58,13 +59,6 @@ def source(pulsar_home: Path, tmp_path: Path) -> Iterator[ApachePulsar]:
         yield found
 
 
-def until(what: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_no_message_of_an_aborted_transaction_is_mirrored(pulsar_home: Path, source: ApachePulsar) -> None:
     java = Transactions(pulsar_home, source.service_url)
     with geminga.embedded(cluster="home") as target:
@@ -79,7 +73,7 @@ def test_no_message_of_an_aborted_transaction_is_mirrored(pulsar_home: Path, sou
             committed.commit().get()
             aborted.abort().get()
             with mirror(source, target) as running:
-                until(lambda: running.status().messages == 4)
+                eventually(lambda: running.status().messages == 4)
                 java.send("open-0", left_open)
                 java.send("plain-1")
                 java.send("open-1", left_open)
@@ -87,7 +81,7 @@ def test_no_message_of_an_aborted_transaction_is_mirrored(pulsar_home: Path, sou
                 # What is behind an open transaction waits in the source, for the mirror as for everybody.
                 assert running.status().messages == 4
                 left_open.commit().get()
-                until(lambda: running.status().messages == 7)
+                eventually(lambda: running.status().messages == 7)
             late = java.begin()
             java.send("aborted-late", late)
             late.abort().get()

@@ -14,6 +14,7 @@ import psutil
 import pulsar
 import pulsar.schema
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.client.admin import admin, topic_path
@@ -90,10 +91,7 @@ class Outcomes:
         return {result for result, _ in self.results}
 
     def wait(self, count: int, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while len(self.results) < count:
-            assert time.monotonic() < deadline, f"{len(self.results)} of {count} callbacks came"
-            time.sleep(0.005)
+        eventually(lambda: len(self.results) >= count)
 
 
 # --- what is written is read ----------------------------------------------------------------------
@@ -369,9 +367,7 @@ def test_unloading_loses_and_repeats_nothing(
     for unloads in range(1, 4):
         time.sleep(0.3)
         rest(apache_pulsar, "PUT", name, "unload")
-        end = time.monotonic() + 60
-        while producer.statistics().reconnects < unloads and time.monotonic() < end:
-            time.sleep(0.01)
+        eventually(lambda unloads=unloads: producer.statistics().reconnects >= unloads)
     time.sleep(0.3)
     stop.set()
     thread.join(60)

@@ -20,7 +20,7 @@ from runs_through_cuts import Play, read_all
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
-@pytest.mark.simulation(8, 4)
+@pytest.mark.simulation(4, 2)
 def test_what_has_a_receipt_is_found_however_connections_are_cut(
     apache_pulsar: ApachePulsar, topic: Callable[[str], str], seeds: range
 ) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
+from waiting import eventually
 
 from geminga import Client, InitialPosition
 from geminga.client.admin import admin
@@ -152,10 +153,9 @@ def test_a_batch_starts_at_a_time_and_leaves_no_subscription(three_ledgers: Topi
     middle = round(times[100])
     assert [row[0] for row in three_ledgers.batch(startingTime=middle)] == list(range(100, 300))
     # Closing readers is asynchronous: the broker may close the last ones later.
-    deadline = time.monotonic() + 60
-    while left := admin(three_ledgers.pulsar.admin_url, "GET", f"{three_ledgers.path}/subscriptions"):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    eventually(
+        lambda: not admin(three_ledgers.pulsar.admin_url, "GET", f"{three_ledgers.path}/subscriptions")
+    )
 
 
 def test_requested_columns_are_filled(topic: Topic) -> None:
@@ -231,10 +231,7 @@ def test_a_sink_whose_deduplication_state_is_lost_writes_no_row_twice(
 
     def switch(is_on: bool) -> None:
         admin(apache_pulsar.admin_url, "POST", f"namespaces/{namespace}/deduplication", is_on)
-        deadline = time.monotonic() + 60
-        while remembers() != is_on:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        eventually(lambda: remembers() == is_on)
 
     def writer() -> ExactlyOnceWriter:
         given = {

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "spark/chaos"))
 from chaos import Play, Scenario, World
 from local_session import local_session
-from scenarios import QUICK_ON_APACHE_PULSAR, on_apache_pulsar
+from scenarios import on_apache_pulsar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,14 +35,7 @@ def world(spark: SparkSession, pulsar_home: Path, apache_pulsar: ApachePulsar) -
         yield world
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        pytest.param(
-            each, id=each.name, marks=() if each.name in QUICK_ON_APACHE_PULSAR else pytest.mark.long
-        )
-        for each in on_apache_pulsar()
-    ],
-)
+@pytest.mark.rotating(2)
+@pytest.mark.parametrize("scenario", on_apache_pulsar(), ids=lambda scenario: scenario.name)
 def test_rows_are_complete_and_single_after_faults(world: World, scenario: Scenario, tmp_path: Path) -> None:
     Play(world, scenario, tmp_path).run()

@@ -56,7 +56,7 @@ def _living(auditor: StoreAuditor) -> set[int]:
     return living
 
 
-@pytest.mark.simulation(40, 10)
+@pytest.mark.simulation(12, 6)
 def test_a_backup_of_a_busy_store_is_of_one_moment(seeds: range, small_settings: StoreSettings) -> None:
     for seed in seeds:
         chance = random.Random(seed)

@@ -39,7 +39,7 @@ LOG = f"{FOLDER}/log-0000000001"
 SETTINGS = StoreSettings(
     preallocate_bytes=0, cache_bytes=0, rewrite_live_fraction=0.0, deletion_delay_seconds=3600.0
 )
-ENTRIES_SAMPLED = int(os.environ.get("GEMINGA_BIT_FLIPS", "2000"))
+ENTRIES_SAMPLED = int(os.environ.get("GEMINGA_BIT_FLIPS", "500"))
 ALONE_EACH = 8
 """One in this many flips in heads and entries is tested alone on its disk."""
 CLOSED_EACH = 16

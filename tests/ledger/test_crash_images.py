@@ -21,7 +21,7 @@ from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedD
 from geminga.testing.store_auditor import Contents, StoreAuditor, observe
 
 FOLDER = "/data/store"
-IMAGES = int(os.environ.get("GEMINGA_CRASH_IMAGES", "400"))
+IMAGES = int(os.environ.get("GEMINGA_CRASH_IMAGES", "100"))
 """Different disks that each test looks at; ``make long`` sets 2,500, which makes 20,000 in all."""
 FATES_EACH = 24
 """Tried at each operation."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from geminga import pythons
 from geminga.errors import StoreError
@@ -434,10 +435,7 @@ def test_the_process_ends_with_a_killed_program(tmp_path: Path) -> None:
     ended = subprocess.run(given, cwd=tmp_path, capture_output=True, timeout=120, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     number = int(ended.stdout)
-    deadline = time.monotonic() + 60
-    while _is_running(number):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: not _is_running(number))
 
 
 def _is_running(number: int) -> bool:

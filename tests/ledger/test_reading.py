@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from geminga.errors import StoreBusy, StoreDamaged, StoreError
 from geminga.ledger import reading
@@ -241,9 +242,7 @@ def test_unreadable_entries_are_judged_without_the_catalog(monkeypatch: pytest.M
     store.fetch(
         ledger, 0, entries_max=5, bytes_max=100, ahead=ahead, done=lambda found, error: errors.append(error)
     )
-    deadline = time.monotonic() + 60
-    while not store._finished and time.monotonic() < deadline:
-        time.sleep(0.001)
+    eventually(lambda: store._finished)
     filesystem.answers.clear()
     opened: list[bool] = []
     rescue = threading.Timer(20, lambda: (opened.append(True), filesystem.answers.set()))

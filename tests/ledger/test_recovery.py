@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
+from typing import Any
 
 import pytest
 
@@ -129,17 +130,17 @@ FATES = [
 
 @pytest.mark.parametrize(("data", "names", "databases"), FATES)
 def test_power_loss_at_any_operation_loses_no_confirmed_write(
-    small_settings: StoreSettings, data: str, names: str, databases: str
+    small_settings: StoreSettings, data: str, names: str, databases: str, part: Any
 ) -> None:
-    for crash_at in range(1, len(count_operations(small_settings)) + 1):
+    for crash_at in part(range(1, len(count_operations(small_settings)) + 1), 3):
         disk, auditor = SimulatedDisk(), StoreAuditor()
         assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
         fate = Fate(data, names, databases, random.Random(crash_at))
         check_recovers(disk.crash(fate), small_settings, auditor)
 
 
-def test_a_kill_at_any_operation_loses_no_confirmed_write(small_settings: StoreSettings) -> None:
-    for crash_at in range(1, len(count_operations(small_settings)) + 1):
+def test_a_kill_at_any_operation_loses_no_confirmed_write(small_settings: StoreSettings, part: Any) -> None:
+    for crash_at in part(range(1, len(count_operations(small_settings)) + 1), 3):
         disk, auditor = SimulatedDisk(), StoreAuditor()
         assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
         check_recovers(disk.kill(), small_settings, auditor)

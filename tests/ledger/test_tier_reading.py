@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from geminga.ledger import tier_reading
 from geminga.ledger.filesystem import RealFileSystem
@@ -92,8 +92,5 @@ def test_no_other_call_waits_for_a_reader_of_slow_storage(
         place.answers.set()
     thread.join(60)
     assert found[0].entries == [b"entry 0", b"entry 1", b"entry 2"]
-    deadline = time.monotonic() + 60
-    while not place.sources[0].closed:
-        assert time.monotonic() < deadline, "it is deleted, and takes room as long as it is open"
-        time.sleep(0.005)
+    eventually(lambda: place.sources[0].closed)
     assert reader.at_hand("a", 0, 9, 999) is None

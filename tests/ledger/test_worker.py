@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+
+from waiting import eventually
 
 from geminga.ledger.worker import Worker
 
@@ -76,10 +77,7 @@ def test_a_job_is_freed_before_the_next_one() -> None:
     del much
     while finished:
         finished.popleft()()
-    deadline = time.monotonic() + 60
-    while gone() is not None:
-        assert time.monotonic() < deadline, "the thread that waits for more still has it"
-        time.sleep(0.001)
+    eventually(lambda: gone() is None)
     worker.stop()
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.mirror import Mirror
@@ -25,14 +26,6 @@ pytestmark = pytest.mark.timeout(180)
 def sides() -> Iterator[tuple[Any, Any]]:
     with geminga.embedded(batch_index_ack=True) as one, geminga.embedded(batch_index_ack=True) as other:
         yield one, other
-
-
-def until(what: Callable[[], Any], seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def publish(broker: Any, *numbers: int, topic: str = "t") -> None:
@@ -85,7 +78,7 @@ def has_holes(broker: Any) -> bool:
 
 
 def has_left(broker: Any, count: int) -> None:
-    until(lambda: backlog(broker) == count)
+    eventually(lambda: backlog(broker) == count)
 
 
 def subscribe(broker: Any) -> None:
@@ -95,7 +88,7 @@ def subscribe(broker: Any) -> None:
 
 
 def arrived(running: Mirror, messages: int) -> None:
-    until(lambda: running.status().messages >= messages)
+    eventually(lambda: running.status().messages >= messages)
 
 
 # --- echoes -----------------------------------------------------------------------------------------------
@@ -108,7 +101,7 @@ def test_acknowledgements_in_one_cluster_are_mirrored_to_the_other(sides: tuple[
     with mirror(one, other) as there, mirror(other, one) as back:
         arrived(there, 50)
         take(other, count=50)
-        until(lambda: backlog(one) == 0)
+        eventually(lambda: backlog(one) == 0)
         # And from now on, some published on either side.
         publish(one, *range(50, 70))
         publish(other, *range(70, 80))
@@ -116,7 +109,7 @@ def test_acknowledgements_in_one_cluster_are_mirrored_to_the_other(sides: tuple[
         arrived(there, 80)
         arrived(back, 10)
         take(other, count=40, but=(55, 75, 85))
-        until(lambda: backlog(one) == 3)
+        eventually(lambda: backlog(one) == 3)
         assert there.status().line()
     assert waiting(one) == waiting(other) == [55, 75, 85]
 
@@ -132,7 +125,7 @@ def test_acknowledgements_within_batches_are_mirrored(sides: tuple[Any, Any]) ->
     with mirror(one, other) as there, mirror(other, one):
         arrived(there, 40)
         take(other, count=40, but=(3, 4, 17, 39), batch_index_ack_enabled=True)
-        until(lambda: backlog(one) == 4)
+        eventually(lambda: backlog(one) == 4)
     assert waiting(one) == waiting(other) == [3, 4, 17, 39]
 
 
@@ -183,11 +176,11 @@ def test_a_rewind_is_copied(sides: tuple[Any, Any]) -> None:
     publish(one, *range(40))
     with mirror(one, other) as running:
         take(one, count=40, but=(30,))
-        until(lambda: backlog(other) == 1)
+        eventually(lambda: backlog(other) == 1)
         rewind(one)
-        until(lambda: backlog(other) == 40)
+        eventually(lambda: backlog(other) == 40)
         take(one, count=40, but=(10, 20))
-        until(lambda: backlog(other) == 2)
+        eventually(lambda: backlog(other) == 2)
         publish(one, 40)
         arrived(running, 41)
     assert waiting(one) == waiting(other) == [10, 20, 40]
@@ -199,9 +192,9 @@ def test_a_rewind_that_only_opens_holes_is_copied(sides: tuple[Any, Any]) -> Non
     publish(one, *range(20))
     with mirror(one, other):
         take(one, count=20, but=(0, 10))
-        until(lambda: backlog(other) == 2)
+        eventually(lambda: backlog(other) == 2)
         rewind(one)  # to where its mark is
-        until(lambda: backlog(other) == 20)
+        eventually(lambda: backlog(other) == 20)
     assert waiting(other) == list(range(20))
 
 
@@ -215,11 +208,11 @@ def test_a_rewind_that_only_opens_holes_skips_no_message_of_the_target(sides: tu
         publish(other, 100)
         publish(one, *range(1, 6))
         take(one, count=6, but=(1, 2, 4, 5))
-        until(lambda: backlog(other) == 5)
+        eventually(lambda: backlog(other) == 5)
         with geminga.Admin(one.admin_url) as admin:
             ledger = admin.topics.internal_stats("t").ledgers[0].ledger_id
         rewind(one, geminga.MessageId(-1, ledger, 1))  # to where its mark is
-        until(lambda: not has_holes(other))
+        eventually(lambda: not has_holes(other))
     assert waiting(other) == [1, 2, 3, 4, 5, 100]
 
 
@@ -232,7 +225,7 @@ def test_a_rewind_to_before_the_start_of_the_mirror_is_copied(sides: tuple[Any, 
     with mirror(one, other) as running:
         assert running.wait_until_caught_up(60)
         rewind(one)
-        until(lambda: backlog(other) == 20)
+        eventually(lambda: backlog(other) == 20)
     assert waiting(other) == list(range(20))
 
 
@@ -259,18 +252,18 @@ def test_a_rewind_keeps_acknowledgements_of_the_target(sides: tuple[Any, Any]) -
     publish(one, *range(20))
     with mirror(one, other) as running:
         take(one, count=10)
-        until(lambda: backlog(other) == 10)
+        eventually(lambda: backlog(other) == 10)
         take(other, count=3)  # a consumer has moved on
         rewind(one)
-        until(lambda: notes(running) == [MOVED_BACK])
+        eventually(lambda: notes(running) == [MOVED_BACK])
         assert waiting(other) == list(range(13, 20))
         client = other.client()
         consumer = subscribed(client)
         take(one, count=20)
-        until(lambda: notes(running) == [IN_USE])
+        eventually(lambda: notes(running) == [IN_USE])
         rewind(one)
         consumer.close()
-        until(lambda: notes(running) == [""] or notes(running) == [MOVED_BACK])
+        eventually(lambda: notes(running) == [""] or notes(running) == [MOVED_BACK])
         assert waiting(other) == list(range(13, 20))
         client.close()
 
@@ -285,12 +278,12 @@ def test_a_rewind_with_a_mirror_each_way(sides: tuple[Any, Any]) -> None:
         arrived(back, 10)
         take(one, count=30)
         # Both are at rest: else the one back may bring what the other side has just learnt from here.
-        until(lambda: seen(back) == 29)
+        eventually(lambda: seen(back) == 29)
         rewind(one)
-        until(lambda: backlog(other) == 30)
+        eventually(lambda: backlog(other) == 30)
         assert waiting(one) == list(range(30))
         take(other, count=30, but=(5, 25))  # the other consumer continues
-        until(lambda: backlog(one) == 2)
+        eventually(lambda: backlog(one) == 2)
     assert waiting(one) == waiting(other) == [5, 25]
 
 
@@ -305,16 +298,16 @@ def test_a_rewind_is_not_undone_by_what_the_other_cluster_has_learnt_before(side
         with mirror(one, other) as there:
             arrived(there, 20)
             take(one, count=11)
-            until(lambda: backlog(other) == 10)
-            until(lambda: seen(back) == 10)
+            eventually(lambda: backlog(other) == 10)
+            eventually(lambda: seen(back) == 10)
         rewind(one)
         with geminga.Admin(other.admin_url) as admin:
             admin.subscriptions.skip("t", "s", 5)  # as the one there would have told it
-        until(lambda: notes(back) == [MOVED_BACK_THERE])
+        eventually(lambda: notes(back) == [MOVED_BACK_THERE])
         assert backlog(one) == 21
         # Later acknowledgements are mirrored, and leave the other messages as they are.
         take(other, count=2)
-        until(lambda: backlog(one) == 19)
+        eventually(lambda: backlog(one) == 19)
     assert waiting(one) == [*(number for number in range(20) if number not in (15, 16)), 100]
 
 

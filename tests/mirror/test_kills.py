@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.client.cluster import Cluster
@@ -244,10 +245,9 @@ def test_a_mirror_each_way_and_kills_of_all_four(tmp_path: Path, seed: int) -> N
                     victim.again()
                 time.sleep(2)
             sent = {b"%d" % n for n in range(max(here.sent, elsewhere.sent))}
-            deadline = time.monotonic() + 300
-            while worker.taken < sent or _backlog(one, "t") or _backlog(other, "t"):
-                assert time.monotonic() < deadline, (len(sent - worker.taken), _backlog(one, "t"))
-                time.sleep(1)
+            eventually(
+                lambda: worker.taken >= sent and not _backlog(one, "t") and not _backlog(other, "t"), 300
+            )
         with one.client() as left_side, other.client() as right_side:
             for index in range(2):
                 name = f"t-partition-{index}"

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from tests.mirror.test_kills import MirrorProcess
 
 TOPICS = 2_000
 NAMESPACE = "public/default"
-
-
-def until(what: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
 
 
 def name(number: int) -> str:
@@ -58,12 +50,12 @@ def test_two_thousand_topics_both_ways(tmp_path: Path) -> None:
             MirrorProcess(one, other, "t-.*") as forth,
             MirrorProcess(other, one, "t-.*") as back,
         ):
-            until(lambda: has_topics(there, TOPICS), 600)
-            until(lambda: min(entries(there, range(TOPICS))) >= 1, 600)
+            eventually(lambda: has_topics(there, TOPICS), 600)
+            eventually(lambda: min(entries(there, range(TOPICS))) >= 1, 600)
             # New ones on either side while both run, and messages of the other side in some that are quiet.
             publish(one, range(TOPICS, TOPICS + 10), b"one")
             publish(other, range(TOPICS + 10, TOPICS + 20), b"other")
-            until(lambda: has_topics(there, TOPICS + 20) and has_topics(here, TOPICS + 20), 300)
+            eventually(lambda: has_topics(there, TOPICS + 20) and has_topics(here, TOPICS + 20), 300)
             for process in (forth, back):
                 process.kill()
             publish(other, range(200), b"other")
@@ -73,12 +65,12 @@ def test_two_thousand_topics_both_ways(tmp_path: Path) -> None:
             back.start()
             expected = [1 + (n < 200) + (100 <= n < 300) for n in range(TOPICS)] + [1] * 30
             for admin in (here, there):
-                until(lambda admin=admin: has_topics(admin, TOPICS + 30), 600)
-                until(lambda admin=admin: entries(admin, range(len(expected))) >= expected, 600)
+                eventually(lambda admin=admin: has_topics(admin, TOPICS + 30), 600)
+                eventually(lambda admin=admin: entries(admin, range(len(expected))) >= expected, 600)
             # Nothing goes round, and nothing comes twice.
             with one.client() as client:
                 client.create_producer(name(0)).send(b"the last")
-            until(lambda: entries(there, range(1)) == [3], 300)
+            eventually(lambda: entries(there, range(1)) == [3], 300)
             for admin in (here, there):
                 assert entries(admin, range(len(expected))) == [3, *expected[1:]]
         for admin in (here, there):

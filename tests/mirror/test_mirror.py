@@ -6,11 +6,12 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually, eventually_async
 
 import geminga
 from geminga.client.crypto import CryptoKeyReader
@@ -47,14 +48,6 @@ def two() -> Iterator[Two]:
         geminga.Admin(target.admin_url) as there,
     ):
         yield Two((source, target), (source.client(), target.client()), (here, there))
-
-
-def until(what: Callable[[], Any], seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def fill(
@@ -127,9 +120,9 @@ def test_partitions_keep_their_order_and_new_ones_are_followed(two: Two) -> None
         assert running.wait_until_caught_up(60)
         two.source_admin.topics.update_partitions("p", 5)
         fill(two.source, "new", 20)
-        until(lambda: len(running.status().partitions) == 6)
+        eventually(lambda: len(running.status().partitions) == 6)
         fill(two.source, "p", 300, batch=10, start=300)
-        until(lambda: running.status().messages == 620)
+        eventually(lambda: running.status().messages == 620)
     assert two.target_admin.topics.partitions("p") == 5
     for index in range(5):
         name = f"p-partition-{index}"
@@ -218,10 +211,10 @@ def test_schemas_of_a_recreated_topic_are_copied_again(two: Two) -> None:
 
     send(first, a=1)
     with mirror(*two.brokers, on_mismatch="restart") as running:
-        until(lambda: running.status().messages == 1)
+        eventually(lambda: running.status().messages == 1)
         two.source_admin.topics.delete("t", force=True)
         send(second, b=2, c=3)
-        until(lambda: len(stored(two.target, "t")) == 2)
+        eventually(lambda: len(stored(two.target, "t")) == 2)
     versions = [int.from_bytes(one.schema_version, "big") for one, _ in stored(two.target, "t")]
     there = [two.target_admin.schemas.get("t", version).data for version in versions]
     assert ['"b"' in str(data) for data in there] == [False, True]
@@ -311,9 +304,9 @@ def test_a_subscription_that_is_used_in_the_target_is_left_alone(two: Two) -> No
         def notes() -> list[str]:
             return [one.note for part in running.status().partitions for one in part.subscriptions]
 
-        until(lambda: notes() == ["in use in the target"])
+        eventually(lambda: notes() == ["in use in the target"])
         user.close()
-        until(lambda: notes() == [""])
+        eventually(lambda: notes() == [""])
         assert left(two.brokers[1], "t", "s") == [b"%d" % n for n in range(5, 10)]
 
 
@@ -471,11 +464,11 @@ def test_mirrors_both_ways_copy_each_message_once(names: tuple[str, str]) -> Non
         fill(one.client(), "t", 50, batch=7)
         fill(other.client(), "t", 50, start=50)
         with mirror(one, other) as there, mirror(other, one) as back:
-            until(lambda: there.status().messages >= 50 and back.status().messages >= 50)
+            eventually(lambda: there.status().messages >= 50 and back.status().messages >= 50)
             fill(one.client(), "t", 50, start=100)
             fill(other.client(), "t", 50, start=150, batch=3)
-            until(lambda: there.status().messages >= 100 and back.status().messages >= 100)
-            until(lambda: [one.status().partitions[0].skipped for one in (there, back)] == [100, 100])
+            eventually(lambda: there.status().messages >= 100 and back.status().messages >= 100)
+            eventually(lambda: [one.status().partitions[0].skipped for one in (there, back)] == [100, 100])
             assert there.status().messages == back.status().messages == 100
         for broker in (one, other):
             got = left(broker, "t", "s", initial_position=Earliest)
@@ -487,11 +480,11 @@ def test_a_topic_goes_and_comes_back(two: Two) -> None:
     with mirror(*two.brokers) as running:
         assert running.wait_until_caught_up(60)
         two.source_admin.topics.delete("t", force=True)
-        until(lambda: not running.status().partitions)
+        eventually(lambda: not running.status().partitions)
         assert len(stored(two.target, "t")) == 3
         fill(two.source, "t", 3)
         # It is another topic than the mirrored one: the user has to decide.
-        until(lambda: running.status().failed)
+        eventually(lambda: running.status().failed)
         assert "this is another source" in running.status().failed[0]
 
 
@@ -502,7 +495,7 @@ def test_a_topic_recreated_at_once_is_recognised(two: Two) -> None:
         assert running.wait_until_caught_up(60)
         two.source_admin.topics.delete("t", force=True)
         fill(two.source, "t", 3)
-        until(lambda: running.status().failed)
+        eventually(lambda: running.status().failed)
         assert "this is another source" in running.status().failed[0]
         assert len(stored(two.target, "t")) == 3
 
@@ -514,7 +507,7 @@ def test_a_deleted_subscription_of_the_mirror_is_reported(two: Two) -> None:
         assert running.wait_until_caught_up(60)
         two.source_admin.subscriptions.delete("t", "geminga-mirror.standalone", force=True)
         fill(two.source, "t", 3)
-        until(lambda: running.status().failed)
+        eventually(lambda: running.status().failed)
         assert "has no subscription" in running.status().failed[0]
     mirrored(*two.brokers, on_mismatch="continue")
     assert stored(two.target, "t") == stored(two.source, "t")
@@ -530,7 +523,7 @@ def test_a_target_that_requires_encryption_reports_plain_messages(two: Two) -> N
     assert stored(two.target, "t") == stored(two.source, "t")
     fill(two.source, "t", 1)
     with mirror(*two.brokers) as running:
-        until(lambda: "must be encrypted" in running.status().partitions[0].error)
+        eventually(lambda: "must be encrypted" in running.status().partitions[0].error)
     assert len(stored(two.target, "t")) == 1
 
 
@@ -539,12 +532,12 @@ def test_a_second_mirror_of_the_same_name_waits(two: Two) -> None:
     with mirror(*two.brokers) as first:
         assert first.wait_until_caught_up(60)
         with mirror(*two.brokers) as second:
-            until(lambda: second.status().partitions and second.status().partitions[0].error)
+            eventually(lambda: second.status().partitions and second.status().partitions[0].error)
             fill(two.source, "t", 20, start=20)
-            until(lambda: first.status().messages == 40)
+            eventually(lambda: first.status().messages == 40)
             first.close()
             fill(two.source, "t", 20, start=40)
-            until(lambda: second.status().messages == 20)
+            eventually(lambda: second.status().messages == 20)
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
@@ -566,7 +559,7 @@ def test_a_damaged_entry_is_not_copied(two: Two, monkeypatch: pytest.MonkeyPatch
     fill(two.source, "t", 3)
     monkeypatch.setattr(entries, "checksum_matches", lambda _: False)
     with mirror(*two.brokers) as running:
-        until(lambda: "damaged" in running.status().partitions[0].error)
+        eventually(lambda: "damaged" in running.status().partitions[0].error)
         assert stored(two.target, "t") == []
         monkeypatch.undo()
         assert running.wait_until_caught_up(60)
@@ -657,16 +650,16 @@ def test_a_lost_source_is_down_in_metrics_and_logged_each_time_with_its_return(
         with mirror(source, target) as running:
             assert running.wait_until_caught_up(60)
             for _ in range(2):
-                until(lambda: running.status().partitions[0].lag_entries == 0)
+                eventually(lambda: running.status().partitions[0].lag_entries == 0)
                 caplog.clear()
                 source.close()
-                until(lambda: running.status().partitions[0].state == "waiting to try again")
+                eventually(lambda: running.status().partitions[0].state == "waiting to try again")
                 (partition,) = running.status().partitions
                 assert (partition.lag_entries, bool(partition.error)) == (-1, True)
                 assert "geminga_mirror_up{" in (text := running.status().exposition())
                 assert text.rstrip().endswith(" 0")
                 source = geminga.embedded(tmp_path, **settings)
-                until(lambda: running.status().partitions[0].state == "copying")
+                eventually(lambda: running.status().partitions[0].state == "copying")
                 lines = [one.getMessage() for one in caplog.records if one.getMessage().startswith("persis")]
                 assert "/t is not mirrored, retry in " in lines[0]
                 assert lines[-1] == "persistent://public/default/t is mirrored again"
@@ -685,8 +678,7 @@ class Pause:
         session = PartitionMirror._session
 
         async def begin(mirror: PartitionMirror) -> None:
-            while not self._may_begin.is_set():
-                await asyncio.sleep(0.01)
+            await eventually_async(lambda: self._may_begin.is_set())
             await session(mirror)
 
         monkeypatch.setattr(PartitionMirror, "_session", begin)
@@ -696,7 +688,7 @@ class Pause:
         self._may_begin.clear()
         self._two.target_admin.topics.unload("t")
         mine = "geminga-mirror.standalone"
-        until(lambda: not self._two.source_admin.topics.stats("t").subscriptions[mine].consumers)
+        eventually(lambda: not self._two.source_admin.topics.stats("t").subscriptions[mine].consumers)
         return mine
 
     def __exit__(self, *_: object) -> None:
@@ -715,7 +707,7 @@ def test_messages_that_the_source_skips_are_counted_as_missed(
             fill(two.source, "t", 20)
             two.source_admin.subscriptions.clear("t", mine)
             fill(two.source, "t", 5)
-        until(lambda: len(stored(two.target, "t")) == 15)
+        eventually(lambda: len(stored(two.target, "t")) == 15)
         (part,) = running.status().partitions
     assert part.missed == 20
     assert "20 entries were not delivered by the source" in running.status().line()
@@ -749,8 +741,8 @@ def test_a_skip_that_ends_where_a_ledger_ends_is_counted(
             fill(two.source, "t", skipped)
             two.source_admin.subscriptions.clear("t", mine)
             fill(two.source, "t", more)
-        until(lambda: len(stored(two.target, "t")) == 4 + more)
-        until(lambda: running.status().partitions[0].missed == skipped)
+        eventually(lambda: len(stored(two.target, "t")) == 4 + more)
+        eventually(lambda: running.status().partitions[0].missed == skipped)
         assert not running.status().partitions[0].error
         assert f"{skipped} entries were not delivered" in running.status().line()
 
@@ -769,13 +761,12 @@ def test_skips_while_copying_are_counted(
     passed, may_pass = PartitionMirror._pass_on, threading.Event()
 
     async def slowly(self: PartitionMirror, entry: Any, *rest: Any) -> None:
-        while entry.entry_id == 4 and not may_pass.is_set():
-            await asyncio.sleep(0.01)
+        await eventually_async(lambda: entry.entry_id != 4 or may_pass.is_set())
         await passed(self, entry, *rest)
 
     monkeypatch.setattr(PartitionMirror, "_pass_on", slowly)
     with mirror(*two.brokers, discovery_seconds=3600) as running:
-        until(lambda: running.status().messages == 4)
+        eventually(lambda: running.status().messages == 4)
         fill(two.source, "t", 95, start=5)
         two.source_admin.subscriptions.clear("t", "geminga-mirror.standalone")
         fill(two.source, "t", more, start=100)
@@ -785,7 +776,7 @@ def test_skips_while_copying_are_counted(
             (part,) = running.status().partitions
             return part.messages + part.missed == 100 + more
 
-        until(all_told)
+        eventually(all_told)
         assert len(stored(two.target, "t")) == running.status().messages < 100
 
 

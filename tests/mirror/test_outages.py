@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.mirror import Cluster, MirrorStatus
@@ -23,14 +23,6 @@ pytestmark = pytest.mark.timeout(60)
 def sides() -> Iterator[tuple[Any, Any]]:
     with geminga.embedded() as source, geminga.embedded() as target:
         yield source, target
-
-
-def until(what: Callable[[], Any], seconds: float = 30) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def fill(broker: Any, *numbers: int, size: int = 0) -> None:
@@ -57,7 +49,7 @@ def test_an_unloaded_topic_is_not_logged(
         caplog.clear()
         admin.topics.unload("t")
         fill(sides[0], 2)
-        until(lambda: running.status().messages == 2)
+        eventually(lambda: running.status().messages == 2)
         assert [one.getMessage() for one in caplog.records if "public/default/t" in one.getMessage()] == []
     assert entries(sides[1]) == [b"1", b"2"]
 
@@ -100,8 +92,8 @@ def test_subscriptions_that_cannot_be_mirrored_are_reported(
         with monkeypatch.context() as patched:
             patched.setattr(cursors, "source_cursors", fails)
             text = "subscriptions are not mirrored at present: no answer from http://there:8080"
-            until(lambda: text in running.status().warnings)
-        until(lambda: text not in running.status().warnings)
+            eventually(lambda: text in running.status().warnings)
+        eventually(lambda: text not in running.status().warnings)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +127,13 @@ def test_a_target_whose_backlog_quota_is_reached_gets_the_rest_later(
         there.topic_policies.set_backlog_quota("t", quota)
         with mirror(source, target, subscriptions=False) as running:
             fill(source, *range(50), size=1_000)
-            until(lambda: running.status().messages == 50)
+            eventually(lambda: running.status().messages == 50)
             there.call("GET", "brokers/backlog-quota-check")
             fill(source, *range(50, 100), size=1_000)
-            until(lambda: "quota" in running.status().partitions[0].error.lower())
+            eventually(lambda: "quota" in running.status().partitions[0].error.lower())
             for _ in range(50):
                 consumer.acknowledge(consumer.receive(20_000))
-            until(lambda: running.status().messages == 100)
+            eventually(lambda: running.status().messages == 100)
             assert not running.status().failed
         assert entries(target) == [b"%d" % n for n in range(100)]
 
@@ -153,7 +145,7 @@ def test_a_terminated_source_is_copied_to_its_end(sides: tuple[Any, Any]) -> Non
         assert running.wait_until_caught_up(30)
         fill(source, 3)
         admin.topics.terminate("t")
-        until(lambda: running.status().messages == 3)
+        eventually(lambda: running.status().messages == 3)
         assert not running.status().failed
     assert mirror(source, target, once=True).run(signals=False).caught_up
     assert entries(target) == [b"1", b"2", b"3"]
@@ -166,5 +158,5 @@ def test_a_terminated_target_is_reported(sides: tuple[Any, Any]) -> None:
         assert running.wait_until_caught_up(30)
         admin.topics.terminate("t")
         fill(source, 2)
-        until(lambda: "terminated" in running.status().partitions[0].error)
+        eventually(lambda: "terminated" in running.status().partitions[0].error)
     assert entries(target) == [b"1"]

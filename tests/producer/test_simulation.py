@@ -598,7 +598,7 @@ def run_seed(seed: int) -> World:
     return world
 
 
-@pytest.mark.simulation(150, 25)
+@pytest.mark.simulation(50, 25)
 def test_every_message_is_accounted_for(seeds: range) -> None:
     for seed in seeds:
         run_seed(seed)

@@ -47,7 +47,7 @@ def named_damage(world: World) -> tuple[set[tuple[int, int]], bool]:
     """Return the entries that the store names as damaged, and whether it names damage without entries."""
     named: set[tuple[int, int]] = set()
     is_vague = False
-    for damage in world.machine.server.store.damage:
+    for damage in world.machine.server.store.damage.found:
         world.history.add("damage", "store", detail=damage)
         if damage.ledger_id is None or damage.first_entry_id is None or damage.last_entry_id is None:
             is_vague = True

@@ -25,7 +25,7 @@ FOUND: dict[int, dict[str, frozenset[str]]] = {
 """Seeds that found a defect, and how they were played."""
 
 
-@pytest.mark.simulation(200, 10)
+@pytest.mark.simulation(100, 10)
 @pytest.mark.timeout(300)
 def test_no_receipted_message_is_lost_and_no_acknowledged_one_redelivered(seeds: range) -> None:
     for seed in seeds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from waiting import eventually
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin, topic_path
@@ -15,10 +15,5 @@ def offload_all(broker: EmbeddedBroker, topic: str) -> None:
     path = topic_path(TopicName.parse(topic))
     newest = {"ledgerId": MessageId.latest.ledger_id, "entryId": 0, "partitionIndex": -1}
     admin(broker.admin_url, "PUT", f"{path}/offload", newest)
-    deadline = time.monotonic() + 60
-    while admin(broker.admin_url, "GET", f"{path}/offload")["status"] == "RUNNING":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    while len(inside(broker, lambda: broker._server.store.tier.local_ledgers(topic))) > 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: admin(broker.admin_url, "GET", f"{path}/offload")["status"] != "RUNNING")
+    eventually(lambda: len(inside(broker, lambda: broker._server.store.tier.local_ledgers(topic))) <= 1)

@@ -111,15 +111,8 @@ def ways(issuer: Issuer) -> dict[str, dict[str, str]]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        pytest.param("basic", marks=pytest.mark.long),
-        "java-basic",
-        pytest.param("oauth2", marks=pytest.mark.long),
-        "java-oauth2",
-    ],
-)
+@pytest.mark.rotating(1)
+@pytest.mark.parametrize("way", ["basic", "java-basic", "oauth2", "java-oauth2"])
 def test_an_authenticated_client_reads_and_writes(
     spark: SparkSession, broker: EmbeddedBroker, issuer: Issuer, tmp_path: Path, way: str
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from waiting import eventually
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
@@ -79,6 +80,13 @@ def rows_of(broker: EmbeddedBroker, topic: str) -> Counter[bytes]:
     return found
 
 
+def until_it_writes(
+    application: subprocess.Popen[bytes], broker: EmbeddedBroker, topic: str, known: int
+) -> None:
+    """Wait until the topic has more rows than known, or the application has ended."""
+    eventually(lambda: application.poll() is not None or rows_of(broker, topic).total() > known)
+
+
 def test_no_row_is_lost_or_doubled(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
 ) -> None:
@@ -96,8 +104,7 @@ def test_no_row_is_lost_or_doubled(
     for _ in range(KILLS):
         application = start(pulsar_broker, pulsar_topic, target, tmp_path)
         known = rows_of(pulsar_broker, target).total()
-        while application.poll() is None and rows_of(pulsar_broker, target).total() == known:
-            time.sleep(0.05)
+        until_it_writes(application, pulsar_broker, target, known)
         time.sleep(numbers.uniform(0, 1.5))
         kill(application)
         progress.append(rows_of(pulsar_broker, target).total())
@@ -134,8 +141,7 @@ def test_a_killed_copy_ends_with_the_last_value_of_each_key(
     for _ in range(KILLS):
         known = rows_of(pulsar_broker, target).total()
         application = start(pulsar_broker, pulsar_topic, target, tmp_path, exactly_once=False)
-        while application.poll() is None and rows_of(pulsar_broker, target).total() == known:
-            time.sleep(0.05)
+        until_it_writes(application, pulsar_broker, target, known)
         kill(application)
     assert rows_of(pulsar_broker, target).total() < ROWS, "nothing was killed on its way"
     assert start(pulsar_broker, pulsar_topic, target, tmp_path, exactly_once=False).wait(300) == 0

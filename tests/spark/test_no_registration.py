@@ -70,6 +70,7 @@ def publish(client: Client, topic: str) -> list[str]:
     return sorted(values)
 
 
+@pytest.mark.rotating(1, group="Spark in a process of its own")
 def test_plain_pyspark_finds_the_format_for_views_and_tables(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
 ) -> None:
@@ -79,7 +80,7 @@ def test_plain_pyspark_finds_the_format_for_views_and_tables(
     assert output.splitlines() == [f"{name} {wanted}" for name in ("format", "view", "table")]
 
 
-@pytest.mark.slow
+@pytest.mark.rotating(1, group="Spark in a process of its own")
 def test_declarative_pipelines_find_the_format(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
 ) -> None:
@@ -97,7 +98,7 @@ def test_declarative_pipelines_find_the_format(
     assert sorted(pq.read_table(tmp_path / "spark-warehouse/rows").column("value").to_pylist()) == values
 
 
-@pytest.mark.long
+@pytest.mark.rotating(1, group="Spark in a process of its own")
 def test_sparks_sql_shell_finds_the_format(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
 ) -> None:

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import urllib.request
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from waiting import eventually
 
 import geminga.spark
 from geminga import Client
@@ -77,20 +77,17 @@ def test_the_lag_of_a_running_query_decreases(
             .option("checkpointLocation", str(tmp_path)).trigger(processingTime="0 seconds").start()
         )  # fmt: skip
         try:
-            deadline = time.monotonic() + 60
-            while len(query.recentProgress) < 3 or query_lag(query.lastProgress)[pulsar_topic]["messages"]:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            eventually(
+                lambda: (
+                    len(query.recentProgress) >= 3
+                    and not query_lag(query.lastProgress)[pulsar_topic]["messages"]
+                )
+            )
             behind = [query_lag(each)[pulsar_topic]["messages"] for each in query.recentProgress[:3]]
             assert behind == [60, 20, 0]
             # Spark tells its listeners after it has kept the progress.
-            while not re.search(
-                rf'lag_messages.*topic="{re.escape(pulsar_topic)}"}} 0$',
-                text := scraped(server.url),
-                re.MULTILINE,
-            ):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            assert 'query="lagging"' in text
+            none_left = re.compile(rf'lag_messages.*topic="{re.escape(pulsar_topic)}"}} 0$', re.MULTILINE)
+            eventually(lambda: none_left.search(scraped(server.url)))
+            assert 'query="lagging"' in scraped(server.url)
         finally:
             query.stop()

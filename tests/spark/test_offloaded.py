@@ -272,10 +272,8 @@ def test_files_of_another_store_are_not_read(tmp_path: Path, caplog: pytest.LogC
 
 @pytest.mark.spark
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "is_told",
-    [pytest.param(True, id="as-files"), pytest.param(False, id="through-the-broker", marks=pytest.mark.long)],
-)
+@pytest.mark.rotating(1)
+@pytest.mark.parametrize("is_told", [True, False], ids=["as-files", "through-the-broker"])
 def test_a_session_reads_files_and_the_live_tail(spark: SparkSession, tmp_path: Path, is_told: bool) -> None:
     """A batch query, and a stream in limited micro-batches that continues while its input is offloaded."""
     with embedded(

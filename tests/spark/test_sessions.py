@@ -191,13 +191,14 @@ def run(script: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.rotating(1, group="Spark in a process of its own")
 @pytest.mark.spark
 @pytest.mark.timeout(450)
 def test_an_existing_session_is_not_changed() -> None:
     assert run(PLAIN_SESSION).split() == ["Europe/Berlin", "3", "True", "False"]
 
 
-@pytest.mark.long
+@pytest.mark.rotating(1, group="Spark in a process of its own")
 @pytest.mark.spark
 @pytest.mark.timeout(450)
 def test_a_spark_connect_session_reads_a_topic(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from driven_query import Query
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructType
+from waiting import eventually
 
 from geminga import Client
 from geminga.broker.rules.tokens import make_token
@@ -291,10 +291,7 @@ def test_encrypted_topics_are_written_and_read(
 def compacted(broker: EmbeddedBroker, topic: str) -> None:
     path = f"persistent/public/default/{topic}/compaction"
     admin(broker.admin_url, "PUT", path)
-    until = time.monotonic() + 60
-    while admin(broker.admin_url, "GET", path)["status"] != "SUCCESS":
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    eventually(lambda: admin(broker.admin_url, "GET", path)["status"] == "SUCCESS")
 
 
 def newest_by_key(reader: PulsarReader | PulsarStreamReader, parts: Any) -> dict[str, bytes]:

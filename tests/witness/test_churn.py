@@ -15,6 +15,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from waiting import eventually
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 
@@ -148,9 +149,7 @@ def test_keys_stay_in_order_while_consumers_come_and_go(
     for thread in threads:
         thread.start()
     publish(connect(broker.service_url), topic, batched=False)
-    deadline = time.monotonic() + 60
-    while sum(map(len, seen.values())) < MESSAGES and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: sum(map(len, seen.values())) >= MESSAGES)
     stop.set()
     for thread in threads:
         thread.join()

@@ -24,7 +24,7 @@ def cut_broker(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedBroker,
         yield running, request.param
 
 
-@pytest.mark.simulation(16, 4)
+@pytest.mark.simulation(6, 3)
 def test_what_has_a_receipt_is_found_however_connections_are_cut(
     cut_broker: tuple[EmbeddedBroker, bool], connect: Any, seeds: range
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from waiting import eventually, moment_between
 
 from geminga.broker.serving.embedded import embedded
 
@@ -211,9 +212,7 @@ def test_a_message_goes_to_the_dead_letter_topic_after_its_redeliveries(client: 
 def test_a_consumer_seeks_by_id_and_by_time(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=Earliest)
     ids = publish(client, topic, ["a", "b"])
-    time.sleep(0.02)
-    between = int(time.time() * 1000)
-    time.sleep(0.02)
+    between = moment_between()
     publish(client, topic, ["c", "d"])
     assert texts(consumer, 4) == ["a", "b", "c", "d"]
     consumer.seek(pulsar.MessageId.earliest)
@@ -256,9 +255,7 @@ def test_a_reader_leaves_no_subscription(client: Any, topic: str, admin: Callabl
     reader.read_next(timeout_millis=30_000)
     reader.close()
     path = topic.replace("://", "/")
-    deadline = time.monotonic() + 60
-    while admin("GET", f"{path}/subscriptions") and time.monotonic() < deadline:
-        time.sleep(0.02)
+    eventually(lambda: not admin("GET", f"{path}/subscriptions"))
     assert admin("GET", f"{path}/subscriptions") == []
 
 

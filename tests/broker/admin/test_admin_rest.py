@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.broker.admin.errors import AdminRefusal
@@ -865,9 +866,7 @@ def test_compaction_is_started_and_its_status_shown(rest: Rest, broker: Embedded
             producer.send(b"%d" % number, partition_key=f"k{number % 2}")
         assert rest.get(f"{path}/compaction") == {"status": "NOT_RUN", "lastError": ""}
         rest.call("PUT", f"{path}/compaction")
-        until = time.monotonic() + 60
-        while rest.get(f"{path}/compaction")["status"] == "RUNNING" and time.monotonic() < until:
-            time.sleep(0.01)
+        eventually(lambda: rest.get(f"{path}/compaction")["status"] != "RUNNING")
         assert rest.get(f"{path}/compaction") == {"status": "SUCCESS", "lastError": ""}
         assert rest.get(f"{path}/stats")["compaction"]["lastCompactionRemovedEventCount"] == 8
         assert rest.get(f"{path}/internalStats")["compactedLedger"]["entries"] == 2
@@ -915,9 +914,7 @@ def test_changes_that_wait_for_the_store_are_all_made(
     ]
     with ThreadPoolExecutor(len(changes)) as pool:
         answers = [pool.submit(rest.raw, m, f"/admin/v2/{p}", json.dumps(b).encode()) for m, p, b in changes]
-        deadline = time.monotonic() + 60
-        while len(waiting - {None}) < len(changes) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(lambda: len(waiting - {None}) >= len(changes))
         is_behind = False
         assert [answer.result()[0] for answer in answers] == [204] * len(changes)
     monkeypatch.undo()

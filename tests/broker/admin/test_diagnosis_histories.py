@@ -393,7 +393,7 @@ def run(seed: int, make: Any, entry: Any, monkeypatch: pytest.MonkeyPatch) -> Co
     return seen
 
 
-@pytest.mark.simulation(40, 20)
+@pytest.mark.simulation(12, 6)
 def test_the_diagnosis_agrees_with_the_clients_in_every_history(
     seeds: range, make_harness: Callable[..., Any], make_entry: Callable[..., bytes],
     monkeypatch: pytest.MonkeyPatch,

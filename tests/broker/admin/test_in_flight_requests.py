@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import loop_turns
 
 from geminga.broker.admin import http as http_module
 from geminga.broker.admin import web as web_module
@@ -93,7 +94,7 @@ def test_no_request_waits_after_the_broker_has_ended() -> None:
         first, done = loop.create_future(), loop.create_future()
         waiting = asyncio.create_task(unanswered.wait(first))
         told = asyncio.create_task(unanswered.wait(done))
-        await asyncio.sleep(0)
+        await loop_turns()
         done.set_result(None)
         unanswered.end()
         unanswered.end()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.broker.admin import metrics
@@ -121,9 +122,7 @@ def test_a_scrape_has_every_metric_of_the_table_and_its_labels(tmp_path: Path) -
             producer.send(value, partition_key="k")
         consumer.acknowledge(consumer.receive())
         admin.topics.compact("exact")
-        until = time.monotonic() + 60
-        while admin.topics.compaction_status("exact").status != "SUCCESS" and time.monotonic() < until:
-            time.sleep(0.02)
+        eventually(lambda: admin.topics.compaction_status("exact").status == "SUCCESS")
         with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
             text = answer.read().decode()
     labels: dict[str, set[frozenset[str]]] = {}

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import eventually_async
 
 from geminga.broker.serving.garbage_collector import (
     MIDDLE_PASSES,
@@ -204,8 +205,7 @@ async def _use(port: int, kind: int) -> None:
         client.send("close_consumer", consumer_id=1, request_id=4)
         await client.expect(Command.SUCCESS, 2)
     client.close()
-    while client._writer.transport is not None and not client._writer.is_closing():
-        await asyncio.sleep(0)
+    await eventually_async(lambda: client._writer.transport is None or client._writer.is_closing())
     await asyncio.sleep(0.1)
 
 

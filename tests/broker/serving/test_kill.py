@@ -36,7 +36,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 pulsar = pytest.importorskip("pulsar", reason="needs the official client: pip install pulsar-client")
 
-ROUNDS = int(os.environ.get("GEMINGA_KILL_ROUNDS", "24"))
+ROUNDS = int(os.environ.get("GEMINGA_KILL_ROUNDS", "6"))
 START_SECONDS_MAX = 60.0
 PROGRAM = """
 import sys
@@ -274,8 +274,11 @@ def processes() -> Iterator[list[BrokerProcess]]:
 
 
 @pytest.mark.witness
-def test_everything_receipted_survives_kills(tmp_path: Path, processes: list[BrokerProcess]) -> None:
-    chance = random.Random(20240607)
+def test_everything_receipted_survives_kills(
+    tmp_path: Path, processes: list[BrokerProcess], request: pytest.FixtureRequest
+) -> None:
+    seed = request.config.option.rotation
+    chance = random.Random(seed)
     topic, receipts, confirmed = "", {"batched": [], "single": []}, set()
     topics: list[str] = []
     total_messages = total_acks = 0

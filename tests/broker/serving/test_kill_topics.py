@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
@@ -157,10 +158,11 @@ def test_topics_survive_kills(tmp_path: Path, deduplication: bool) -> None:
             for publisher in publishers:
                 publisher.start(port)
             enough = [publisher.rounds + ROUNDS for publisher in publishers]
-            end = time.monotonic() + 60
-            while any(each.rounds < rounds for each, rounds in zip(publishers, enough, strict=True)):
-                time.sleep(0.02)
-                assert time.monotonic() < end
+            eventually(
+                lambda enough=enough: (
+                    not any(each.rounds < rounds for each, rounds in zip(publishers, enough, strict=True))
+                )
+            )
             time.sleep(chance.uniform(0.0, 0.1))
         finally:
             broker.send_signal(signal.SIGKILL)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually, eventually_async
 
 from geminga.broker.commands.session import SessionState
 from geminga.broker.commands.table import HANDLERS
@@ -227,8 +228,7 @@ def test_the_memory_for_a_peer_that_never_reads_is_bounded() -> None:
             # The broker answers each PING, and the peer does not read the PONGs. At some point the broker
             # stops reading too, and then the kernel takes no more from the sender.
             sent, flood = 0, ping() * 2000
-            while not server.connections:
-                await asyncio.sleep(0.001)
+            await eventually_async(lambda: server.connections)
             (connection,) = server.connections
             while sent < 200_000_000:
                 sending = asyncio.ensure_future(loop.sock_sendall(peer, flood))
@@ -376,10 +376,9 @@ def test_many_starts_and_stops_leak_nothing() -> None:
     for _ in range(10):
         with embedded():
             pass
-    deadline = time.monotonic() + 60
-    while before and len(os.listdir("/proc/self/fd")) > before:  # others of this process may open some, too
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(
+        lambda: not before or len(os.listdir("/proc/self/fd")) <= before
+    )  # others of this process may open some, too
 
 
 def subscribed(peer: Peer, topic: str, permits: int) -> None:
@@ -432,10 +431,7 @@ def test_acknowledgements_before_a_disconnect_hold(peers: Callable[..., Peer]) -
         assert inside(broker, lambda: subscription.backlog) == count
         consumer.socket.sendall(b"".join(acks))
         consumer.close()
-        deadline = time.monotonic() + 60
-        while inside(broker, lambda: bool(subscription.consumers)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(lambda: not inside(broker, lambda: bool(subscription.consumers)))
         assert inside(broker, lambda: subscription.backlog) == 0
 
 
@@ -465,8 +461,7 @@ def test_commands_of_a_disconnected_peer_keep_their_order(is_cut: bool) -> None:
             connection.connection_lost(None if is_cut else ConnectionResetError())
             assert bool(server.connections) is not is_cut
             async with asyncio.timeout(60):
-                while server.connections or slices.waiting:
-                    await asyncio.sleep(0.001)
+                await eventually_async(lambda: not server.connections and not slices.waiting)
             assert session.state is SessionState.CLOSED
             assert not server.broker.sessions
             writer.close()

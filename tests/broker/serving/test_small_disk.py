@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.broker.serving.embedded import embedded
@@ -77,7 +78,6 @@ def test_a_backlog_that_fills_the_folder_holds_producers_until_it_is_acknowledge
             "t", send_timeout_millis=0, block_if_queue_full=True, max_pending_messages=20
         )
         sent = []
-        deadline = time.monotonic() + 60
 
         def publish() -> None:
             for number in range(300):
@@ -88,8 +88,7 @@ def test_a_backlog_that_fills_the_folder_holds_producers_until_it_is_acknowledge
 
         thread = threading.Thread(target=publish, daemon=True)
         thread.start()
-        while not figures(broker.admin_url)["publishingRefused"] and time.monotonic() < deadline:
-            time.sleep(0.05)
+        eventually(lambda: figures(broker.admin_url)["publishingRefused"])
         with pytest.raises(ProducerBlockedQuotaExceededError, match="the disk is full"):
             hasty.create_producer("t")
         with geminga.Admin(broker.admin_url, retries=0) as admin:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import eventually_async
 
 import geminga
 from geminga.broker.serving.embedded import embedded
@@ -367,8 +368,7 @@ async def _serve_until_syncs_fail(filesystem: SyncsFail, code: int, log: pytest.
     )
     ending = asyncio.ensure_future(_main(server, lambda: None))
     async with asyncio.timeout(50):
-        while "ready" not in log.text:
-            await asyncio.sleep(0.01)
+        await eventually_async(lambda: "ready" in log.text)
         client = await Client.connect(server.settings.port)
         client.send("producer", topic="t", producer_id=1, request_id=1)
         await client.expect(pb.BaseCommand.PRODUCER_SUCCESS)

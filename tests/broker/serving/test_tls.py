@@ -7,15 +7,14 @@ import http.client
 import json
 import socket
 import ssl
-import time
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually, never
 
 import geminga
 from geminga.broker.rules.tokens import make_token
@@ -199,13 +198,6 @@ def served(broker: Any) -> bytes:
     return ssl.get_server_certificate(("127.0.0.1", broker.settings.port)).encode()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_changed_certificate_files_apply_to_new_connections(
     authority: Authority, tls: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,10 +206,9 @@ def test_changed_certificate_files_apply_to_new_connections(
         producer = ours.create_producer("t")
         before = served(broker)
         tls["tls_key"].write_text("half writ")
-        time.sleep(0.2)
-        assert served(broker) == before
+        never(lambda: served(broker) != before, 0.2)
         authority.sign("broker-2", "broker")
-        wait_for(lambda: served(broker) != before)
+        eventually(lambda: served(broker) != before)
         producer.send(b"the open connection goes on")
         with client(broker, authority) as another:
             another.create_producer("t").send(b"new")

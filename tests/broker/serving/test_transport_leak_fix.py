@@ -8,13 +8,13 @@ import gc
 import logging
 import socket
 import ssl
-import time
 from asyncio import selector_events
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 import pytest
+from waiting import eventually_async
 
 from geminga.broker.commands.session import Session
 from geminga.broker.serving.server import BrokerServer
@@ -31,10 +31,7 @@ def there_are() -> int:
 
 
 async def until_few(count: int) -> None:
-    deadline = time.monotonic() + 60
-    while there_are() > count:
-        assert time.monotonic() < deadline, there_are()
-        await asyncio.sleep(0.02)
+    await eventually_async(lambda: there_are() <= count)
 
 
 def _connect(port: int, talk: bytes, context: ssl.SSLContext | None) -> list[socket.socket]:

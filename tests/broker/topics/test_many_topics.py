@@ -1,4 +1,4 @@
-"""Eight thousand topics: what is in memory does not grow with them, and all of them are there after a kill.
+"""Three thousand topics: what is in memory does not grow with them, and all of them are there after a kill.
 
 ``python -m benchmarks.topics`` does it with hundreds of thousands, and measures.
 """
@@ -17,7 +17,7 @@ from geminga.ledger.store import FileStore
 from geminga.wire.metadata import parse_entry
 from tests.broker.conftest import Harness, entry_bytes
 
-TOPICS = 8_000
+TOPICS = 3_000
 SETTINGS = StoreSettings(sync="never", checkpoint_state_bytes=1 << 20)
 NAMES = [TopicName.parse(f"device-{number * 2654435761 % (1 << 32):08x}") for number in range(TOPICS)]
 LATE = UNUSED_SECONDS + 30 * ROUND_SECONDS

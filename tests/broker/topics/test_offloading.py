@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
+from waiting import eventually, moment_between
 
 import geminga
 from geminga.broker.background_jobs import WorkQueue
@@ -57,13 +58,6 @@ def rest(broker: EmbeddedBroker, method: str, path: str, body: Any = None) -> An
 def metrics(broker: EmbeddedBroker) -> str:
     with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
         return str(answer.read().decode())
-
-
-def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "did not come to be"
-        time.sleep(0.05)
 
 
 def publish(broker: EmbeddedBroker, first: int, count: int) -> None:
@@ -111,7 +105,7 @@ def test_ledgers_offloaded_by_command_are_read_after_a_restart(tmp_path: Path) -
         assert (status["status"], status["lastError"]) == ("NOT_RUN", "")
         last = ledgers(broker)[-1]["ledgerId"]
         assert command(broker, last) == 204
-        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
+        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
         status = rest(broker, "GET", f"{PATH}/offload")
         assert status["firstUnoffloadedMessage"]["ledgerId"] == last
         found = ledgers(broker)
@@ -120,9 +114,9 @@ def test_ledgers_offloaded_by_command_are_read_after_a_restart(tmp_path: Path) -
         assert stats["offloadedStorageSize"] == sum(each["size"] for each in found[:-1])
         assert stats["lastOffloadLedgerId"] == found[-2]["ledgerId"]
         assert stats["lastOffloadSuccessTimeStamp"] > 0
-        until(lambda: here(broker) == {last})
+        eventually(lambda: here(broker) == {last})
         assert read(broker) == messages(45)
-        until(lambda: command(broker, last) == 204)  # there is nothing to do, which is well
+        eventually(lambda: command(broker, last) == 204)  # there is nothing to do, which is well
     with start(tmp_path, retention_minutes=-1) as broker:
         assert read(broker) == messages(45)
         assert [each["offloaded"] for each in ledgers(broker)][:4] == [True] * 4
@@ -137,7 +131,7 @@ def test_ledgers_offloaded_by_command_are_read_after_a_restart(tmp_path: Path) -
         ]
         assert values == messages(len(values))
         assert rest(broker, "DELETE", f"{PATH}?force=true") == 204
-        until(lambda: not [each for each in (tmp_path / "tier" / "public").rglob("*") if each.is_file()])
+        eventually(lambda: not [each for each in (tmp_path / "tier" / "public").rglob("*") if each.is_file()])
 
 
 def test_ledgers_offloaded_by_threshold_are_trimmed_with_their_files(
@@ -149,8 +143,8 @@ def test_ledgers_offloaded_by_threshold_are_trimmed_with_their_files(
         with broker.client() as client:
             consumer = client.subscribe(TOPIC, "s")
             publish(broker, 0, 35)
-            until(lambda: len(list((tmp_path / "tier").rglob("*.parquet"))) == 3)
-            until(lambda: len(here(broker)) == 1)
+            eventually(lambda: len(list((tmp_path / "tier").rglob("*.parquet"))) == 3)
+            eventually(lambda: len(here(broker)) == 1)
             got = [consumer.receive(60_000) for _ in range(35)]
             assert [each.data() for each in got] == messages(35)
             for each in got:
@@ -161,7 +155,7 @@ def test_ledgers_offloaded_by_threshold_are_trimmed_with_their_files(
             "namespaces/public/default/retention",
             {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
         )
-        until(lambda: not list((tmp_path / "tier").rglob("*.parquet")))
+        eventually(lambda: not list((tmp_path / "tier").rglob("*.parquet")))
 
 
 def test_offloading_without_a_location_is_refused(tmp_path: Path) -> None:
@@ -187,7 +181,7 @@ def test_a_store_with_offloaded_ledgers_needs_its_location(tmp_path: Path) -> No
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 15)
         command(broker, ledgers(broker)[-1]["ledgerId"])
-        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
+        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
     with pytest.raises(StoreError, match="name the place with offload_location"):
         embedded(tmp_path / "store")
 
@@ -196,15 +190,15 @@ def test_failures_are_in_the_status_and_nothing_is_lost(tmp_path: Path) -> None:
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 25)
         folder = tmp_path / "tier" / "public"
-        until(folder.parent.exists)
+        eventually(folder.parent.exists)
         folder.write_text("no folder")
         command(broker, ledgers(broker)[-1]["ledgerId"])
-        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
+        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
         assert str(folder) in rest(broker, "GET", f"{PATH}/offload")["lastError"]
         assert read(broker) == messages(25)
         folder.unlink()
         command(broker, ledgers(broker)[-1]["ledgerId"])
-        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
+        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
         assert read(broker) == messages(25)
 
 
@@ -224,11 +218,11 @@ def test_a_killed_offload_process_is_in_the_status(tmp_path: Path, monkeypatch: 
         publish(broker, 0, 25)
         last = ledgers(broker)[-1]["ledgerId"]
         assert command(broker, last) == 204
-        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
+        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
         assert "was ended by SIGKILL" in rest(broker, "GET", f"{PATH}/offload")["lastError"]
         assert read(broker) == messages(25)
         assert command(broker, last) == 204
-        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
+        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
         assert [each["offloaded"] for each in ledgers(broker)] == [True, True, False]
         assert read(broker) == messages(25)
     assert processes[-1].returncode is not None
@@ -393,7 +387,7 @@ def test_an_unusable_location_is_reported(tmp_path: Path) -> None:
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 25)
         command(broker, ledgers(broker)[-1]["ledgerId"])
-        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
+        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
         assert str(tmp_path / "tier") in rest(broker, "GET", f"{PATH}/offload")["lastError"]
         assert read(broker) == messages(25)
 
@@ -413,10 +407,9 @@ def test_slow_searches_delay_no_other_request(tmp_path: Path, monkeypatch: pytes
         times = []
         for number in range(41):
             producer.send(b"flight %d" % number)
-            times.append(int(time.time() * 1000))
-            time.sleep(0.002)
+            times.append(moment_between())
         command(broker, ledgers(broker)[-1]["ledgerId"])
-        until(lambda: len(here(broker)) == 1)
+        eventually(lambda: len(here(broker)) == 1)
         load = TierReader._load
 
         def slowly(*arguments: Any) -> Any:
@@ -438,10 +431,10 @@ def test_a_full_disk_frees_local_copies_of_offloaded_ledgers_first(tmp_path: Pat
     with start(tmp_path, retention_minutes=-1, offload_deletion_lag_seconds=-1) as broker:
         publish(broker, 0, 35)
         command(broker, ledgers(broker)[-1]["ledgerId"])
-        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
+        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
         assert len(here(broker)) == 4
         inside(broker, lambda: broker._server.broker.retention_evictor.go(1 << 30))
-        until(lambda: len(here(broker)) == 1)
+        eventually(lambda: len(here(broker)) == 1)
         assert len(ledgers(broker)) == 4
         assert read(broker) == messages(35)
 
@@ -451,7 +444,7 @@ def test_a_full_disk_keeps_ledgers_that_are_only_offloaded(tmp_path: Path) -> No
         publish(broker, 0, 45)
         last = ledgers(broker)[-1]["ledgerId"]
         assert command(broker, last) == 204
-        until(lambda: len(here(broker)) == 1)
+        eventually(lambda: len(here(broker)) == 1)
         first = ledgers(broker)[0]["ledgerId"]
 
         def give_up() -> bool:
@@ -483,7 +476,7 @@ def test_acknowledging_and_counting_work_without_the_offload_storage(
         producer.flush()
         got = [consumer.receive(60_000) for _ in range(45)]
         command(broker, ledgers(broker)[-1]["ledgerId"])
-        until(lambda: len(here(broker)) == 1)
+        eventually(lambda: len(here(broker)) == 1)
     away = OffloadedRead([], error=StoreError("the place is away"))
     monkeypatch.setattr(TierReader, "_read", lambda *_: away)
     with start(tmp_path, **settings, **ports) as broker:
@@ -511,7 +504,7 @@ def test_policies_of_namespaces_and_topics_apply(tmp_path: Path, monkeypatch: py
             assert "managedLedgerOffloadThresholdInBytes" in error.read().decode()
         rest(broker, "POST", f"{PATH}/offloadPolicies", policies)
         assert rest(broker, "GET", f"{PATH}/offloadPolicies") == policies
-        until(lambda: len([each for each in ledgers(broker) if each["offloaded"]]) == 3)
+        eventually(lambda: len([each for each in ledgers(broker) if each["offloaded"]]) == 3)
         assert len(here(broker)) == 4
         rest(
             broker,
@@ -519,7 +512,7 @@ def test_policies_of_namespaces_and_topics_apply(tmp_path: Path, monkeypatch: py
             f"{PATH}/offloadPolicies",
             {**policies, "managedLedgerOffloadDeletionLagInMillis": 0},
         )
-        until(lambda: len(here(broker)) == 1)
+        eventually(lambda: len(here(broker)) == 1)
 
 
 @pytest.mark.parametrize("by", ["cp", "backup"])
@@ -531,27 +524,27 @@ def test_a_copy_of_a_store_deletes_no_files_of_the_original(tmp_path: Path, by: 
         publish(broker, 0, 45)
         last = ledgers(broker)[-1]["ledgerId"]
         assert command(broker, last) == 204
-        until(lambda: here(broker) == {last})
+        eventually(lambda: here(broker) == {last})
         if by == "cp":
             shutil.copytree(tmp_path / "store", tmp_path / "copy")
         else:
             backup(tmp_path / "store", tmp_path / "copy")
         before = files()
         with start(tmp_path, retention_minutes=-1, folder="copy") as copy:
-            until(lambda: BORROWED in metrics(copy))
+            eventually(lambda: BORROWED in metrics(copy))
             assert BORROWED not in metrics(broker)
             assert read(copy) == messages(45)
             publish(copy, 1000, 15)
             assert command(copy, 1 << 40) == 204
-            until(lambda: rest(copy, "GET", f"{PATH}/offload")["status"] == "ERROR")
+            eventually(lambda: rest(copy, "GET", f"{PATH}/offload")["status"] == "ERROR")
             assert "another copy" in rest(copy, "GET", f"{PATH}/offload")["lastError"]
             assert rest(copy, "DELETE", f"{PATH}?force=true") == 204
-            until(lambda: not here(copy))
+            eventually(lambda: not here(copy))
         assert files() == before
         assert read(broker) == messages(45)
         publish(broker, 45, 15)
-        until(lambda: command(broker, ledgers(broker)[-1]["ledgerId"]) == 204)
-        until(lambda: len(here(broker)) == 1)
+        eventually(lambda: command(broker, ledgers(broker)[-1]["ledgerId"]) == 204)
+        eventually(lambda: len(here(broker)) == 1)
         assert read(broker) == messages(60)
     with start(tmp_path, retention_minutes=-1) as broker:
         assert read(broker) == messages(60)

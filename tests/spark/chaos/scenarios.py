@@ -174,19 +174,6 @@ def _written_in_a_batch() -> Iterator[Scenario]:
     yield from struck(("publishing",), chaos.topics_unloaded)
 
 
-QUICK = (
-    "exactly once: process killed at publishing",
-    "exactly once: process killed at written",
-    "exactly once: broker killed at reading",
-    "read: partitions added at reading",
-)
-"""Scenarios that ``make test`` runs."""
-QUICK_ON_APACHE_PULSAR = (
-    "exactly once: process killed at publishing",
-    "exactly once: topics unloaded at publishing",
-    "read: connections cut at reading",
-)
-"""Scenarios that ``make interop`` runs."""
 KILLED_ON_APACHE_PULSAR = (
     "exactly once: broker killed at reading",
     "exactly once: broker killed at publishing",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from chaos import GemingaBroker, Play, Scenario, World
-from scenarios import QUICK, all_scenarios
+from scenarios import all_scenarios
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,13 +26,8 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         broker.stop()
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        pytest.param(each, id=each.name, marks=() if each.name in QUICK else pytest.mark.long)
-        for each in all_scenarios()
-    ],
-)
+@pytest.mark.rotating(3)
+@pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
 def test_nothing_is_lost_or_doubled(world: World, scenario: Scenario, tmp_path: Path) -> None:
     Play(world, scenario, tmp_path).run()
 

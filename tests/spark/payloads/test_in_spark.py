@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf import source_context_pb2
+from waiting import eventually
 
 import geminga.spark
 from geminga import Client, MessageId
@@ -251,11 +251,8 @@ def test_progress_reports_left_out_messages(
         writer = source.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
         query = writer.trigger(processingTime="0 seconds").start()
         try:
-            deadline = time.monotonic() + 60
             wanted = f'topic="{pulsar_topic}",reason="malformed"}} 3\n'
-            while wanted not in server.listener.text():
-                assert time.monotonic() < deadline, query.lastProgress
-                time.sleep(0.05)
+            eventually(lambda: wanted in server.listener.text())
             assert geminga.spark.query_skipped(query.lastProgress) == {pulsar_topic: {"malformed": 3}}
         finally:
             query.stop()
@@ -287,10 +284,7 @@ def test_a_compacted_topic_is_read_by_its_newest_values(
             producer.send(b"%d" % number, partition_key=f"k{number % 6}")
     path = f"{pulsar_topic.replace('://', '/')}/compaction"
     admin(pulsar_broker.admin_url, "PUT", path)
-    deadline = time.monotonic() + 60
-    while admin(pulsar_broker.admin_url, "GET", path)["status"] != "SUCCESS":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: admin(pulsar_broker.admin_url, "GET", path)["status"] == "SUCCESS")
     reader = spark.read.format("pulsar").option("service.url", pulsar_broker.service_url)
     found = reader.option("readCompacted", "true").load(pulsar_topic)
     assert sorted(int(row.value) for row in found.collect()) == list(range(54, 60))

@@ -1,0 +1,68 @@
+"""Waiting in tests. A limit ends a test that hangs; it never decides one that does not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+LIMIT_SECONDS = 60.0
+PAUSE_SECONDS_MAX = 0.05
+
+
+def _describe(detail: object) -> str:
+    return f"not in time: {detail() if callable(detail) else detail}"
+
+
+def eventually(condition: Callable[[], Value], seconds: float = LIMIT_SECONDS, detail: object = "") -> Value:
+    """Return the first true value of the condition; fail with the detail, or its result, after the limit."""
+    end, pause = time.monotonic() + seconds, 0.001
+    while not (value := condition()):
+        assert time.monotonic() < end, _describe(detail)
+        time.sleep(pause)
+        pause = min(1.5 * pause, PAUSE_SECONDS_MAX)
+    return value
+
+
+async def eventually_async(
+    condition: Callable[[], Value], seconds: float = LIMIT_SECONDS, detail: object = ""
+) -> Value:
+    """Do as `eventually` does, while other tasks run."""
+    end, pause = time.monotonic() + seconds, 0.001
+    while not (value := condition()):
+        assert time.monotonic() < end, _describe(detail)
+        await asyncio.sleep(pause)
+        pause = min(1.5 * pause, PAUSE_SECONDS_MAX)
+    return value
+
+
+def never(condition: Callable[[], object], seconds: float) -> None:
+    """Fail as soon as the condition is true; return after the seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert not condition(), "true, and must not be"
+        time.sleep(0.005)
+
+
+async def never_async(condition: Callable[[], object], seconds: float) -> None:
+    """Do as `never` does, while other tasks run."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert not condition(), "true, and must not be"
+        await asyncio.sleep(0.005)
+
+
+async def loop_turns(count: int = 1) -> None:
+    """Let the event loop run its ready callbacks, as many times as given."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def moment_between() -> int:
+    """Return a time in milliseconds that lies between the timestamps before this call and those after it."""
+    started = time.time_ns() // 1_000_000
+    eventually(lambda: time.time_ns() // 1_000_000 > started + 1)
+    return started + 1
