@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 import urllib.request
 import zlib
 from pathlib import Path
