@@ -322,8 +322,8 @@ def test_closing_that_is_interrupted_while_it_waits_leaves_nothing(broker, tmp_p
     monkeypatch.setattr(client._listener_threads, "close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         client.close()
-    logging.getLogger("geminga").debug("of somebody else")
-    assert "of somebody else" not in path.read_text()
+    logging.getLogger("geminga").debug("of another program")
+    assert "of another program" not in path.read_text()
 
 
 @pytest.mark.parametrize(

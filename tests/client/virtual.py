@@ -52,7 +52,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1_000.0
         self.wall_ahead = 0.0
-        """How far the wall clock has been set forward, in seconds; negative: back."""
+        """Seconds by which the wall clock was set forward; negative: back."""
 
     @property
     def wall(self) -> float:

@@ -132,7 +132,7 @@ MUTANTS: Final = (
            "            producer.fenced()\n            producer.removed = True\n", "            pass\n"),
     Mutant("compaction", "compaction: the entry after the last horizon is lost", _COMPACTION,
            "max(old.horizon, topic.ledger.start)", "max(old.horizon + 1, topic.ledger.start)"),
-    Mutant("compaction", "compaction: deleted keys come back", "broker/latest_per_key.py",
+    Mutant("compaction", "compaction: deleted keys are delivered", "broker/latest_per_key.py",
            "self._put(key, ordinal, has_value=_has_value(entry))",
            "_has_value(entry) and self._put(key, ordinal, has_value=True)"),
     Mutant("retention", "retention deletes what is not acknowledged", _EXPIRY,
