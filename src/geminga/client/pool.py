@@ -232,12 +232,6 @@ class BrokerConnection(asyncio.Protocol):
         self._consumers[consumer_id] = handle
         self._ids.setdefault(handle, set()).add(consumer_id)
 
-    def remove_consumer(self, consumer_id: int) -> None:
-        handle = self._consumers.pop(consumer_id, None)
-        if handle is not None:
-            self._detach_callbacks.pop(handle, None)
-            self._forget_id(handle, consumer_id)
-
     def _forget_id(self, handle: FrameReceiver, handle_id: int) -> None:
         ids = self._ids.get(handle)
         if ids is not None:

@@ -60,12 +60,6 @@ class ApacheCluster:
         """Web address of a broker."""
         return f"http://127.0.0.1:{self.brokers[broker].web_port}"
 
-    def broker_pid(self, broker: int) -> int:
-        """Process id of a broker."""
-        process = self.brokers[broker].process
-        assert process is not None
-        return process.pid
-
     @staticmethod
     def start(home: Path, folder: Path, *, brokers: int = 2, bookies: int = 1) -> ApacheCluster:
         """Start everything and wait until all brokers are ready.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -49,10 +48,6 @@ class Bursts:
         """Return the rate outside bursts as a multiple of the mean rate."""
         rest = self.period_seconds - self.burst_seconds
         return (self.period_seconds - self.factor * self.burst_seconds) / rest if rest > 0 else 1.0
-
-    def factor_at(self, seconds: float) -> float:
-        """Return the multiple of the mean rate at a time; a period begins with its burst."""
-        return self.factor if seconds % self.period_seconds < self.burst_seconds else self.quiet_factor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,11 +129,6 @@ class TrafficProfile:
     def payload_bytes_per_second(self) -> float:
         """Payload bytes per second before compression, over all producers."""
         return self.rate_messages_per_second * self.message_bytes
-
-    def log_normal(self) -> tuple[float, float]:
-        """``mu`` and ``sigma`` of the payload size in bytes, for a generator of log-normal numbers."""
-        variance = math.log1p(self.message_bytes_variation**2)
-        return math.log(self.message_bytes) - variance / 2, math.sqrt(variance)
 
     def changed(self, **fields_changed: Any) -> TrafficProfile:
         """Return a validated copy with other values."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from geminga.spark.payloads.arrays import binary_parts, booleans, gathered, nulls_of, numbers
 from geminga.spark.payloads.nodes import SchemaNode
@@ -114,10 +113,3 @@ def split_pairs(payloads: pa.Array) -> tuple[pa.Array, pa.Array, Mask]:
     damaged |= is_longer
     found = [gathered(data, at, np.where(damaged, -1, sizes), pa.binary()) for at, sizes in parts]
     return found[0], found[1], damaged
-
-
-def nulled(array: pa.Array, where: Mask) -> pa.Array:
-    """Return ``array`` with nulls where ``where``."""
-    if not where.any():
-        return array
-    return pc.if_else(booleans(~where), array, pa.scalar(None, array.type))
