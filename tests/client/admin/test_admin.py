@@ -50,3 +50,11 @@ def test_one_admin_on_two_loops_and_a_closed_one(broker: EmbeddedBroker) -> None
     with pytest.raises(geminga.AlreadyClosed):
         asyncio.run(admin.tenants.list())
     assert repr(admin) == f"<geminga.asyncio.Admin {broker.admin_url} closed>"
+
+
+def test_a_text_as_a_position_is_refused_by_name(broker: EmbeddedBroker) -> None:
+    with (
+        geminga.Admin(broker.admin_url) as admin,
+        pytest.raises(geminga.InvalidConfiguration, match=r"message_id='earliest' .* MessageId\.earliest"),
+    ):
+        admin.subscriptions.create("t", "s", position="earliest")  # type: ignore[arg-type]

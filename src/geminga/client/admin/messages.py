@@ -160,7 +160,9 @@ def _from_ms(milliseconds: int) -> dt.datetime | None:
 
 
 def id_json(message_id: MessageId, *, excluded: bool = False) -> dict[str, Any]:
-    """Return a message id in the JSON form of admin REST."""
+    """Return a message id in the JSON form of admin REST. Raises `InvalidConfiguration` for another type."""
+    if not isinstance(message_id, MessageId):
+        refuse("message_id", message_id, "a MessageId, such as MessageId.earliest")
     return {
         "ledgerId": int(message_id.ledger_id),
         "entryId": int(message_id.entry_id),
