@@ -54,7 +54,7 @@ def writer(tmp_path: Path, small_settings: StoreSettings) -> Writer:
 
 def entries_of(folder: Path, settings: StoreSettings, ledger_id: int) -> int:
     with FileStore.open(folder, settings=settings, threads=False) as store:
-        assert store.damage == []
+        assert store.damage.found == []
         (ledger,) = store.ledgers("topic")
         assert ledger.ledger_id == ledger_id
         return ledger.entries

@@ -13,7 +13,7 @@ from tests.simulation.history import Event, History, Position
 
 Stored = Sequence[tuple[Position, str, str]]
 """Position, content and key of each message."""
-IN_QUEUES_SECONDS = 1.0
+IN_QUEUES_SECONDS = 5.0
 """Longest time that a message waits in a client's queue for its application."""
 
 

@@ -76,7 +76,11 @@ def test_workers_of_a_local_session_run_this_interpreter(
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     context = Context(master, settings)
     registered: list[object] = []
-    spark: Any = SimpleNamespace(sparkContext=context, dataSource=SimpleNamespace(register=registered.append))
+    spark: Any = SimpleNamespace(
+        sparkContext=context,
+        dataSource=SimpleNamespace(register=registered.append),
+        createDataFrame=lambda rows, schema: None,
+    )
     assert geminga.spark.register(spark) is spark
     assert registered == [geminga.spark.PulsarDataSource]
     assert context.pythonExec == expected
