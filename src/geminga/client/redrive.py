@@ -6,9 +6,9 @@ schema and properties of the dead letter, and the property `REDRIVEN_FROM` with 
 
 An interrupted run may have published copies without acknowledging the dead letters. Its start time and its
 ``to`` are in the subscription's properties. The next run, also with another filter and ``to``, reads the
-topics that the interrupted one published to, from that time on. It acknowledges the dead letters whose copies it
-finds, instead of publishing them twice. A run that leaves messages of batches counts as interrupted: Apache
-Pulsar forgets, by default, which messages of a batch were acknowledged.
+topics that the interrupted one published to, from that time on. It acknowledges the dead letters whose
+copies it finds, instead of publishing them twice. A run that leaves messages of batches counts as
+interrupted: Apache Pulsar forgets, by default, which messages of a batch were acknowledged.
 """
 
 from __future__ import annotations
