@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import socket
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,7 +19,7 @@ import geminga.asyncio
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
-from geminga.websocket import attach
+from geminga.websocket import QUEUE_MAX, attach, slots_of
 from tests.programs import websocket as program
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -173,3 +177,93 @@ def test_a_broker_that_stops_closes_its_sockets(broker: EmbeddedBroker) -> None:
             return (await consumer.receive(timeout=10)).type
 
     assert with_session(broker, talk) in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+
+
+def test_a_producer_that_does_not_read_its_receipts_is_not_read(broker: EmbeddedBroker) -> None:
+    async def talk(session: aiohttp.ClientSession) -> int:
+        async with session.ws_connect(PRODUCER) as producer:
+            message = {"payload": "", "context": "x" * 100_000}
+            count = 0
+            with contextlib.suppress(TimeoutError):
+                while count < 1000:  # 100 MB
+                    await asyncio.wait_for(producer.send_json(message), 2)
+                    count += 1
+            producer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+            return count
+
+    assert with_session(broker, talk) < 1000
+
+
+def test_a_peer_that_breaks_its_connection_is_no_error_of_the_broker(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    test_a_producer_that_does_not_read_its_receipts_is_not_read(broker)
+    broker.close()
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+def test_large_messages_take_several_places_of_the_queue() -> None:
+    assert [slots_of("x" * size) for size in (0, 1000, 1 << 20, 1 << 30)] == [1, 1, 126, QUEUE_MAX]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"deliverAfterMs": 10**30},
+        {"deliverAt": float("inf")},
+        {"eventTime": "0001-01-01"},
+        {"eventTime": 5},
+        {"properties": 5},
+    ],
+)
+def test_a_bad_field_is_named_and_the_socket_stays_open(
+    broker: EmbeddedBroker, field: dict[str, Any]
+) -> None:
+    async def talk(session: aiohttp.ClientSession) -> list[Any]:
+        async with session.ws_connect(PRODUCER) as producer:
+            answers = []
+            for message in ({"payload": "", **field}, {"payload": ""}):
+                await producer.send_json(message)
+                answers.append(await producer.receive_json(timeout=10))
+            return answers
+
+    refused, stored = with_session(broker, talk)
+    assert refused["result"] == "send-error:7"
+    assert refused["errorMsg"].startswith(next(iter(field)))
+    assert stored["result"] == "ok"
+
+
+def test_an_event_time_beyond_the_year_9999_is_delivered(broker: EmbeddedBroker) -> None:
+    with broker.client() as client, client.create_producer("t") as producer:
+        producer.send(b"", event_timestamp=2**62)
+        producer.send(None)
+
+    async def talk(session: aiohttp.ClientSession) -> list[Any]:
+        async with session.ws_connect("reader/persistent/public/default/t?messageId=earliest") as reader:
+            return [await reader.receive_json(timeout=10) for _ in range(2)]
+
+    late, null = with_session(broker, talk)
+    assert late["eventTime"] == "+146140482-04-24T15:36:27.904Z"
+    assert null["payload"] == ""
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_request_that_opens_no_websocket_creates_no_topic(broker: EmbeddedBroker, method: str) -> None:
+    async def talk(session: aiohttp.ClientSession) -> tuple[list[int], list[str]]:
+        statuses = []
+        for path in (PRODUCER, CONSUMER):
+            async with session.request(method, path) as response:
+                statuses.append(response.status)
+        async with geminga.asyncio.Admin(broker.admin_url) as admin:
+            return statuses, await admin.topics.list("public/default")
+
+    assert with_session(broker, talk) == ([400, 400], [])
+
+
+def test_basic_credentials_open_a_websocket(tmp_path: Path) -> None:
+    passwords = tmp_path / "passwords"
+    passwords.write_text("anna:$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/\n")  # openssl passwd -apr1: "secret"
+    headers = {"Authorization": "Basic " + base64.b64encode(b"anna:secret").decode()}
+    with start(basic_auth=str(passwords), super_user_roles=("anna",)) as broker:
+        for path in (PRODUCER, CONSUMER):
+            assert with_session(broker, partial(program.refusal, path=path), headers=headers) == 101

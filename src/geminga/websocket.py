@@ -5,19 +5,20 @@
     ws://HOST:8080/ws/v2/reader/persistent/TENANT/NAMESPACE/TOPIC
 
 Paths, query parameters and JSON are those of Apache Pulsar. Payloads and message ids are base64. Each
-WebSocket has a client of its own, which connects to the broker with the peer's token: permissions, quotas and
-limits are those of any client. A peer that does not read holds what its socket's buffers take.
+WebSocket has a client of its own, which connects to the broker with the peer's credentials: permissions,
+quotas and limits are those of any client. For a peer that does not read, the broker holds `PENDING_BYTES_MAX`
+of a producer's messages, or `PREFETCH_MAX` messages of a consumer or reader, besides the socket's buffers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import datetime as dt
 import json
 import logging
+import reprlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -55,6 +56,10 @@ _ROUTES: Final = {
 }
 QUEUE_MAX: Final = 1000
 """Most messages sent to a peer and not acknowledged by it, and most messages of a peer without a receipt."""
+PENDING_BYTES_MAX: Final = 8 << 20
+"""Most bytes of JSON of a peer's messages without a receipt."""
+PREFETCH_MAX: Final = 50
+"""Most messages that the client of a consumer or reader receives from the broker in advance."""
 PING_SECONDS: Final = 30.0
 """Interval of pings; a peer that does not answer one is disconnected."""
 REASON_BYTES_MAX: Final = 123
@@ -97,14 +102,17 @@ async def _produce(request: web.Request) -> web.StreamResponse:
         room = asyncio.Semaphore(QUEUE_MAX)
         async with _accepted(request) as socket, asyncio.TaskGroup() as sending:
 
-            async def send(arguments: Mapping[str, Any], context: object) -> None:
+            async def send(arguments: Mapping[str, Any], context: object, slots: int) -> None:
                 try:
                     message_id = await producer.send(**arguments)
                     found = _answer("ok", context, messageId=_text_of(message_id.serialize()))
                 except PulsarException as error:
                     found = _refused(FAILED, str(error), context)
-                room.release()
                 await _tell(socket, found)
+                for _ in range(
+                    slots
+                ):  # afterwards: a peer that does not read its receipts is not read either
+                    room.release()
 
             async for text in _texts(socket):
                 try:
@@ -115,11 +123,13 @@ async def _produce(request: web.Request) -> web.StreamResponse:
                     continue
                 try:
                     arguments = _arguments(message)
-                except (ValueError, TypeError, binascii.Error) as error:
+                except ValueError as error:
                     await _tell(socket, _refused(BAD_FIELD, str(error), context))
                     continue
-                await room.acquire()  # a peer that sends faster than the disk takes is not read meanwhile
-                sending.create_task(send(arguments, context))
+                slots = slots_of(text)
+                for _ in range(slots):  # a peer that sends faster than the disk takes is not read meanwhile
+                    await room.acquire()
+                sending.create_task(send(arguments, context, slots))
     return socket
 
 
@@ -132,7 +142,7 @@ async def _consume(request: web.Request) -> web.StreamResponse:
         options["dead_letter_policy"] = geminga.ConsumerDeadLetterPolicy(
             _number("maxRedeliverCount", most or "16"), dead_letters
         )
-    queue = options.get("receiver_queue_size", QUEUE_MAX) or 1
+    queue = _bound_prefetch(options)
     is_pulled = _flag("pullMode", query.get("pullMode", "false"))
     permits = asyncio.Semaphore(0 if is_pulled else queue)
     async with _client(request) as client:
@@ -178,7 +188,7 @@ async def _read(request: web.Request) -> web.StreamResponse:
         except _BadCommandError as error:
             raise AdminRefusal(400, f"Invalid query params: {error}") from None
     options = _options(request, _READER)
-    permits = asyncio.Semaphore(options.get("receiver_queue_size", QUEUE_MAX) or 1)
+    permits = asyncio.Semaphore(_bound_prefetch(options))
     async with _client(request) as client:
         reader = await _opened(client.create_reader(str(topic_of(request)), position, **options))
 
@@ -201,18 +211,29 @@ async def _read(request: web.Request) -> web.StreamResponse:
 
 @contextlib.asynccontextmanager
 async def _client(request: web.Request) -> AsyncIterator[geminga.asyncio.Client]:
-    """Connect to the broker with the peer's token."""
+    """Connect to the broker with the peer's credentials. Raises `AdminRefusal` 400 if the request opens no
+    WebSocket: pages of other sites can send such requests, which must not create topics."""
+    if not web.WebSocketResponse().can_prepare(request):
+        raise AdminRefusal(400, "this address answers WebSockets only: the request has no Upgrade: websocket")
     addresses = request.app[SERVER].settings.own_addresses()
-    given = request.headers.get("Authorization", "")
-    token = given.removeprefix("Bearer ") if given.startswith("Bearer ") else request.query.get("token")
     async with geminga.asyncio.Client(
         addresses.pulsar or addresses.pulsar_tls or "",
-        authentication=geminga.AuthenticationToken(token) if token else None,
+        authentication=_credentials(request),
         tls_allow_insecure_connection=True,  # this process itself
         tls_validate_hostname=False,
         operation_timeout_seconds=10,
     ) as client:
         yield client
+
+
+def _credentials(request: web.Request) -> geminga.Authentication | None:
+    """Return the credentials that the request was admitted with; None if it has none."""
+    scheme, _, given = request.headers.get("Authorization", "").strip().partition(" ")
+    if scheme.lower() == "basic":
+        user, _, password = base64.b64decode(given.strip()).decode().partition(":")
+        return geminga.AuthenticationBasic(user, password)
+    token = given.strip() or request.query.get("token")
+    return geminga.AuthenticationToken(token) if token else None
 
 
 async def _opened(opening: Awaitable[T]) -> T:
@@ -253,7 +274,7 @@ async def _texts(socket: web.WebSocketResponse) -> AsyncIterator[str]:
 
 
 async def _tell(socket: web.WebSocketResponse, message: Mapping[str, Any]) -> None:
-    with contextlib.suppress(ConnectionResetError):  # the peer has left, which ends the reading
+    with contextlib.suppress(ConnectionError):  # the peer has left, which ends the reading
         await socket.send_str(json.dumps(message))
 
 
@@ -265,6 +286,9 @@ async def _beside(work: Awaitable[None], socket: web.WebSocketResponse) -> Async
         try:
             await work
         except PulsarException as error:
+            await _close(socket, WSCloseCode.INTERNAL_ERROR, error)
+        except Exception as error:
+            log.exception("delivery to a WebSocket failed")
             await _close(socket, WSCloseCode.INTERNAL_ERROR, error)
 
     task = asyncio.create_task(run())
@@ -313,23 +337,22 @@ def _arguments(message: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(payload, str):
         raise ValueError("payload is missing: give base64")
     found: dict[str, Any] = {"content": base64.b64decode(payload, validate=True)}
-    if message.get("properties"):
-        # Apache Pulsar takes numbers, too, and stores their text.
-        found["properties"] = {
-            name: value if isinstance(value, str) else json.dumps(value)
-            for name, value in dict(message["properties"]).items()
-        }
-    if message.get("key") is not None:
-        found["partition_key"] = message["key"]
-    if message.get("replicationClusters"):
-        found["replication_clusters"] = list(message["replicationClusters"])
-    if message.get("eventTime"):
-        found["event_timestamp"] = _milliseconds(message["eventTime"])
-    if message.get("deliverAt"):
-        found["deliver_at"] = int(message["deliverAt"])
-    if message.get("deliverAfterMs"):
-        found["deliver_after"] = dt.timedelta(milliseconds=int(message["deliverAfterMs"]))
+    for name, (argument, parse) in _FIELDS.items():
+        value = message.get(name)
+        if value or (name == "key" and value is not None):
+            try:
+                found[argument] = parse(value)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise ValueError(f"{name}={reprlib.repr(value)}: {error}") from None
     return found
+
+
+def _property_texts(properties: Any) -> dict[str, str]:
+    """Return the properties with texts as values: of a number, as Apache Pulsar does, its JSON."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in dict(properties).items()
+    }
 
 
 def _described(message: Any) -> dict[str, Any]:
@@ -361,13 +384,30 @@ def _text_of(data: bytes) -> str:
 
 
 def _time_text(milliseconds: int) -> str:
-    moment = dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03}Z"
+    # Event times may be beyond the year 9999, datetime's last: the calendar repeats every 400 years.
+    repeats, seconds = divmod(milliseconds // 1000, _SECONDS_OF_400_YEARS)
+    moment = dt.datetime.fromtimestamp(seconds, dt.UTC)
+    year = moment.year + 400 * repeats
+    return f"{'+' if year > 9999 else ''}{year}-{moment:%m-%dT%H:%M:%S}.{milliseconds % 1000:03}Z"
+
+
+_SECONDS_OF_400_YEARS: Final = 146_097 * 86_400
 
 
 def _milliseconds(text: str) -> int:
     moment = dt.datetime.fromisoformat(text)
     return round(moment.timestamp() * 1000)
+
+
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "properties": ("properties", _property_texts),
+    "key": ("partition_key", lambda key: key),
+    "replicationClusters": ("replication_clusters", list),
+    "eventTime": ("event_timestamp", _milliseconds),
+    "deliverAt": ("deliver_at", int),
+    "deliverAfterMs": ("deliver_after", lambda value: dt.timedelta(milliseconds=int(value))),
+}
+"""Fields of a producer's message besides the payload: arguments of `send`, and their parsers."""
 
 
 # --- query parameters -------------------------------------------------------------------------------------
@@ -473,6 +513,18 @@ _READER: Final[_Parameters] = {
     "readerName": ("reader_name", _text),
     "receiverQueueSize": ("receiver_queue_size", _queue),
 }
+
+
+def slots_of(text: str) -> int:
+    """Return how many of a producer's `QUEUE_MAX` slots a message takes."""
+    return min(1 + len(text) * QUEUE_MAX // PENDING_BYTES_MAX, QUEUE_MAX)
+
+
+def _bound_prefetch(options: dict[str, Any]) -> int:
+    """Return the peer's queue size; bound the client's, whose messages are in the broker's memory."""
+    queue = options.get("receiver_queue_size", QUEUE_MAX) or 1
+    options["receiver_queue_size"] = min(queue, PREFETCH_MAX)
+    return int(queue)
 
 
 def _options(request: web.Request, known: _Parameters) -> dict[str, Any]:

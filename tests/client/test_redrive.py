@@ -7,6 +7,7 @@ import datetime as dt
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import make_dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from geminga.client.redrive import REDRIVE_COUNT, REDRIVEN_FROM, Redrive, Redriv
 from geminga.schema import JsonSchema
 
 DEAD = "persistent://public/default/orders-bank-DLQ"
+KEYS = Path(__file__).parents[1] / "vectors" / "keys"
 ORDERS = "persistent://public/default/orders"
 
 
@@ -167,5 +169,117 @@ def test_the_command_asks_shows_and_sends(broker: geminga.EmbeddedBroker) -> Non
     assert refused.exit_code == 1
     assert "Send?" in refused.output
     sent = CliRunner().invoke(cli, [*arguments, "--yes", "--json", "--property", "n=1", "--rate", "1000"])
-    assert json.loads(sent.output) == {"dead_letters": DEAD, "sent": {ORDERS: 1}, "sent_before": 0, "left": 2}
+    assert json.loads(sent.output) == {
+        "dead_letters": DEAD,
+        "sent": {ORDERS: 1},
+        "sent_before": 0,
+        "left": 2,
+        "encrypted": 0,
+    }
     assert values(broker, ORDERS) == ["order 1"]
+
+
+def interrupt(broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Send all dead letters, and stop before the first acknowledgement."""
+
+    async def never(consumer: Any, waiting: Any) -> None:
+        for _, sending in waiting:
+            await sending
+        raise geminga.Timeout("killed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(module, "_settle", never)
+        with pytest.raises(geminga.Timeout):
+            with_redrive(broker, Redrive.run, **options)
+
+
+@pytest.mark.parametrize("only", [RedriveFilter(key="key 1"), RedriveFilter(contains=b"none")])
+def test_a_filter_after_an_interruption_leaves_nothing_to_be_sent_twice(
+    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, only: RedriveFilter
+) -> None:
+    fill(broker)
+    interrupt(broker, monkeypatch)
+    assert (with_redrive(broker, Redrive.run, only=only)).found == 10
+    assert (with_redrive(broker, Redrive.run)).sent.total() == 0
+    assert len(values(broker, ORDERS)) == 10
+
+
+def test_another_target_after_interruptions_gets_no_message_again(
+    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, 3)
+    interrupt(broker, monkeypatch, to="other")
+    fill(broker, 2)
+    interrupt(broker, monkeypatch)
+    result = with_redrive(broker, Redrive.run, to="third")
+    assert (result.found, result.sent.total()) == (2, 0)  # the interrupted run found the others
+    assert [len(values(broker, topic)) for topic in ("other", ORDERS)] == [3, 2]
+
+
+def test_encrypted_dead_letters_stay_and_are_counted(
+    broker: geminga.EmbeddedBroker,
+) -> None:
+    keys = geminga.CryptoKeyReader(str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
+    fill(broker, 2)
+    with (
+        broker.client() as client,
+        client.create_producer(DEAD, encryption_key="k", crypto_key_reader=keys) as producer,
+    ):
+        producer.send(b"secret")
+    fill(broker, 2)
+    for work in (Redrive.preview, Redrive.run):
+        result = with_redrive(broker, work)
+        assert (result.sent.total(), result.encrypted, result.left) == (4, 1, 0)
+    assert (with_redrive(broker, Redrive.run)).encrypted == 1
+    assert b"secret" not in [each.encode() for each in values(broker, ORDERS)]
+
+
+def test_a_dead_letter_with_a_bad_origin_is_named_and_can_be_sent_elsewhere(
+    broker: geminga.EmbeddedBroker,
+) -> None:
+    fill(broker, 1, "::bad//")
+    with pytest.raises(geminga.InvalidTopicName, match=f"dead letter {DEAD}@.*REAL_TOPIC"):
+        with_redrive(broker, Redrive.run)
+    assert (with_redrive(broker, Redrive.run, to="elsewhere")).sent.total() == 1
+
+
+def test_a_broker_that_forgets_acknowledgements_within_batches_gets_no_copy_twice(
+    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        broker.client() as client,
+        client.create_producer(DEAD, batching_enabled=True, batching_max_publish_delay_ms=1000) as producer,
+    ):
+        for number in range(4):
+            producer.send_async(b"", None, properties={"REAL_TOPIC": ORDERS, "n": str(number)})
+        producer.flush()
+    subscribe = geminga.asyncio.Client.subscribe
+    monkeypatch.setattr(
+        geminga.asyncio.Client, "subscribe",
+        lambda *given, **options: subscribe(*given, **{**options, "batch_index_ack_enabled": False}),
+    )  # fmt: skip
+    assert (with_redrive(broker, Redrive.run, only=RedriveFilter(properties={"n": "1"}))).sent.total() == 1
+    result = with_redrive(broker, Redrive.run)
+    assert (result.found, result.sent.total()) == (1, 3)
+    assert len(values(broker, ORDERS)) == 4
+
+
+def test_runs_of_one_object_look_for_copies_each(
+    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(consumer: Any, waiting: Any) -> None:
+        await asyncio.gather(*(sending for _, sending in waiting))
+        raise geminga.Timeout("killed")
+
+    async def run_three_times(redrive: Redrive) -> Any:
+        with monkeypatch.context() as broken:
+            broken.setattr(module, "_settle", never)
+            for n in (0, 1):
+                await asyncio.to_thread(fill, broker, n + 1)
+                with pytest.raises(geminga.Timeout):
+                    await redrive.run()
+        return await redrive.run()
+
+    result = with_redrive(broker, run_three_times)
+    assert (result.found, result.sent.total()) == (2, 0)
+    assert len(values(broker, ORDERS)) == 3

@@ -115,3 +115,12 @@ def test_the_log_of_several_sources_is_read_by_topic(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "14").write_bytes(b"\xff")
     with pytest.raises(InvalidConfiguration, match="its offsets cannot be read"):
         newest_offsets(str(tmp_path), [TOPIC])
+
+
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, '{"query": []}', '{"topic": {"0": 23}}', "5", "-", '{"logOffset": 0}']
+)
+def test_the_line_of_another_kind_of_source_is_passed_over(tmp_path: Path, line: str) -> None:
+    offsets = {TOPIC: {"-1": "5:1"}}
+    write_log(tmp_path, 0, line, offsets)
+    assert newest_offsets(str(tmp_path), [TOPIC]) == offsets

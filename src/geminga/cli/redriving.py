@@ -82,6 +82,8 @@ def _text(result: RedriveResult, verb: str) -> str:
         parts.append(f"{how_many(result.found)} sent by an interrupted run before")
     if result.left:
         parts.append(f"{result.left:,} left")
+    if result.encrypted:
+        parts.append(f"{result.encrypted:,} encrypted and not sent")
     return ", ".join(parts)
 
 
@@ -91,6 +93,7 @@ def _summary(redrive: Redrive, result: RedriveResult, verb: str) -> dict[str, An
         verb: dict(result.sent),
         "sent_before": result.found,
         "left": result.left,
+        "encrypted": result.encrypted,
     }
 
 

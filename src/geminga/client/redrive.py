@@ -4,15 +4,19 @@ A durable subscription of the dead-letter topic, `SUBSCRIPTION`, holds what was 
 acknowledged there when its copy is stored, and the others stay for a later run. Copies have the payload, key,
 schema and properties of the dead letter, and the property `REDRIVEN_FROM` with its message id.
 
-An interrupted run may have published copies without acknowledging the dead letters. The time of its start is
-in the subscription's properties: the next run reads the topics that it publishes to from that time on, and
-acknowledges the dead letters whose copies it finds, instead of publishing them twice.
+An interrupted run may have published copies without acknowledging the dead letters. Its start time and its
+``to`` are in the subscription's properties. The next run, also with another filter and ``to``, reads the
+topics that the interrupted one published to, from that time on. It acknowledges the dead letters whose
+copies it finds, instead of publishing them twice. A run that leaves messages of batches counts as
+interrupted: Apache Pulsar forgets, by default, which messages of a batch were acknowledged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
+import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,7 +26,7 @@ from typing import Any
 from geminga.client.admin.aio.admin import Admin
 from geminga.client.aio import Client
 from geminga.client.dead_letter_publisher import DeadLetterPublisher
-from geminga.client.enums import ConsumerType, InitialPosition
+from geminga.client.enums import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
 from geminga.config import refuse
 from geminga.consumer.dead_letters import (
     PROPERTY_DELAY_TIME,
@@ -32,7 +36,7 @@ from geminga.consumer.dead_letters import (
     dead_letter_topic,
 )
 from geminga.consumer.message import Message
-from geminga.errors import PulsarException, Timeout, TopicNotFound
+from geminga.errors import InvalidTopicName, PulsarException, Timeout, TopicNotFound
 from geminga.ids import MessageId, TopicName
 
 SUBSCRIPTION = "geminga-redrive"
@@ -46,6 +50,9 @@ STARTED = "geminga-redrive-started-ms"
 IN_FLIGHT_MAX = 200
 SILENCE_MILLIS = 3000
 """A run ends when the dead-letter topic brings nothing for this time: the rest was redriven before."""
+STARTED_TO = "geminga-redrive-to"
+"""Property of the subscription while a run is not complete: JSON list of the ``to`` of the runs since then,
+null for the topics that the dead letters came from."""
 _CLOCKS_DIFFER_MS = 60_000
 
 
@@ -89,6 +96,16 @@ class RedriveResult:
     """Messages that an interrupted run had sent already."""
     left: int = 0
     """Dead letters that the filter left."""
+    encrypted: int = 0
+    """Encrypted dead letters: they stay, since a redrive has no keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Interruption:
+    """Earlier runs that were interrupted: the earliest publish time of a copy, and their ``to``."""
+
+    since_ms: int
+    to: list[str | None]
 
 
 class Redrive:
@@ -125,7 +142,8 @@ class Redrive:
         self._sent_before: dict[str, set[str]] = {}
 
     async def preview(self) -> RedriveResult:
-        """Return what `run` would do, and change nothing. Raises `TopicNotFound`."""
+        """Return what `run` would send, and change nothing. Dead letters that an interrupted run has sent
+        count, too. Raises `TopicNotFound`."""
         await self._check_exists()
         result = RedriveResult()
         if SUBSCRIPTION in await self._admin.subscriptions.list(self.dead_letters):
@@ -133,16 +151,28 @@ class Redrive:
                 async for message in _until_now(consumer):
                     self._note(result, message)
         else:
-            async with await self._client.create_reader(self.dead_letters, MessageId.earliest) as reader:
+            async with await self._client.create_reader(
+                self.dead_letters,
+                MessageId.earliest,
+                crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
+            ) as reader:
                 while await reader.has_message_available():
                     self._note(result, await reader.read_next())
         return result
 
     def _note(self, result: RedriveResult, message: Message[Any]) -> None:
+        if not self._stays(result, message):
+            result.sent[self._target(message, self._to)] += 1
+
+    def _stays(self, result: RedriveResult, message: Message[Any]) -> bool:
+        """Return whether a dead letter is not sent, and count it if so."""
+        if message.encryption_context() is not None:
+            result.encrypted += 1
+            return True
         if self._only.takes(message) and not self._is_full(result):
-            result.sent[self._target(message)] += 1
-        else:
-            result.left += 1
+            return False
+        result.left += 1
+        return True
 
     async def run(
         self, *, rate: float = 0, progress: Callable[[int], object] = lambda sent: None
@@ -157,21 +187,23 @@ class Redrive:
             refuse("rate", rate, "messages a second, or 0 for no limit")
         await self._check_exists()
         result = RedriveResult()
+        self._sent_before.clear()
         publisher = DeadLetterPublisher(self._client.context, "redrive")
         async with await self._subscribe() as consumer:
-            interrupted_ms = await self._begin()
+            interrupted = await self._begin()
+            leaves_batched = False
             waiting: list[tuple[Message[Any], asyncio.Task[None]]] = []
             try:
                 started = time.monotonic()
                 async for message in _until_now(consumer):
-                    if not self._only.takes(message) or self._is_full(result):
-                        result.left += 1
-                        continue
-                    target = self._target(message)
-                    if await self._was_sent(target, message, interrupted_ms):
+                    if interrupted and await self._was_sent(message, interrupted):
                         await consumer.acknowledge(message)
                         result.found += 1
                         continue
+                    if self._stays(result, message):
+                        leaves_batched |= message.message_id().batch_index() >= 0
+                        continue
+                    target = self._target(message, self._to)
                     result.sent[target] += 1
                     sending = asyncio.create_task(
                         publisher.publish(self._copy(target, message), message, None)
@@ -188,7 +220,8 @@ class Redrive:
                 for _, sending in waiting:
                     sending.cancel()
                 await publisher.close()
-            await self._end()
+            if not leaves_batched:
+                await self._end()
         progress(result.sent.total())
         return result
 
@@ -197,15 +230,20 @@ class Redrive:
 
     async def _check_exists(self) -> None:
         """Raise `TopicNotFound` for a missing dead-letter topic, instead of creating it."""
-        try:
-            await self._admin.topics.stats(self.dead_letters)
-        except PulsarException as error:
-            if getattr(error, "status", None) != 404:
-                raise
+        if not await self._exists(self.dead_letters):
             raise TopicNotFound(
                 f"there is no dead-letter topic {self.dead_letters}: no message was dead-lettered, or the "
                 "consumers' dead_letter_topic names another"
-            ) from None
+            )
+
+    async def _exists(self, topic: str) -> bool:
+        try:
+            await self._admin.topics.stats(topic)
+        except PulsarException as error:
+            if getattr(error, "status", None) != 404:
+                raise
+            return False
+        return True
 
     async def _subscribe(self) -> Any:
         return await self._client.subscribe(
@@ -215,11 +253,20 @@ class Redrive:
             initial_position=InitialPosition.Earliest,
             batch_index_ack_enabled=True,
             ack_receipt_enabled=True,
+            # Otherwise encrypted dead letters would not be seen at all.
+            crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
         )
 
-    def _target(self, message: Message[Any]) -> str:
-        origin = message.properties().get(PROPERTY_REAL_TOPIC, self._topic)
-        return self._to or str(TopicName.parse(origin).base)
+    def _target(self, message: Message[Any], to: str | None) -> str:
+        if to is not None:
+            return to
+        try:
+            return str(TopicName.parse(message.properties().get(PROPERTY_REAL_TOPIC, self._topic)).base)
+        except InvalidTopicName as error:
+            raise InvalidTopicName(
+                f"dead letter {_source(message)}, property {PROPERTY_REAL_TOPIC}: {error}; send it to a "
+                "topic that you name (to)"
+            ) from None
 
     def _copy(self, target: str, message: Message[Any]) -> DeadLetter:
         properties = message.properties()
@@ -232,34 +279,51 @@ class Redrive:
         return DeadLetter(target, properties, dead=False, delay_ms=0)
 
     # --- interruptions ---
-    async def _begin(self) -> int | None:
-        """Record the start; return that of an earlier run that was interrupted."""
+    async def _begin(self) -> _Interruption | None:
+        """Record the start and ``to``; return those of earlier runs that were interrupted."""
         subscriptions = self._admin.subscriptions
         properties = dict(await subscriptions.properties(self.dead_letters, SUBSCRIPTION))
+        found = None
         if STARTED in properties:
-            return int(properties[STARTED]) - _CLOCKS_DIFFER_MS
-        properties[STARTED] = str(self._client.context.now_ms())
+            before = json.loads(properties.get(STARTED_TO, "[null]"))
+            found = _Interruption(int(properties[STARTED]) - _CLOCKS_DIFFER_MS, before)
+        else:
+            properties[STARTED] = str(self._client.context.now_ms())
+        before = [] if found is None else found.to
+        properties[STARTED_TO] = json.dumps([*before, *({self._to} - {*before})])
         await subscriptions.set_properties(self.dead_letters, SUBSCRIPTION, properties)
-        return None
+        return found
 
     async def _end(self) -> None:
         subscriptions = self._admin.subscriptions
         properties = dict(await subscriptions.properties(self.dead_letters, SUBSCRIPTION))
         properties.pop(STARTED, None)
+        properties.pop(STARTED_TO, None)
         await subscriptions.set_properties(self.dead_letters, SUBSCRIPTION, properties)
 
-    async def _was_sent(self, target: str, message: Message[Any], since_ms: int | None) -> bool:
-        """Return whether an interrupted run that started at ``since_ms`` has sent this dead letter."""
-        if since_ms is None:
-            return False
-        if target not in self._sent_before:
-            found: set[str] = set()
-            async with await self._client.create_reader(target, MessageId.earliest) as reader:
+    async def _was_sent(self, message: Message[Any], interrupted: _Interruption) -> bool:
+        """Return whether an interrupted run has sent this dead letter."""
+        source = _source(message)
+        for to in interrupted.to:
+            with contextlib.suppress(InvalidTopicName):  # to such an origin nothing was sent
+                if source in await self._copies(self._target(message, to), interrupted.since_ms):
+                    return True
+        return False
+
+    async def _copies(self, target: str, since_ms: int) -> set[str]:
+        """Return the sources of the copies in a topic."""
+        found = self._sent_before.get(target)
+        if found is None:
+            found = self._sent_before[target] = set()
+            if not await self._exists(target):
+                return found
+            async with await self._client.create_reader(
+                target, MessageId.earliest, crypto_failure_action=ConsumerCryptoFailureAction.CONSUME
+            ) as reader:
                 await reader.seek(since_ms)
                 while await reader.has_message_available():
                     found.add((await reader.read_next()).properties().get(REDRIVEN_FROM, ""))
-            self._sent_before[target] = found
-        return _source(message) in self._sent_before[target]
+        return found
 
 
 def _source(message: Message[Any]) -> str:
@@ -276,7 +340,9 @@ async def _until_now(consumer: Any) -> AsyncIterator[Message[Any]]:
         try:
             message = await consumer.receive(SILENCE_MILLIS)
         except Timeout:
-            return
+            if consumer.is_connected():
+                return
+            continue  # the broker restarts
         message_id = message.message_id()
         end = ends[message_id.partition()]
         place = (message_id.ledger_id(), message_id.entry_id())

@@ -53,7 +53,7 @@ def _of_pulsar(line: str) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
         _offsets(value)
-    except (ValueError, TypeError, AttributeError, InvalidConfiguration):
+    except (ValueError, TypeError, AttributeError, RecursionError, InvalidConfiguration):
         return None
     return value if isinstance(value, dict) else None
 
