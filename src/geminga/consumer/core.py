@@ -519,7 +519,7 @@ class ConsumerCore(Settlement):
         if not self.settings.individual_only:
             self.redeliver_unacknowledged(keys)
             return
-        # The time-out of a chunked message is that of its last chunk: all its chunks come again.
+        # The time-out of a chunked message is that of its last chunk: all its chunks are redelivered.
         keys = list(dict.fromkeys(each for key in keys for each in self.acks.entries_of(key)))
         # Queued messages of these entries are redelivered with the rest.
         lots, entries = self.queue.take_out(self.origin, set(keys))

@@ -19,6 +19,7 @@ from geminga.errors import NotAStore, StoreError
 from geminga.ledger.backup import BackupResult, Say, backup, store_id_of
 from geminga.ledger.filesystem import FOLDER_MODE, RealFileSystem
 from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE
+from geminga.ledger.inspection import InspectionReport, inspect
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -30,14 +31,19 @@ def backup_into(
     backups: str | os.PathLike[str],
     *,
     keep: int,
+    verify: bool = False,
     now: dt.datetime | None = None,
     say: Say = lambda done, total: None,
-) -> tuple[Path, BackupResult]:
+) -> tuple[Path, BackupResult, InspectionReport | None]:
     """Back up the store in ``folder`` to a new folder in ``backups``, which is created if missing.
 
     Of the backups of this store the newest ``keep`` stay, this one included; older ones, and those that were
-    interrupted, are deleted. A backup whose superblock is damaged is neither used nor deleted. Returns the
-    new folder. Raises as `backup`, and `StoreError` while another backup is being written there.
+    interrupted, are deleted. A backup whose superblock is damaged is neither used nor deleted. With
+    ``verify``, the new backup is read; if it is damaged, no complete one is deleted, and the next one copies
+    the damaged files again.
+
+    Returns the new folder, its size, and the report of ``verify``. Raises as `backup`, and `StoreError` while
+    another backup is being written there.
     """
     if keep < 1:
         raise StoreError(f"keep={keep}: at least 1 backup is kept")
@@ -58,9 +64,15 @@ def backup_into(
             raise StoreError(f"{root} has the backup {earlier[-1]}, which is not older than {target.name}")
         before = _Earlier(Path(folder), root / earlier[-1] if earlier else None)
         result = backup(folder, target, say=say, earlier=before)
-        for name in earlier[: len(earlier) + 1 - keep]:
-            _delete(root / name)
-        return target, result
+        report = inspect(target) if verify else None
+        if report is None or report.is_well:
+            for name in earlier[: len(earlier) + 1 - keep]:
+                _delete(root / name)
+        else:
+            for name in {finding.damage.file for finding in report.findings}:
+                with suppress(OSError):
+                    os.utime(target / name)  # no longer that of the store's file: see `_Earlier.link`
+        return target, result, report
     finally:
         lock.release()
 
