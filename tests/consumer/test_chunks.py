@@ -87,7 +87,9 @@ def test_chunks_of_an_earlier_attempt_stay_if_the_later_one_is_never_complete() 
     chunks = assembler()
     add(chunks, chunk("a", 0), 2)
     add(chunks, chunk("a", 0), 0)
-    assert chunks.expire(60.0) == [(1, 2)]
+    expired = chunks.expire(60.0)
+    assert expired is not None
+    assert (expired.acknowledge, expired.dropped) == ([(1, 2)], [(1, 0)])
     add(chunks, chunk("a", 0), 0)
     add(chunks, chunk("a", 1), 1)
     assert add(chunks, chunk("a", 2), 3).payload == b"ababab"
@@ -98,6 +100,25 @@ def test_a_gap_drops_chunks_of_an_earlier_attempt_too() -> None:
     add(chunks, chunk("a", 0), 2)
     add(chunks, chunk("a", 0), 0)
     assert sorted(add(chunks, chunk("a", 2), 4).dropped) == [(1, 0), (1, 2), (1, 4)]
+
+
+@pytest.mark.parametrize("acknowledge", [False, True])
+def test_the_limit_drops_chunks_of_an_earlier_attempt_too(acknowledge: bool) -> None:
+    chunks = assembler(pending_max=1, acknowledge_oldest=acknowledge)
+    add(chunks, chunk("a", 0), 2)
+    add(chunks, chunk("a", 0), 0)
+    verdict = add(chunks, chunk("b", 0), 3)
+    assert (verdict.acknowledge, (1, 0) in verdict.dropped) == ([(1, 2)] if acknowledge else [], True)
+
+
+@pytest.mark.parametrize("total", [3, 7])
+def test_a_wrong_size_drops_chunks_of_an_earlier_attempt_too(total: int) -> None:
+    chunks = assembler()
+    add(chunks, chunk("a", 0, total=total), 2)
+    add(chunks, chunk("a", 0, total=total), 0)
+    verdicts = [add(chunks, chunk("a", index, total=total), 2 + index) for index in (1, 2)]
+    assert [(1, 0) in verdict.dropped for verdict in verdicts].count(True) == 1
+    assert len(chunks) == 0
 
 
 def test_a_gap_in_an_expired_message_is_acknowledged_away() -> None:
@@ -163,8 +184,10 @@ def test_never_finished_messages_expire() -> None:
     add(chunks, chunk("a", 0), 0, now=10.0)
     add(chunks, chunk("b", 0), 1, now=20.0)
     assert chunks.next_deadline() == 70.0
-    assert chunks.expire(69.9) == []
-    assert chunks.expire(70.0) == [(1, 0)]
+    assert chunks.expire(69.9) is None
+    expired = chunks.expire(70.0)
+    assert expired is not None
+    assert (expired.acknowledge, expired.dropped) == ([(1, 0)], [])
     assert chunks.next_deadline() == 80.0
     assert chunks.size_bytes == 2
 

@@ -14,7 +14,8 @@ from geminga.errors import NotAStore, StoreError
 from geminga.ledger.backup import restore
 from geminga.ledger.backup_series import backup_into, chosen, complete
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.format import file_name
+from geminga.ledger.folder import SUPERBLOCK_FILE
+from geminga.ledger.format import FORMAT_VERSION, encode_superblock, file_name
 from geminga.ledger.inspection import inspect
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
@@ -39,10 +40,10 @@ class Writer:
             self.entries += 1
             self.store.poll()
 
-    def back_up(self, keep: int = 10) -> tuple[Path, int, int]:
+    def back_up(self, keep: int = 10, *, verify: bool = False) -> tuple[Path, int, int]:
         self.days += 1
-        found, result = backup_into(
-            self.folder, self.backups, keep=keep, now=DAY + dt.timedelta(days=self.days)
+        found, result, self.report = backup_into(
+            self.folder, self.backups, keep=keep, verify=verify, now=DAY + dt.timedelta(days=self.days)
         )
         return found, result.files, result.linked_files
 
@@ -66,7 +67,8 @@ def test_unchanged_files_are_links_and_each_backup_is_complete(writer: Writer, t
         writer.write(40)
         made.append((*writer.back_up(), writer.entries))
     for (_, before, _, _), (_, _, linked, _) in itertools.pairwise(made):
-        assert linked == before - 1, "all but the file that was the newest"
+        # A file whose last bytes were copied in the clock tick of their writing has the same time of change.
+        assert linked in (before - 1, before), "all but the file that was the newest"
     for number, (folder, _, _, entries) in enumerate(made):
         assert inspect(folder).is_well
         restore(folder, tmp_path / f"restored-{number}")
@@ -107,7 +109,7 @@ def test_files_are_copied_where_links_are_not_possible(
 
 def test_only_the_newest_backups_of_this_store_are_kept(writer: Writer, tmp_path: Path) -> None:
     FileStore.open(tmp_path / "other", threads=False).close()
-    other, _ = backup_into(tmp_path / "other", writer.backups, keep=1, now=DAY - dt.timedelta(days=1))
+    other, _, _ = backup_into(tmp_path / "other", writer.backups, keep=1, now=DAY - dt.timedelta(days=1))
     (writer.backups / "notes.txt").write_text("mine")
     for _ in range(4):
         writer.write(5)
@@ -160,3 +162,59 @@ def test_wrong_targets_are_refused(writer: Writer) -> None:
     with pytest.raises(StoreError, match="not older"):
         backup_into(writer.folder, writer.backups, keep=1, now=DAY)
     assert complete(writer.backups) == ["2026-11-30T00-00-00Z"]
+
+
+def test_a_damaged_earlier_backup_does_not_stop_the_next(writer: Writer) -> None:
+    writer.write(20)
+    damaged = writer.back_up()[0]
+    superblock = damaged / SUPERBLOCK_FILE
+    superblock.write_bytes(superblock.read_bytes()[:-1] + b"?")
+    writer.write(20)
+    new, files, linked = writer.back_up(keep=1)
+    assert (files > 1, linked, damaged.exists()) == (True, 0, True)
+    assert entries_of(new, writer.settings, writer.ledger_id) == 40
+
+
+def test_folders_in_an_old_backup_are_deleted_with_it(writer: Writer) -> None:
+    writer.write(5)
+    old = writer.back_up()[0]
+    (old / "quarantine").mkdir()
+    (old / "quarantine" / "entry").write_bytes(b"kept")
+    new = writer.back_up(keep=1)[0]
+    assert complete(writer.backups) == [new.name]
+    assert not old.exists()
+
+
+def test_a_file_with_the_name_of_a_backup_is_left_alone(writer: Writer) -> None:
+    writer.backups.mkdir()
+    (writer.backups / "2026-11-01T00-00-00Z").write_text("mine")
+    writer.back_up()
+    assert (writer.backups / "2026-11-01T00-00-00Z").read_text() == "mine"
+
+
+def test_a_store_of_a_newer_format_is_not_backed_up(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer.write(5)
+    monkeypatch.setattr("geminga.ledger.format.FORMAT_VERSION", FORMAT_VERSION + 1)
+    (writer.folder / SUPERBLOCK_FILE).write_bytes(encode_superblock(writer.store.store_id))
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match=f"has format {FORMAT_VERSION + 1}"):
+        writer.back_up()
+    assert not writer.backups.exists()
+
+
+def test_a_damaged_file_is_copied_again_and_nothing_is_deleted_before(writer: Writer) -> None:
+    writer.write(40)
+    first = writer.back_up()[0]
+    data = bytearray((first / file_name(1)).read_bytes())
+    times = (first / file_name(1)).stat().st_mtime_ns
+    data[2000] ^= 255
+    (first / file_name(1)).write_bytes(data)
+    os.utime(first / file_name(1), ns=(times, times))
+    second, _, linked = writer.back_up(keep=1, verify=True)
+    assert writer.report is not None
+    assert [finding.damage.file for finding in writer.report.findings] == [file_name(1)]
+    assert (linked > 1, complete(writer.backups)) == (True, [first.name, second.name])
+    third, _, linked = writer.back_up(keep=1, verify=True)
+    assert writer.report.is_well
+    assert (linked > 1, complete(writer.backups)) == (True, [third.name])
+    assert entries_of(third, writer.settings, writer.ledger_id) == 40

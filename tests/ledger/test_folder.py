@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
+import random
 import stat
 import subprocess
 import sys
@@ -11,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
-from geminga.ledger import folder
+from geminga.ledger import folder, format
 from geminga.ledger.api import StoredValue
 from geminga.ledger.backup import backup
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.folder import open_folder
-from geminga.ledger.format import encode_superblock
+from geminga.ledger.format import SUPERBLOCK_BYTES, decode_superblock, encode_superblock
 from geminga.ledger.inspection import inspect
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from geminga.wire.checksum import crc32c
 
 HOLDER = """
@@ -218,3 +221,35 @@ def test_a_store_of_a_newer_format_names_the_version_that_wrote_it(
     with pytest.raises(StoreError, match=r"format 1, written by geminga 9.0.0; .* knows up to 0"):
         FileStore.open(tmp_path / "store", threads=False)
     assert (tmp_path / "store" / "version").read_text() == "geminga 9.0.0\n"
+
+
+def test_the_superblock_of_an_older_format_is_replaced_whole_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The power fails, or the disk is full, at every operation of opening a store of an older format."""
+    monkeypatch.setattr(folder, "FORMAT_VERSION", 2)
+    ends = set()
+    for number, full in itertools.product(range(1, 100), (False, True)):
+        disk = SimulatedDisk()
+        made = FaultyFileSystem(disk)
+        lock, store_id = open_folder(made, "/data")
+        lock.release()
+        monkeypatch.setattr(format, "FORMAT_VERSION", 2)
+        plan = Plan(errors={number: errno.ENOSPC}) if full else Plan(crash_at=number)
+        filesystem = FaultyFileSystem(disk, plan)
+        try:
+            open_folder(filesystem, "/data")[0].release()
+        except PowerLoss:
+            disk = disk.crash(Fate.by_chance(random.Random(number)))
+        except OSError:
+            pass
+        else:
+            ends.add(full)
+        lock, found = open_folder(FaultyFileSystem(disk), "/data")
+        lock.release()
+        superblock = FaultyFileSystem(disk).open("/data/superblock").read(SUPERBLOCK_BYTES, 0)
+        assert (found, decode_superblock(superblock)) == (store_id, (2, store_id))
+        monkeypatch.setattr(format, "FORMAT_VERSION", 1)
+        if ends == {True, False}:
+            break
+    assert ends == {True, False}

@@ -103,7 +103,7 @@ MUTANTS: Final = (
            "            self._store.keys.merge(self._key, delta, self._written)\n",
            "            self._store.keys.merge(self._key, delta, lambda error: None)\n            self._written(None)\n"),
     Mutant("t", "an acknowledgement is confirmed while the write of an unloaded cursor is pending",
-           "broker/delivery/cursor_writer.py", "elif self._has_written or", "elif True or"),
+           "broker/delivery/cursor_writer.py", "elif self._is_stored or", "elif True or"),
     Mutant("seeking", "a seek is not stored", _SUBSCRIPTION,
            "acknowledge_part(offset, words, _BatchSizes(self.topic.ledger).of(offset))\n        self.write_snapshot(done)",
            "acknowledge_part(offset, words, _BatchSizes(self.topic.ledger).of(offset))\n        done(None)"),

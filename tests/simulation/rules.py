@@ -211,7 +211,8 @@ def retained(history: History, stored: Stored, seconds: float, now: float) -> No
 
 
 CHUNKS_APART = 9
-"""Largest distance between the first and the last chunk of a message: three of each of three producers."""
+"""Largest distance in entries, perhaps over ledgers, from the first to the last chunk of a message: three of
+each of three producers."""
 
 
 def same_or_named(
@@ -227,7 +228,11 @@ def same_or_named(
     }
     for position, content, key in after:
         assert expected.pop(position, None) == (content, key), f"a wrong message: {content} at {position}"
-    for (_, ledger, entry, _), (content, _) in expected.items():
-        first = entry - CHUNKS_APART if content in large else entry
-        is_named = all_named or any((ledger, each) in named for each in range(first, entry + 1))
+    for position, (content, _) in expected.items():
+        partition, ledger, entry, _ = position
+        first = ledger, entry
+        if content in large:
+            earlier = sorted({at[1:3] for at, _, _ in before if at[0] == partition and at < position})
+            first = earlier[-CHUNKS_APART] if len(earlier) >= CHUNKS_APART else (0, 0)
+        is_named = all_named or any(first <= each <= (ledger, entry) for each in named)
         assert is_named, f"{content} at {ledger}:{entry} is missing, and no damage is named there"

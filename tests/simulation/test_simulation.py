@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.simulation import checker, rules
-from tests.simulation.history import History
+from tests.simulation.history import History, Position
 from tests.simulation.mutants import MUTANTS, ROOT
 from tests.simulation.workloads import WORKLOADS
 from tests.simulation.world import World, run_seed
@@ -182,6 +183,17 @@ def test_the_checker_accepts_what_is_allowed() -> None:
 
 
 RECEIVED = ("5 received s p-0 0:0:0:0", "6 received s p-1 0:0:1:0")
+
+
+@pytest.mark.parametrize(("entries", "is_named"), [(8, True), (9, False)])
+def test_damage_of_a_chunk_in_an_earlier_ledger_names_the_message(entries: int, is_named: bool) -> None:
+    between: list[tuple[Position, str, str]] = [
+        ((0, 3 * n, 0, 0), f"p-{n}", "") for n in range(1, entries + 1)
+    ]
+    large: tuple[Position, str, str] = ((0, 50, 0, 0), "p-large", "")
+    stored = [((0, 0, 0, 0), "p-0", ""), *between]
+    with nullcontext() if is_named else pytest.raises(AssertionError, match="no damage is named"):
+        rules.same_or_named([*stored, large], stored, {(0, 1)}, False, ["p-large"])
 
 
 @pytest.mark.parametrize(

@@ -85,21 +85,23 @@ def backup(folder: Path, target: Path, verify: bool, keep: int | None, as_json: 
     """Copy the store in DIR to BACKUP, a new or empty folder; a broker may be using the store.
 
     With --keep, BACKUP is a folder of backups, each named by its time in UTC. Every one of them is complete;
-    log files that have not changed since the previous one are hard links and take no space.
+    log files that have not changed since the previous one are hard links and take no space. If --verify
+    finds damage, no older one is deleted, and the next backup copies the damaged files again.
 
     A backup is a snapshot with every message whose receipt was sent before. Offloaded ledgers are not
     copied: keep their files as long as the backup.
     """
     from geminga.ledger.backup import backup as copy_store
     from geminga.ledger.backup_series import backup_into
+    from geminga.ledger.inspection import inspect
 
-    def to_series(source: Path, backups: Path, **options: Any) -> tuple[Path, Any]:
-        return backup_into(source, backups, keep=keep or 1, **options)
+    def to_series(source: Path, backups: Path, **options: Any) -> tuple[Path, Any, Any]:
+        return backup_into(source, backups, keep=keep or 1, verify=verify, **options)
 
-    def to_folder(source: Path, new: Path, **options: Any) -> tuple[Path, Any]:
-        return new, copy_store(source, new, **options)
+    def to_folder(source: Path, new: Path, **options: Any) -> tuple[Path, Any, Any]:
+        return new, copy_store(source, new, **options), inspect(new) if verify else None
 
-    return _copy(to_series if keep else to_folder, folder, target, verify, as_json, "backed up")
+    return _copy(to_series if keep else to_folder, folder, target, as_json, "backed up")
 
 
 @command.command("restore")
@@ -118,11 +120,12 @@ def restore(source: Path, folder: Path, verify: bool, to_time: Any, as_json: boo
     """
     from geminga.ledger.backup import restore as copy_store
     from geminga.ledger.backup_series import chosen
+    from geminga.ledger.inspection import inspect
 
-    def to_folder(one: Path, new: Path, **options: Any) -> tuple[Path, Any]:
-        return new, copy_store(one, new, **options)
+    def to_folder(one: Path, new: Path, **options: Any) -> tuple[Path, Any, Any]:
+        return new, copy_store(one, new, **options), inspect(new) if verify else None
 
-    return _copy(to_folder, chosen(source, to_time), folder, verify, as_json, "restored")
+    return _copy(to_folder, chosen(source, to_time), folder, as_json, "restored")
 
 
 @command.command("claim")
@@ -155,9 +158,9 @@ def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
     return 0
 
 
-def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bool, what: str) -> int:
+def _copy(copy_store: Any, source: Path, target: Path, as_json: bool, what: str) -> int:
     if as_json or not sys.stderr.isatty():
-        target, copied = copy_store(source, target)
+        target, copied, report = copy_store(source, target)
     else:
         with click.progressbar(length=1, label=what, file=sys.stderr) as bar:
 
@@ -165,7 +168,7 @@ def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bo
                 bar.length = total
                 bar.update(done - bar.pos)
 
-            target, copied = copy_store(source, target, say=say)
+            target, copied, report = copy_store(source, target, say=say)
     links = f" ({copied.linked_files} unchanged since the previous backup)" if copied.linked_files else ""
     emit(
         {
@@ -181,11 +184,8 @@ def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bo
         text=f"{what} {copied.files} log files{links}, {size(copied.bytes)}, in {copied.seconds:.1f} s, "
         f"up to {copied.end}: {target}",
     )
-    if not verify:
+    if report is None:
         return 0
-    from geminga.ledger.inspection import inspect
-
-    report = inspect(target)
     _print(report, as_json=as_json)
     return 0 if report.is_well else EXIT_DAMAGED
 

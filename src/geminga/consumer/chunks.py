@@ -40,6 +40,7 @@ class _Open:
     parts: list[bytes] = field(default_factory=list)
     ids: list[EntryKey] = field(default_factory=list)
     superseded: list[EntryKey] = field(default_factory=list)
+    """Chunks of earlier attempts: acknowledged once this attempt is complete, dropped if it fails."""
     size_bytes: int = 0
 
 
@@ -78,12 +79,20 @@ class ChunkAssembler:
             return float("inf")
         return next(iter(self._open.values())).opened_at + self._expiry_seconds
 
-    def expire(self, now: float) -> list[EntryKey]:
-        """Drop expired messages; return the entries to acknowledge."""
-        expired: list[EntryKey] = []
+    def expire(self, now: float) -> ChunkVerdict | None:
+        """Forget expired messages; return their entries, None if no message has expired."""
+        if self.next_deadline() > now:
+            return None
+        verdict = ChunkVerdict()
         while self.next_deadline() <= now:
-            expired += self._open.pop(next(iter(self._open))).ids
-        return expired
+            verdict.acknowledge += self._forget(next(iter(self._open)), verdict).ids
+        return verdict
+
+    def _forget(self, uuid: str, verdict: ChunkVerdict) -> _Open:
+        """Forget a message that is not completed; a redelivery may complete an earlier attempt of it."""
+        context = self._open.pop(uuid)
+        verdict.dropped += context.superseded
+        return context
 
     def add(
         self, metadata: pb.MessageMetadata, payload: Buffer, key: EntryKey, now: float, now_ms: int
@@ -107,14 +116,15 @@ class ChunkAssembler:
         context.size_bytes += len(payload)
         if context.size_bytes > min(context.total_bytes, self._bytes_max):
             # Larger than announced, or than allowed: the message can never be completed.
-            del self._open[uuid]
-            return verdict
-        if len(context.parts) == context.count:
-            del self._open[uuid]
+            self._forget(uuid, verdict)
+        elif len(context.parts) == context.count:
             if context.size_bytes == context.total_bytes:
+                del self._open[uuid]
                 verdict.payload = b"".join(context.parts)
                 verdict.chunk_ids = context.ids
-                verdict.acknowledge = context.superseded
+                verdict.acknowledge += context.superseded
+            else:
+                self._forget(uuid, verdict)
         return verdict
 
     def _begin(
@@ -129,7 +139,7 @@ class ChunkAssembler:
                 # The producer sent the message again: the first attempt will never be completed.
                 verdict.acknowledge += older.ids
         if len(self._open) >= self._pending_max:
-            oldest = self._open.pop(next(iter(self._open)))
+            oldest = self._forget(next(iter(self._open)), verdict)
             (verdict.acknowledge if self._acknowledge_oldest else verdict.dropped).extend(oldest.ids)
         self._open[uuid] = begun
         return begun
@@ -145,9 +155,7 @@ class ChunkAssembler:
             return
         ids = [key]
         if context is not None:
-            del self._open[uuid]
-            ids = [*context.ids, key]
-            verdict.dropped += context.superseded
+            ids = [*self._forget(uuid, verdict).ids, key]
         # A chunk is missing. It may still be redelivered, unless the message is too old for that.
         age_seconds = (now_ms - metadata.publish_time) / 1000
         is_expired = self._expiry_seconds and age_seconds > self._expiry_seconds

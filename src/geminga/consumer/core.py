@@ -253,11 +253,8 @@ class ConsumerCore(Settlement):
         key = (frame.ledger_id, frame.entry_id)
         self.flow.note_place(key)
         entry = opened.entry
-        if opened.acknowledge:
-            self.acks.acknowledge_keys(opened.acknowledge, now)
-            self.unsettled.settled(opened.acknowledge)
-        for dropped in opened.dropped:
-            self.unsettled.ack_timeout.taken(dropped, now)
+        if opened.acknowledge or opened.dropped:
+            self._settle_chunks(opened.acknowledge, opened.dropped, now)
         rewind = self.unsettled.rewind
         if rewind.awaited and frame.consumer_epoch == self.epoch and rewind.skipped(key, now):
             self._drop(opened.permits)
@@ -622,11 +619,21 @@ class ConsumerCore(Settlement):
         anyway."""
         return not self.draining or self.settings.individual_only
 
+    def _settle_chunks(
+        self, acknowledge: Sequence[EntryKey], dropped: Sequence[EntryKey], now: float
+    ) -> None:
+        """Acknowledge entries without delivery; request dropped ones again after the time-out."""
+        if acknowledge:
+            self.acks.acknowledge_keys(acknowledge, now)
+            self.unsettled.settled(acknowledge)
+        for key in dropped:
+            self.unsettled.ack_timeout.taken(key, now)
+
     def tick(self, now: float) -> None:
         """Do the due work. Without a connection, skip time-outs that the reconnect makes irrelevant."""
-        expired_chunks = self.opener.chunks.expire(now)
-        if expired_chunks:
-            self.acks.acknowledge_keys(expired_chunks, now)
+        expired = self.opener.chunks.expire(now)
+        if expired is not None:
+            self._settle_chunks(expired.acknowledge, expired.dropped, now)
         if self.state is not ConsumerState.READY:
             return
         if self.acks.due(now):

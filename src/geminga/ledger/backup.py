@@ -24,7 +24,7 @@ from typing import Protocol
 
 from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
-from geminga.ledger.folder import SUPERBLOCK_FILE, VERSION_FILE, check_is_store, read_version
+from geminga.ledger.folder import SUPERBLOCK_FILE, VERSION_FILE, check_format, check_is_store, read_version
 from geminga.ledger.format import (
     FILE_HEADER_BYTES,
     MARK_BYTES,
@@ -92,8 +92,9 @@ def backup(
     """Copy the store in ``folder``, which may be in use, to ``target``, a new or empty folder.
 
     Every write that was confirmed before the call is in the copy. Log files that ``earlier`` has are links to
-    its files. Raises `NotAStore`, `StoreDamaged` when the newest file cannot be read, `StoreError` when
-    ``target`` cannot be created, `OSError` of the disks; a partial copy is removed.
+    its files. Raises `NotAStore`, `StoreDamaged` when the superblock cannot be read, `StoreError` when
+    ``target`` cannot be created or the store has a newer format, `OSError` of the disks; a partial copy is
+    removed.
     """
     began = time.monotonic()
     found: BackupResult | None = None
@@ -216,7 +217,10 @@ def _path(folder: str | os.PathLike[str]) -> str:
 
 
 def store_id_of(filesystem: FileSystem, folder: str) -> bytes:
-    """Return the id of the store in a folder. Raises `NotAStore`, and `StoreDamaged` for its superblock."""
+    """Return the id of the store in a folder.
+
+    Raises `NotAStore`, `StoreDamaged` for its superblock, and `StoreError` for a newer format.
+    """
     check_is_store(filesystem, folder)
     file = filesystem.open_to_read(f"{folder}/{SUPERBLOCK_FILE}")
     try:
@@ -225,7 +229,9 @@ def store_id_of(filesystem: FileSystem, folder: str) -> bytes:
         file.close()
     if superblock is None:
         raise StoreDamaged(f"{folder}/{SUPERBLOCK_FILE} fails its checksum: opening the store repairs it")
-    return superblock[1]
+    version, store_id = superblock
+    check_format(filesystem, folder, version)
+    return store_id
 
 
 def _prepare(filesystem: FileSystem, target: str, source: str) -> None:

@@ -8,7 +8,9 @@ rsync does. Links are made between backups only, never to the store: damage of i
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -17,6 +19,9 @@ from geminga.errors import NotAStore, StoreError
 from geminga.ledger.backup import BackupResult, Say, backup, store_id_of
 from geminga.ledger.filesystem import FOLDER_MODE, RealFileSystem
 from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE
+from geminga.ledger.inspection import InspectionReport, inspect
+
+logger = logging.getLogger("geminga.ledger")
 
 _NAME: Final = "%Y-%m-%dT%H-%M-%SZ"
 
@@ -26,14 +31,19 @@ def backup_into(
     backups: str | os.PathLike[str],
     *,
     keep: int,
+    verify: bool = False,
     now: dt.datetime | None = None,
     say: Say = lambda done, total: None,
-) -> tuple[Path, BackupResult]:
+) -> tuple[Path, BackupResult, InspectionReport | None]:
     """Back up the store in ``folder`` to a new folder in ``backups``, which is created if missing.
 
     Of the backups of this store the newest ``keep`` stay, this one included; older ones, and those that were
-    interrupted, are deleted. Returns the new folder. Raises as `backup`, and `StoreError` while another
-    backup is being written there.
+    interrupted, are deleted. A backup whose superblock is damaged is neither used nor deleted. With
+    ``verify``, the new backup is read; if it is damaged, no complete one is deleted, and the next one copies
+    the damaged files again.
+
+    Returns the new folder, its size, and the report of ``verify``. Raises as `backup`, and `StoreError` while
+    another backup is being written there.
     """
     if keep < 1:
         raise StoreError(f"keep={keep}: at least 1 backup is kept")
@@ -48,15 +58,21 @@ def backup_into(
     try:
         for unfinished in set(_named(root)) - set(complete(root)):
             _delete(root / unfinished)
-        earlier = [name for name in complete(root) if store_id_of(filesystem, f"{root}/{name}") == store_id]
+        earlier = [name for name in complete(root) if _is_of(store_id, f"{root}/{name}")]
         target = root / (now or dt.datetime.now(dt.UTC)).strftime(_NAME)
         if earlier and target.name <= earlier[-1]:
             raise StoreError(f"{root} has the backup {earlier[-1]}, which is not older than {target.name}")
         before = _Earlier(Path(folder), root / earlier[-1] if earlier else None)
         result = backup(folder, target, say=say, earlier=before)
-        for name in earlier[: len(earlier) + 1 - keep]:
-            _delete(root / name)
-        return target, result
+        report = inspect(target) if verify else None
+        if report is None or report.is_well:
+            for name in earlier[: len(earlier) + 1 - keep]:
+                _delete(root / name)
+        else:
+            for name in {finding.damage.file for finding in report.findings}:
+                with suppress(OSError):
+                    os.utime(target / name)  # no longer that of the store's file: see `_Earlier.link`
+        return target, result, report
     finally:
         lock.release()
 
@@ -109,18 +125,27 @@ class _Earlier:
             os.utime(path, ns=(changed, changed))
 
 
+def _is_of(store_id: bytes, folder: str) -> bool:
+    """Return whether a folder holds a backup of the store; False if that cannot be read."""
+    try:
+        return store_id_of(RealFileSystem(), folder) == store_id
+    except (StoreError, OSError) as error:
+        logger.warning("a backup is left alone: %s", error)
+        return False
+
+
 def _named(backups: Path) -> list[str]:
     found = []
     for entry in backups.iterdir():
         with suppress(ValueError):
             dt.datetime.strptime(entry.name, _NAME)
-            found.append(entry.name)
+            if entry.is_dir():
+                found.append(entry.name)
     return sorted(found)
 
 
 def _delete(folder: Path) -> None:
-    """Delete a backup; the first step makes it invalid."""
+    """Delete a backup; the first step makes it invalid, even if the power fails afterwards."""
     (folder / SUPERBLOCK_FILE).unlink(missing_ok=True)
-    for entry in list(folder.iterdir()):
-        entry.unlink()
-    folder.rmdir()
+    RealFileSystem().sync_folder(str(folder))
+    shutil.rmtree(folder)

@@ -181,6 +181,16 @@ def _read_superblock(filesystem: FileSystem, folder: str, lock: StoreLock) -> by
         lock.take(SUPERBLOCK_FILE)
         return store_id
     version, store_id = superblock
+    check_format(filesystem, folder, version)
+    if version < FORMAT_VERSION:
+        # From now on the store may have records that programs of the older format do not know.
+        _write_superblock(filesystem, folder, store_id)
+        lock.take(SUPERBLOCK_FILE)
+    return store_id
+
+
+def check_format(filesystem: FileSystem, folder: str, version: int) -> None:
+    """Raise `StoreError` for a format that only newer programs know."""
     if version > FORMAT_VERSION:
         by = read_version(filesystem, folder)
         written = f"written by {by}; " if by else ""
@@ -188,11 +198,6 @@ def _read_superblock(filesystem: FileSystem, folder: str, lock: StoreLock) -> by
             f"the store in {folder} has format {version}, {written}this version of geminga knows up to "
             f"{FORMAT_VERSION}: open it with a newer version; nothing was touched"
         )
-    if version < FORMAT_VERSION:
-        # From now on the store may have records that programs of the older format do not know.
-        _write_superblock(filesystem, folder, store_id)
-        lock.take(SUPERBLOCK_FILE)
-    return store_id
 
 
 def read_version(filesystem: FileSystem, folder: str) -> str:

@@ -50,7 +50,7 @@ class LedgerTable:
         self.dying: dict[int, LedgerState] = {}
         """Ledgers whose deletion is not on the disk yet."""
         self.deleted: set[int] = set()
-        """Ledgers deleted since the last checkpoint, and in ``deleted_frozen`` those of the one in work."""
+        """Ledgers deleted since the last checkpoint was begun; `deleted_frozen` has those that it writes."""
         self.deleted_frozen: set[int] = set()
         self.dropped: list[EntryChunk] = []
         """Positions of deleted ledgers that no checkpoint has saved."""
@@ -254,7 +254,7 @@ class LedgerTable:
         """Whether the ledger is in memory, or its deletion is not on the disk yet."""
         return ledger_id in self.loaded or ledger_id in self.dying
 
-    def is_saved(self, owner: str, ledger_id: int) -> None:
+    def mark_saved(self, owner: str, ledger_id: int) -> None:
         """Free the frozen changes of a ledger, which the catalog has now."""
         ledger = self.loaded.get(ledger_id) or self.dying.get(ledger_id)
         if ledger is not None:

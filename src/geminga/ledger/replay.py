@@ -93,6 +93,7 @@ class LogReplay:
     def record(
         self, kind: int, first: int, second: int, payload: memoryview, position: int, crc: int
     ) -> None:
+        """Replay one intact record."""
         if kind in (ENTRY, MOVED):
             self.entry(kind, first, second, position, len(payload), crc)
         elif kind == MERGE:
@@ -127,6 +128,7 @@ class LogReplay:
             self._state.dropped_files.add(first)
 
     def entry(self, kind: int, first: int, second: int, position: int, size: int, crc: int) -> None:
+        """Replay the position of an entry, whose bytes may be damaged."""
         ledger = self._ledgers.loaded.get(first) or self._orphans.get(first)
         if ledger is None:
             if first in self._ledgers.deleted:

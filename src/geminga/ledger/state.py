@@ -191,7 +191,7 @@ class StoreState:
         yield from emptied(snapshot.dropped)
         for changes in taken(snapshot.ledgers):
             for change in changes:
-                self.ledgers.is_saved(change.owner, change.ledger_id)
+                self.ledgers.mark_saved(change.owner, change.ledger_id)
             yield None
         for part in parts(snapshot.moved):
             for ledger in filter(None, map(self.ledgers.loaded.get, part)):

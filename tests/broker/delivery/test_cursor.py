@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Iterable
@@ -25,6 +26,8 @@ from geminga.broker.delivery.ranges import RangeSet
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import StoredValue
 from geminga.ledger.memory import MemoryStore
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import FaultyFileSystem, Plan, SimulatedDisk
 
 OFFSETS = st.integers(0, 400)
 END = 401
@@ -453,6 +456,27 @@ def test_a_store_that_stopped_fails_the_answer() -> None:
     assert [type(error) for error in errors] == [StoreStopped]
     writer.write_snapshot(errors.append)
     assert [type(error) for error in errors] == [StoreStopped] * 2
+
+
+@pytest.mark.parametrize("when", ["writing", "before"])
+def test_a_repeated_acknowledgement_fails_as_the_first_one_whose_write_failed(when: str) -> None:
+    filesystem = FaultyFileSystem(SimulatedDisk())
+    store = FileStore.open("/data", filesystem=filesystem, threads=False)
+    cursor = new_cursor()
+    writer = CursorWriter(cursor, store, "k")
+    writer.write_snapshot(None)
+    store.poll()
+    filesystem.plan = Plan(errors=dict.fromkeys(range(1, 10_000), errno.EIO))
+    if when == "before":
+        store.keys.put("another", b"")
+        store.poll()
+    for _ in range(2):
+        errors: list[StoreError | None] = []
+        cursor.acknowledge(1)
+        writer.when_durable(errors.append)
+        writer.flush()
+        store.poll()
+        assert isinstance(errors[0], StoreError)
 
 
 def test_a_deleted_cursor_writes_nothing_any_more() -> None:

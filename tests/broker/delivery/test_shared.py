@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -289,3 +290,64 @@ def test_one_call_holds_no_more_chunks_than_it_could_send(
     assert dispatcher.read_offset <= 1 + 50 + 20
     harness.poll()
     assert dispatcher.read_offset == 200
+
+
+@pytest.fixture(params=["Shared", "Key_Shared"])
+def slow_return(request: Any, make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A harness whose consumer left with ten entries, of which two have been taken from it; another stays."""
+    monkeypatch.setattr("geminga.broker.delivery.shared.RETURNED_AT_ONCE_MAX", 2)
+    harness = make_harness(redeliver_unacked_after_seconds=10)
+    holder, other, sender = harness.peer(), harness.peer(), harness.peer()
+    sender.producer(TOPIC)
+    holder.subscribe(TOPIC, kind=request.param, permits=10)
+    sender.publish(10)
+    other.subscribe(TOPIC, kind=request.param, permits=0)
+    dispatcher = other.session.consumers[1].subscription.dispatcher
+    other.ack((0, 9))
+    assert dispatcher.holder_of(8) is holder.session.consumers[1]
+    harness.auto_poll = False
+    holder.disconnect()
+    return SimpleNamespace(harness=harness, other=other, kind=request.param, dispatcher=dispatcher)
+
+
+def drain(slow: Any) -> list[int]:
+    slow.harness.auto_poll = True
+    slow.other.command("flow", consumer_id=1, messagePermits=100)
+    slow.harness.advance(0.1)
+    found: list[int] = slow.other.entry_ids()
+    return found
+
+
+def test_compensation_passes_over_entries_whose_consumer_has_just_left(slow_return: Any) -> None:
+    dispatcher = slow_return.dispatcher
+    assert dispatcher.replay_size < 9
+    slow_return.harness.broker.scheduler.enter(slow_return.harness.now + 20)
+    slow_return.other.command("flow", consumer_id=1, messagePermits=1)
+    pushed = dispatcher.push_again(slow_return.harness.now + 10, 100, lambda offset: False)
+    assert pushed.messages == 0
+    assert drain(slow_return) == list(range(9))
+    assert dispatcher.unacked_messages == 9
+
+
+def test_entries_acknowledged_while_their_consumers_are_given_back_do_not_return(slow_return: Any) -> None:
+    slow_return.other.ack((0, 0), (0, 3), (0, 8))
+    assert drain(slow_return) == [1, 2, 4, 5, 6, 7]
+    slow_return.other.ack(*((0, entry) for entry in (1, 2, 4, 5, 6, 7)))
+    subscription = slow_return.dispatcher.subscription
+    assert (slow_return.dispatcher.unacked_messages, subscription.backlog) == (0, 0)
+
+
+@pytest.mark.parametrize("event", ["seek", "skip", "unload"])
+def test_entries_that_are_being_given_back_follow_the_cursor(slow_return: Any, event: str) -> None:
+    subscription = slow_return.dispatcher.subscription
+    if event == "skip":
+        subscription.skip_to(5)
+        assert drain(slow_return) == [5, 6, 7, 8]
+        return
+    if event == "seek":
+        subscription.reset(4, lambda error: None)
+    else:
+        subscription.disconnect_all()
+    slow_return.harness.auto_poll = True
+    slow_return.other.subscribe(TOPIC, kind=slow_return.kind, consumer_id=2, permits=100)
+    assert slow_return.other.entry_ids(2) == (list(range(4, 10)) if event == "seek" else list(range(9)))

@@ -13,13 +13,13 @@ from geminga.ledger.api import Done, EntryStore
 class CursorWriter:
     """Writes one durable cursor, and calls ``done`` of each waiting request in order."""
 
-    __slots__ = ("_closed", "_cursor", "_has_written", "_key", "_pending", "_store", "_waiting")
+    __slots__ = ("_closed", "_cursor", "_is_stored", "_key", "_pending", "_store", "_waiting")
 
     def __init__(self, cursor: Cursor, store: EntryStore, key: str) -> None:
         self._cursor = cursor
         self._store = store
         self._key = key
-        self._closed = self._has_written = False
+        self._closed = self._is_stored = False
         self._waiting: list[Done] = []
         self._pending: deque[list[Done]] | None = None
         """Created with the first write: an empty deque takes 760 bytes in each idle subscription."""
@@ -28,13 +28,14 @@ class CursorWriter:
         """Call ``done`` when everything acknowledged so far is durable: at once if it is.
 
         A cursor may be loaded while the last write of its predecessor, before an unload, is pending. The
-        store's writes become durable in order, so the first answer waits for an empty delta.
+        store's writes become durable in order, so the first answer waits for an empty delta. So does an
+        answer after a failed write: it fails, as the store has stopped.
         """
         if self._cursor.durable and (self._cursor.changed or self._waiting):
             self._waiting.append(done)
         elif self._pending:
             self._pending[-1].append(done)
-        elif self._has_written or not self._cursor.durable or self._closed:
+        elif self._is_stored or not self._cursor.durable or self._closed:
             done(None)
         else:
             self._waiting.append(done)
@@ -85,6 +86,7 @@ class CursorWriter:
         return waiting
 
     def _refused(self, waiting: list[Done], error: StoreError) -> None:
+        self._is_stored = False
         if self._pending is not None:
             self._pending.remove(waiting)
         for done in waiting:
@@ -106,6 +108,6 @@ class CursorWriter:
 
     def _written(self, error: StoreError | None) -> None:
         assert self._pending is not None
-        self._has_written = self._has_written or error is None
+        self._is_stored = error is None
         for done in self._pending.popleft():
             done(error)

@@ -191,7 +191,9 @@ class SharedDispatcher(ReadingDispatcher):
         """Return the consumer that holds an entry, if any."""
         if self._holders is None:
             self._holders = {at: consumer for consumer in self.consumers for at in consumer.pending}
-        return self._holders.get(offset)
+        holder = self._holders.get(offset)
+        # One that has left is listed until its entries are given back.
+        return holder if holder is not None and offset in holder.pending else None
 
     def _track(self, consumer: Consumer, offsets: Sequence[int], messages: int) -> None:
         """Record entries of ``messages`` each that were sent to a consumer."""
