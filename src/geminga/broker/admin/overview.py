@@ -76,6 +76,7 @@ class OverviewResource(TopicResourceBase):
         self._history = History(server.broker)
         self._boards = SubscriptionOverview(server.broker)
         self._topics = TopicOverview(server.broker)
+        self._browsing = asyncio.Lock()
 
     # --- all subscriptions ---
     @route("GET", BASE + "/subscriptions", needs=CREDENTIALS)
@@ -282,8 +283,9 @@ class OverviewResource(TopicResourceBase):
         browser = Browser(topic, wanted, count, older=older, start=first, stop=stop)
         until_time = time.monotonic() + BROWSING_SECONDS_MAX
         while not browser.is_done and time.monotonic() < until_time:
+            async with self._browsing:  # other work comes between the steps of all searches
+                await asyncio.sleep(0)
             await self.looking(browser.step)
-            await asyncio.sleep(0)
         return answer(browser.answer())
 
     @route("GET", PATH + "/message/{id}", needs=CONSUME)
@@ -321,6 +323,7 @@ class OverviewResource(TopicResourceBase):
         key = wanted.get("key")
         if key is not None and not isinstance(key, str):
             raise AdminRefusal(412, f"key={key!r} is not allowed: give a text")
+        _utf8("key", key or "")
         index = (
             0
             if len(names) == 1
@@ -328,6 +331,7 @@ class OverviewResource(TopicResourceBase):
         )
         topic = self.actions.topic(names[index])
         properties = properties_map("properties", wanted.get("properties") or {})
+        _utf8("properties", "".join(name + value for name, value in properties.items()))
         arguments = topic, _payload(wanted), key, properties, address_of(request)
         stored = self.now(partial(publish, *arguments, self._schema_version(names[index])))
         self.now(lambda: None)
@@ -349,10 +353,18 @@ class OverviewResource(TopicResourceBase):
         return version_bytes(found[0])
 
 
+def _utf8(field: str, text: str) -> bytes:
+    """Encode a text of a body; refuse half a surrogate pair, which JSON may have and UTF-8 does not."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise AdminRefusal(412, f"{field} is not allowed: it contains half a surrogate pair") from None
+
+
 def _payload(wanted: dict[str, Any]) -> bytes:
     text, encoded = wanted.get("payload"), wanted.get("base64")
     if isinstance(text, str) and encoded is None:
-        return text.encode()
+        return _utf8("payload", text)
     try:
         if text is None and isinstance(encoded, str):
             return base64.b64decode(encoded, validate=True)
