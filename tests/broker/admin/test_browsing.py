@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.broker.admin import overview
+from geminga.broker.admin import browsing, overview
 from geminga.broker.admin.browsing import Browser, bounds, whole_message
 from geminga.broker.admin.tailing import PAYLOAD_SHOWN_BYTES, MessageFilter
 from geminga.ids import TopicName
@@ -150,3 +150,25 @@ def test_many_searches_at_once_leave_other_work_its_turns(monkeypatch: pytest.Mo
             list(threads.map(search, range(8)))
     assert len(stepped) == 40
     assert len(set(stepped)) == 40
+
+
+def test_large_messages_are_read_backward_in_small_parts(
+    harness: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "READ_BYTES_AT_ONCE", 10_000)
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    for number in range(40):
+        peer.send(number, make_entry(b"%d" % number * 2_000))
+    topic, read = harness.actions.topic(TopicName.parse(TOPIC)), []
+    real = topic.ledger.read
+    monkeypatch.setattr(type(topic.ledger), "read", lambda _, *a, **k: read.append(real(*a, **k)) or read[-1])
+    browser = Browser(topic, MessageFilter(), 100, older=True, start=topic.ledger.start, stop=40)
+    sizes = []
+    while not browser.is_done:
+        read.clear()
+        browser._read_older(float("-inf"))
+        sizes.append(sum(len(entry) for found in read for entry in found))
+    assert entries(browser.answer()) == [*reversed(range(40))]
+    assert max(sizes[1:]) < 60_000
+    assert sizes[0] < 100_000
