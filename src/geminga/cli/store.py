@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def backup(folder: Path, target: Path, verify: bool, keep: int | None, as_json: 
 
     With --keep, BACKUP is a folder of backups, each named by its time in UTC. Every one of them is complete;
     log files that have not changed since the previous one are hard links and take no space.
+    If --verify finds damage, none is deleted.
 
     A backup is a snapshot with every message whose receipt was sent before. Offloaded ledgers are not
     copied: keep their files as long as the backup.
@@ -96,10 +98,7 @@ def backup(folder: Path, target: Path, verify: bool, keep: int | None, as_json: 
     def to_series(source: Path, backups: Path, **options: Any) -> tuple[Path, Any]:
         return backup_into(source, backups, keep=keep or 1, **options)
 
-    def to_folder(source: Path, new: Path, **options: Any) -> tuple[Path, Any]:
-        return new, copy_store(source, new, **options)
-
-    return _copy(to_series if keep else to_folder, folder, target, verify, as_json, "backed up")
+    return _copy(to_series if keep else _to_folder(copy_store), folder, target, verify, as_json, "backed up")
 
 
 @command.command("restore")
@@ -119,10 +118,7 @@ def restore(source: Path, folder: Path, verify: bool, to_time: Any, as_json: boo
     from geminga.ledger.backup import restore as copy_store
     from geminga.ledger.backup_series import chosen
 
-    def to_folder(one: Path, new: Path, **options: Any) -> tuple[Path, Any]:
-        return new, copy_store(one, new, **options)
-
-    return _copy(to_folder, chosen(source, to_time), folder, verify, as_json, "restored")
+    return _copy(_to_folder(copy_store), chosen(source, to_time), folder, verify, as_json, "restored")
 
 
 @command.command("claim")
@@ -155,9 +151,27 @@ def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
     return 0
 
 
+def _to_folder(copy_store: Any) -> Any:
+    def copy(source: Path, new: Path, is_good: Callable[[Path], bool], **options: Any) -> tuple[Path, Any]:
+        copied = copy_store(source, new, **options)
+        is_good(new)
+        return new, copied
+
+    return copy
+
+
 def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bool, what: str) -> int:
+    reports: list[Any] = []
+
+    def is_good(new: Path) -> bool:
+        if verify:
+            from geminga.ledger.inspection import inspect
+
+            reports.append(inspect(new))
+        return all(each.is_well for each in reports)
+
     if as_json or not sys.stderr.isatty():
-        target, copied = copy_store(source, target)
+        target, copied = copy_store(source, target, is_good=is_good)
     else:
         with click.progressbar(length=1, label=what, file=sys.stderr) as bar:
 
@@ -165,7 +179,7 @@ def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bo
                 bar.length = total
                 bar.update(done - bar.pos)
 
-            target, copied = copy_store(source, target, say=say)
+            target, copied = copy_store(source, target, is_good=is_good, say=say)
     links = f" ({copied.linked_files} unchanged since the previous backup)" if copied.linked_files else ""
     emit(
         {
@@ -181,13 +195,9 @@ def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bo
         text=f"{what} {copied.files} log files{links}, {size(copied.bytes)}, in {copied.seconds:.1f} s, "
         f"up to {copied.end}: {target}",
     )
-    if not verify:
-        return 0
-    from geminga.ledger.inspection import inspect
-
-    report = inspect(target)
-    _print(report, as_json=as_json)
-    return 0 if report.is_well else EXIT_DAMAGED
+    for report in reports:
+        _print(report, as_json=as_json)
+    return 0 if all(each.is_well for each in reports) else EXIT_DAMAGED
 
 
 def _storage(location: str | None) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -28,11 +29,13 @@ def backup_into(
     keep: int,
     now: dt.datetime | None = None,
     say: Say = lambda done, total: None,
+    is_good: Callable[[Path], bool] = lambda new: True,
 ) -> tuple[Path, BackupResult]:
     """Back up the store in ``folder`` to a new folder in ``backups``, which is created if missing.
 
     Of the backups of this store the newest ``keep`` stay, this one included; older ones, and those that were
-    interrupted, are deleted. Returns the new folder. Raises as `backup`, and `StoreError` while another
+    interrupted, are deleted. If ``is_good(new folder)`` is False, older ones stay: they may be all that is
+    left of damaged data. Returns the new folder. Raises as `backup`, and `StoreError` while another
     backup is being written there.
     """
     if keep < 1:
@@ -54,8 +57,9 @@ def backup_into(
             raise StoreError(f"{root} has the backup {earlier[-1]}, which is not older than {target.name}")
         before = _Earlier(Path(folder), root / earlier[-1] if earlier else None)
         result = backup(folder, target, say=say, earlier=before)
-        for name in earlier[: len(earlier) + 1 - keep]:
-            _delete(root / name)
+        if is_good(target):
+            for name in earlier[: len(earlier) + 1 - keep]:
+                _delete(root / name)
         return target, result
     finally:
         lock.release()
