@@ -322,5 +322,5 @@ def test_events_name_changes_and_their_author(create: Any, served: Any, page: Pa
     page.get_by_role("button", name="Changes").click()
     line = page.locator(".log li")
     expect(line).to_have_count(1)
-    expect(line).to_contain_text("skipped the backlog by 127.0.0.1 (2 times since")
+    expect(line).to_contain_text("skipped the backlog, by 127.0.0.1 (2 times since")
     expect(page.get_by_text("In the last hour: 2 changes")).to_be_visible()

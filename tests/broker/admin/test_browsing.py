@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+import geminga
+from geminga.broker.admin import browsing, overview
 from geminga.broker.admin.browsing import Browser, bounds, whole_message
 from geminga.broker.admin.tailing import PAYLOAD_SHOWN_BYTES, MessageFilter
 from geminga.ids import TopicName
@@ -112,3 +118,57 @@ def test_an_empty_topic_has_no_messages(harness: Any) -> None:
     topic = harness.actions.topic(TopicName.parse(TOPIC))
     for older in (False, True):
         assert browse(topic, "latest", older=older)["messages"] == []
+
+
+def test_many_searches_at_once_leave_other_work_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, stepped = itertools.count(), []
+
+    class Slow(Browser):
+        is_done = property(lambda self: self.examined >= 5)
+
+        def step(self) -> None:
+            loop = asyncio.get_running_loop()
+
+            def turn() -> None:
+                next(turns)
+                loop.call_soon(turn)
+
+            if not stepped:
+                turn()
+            self.examined += 1
+            stepped.append(str(turns))
+
+    monkeypatch.setattr(overview, "Browser", Slow)
+    with geminga.embedded() as broker:
+        url = f"{broker.admin_url}/admin/v2/persistent/public/default/t"
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=20).close()
+
+        def search(_: int) -> None:
+            urllib.request.urlopen(f"{url}/messages?from=earliest", timeout=20).close()
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(search, range(8)))
+    assert len(stepped) == 40
+    assert len(set(stepped)) == 40
+
+
+def test_large_messages_are_read_backward_in_small_parts(
+    harness: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "READ_BYTES_AT_ONCE", 10_000)
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    for number in range(40):
+        peer.send(number, make_entry(b"%d" % number * 2_000))
+    topic, read = harness.actions.topic(TopicName.parse(TOPIC)), []
+    real = topic.ledger.read
+    monkeypatch.setattr(type(topic.ledger), "read", lambda _, *a, **k: read.append(real(*a, **k)) or read[-1])
+    browser = Browser(topic, MessageFilter(), 100, older=True, start=topic.ledger.start, stop=40)
+    sizes = []
+    while not browser.is_done:
+        read.clear()
+        browser._read_older(float("-inf"))
+        sizes.append(sum(len(entry) for found in read for entry in found))
+    assert entries(browser.answer()) == [*reversed(range(40))]
+    assert max(sizes[1:]) < 60_000
+    assert sizes[0] < 100_000

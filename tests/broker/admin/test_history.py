@@ -58,3 +58,11 @@ def test_minutes_that_were_missed_are_zero() -> None:
     ring.add(4, 60, 60, 7)
     assert ring.line("backlog", 5)[-5:] == [5, 0, 0, 7, 0]
     assert ring.line("backlog", 200) == [0.0] * SAMPLES
+
+
+def test_topics_without_subscriptions_are_sampled_in_slices(harness: Any, monkeypatch: Any) -> None:
+    kept = History(harness.broker)
+    for number in range(3):
+        harness.peer().producer(f"{TOPIC}-{number}")
+    monkeypatch.setattr(type(harness.broker.slices), "should_yield", True)
+    assert len(list(kept._sample(1))) == 3

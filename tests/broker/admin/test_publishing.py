@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import geminga
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.publishing import PRODUCER_NAME, publish
 from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 NAME = TopicName.parse("persistent://public/default/t")
 
@@ -62,3 +68,46 @@ def test_a_terminated_topic_refuses_it(harness: Any) -> None:
     harness.poll()
     with pytest.raises(AdminRefusal, match="terminated"):
         send(harness)
+
+
+def test_an_exclusive_producer_excludes_it(harness: Any) -> None:
+    harness.peer().producer(str(NAME), producer_name="owner", producer_access_mode=pb.Exclusive)
+    with pytest.raises(AdminRefusal, match="exclusive producer: owner"):
+        send(harness)
+
+
+def test_the_limit_of_a_message_applies_to_it(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness(max_message_size=1024)
+    harness.actions.create(NAME, lambda _error: None)
+    harness.poll()
+    send(harness, b"x" * 900)
+    with pytest.raises(AdminRefusal, match="exceeds the topic's limit of 1024"):
+        send(harness, b"x" * 1024)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "field"),
+    [
+        ({"payload": "\ud800"}, "payload"),
+        ({"payload": "x", "key": "\ud800"}, "key"),
+        ({"payload": "x", "properties": {"\ud800": "x"}}, "properties"),
+        ({"payload": "x", "properties": {"x": "\ud800"}}, "properties"),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused(wanted: dict[str, Any], field: str) -> None:
+    with geminga.embedded() as broker:
+        for path, body in (("partitions", 3), ("message", wanted)):
+            answer = post(f"{broker.admin_url}/admin/v2/persistent/public/default/t/{path}", body)
+    assert answer == (412, {"reason": f"{field} is not allowed: it contains half a surrogate pair"})
+
+
+def post(url: str, body: Any) -> tuple[int, Any]:
+    method = "POST" if url.endswith("/message") else "PUT"
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.loads(answer.read() or b"null")
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())

@@ -105,3 +105,16 @@ def test_no_port_is_opened_unless_it_is_asked_for() -> None:
     server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=None))
     with _health_port(server, None, asyncio.new_event_loop()) as health:
         assert health is None
+
+
+def test_checks_that_were_given_up_raise_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_port, "REQUEST_SECONDS", 0.2)
+    failures: list[Any] = []
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _loop, context: failures.append(context))
+    with opened(loop) as (health, url):
+        health.phase = ""
+        assert asked(f"{url}/livez?verbose=true")[0] == 503
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert failures == []

@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,24 @@ def closed(broker: Any, first: bytes) -> None:
         peer.sendall(first)
         with contextlib.suppress(ConnectionError):
             assert peer.recv(100) == b""
+
+
+def test_a_header_that_is_cut_is_no_failed_handshake(caplog: pytest.LogCaptureFixture) -> None:
+    with geminga.embedded(proxy_protocol=True) as broker, caplog.at_level("WARNING", "geminga.broker"):
+        parts = urlsplit(broker.service_url)
+        with socket.create_connection((parts.hostname, parts.port), 20) as peer:
+            peer.sendall(header("10.1.2.3", 51000)[:20])
+            peer.shutdown(socket.SHUT_WR)
+            assert peer.recv(100) == b""
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=20) as answer:
+            metrics = answer.read().decode()
+    assert 'geminga_tls_handshakes_failed_total{cluster="standalone"} 0' in metrics
+    assert caplog.text == ""
+
+
+def test_a_header_that_does_not_come_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"proxy_protocol": True, "handshake_seconds": 0.2}
+    with geminga.embedded(**settings) as broker, caplog.at_level("WARNING", "geminga.broker"):
+        closed(broker, header("10.1.2.3", 51000)[:20])
+    assert "no PROXY protocol header came in within 0.2 s" in caplog.text
+    assert "TLS" not in caplog.text

@@ -49,6 +49,7 @@ class Browser:
         self._needles = tuple(each.encode() for each in (wanted.text, wanted.key) if each and "=" not in each)
         self._messages: list[Json] = []
         self._shown = 0
+        self._range = READ_AT_ONCE
         self.examined = 0
 
     @property
@@ -79,22 +80,35 @@ class Browser:
                 return
 
     def _read_older(self, until: float) -> None:
-        ledger = self._topic.ledger
-        first = max(self._start, self._stop - READ_AT_ONCE)
-        entries: list[tuple[int, bytes]] = []
-        offset = ledger.skip_gap(first)
-        while offset < self._stop:
-            found = ledger.read(offset, self._stop, entries_max=READ_AT_ONCE, bytes_max=READ_BYTES_AT_ONCE)
-            if not found:
-                break
-            entries += enumerate(found, offset)
-            offset = ledger.skip_gap(offset + len(found))
+        first, entries = self._last_entries()
         for at, entry in reversed(entries):
             self._look(entry, at)
             self._stop = at
             if self.is_done or time.monotonic() >= until:
                 return
         self._stop = first
+
+    def _last_entries(self) -> tuple[int, list[tuple[int, bytes]]]:
+        """Return the first offset of a range before the stop that holds about `READ_BYTES_AT_ONCE`, and its
+        entries. The range is halved until it does."""
+        ledger = self._topic.ledger
+        self._range = min(READ_AT_ONCE, 2 * self._range, self._stop - self._start)
+        while True:
+            first = max(self._start, self._stop - self._range)
+            entries: list[tuple[int, bytes]] = []
+            size, offset = 0, ledger.skip_gap(first)
+            while offset < self._stop and size < READ_BYTES_AT_ONCE:
+                found = ledger.read(
+                    offset, self._stop, entries_max=READ_AT_ONCE, bytes_max=READ_BYTES_AT_ONCE
+                )
+                if not found:
+                    return first, entries
+                entries += enumerate(found, offset)
+                size += sum(map(len, found))
+                offset = ledger.skip_gap(offset + len(found))
+            if offset >= self._stop or self._range == 1:
+                return first, entries
+            self._range //= 2
 
     def _look(self, entry: bytes, offset: int) -> None:
         self.examined += 1

@@ -99,6 +99,8 @@ class History:
                     self._add(turn, key, topic, _sent(subscription), backlog)
                 if self._broker.slices.should_yield:
                     yield None
+            if self._broker.slices.should_yield:
+                yield None
         for key, each in [*self._kept.items()]:
             if turn - each.last_turn >= SAMPLES or each.empty >= SAMPLES:
                 self._kept.pop(key, None)

@@ -10,10 +10,11 @@ import asyncio
 import base64
 import dataclasses
 import time
+from collections.abc import Callable
 from functools import partial
 from heapq import nlargest
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -52,6 +53,7 @@ from geminga.ids import TopicName
 from geminga.wire.hashing import partition_of
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
+T = TypeVar("T")
 BASE = "/admin/v2/geminga"
 _SUBSCRIPTION = PATH + "/subscription/{subscription}"
 HAPPENINGS_SHOWN_MAX = 200
@@ -76,6 +78,7 @@ class OverviewResource(TopicResourceBase):
         self._history = History(server.broker)
         self._boards = SubscriptionOverview(server.broker)
         self._topics = TopicOverview(server.broker)
+        self._turn = asyncio.Lock()
 
     # --- all subscriptions ---
     @route("GET", BASE + "/subscriptions", needs=CREDENTIALS)
@@ -238,7 +241,7 @@ class OverviewResource(TopicResourceBase):
         """The next messages that are not acknowledged, opened."""
         topic, subscription = self._one(request)
         count = min(whole_number(request.query.get("count", "10"), "count", 1), OPEN_SHOWN_MAX)
-        return answer(await self.looking(partial(_open_messages, topic, subscription, count)))
+        return answer(await self._in_turn(partial(_open_messages, topic, subscription, count)))
 
     @route("POST", _SUBSCRIPTION + "/redeliver", needs=CONSUME)
     async def redeliver(self, request: web.Request) -> web.Response:
@@ -256,6 +259,13 @@ class OverviewResource(TopicResourceBase):
         return answer(self._history.of(names, part(request, "subscription")))
 
     # --- one topic ---
+    async def _in_turn(self, call: Callable[[], T]) -> T:
+        """Run a call that takes some milliseconds as `looking` does; the event loop does other work between
+        the calls of all requests."""
+        async with self._turn:
+            await asyncio.sleep(0)
+        return await self.looking(call)
+
     @route("GET", PATH + "/history", needs=LOOK)
     async def topic_history(self, request: web.Request) -> web.Response:
         """Messages in and out per second of each minute of the last hour."""
@@ -282,8 +292,7 @@ class OverviewResource(TopicResourceBase):
         browser = Browser(topic, wanted, count, older=older, start=first, stop=stop)
         until_time = time.monotonic() + BROWSING_SECONDS_MAX
         while not browser.is_done and time.monotonic() < until_time:
-            await self.looking(browser.step)
-            await asyncio.sleep(0)
+            await self._in_turn(browser.step)
         return answer(browser.answer())
 
     @route("GET", PATH + "/message/{id}", needs=CONSUME)
@@ -292,7 +301,7 @@ class OverviewResource(TopicResourceBase):
         topic = self.actions.topic(self.stored(request))
         ids = _message(part(request, "id"))
         batch = whole_number(request.query["batch"], "batch") if request.query.get("batch") else -1
-        found = await self.looking(partial(whole_message, topic, *ids, batch))
+        found = await self._in_turn(partial(whole_message, topic, *ids, batch))
         if found is None:
             raise AdminRefusal(404, f"there is no message {ids[0]}:{ids[1]} on topic {topic.text}")
         return answer(found)
@@ -306,7 +315,7 @@ class OverviewResource(TopicResourceBase):
         behind = _message(query["from"]) if query.get("from") else None
         count = min(whole_number(query.get("count", "20"), "count", 1), MESSAGES_MAX)
         wanted = MessageFilter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
-        return answer(self.now(partial(tail, topic, behind, count, wanted)))
+        return answer(await self._in_turn(partial(tail, topic, behind, count, wanted)))
 
     @route("POST", PATH + "/message", needs=PRODUCE)
     async def publish(self, request: web.Request) -> web.Response:
@@ -321,6 +330,7 @@ class OverviewResource(TopicResourceBase):
         key = wanted.get("key")
         if key is not None and not isinstance(key, str):
             raise AdminRefusal(412, f"key={key!r} is not allowed: give a text")
+        _utf8("key", key or "")
         index = (
             0
             if len(names) == 1
@@ -328,6 +338,7 @@ class OverviewResource(TopicResourceBase):
         )
         topic = self.actions.topic(names[index])
         properties = properties_map("properties", wanted.get("properties") or {})
+        _utf8("properties", "".join(name + value for name, value in properties.items()))
         arguments = topic, _payload(wanted), key, properties, address_of(request)
         stored = self.now(partial(publish, *arguments, self._schema_version(names[index])))
         self.now(lambda: None)
@@ -349,10 +360,18 @@ class OverviewResource(TopicResourceBase):
         return version_bytes(found[0])
 
 
+def _utf8(field: str, text: str) -> bytes:
+    """Encode a text of a body; refuse half a surrogate pair, which JSON may have and UTF-8 does not."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise AdminRefusal(412, f"{field} is not allowed: it contains half a surrogate pair") from None
+
+
 def _payload(wanted: dict[str, Any]) -> bytes:
     text, encoded = wanted.get("payload"), wanted.get("base64")
     if isinstance(text, str) and encoded is None:
-        return text.encode()
+        return _utf8("payload", text)
     try:
         if text is None and isinstance(encoded, str):
             return base64.b64decode(encoded, validate=True)

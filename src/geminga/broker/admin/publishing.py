@@ -19,7 +19,7 @@ from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-PRODUCER_NAME: Final = "console"
+PRODUCER_NAME: Final = "geminga-console"
 Stored = tuple[int, int]
 """Ledger and entry id."""
 
@@ -110,11 +110,14 @@ def publish(
     address: str,
     schema_version: bytes = b"",
 ) -> asyncio.Future[Stored]:
-    """Publish a message; return the future of its id. Raises `AdminRefusal` 409 if producers are stopped."""
+    """Publish a message; return the future of its id. Raises `AdminRefusal`: 409 if producers are
+    stopped or one is exclusive, 413 if the message is too large."""
     stored: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
     quota = topic.check_quota()
     if quota is not None:
         raise AdminRefusal(409, f"producers of {topic.text} are stopped: {quota}")
+    if owner := topic.access.first_owner:
+        raise AdminRefusal(409, f"{topic.text} has an exclusive producer: {owner}")
 
     def closed() -> None:
         if not stored.done():
@@ -130,6 +133,9 @@ def publish(
     for name, value in properties.items():
         metadata.properties.add(key=name, value=value)
     entry = build_entry(metadata.SerializeToString(), payload)
+    limit = topic.policies.max_message_size
+    if 0 < limit < len(entry):
+        raise AdminRefusal(413, f"the message of {len(entry)} bytes exceeds the topic's limit of {limit}")
     producer = _WebProducer(topic, _WebPeer(address, closed), stored)
     topic.publish(producer, SendFrame(0, sequence_id, 1, 0, entry))
     return stored

@@ -34,26 +34,44 @@ TOPIC_SORTS: Final = ("name", "trouble", "in", "out", "stored", "subscriptions")
 DIAGNOSED_MAX: Final = 200
 """Subscriptions of a row that are read for its worst state."""
 _NAMES_AT_ONCE: Final = 256
+_PARTS_SEARCHED_MAX: Final = 8
+"""Longest list of partitions that is searched without a set, which 100,000 topics would have each."""
+_NO_NAMES: Final[set[str]] = set()
+"""Empty set that all rows without subscriptions share; never modified."""
 
 
 class TopicRow(SubscriptionRow):
     """One topic with all partitions. ``stored`` is in bytes, of the partitions in memory."""
 
-    __slots__ = ("names", "published", "seen", "stored")
+    __slots__ = ("_seen", "names", "published", "stored")
 
     def __init__(self, topic: str, _subscription: str) -> None:
         super().__init__(topic, "")
-        self.names: set[str] = set()
-        self.seen: set[str] = set()
-        """Partitions that are in ``parts``."""
+        self.names = _NO_NAMES
+        """Subscriptions."""
+        self._seen: set[str] | None = None  # ``parts`` of a topic with many
         self.published = 0.0
         self.stored = 0
 
     def add(self, topic: str, level: Trouble, entries: int, waiting: int) -> None:
+        has_part = self.has(topic)
         super().add(topic, level, entries, waiting)
-        if topic in self.seen:
+        if has_part:
             self.parts.pop()
-        self.seen.add(topic)
+        elif self._seen is not None:
+            self._seen.add(topic)
+        elif len(self.parts) > _PARTS_SEARCHED_MAX:
+            self._seen = set(self.parts)
+
+    def has(self, topic: str) -> bool:
+        """Return whether a partition is in ``parts``."""
+        return topic in (self.parts if self._seen is None else self._seen)
+
+    def name(self, subscription: str) -> None:
+        """Add a subscription to ``names``."""
+        if not self.names:
+            self.names = set()
+        self.names.add(subscription)
 
 
 _KEYS: Final[dict[str, Callable[[Any], Any]]] = {
@@ -77,14 +95,14 @@ class TopicScans(OverviewCache):
     def _line(self, survey: SubscriptionScan, topic: str, subscription: str) -> SubscriptionRow:
         row = super()._line(survey, topic, "")
         if subscription and isinstance(row, TopicRow):
-            row.names.add(subscription)
+            row.name(subscription)
         return row
 
     def _note(self, survey: SubscriptionScan, topic: str) -> TopicRow:
         """Return the row of a topic or partition, which may have no subscription."""
         row = self._line(survey, topic, "")
         assert isinstance(row, TopicRow)
-        if topic not in row.seen:
+        if not row.has(topic):
             row.add(topic, Trouble.NOTHING_WAITS, 0, 0)
         return row
 

@@ -86,15 +86,14 @@ class TlsPort:
         client = None
         try:
             if self._proxied:
-                async with asyncio.timeout(self._seconds):
-                    client = await read_header(self._loop, accepted)
+                client = await read_header(self._loop, accepted, self._seconds)
             await self._loop.connect_accepted_socket(
                 partial(self._make, client),
                 accepted,
                 ssl=self._context,
                 ssl_handshake_timeout=None if self._context is None else self._seconds,
             )
-        except OSError as error:  # all errors of TLS are some, and that of the time
+        except OSError as error:  # all errors of TLS and of headers are some
             accepted.close()
             self._failed(address, error)
 

@@ -81,6 +81,7 @@ class HealthPort:
             writer.close()
 
     async def _found(self, path: str) -> tuple[str, str]:
+        path = path.partition("?")[0]
         check = self._checks.get(path)
         if check is None:
             return "404 Not Found", "see /livez and /readyz"
@@ -92,8 +93,13 @@ class HealthPort:
 
     async def _on_broker(self, check: Check) -> str:
         found: concurrent.futures.Future[str] = concurrent.futures.Future()
+
+        def run() -> None:
+            if found.set_running_or_notify_cancel():  # the request may have been answered without it
+                found.set_result(check())
+
         with suppress(RuntimeError):  # the loop is closed: the process ends
-            self._broker_loop.call_soon_threadsafe(lambda: found.set_result(check()))
+            self._broker_loop.call_soon_threadsafe(run)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(found), REQUEST_SECONDS)
         except TimeoutError:

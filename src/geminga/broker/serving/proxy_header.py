@@ -23,11 +23,27 @@ class ProxyHeaderError(OSError):
     """A connection did not begin with a header."""
 
 
-async def read_header(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> tuple[str, int] | None:
+class ProxyHeaderCut(ProxyHeaderError, ConnectionResetError):
+    """A connection ended before its header was complete, as probes of ports do."""
+
+
+async def read_header(
+    loop: asyncio.AbstractEventLoop, connection: socket.socket, seconds: float
+) -> tuple[str, int] | None:
     """Read a header; return the client's address, None for a connection of the proxy itself (a health check).
 
-    Raises `ProxyHeaderError`, or `OSError` if the connection ends.
+    Raises `ProxyHeaderError`, also if the header is not complete within ``seconds``.
     """
+    try:
+        async with asyncio.timeout(seconds):
+            return await _read_header(loop, connection)
+    except TimeoutError:
+        raise ProxyHeaderError(f"no PROXY protocol header came in within {seconds:g} s") from None
+    except ConnectionError:
+        raise ProxyHeaderCut("the connection ended within the header") from None
+
+
+async def _read_header(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> tuple[str, int] | None:
     signature, command, family, size = _HEADER.unpack(await _read(loop, connection, _HEADER.size))
     if signature != _SIGNATURE or command not in (_LOCAL, _PROXY) or size > _BYTES_MAX:
         raise ProxyHeaderError(

@@ -522,12 +522,15 @@ class BrokerServer:
         self.call(lambda: self.broker.rate_limited_log.log(line, *values))
 
     def _handshake_failed(self, address: object, error: OSError) -> None:
-        """Count a failed TLS handshake, and log it unless the peer just left, as probes of ports do."""
+        """Count a failed TLS handshake; log it, or a missing header of a proxy, unless the peer just left, as
+        probes of ports do."""
         is_tls = not isinstance(error, ProxyHeaderError)
         self.broker.audit.failures["tls"] += is_tls
+        if isinstance(error, ConnectionResetError):
+            return
         if not is_tls:
             self._log_limited("%s: %s", peer_text(address), error)
-        elif not isinstance(error, ConnectionResetError):
+        else:
             why = getattr(error, "reason", None) or error
             self._log_limited("%s: TLS handshake failed: %s", peer_text(address), why)
 

@@ -63,7 +63,7 @@ class ProducerAccess:
         return len(self._waiting or ())
 
     @property
-    def _first_owner(self) -> str:
+    def first_owner(self) -> str:
         """Return the name of the exclusive producer, or of the next one."""
         if self.exclusive is not None:
             return self.exclusive.name
@@ -83,7 +83,7 @@ class ProducerAccess:
         mode = producer.access_mode
         if mode == SHARED:
             if self.exclusive is not None or self._waiting:
-                owner = self._first_owner
+                owner = self.first_owner
                 raise Refused(pb.ProducerBusy, f"Topic has an existing exclusive producer: {owner}")
             self._enter(producer)
             admitted(None)
@@ -97,7 +97,7 @@ class ProducerAccess:
         self._check_epoch(producer)
         if mode == EXCLUSIVE:
             if self.exclusive is not None or self._waiting:
-                owner = self._first_owner
+                owner = self.first_owner
                 raise Refused(pb.ProducerFenced, f"Topic has an existing exclusive producer: {owner}")
             if self.producers:
                 raise Refused(pb.ProducerFenced, "Topic has existing shared producers")

@@ -164,7 +164,7 @@ export function showBroker(frame) {
       fill(what, each.count ? h("b", {}, `${count(each.count)} ${each.unit} `) : null,
         each.subscription ? h("a", { href: subscriptionLink(each.topic, each.subscription) }, each.subscription, " ") : null,
         each.topic ? h("a", { class: "topic", href: topicLink(each.topic) }, topicName(each.topic)) : null,
-        h("p", { class: "none" }, sentence(each.text), each.who ? ` by ${each.who}` : "", each.times > 1 ? ` (${count(each.times)} times since ${clock(each.first_ms)})` : ""));
+        h("p", { class: "none" }, sentence(each.text), each.who ? `${each.kind === "connected" ? " from" : ", by"} ${each.who}` : "", each.times > 1 ? ` (${count(each.times)} times since ${clock(each.first_ms)})` : ""));
     });
   }
 

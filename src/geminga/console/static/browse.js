@@ -26,7 +26,7 @@ export class Messages {
     this.id = field("id", { placeholder: "ledger:entry", pattern: "\\d+:\\d+", "aria-label": "Message" });
     this.key = field("key", { type: "search", placeholder: "key", "aria-label": "Key" });
     this.words = field("text", { type: "search", placeholder: "text in payload, key or property", "aria-label": "Text in payload, key or property" });
-    this.partition = h("select", { "aria-label": "Partition", hidden: parts.length < 2 }, h("option", { value: "" }, "all partitions"),
+    this.partition = h("select", { "aria-label": "Partition", hidden: parts.length < 2 }, h("option", { value: "" }, parts.length > PARTITIONS_MAX ? `the first ${PARTITIONS_MAX} partitions` : "all partitions"),
       parts.map((_, at) => h("option", { value: at }, `partition ${at}`)));
     this.partition.value = query.get("partition") ?? "";
     this.act = h("button", { type: "submit", class: "primary" }, "Search");

@@ -78,7 +78,7 @@ export function showTopic(frame, topic, query) {
     fill(facts,
       fact("In", perSecond(stats.msgRateIn), `${bytes(stats.msgThroughputIn)}/s`),
       fact("Out", perSecond(stats.msgRateOut), `${bytes(stats.msgThroughputOut)}/s`),
-      fact("A message", bytes(stats.averageMsgSize)),
+      fact("Message size", bytes(stats.averageMsgSize)),
       fact("Stored", bytes(stats.storageSize)),
       fact("Producers", count(stats.publishers.length), stats.waitingPublishers ? `${stats.waitingPublishers} wait` : ""),
       fact("Subscriptions", count(own.length)),
