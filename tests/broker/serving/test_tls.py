@@ -117,6 +117,23 @@ def test_client_certificates_apply_only_to_the_tls_port(authority: Authority, tl
             nobody.create_producer("t")
 
 
+def test_authorities_without_the_extensions_of_rfc_5280_are_accepted_on_every_python(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, is_strict=False)
+    certificate, key = authority.sign("broker")
+    own_certificate, own_key = authority.sign("boss")
+    with embedded(
+        tls_certificate=certificate, tls_key=key, tls_trust_certificates=authority.certificate,
+        super_user_roles=("boss",),
+    ) as broker:  # fmt: skip
+        authentication = geminga.AuthenticationTLS(str(own_certificate), str(own_key))
+        with client(broker, authority, authentication=authentication) as ours:
+            ours.create_producer("t").send(b"x")
+        with geminga.Admin(
+            broker.admin_url, authentication, tls_trust_certs_file_path=str(authority.certificate)
+        ) as admin:
+            assert admin.topics.list("public/default") == ["persistent://public/default/t"]
+
+
 def test_an_added_tls_port_does_not_change_other_ports(authority: Authority, tls: dict[str, Any]) -> None:
     with embedded(**tls, tls_port=0) as broker:
         assert [url.split(":")[0] for url in (broker.service_url, broker.admin_url)] == ["pulsar", "https"]
