@@ -5,7 +5,7 @@ import { dialog, toast } from "./dialog.js";
 import { fill, h } from "./dom.js";
 import { topicPath } from "./format.js";
 
-const quoted = (words) => (/^[\w@%+=:,./-]+$/.test(words) ? words : `'${words.replaceAll("'", `'"'"'`)}'`);
+export const quoted = (words) => (/^[\w@%+=:,./-]+$/.test(words) ? words : `'${words.replaceAll("'", `'"'"'`)}'`);
 
 export function produce(topic, done) {
   const value = h("textarea", { id: "new-value", rows: 5, spellcheck: "false" });

@@ -7,6 +7,7 @@ import { fact, fill, h, keyed, panel, skeleton, table, text } from "./dom.js";
 import { LEVELS, ago, bytes, clock, count, duration, plural, perSecond, rate, sentence, sentenceText, topicLink, topicName, topicPath } from "./format.js";
 import { HoleMap, chosenEntry } from "./holes.js";
 import { Poller } from "./poll.js";
+import { quoted } from "./produce.js";
 
 const EVERY_MS = 2000;
 const SLOTS = 65536;
@@ -25,6 +26,7 @@ export function showSubscription(frame, topic, subscription, query) {
   const rows = h("tbody");
   const nobody = h("p", { class: "none", hidden: true }, "No consumer is connected.");
   const parts = h("section", { class: "panel", hidden: true });
+  const letters = h("section", { class: "panel", hidden: true });
   const picked = h("div");
   const head = h("div", { class: "head" },
     h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Subscriptions"), " / ",
@@ -47,7 +49,7 @@ export function showSubscription(frame, topic, subscription, query) {
     h("section", { class: "panel" }, h("h2", {}, "Findings"), findings),
     h("div", { class: "columns" }, h("section", { class: "panel" }, h("h2", {}, "Backlog", trend), backlog.element), panel("Messages per second", "the last hour", rates.element)),
     panel("Consumers", "", nobody, consumerTable),
-    parts, mapPanel);
+    letters, parts, mapPanel);
   fill(frame.main, head, problem, waiting, content);
   const told = frame.toldInstead(content, problem, waiting);
   let seeded = false;
@@ -64,6 +66,7 @@ export function showSubscription(frame, topic, subscription, query) {
         rates.seed(past, ["in", "out"]);
         backlog.seed(past, ["backlog"]);
       }
+      await showDeadLetters(signal);
     }
     const explained = await get(`${subscriptionPath(topic, subscription)}/explain`, {}, signal);
     explained.sort((a, b) => b.trouble - a.trouble || b.facts.entriesInBacklog - a.facts.entriesInBacklog);
@@ -82,6 +85,17 @@ export function showSubscription(frame, topic, subscription, query) {
     head.className = "head"; // an old level and sentence would look current
     fill(said, (said.told = ""));
   });
+
+  async function showDeadLetters(signal) {
+    const dead = `${topic}-${subscription.replaceAll("/", "-")}-DLQ`;
+    const stats = await get(`${topicPath(dead)}/stats`, {}, signal).catch(() => null);
+    letters.hidden = stats === null;
+    if (stats === null) return;
+    const short = topic.replace(/^persistent:\/\/(public\/default\/)?/, "");
+    fill(letters, h("h2", {}, "Dead letters", h("small", {}, `${bytes(stats.storageSize)} stored`)),
+      h("p", {}, h("a", { href: topicLink(dead) }, "Look at them"), ", or send them back when the cause is fixed:"),
+      h("pre", { tabIndex: 0 }, `geminga subscriptions redrive ${quoted(short)} ${quoted(subscription)}`));
+  }
 
   function showParts(explained) {
     parts.hidden = false;
