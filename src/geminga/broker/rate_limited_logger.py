@@ -163,6 +163,12 @@ class AuditLog:
                 )
                 self._scheduler.event_log.add(event)
 
+    def connected(self, peer: Mapping[str, str], client: str) -> None:
+        """Add an event: a peer has connected with a ``client`` of this name."""
+        now_ms = self._scheduler.now_ms
+        event = BrokerEvent("connected", "", "", 1, "connections", client, now_ms, now_ms, who=who_of(peer))
+        self._scheduler.event_log.add(event)
+
     def command(self, peer: Mapping[str, str], method: str, path: str, refusal: int | None = None) -> None:
         """Log a command of a peer with a ``connection`` and a ``role``; ``refusal`` is a ServerError."""
         status = "ok" if refusal is None else pb.ServerError.Name(refusal)

@@ -36,10 +36,8 @@ from geminga.broker.commands.services import Services
 from geminga.broker.commands.watchers import TopicListWatcher
 from geminga.broker.cooperative import DONE, SUSPENDED, Job
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.event_log import BrokerEvent
 from geminga.broker.memory_backpressure import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
 from geminga.broker.peer import PeerOutput, RateHold
-from geminga.broker.rate_limited_logger import who_of
 from geminga.broker.refusal import ProtocolViolation, Refused
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.scheduler import Timer
@@ -99,44 +97,12 @@ class Session:
     """Session of a connection. ``receive`` handles bytes, ``output`` takes answers; implements `Peer`."""
 
     __slots__ = (
-        "_bytes",
-        "_certificate_name",
-        "_contact",
-        "_counted",
-        "_frames_at_once",
-        "_handshake",
-        "_held_at",
-        "_holds",
-        "_is_calm",
-        "_keepalive",
-        "_late",
-        "_leaving",
-        "_linger",
-        "_log_limited",
-        "_ping_pending",
-        "_probes",
-        "_rate_timer",
-        "_recently_closed",
-        "_slices",
-        "_slowed",
-        "_suspended",
-        "_table",
-        "_work",
-        "address",
-        "client_version",
-        "consumers",
-        "decoder",
-        "identity",
-        "is_cpp_client",
-        "last_message_questions",
-        "output",
-        "pending_bytes",
-        "producers",
-        "protocol_version",
-        "scheduler",
-        "services",
-        "state",
-        "watchers",
+        "_bytes", "_certificate_name", "_contact", "_counted", "_frames_at_once", "_handshake", "_held_at",
+        "_holds", "_is_calm", "_keepalive", "_late", "_leaving", "_linger", "_log_limited", "_ping_pending",
+        "_probes", "_rate_timer", "_recently_closed", "_slices", "_slowed", "_suspended", "_table", "_work",
+        "address", "client_version", "consumers", "decoder", "identity", "is_cpp_client",
+        "last_message_questions", "output", "pending_bytes", "producers", "protocol_version", "scheduler",
+        "services", "state", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -518,11 +484,7 @@ class Session:
             answers.connected(version, services.settings, services.version, services.instance_id)
         )
         self._arm_keepalive()
-        now_ms, client = self.scheduler.now_ms, self.client_version[:100]
-        event = BrokerEvent(
-            "connected", "", "", 1, "connections", client, now_ms, now_ms, who=who_of(self.log_fields)
-        )
-        self.scheduler.event_log.add(event)
+        services.audit.connected(self.log_fields, self.client_version[:100])
 
     def _prove(self, body: pb.CommandConnect, authentication: Authenticator) -> Job:
         """Return a job that authenticates the peer; after a failure it is notified and closed."""
