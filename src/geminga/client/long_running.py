@@ -23,6 +23,8 @@ R_co = TypeVar("R_co", covariant=True)
 logger = logging.getLogger("geminga")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_WAIT_SECONDS = 0.5
+"""Longest wait without a look at signals: one that comes just before a wait does not interrupt it."""
 
 
 class LongRunning(ABC, Generic[R_co]):
@@ -75,7 +77,8 @@ class LongRunning(ABC, Generic[R_co]):
         self._own_threads.add(thread)
         try:
             thread.start()
-            self._ready.wait()
+            while not self._ready.wait(_WAIT_SECONDS):
+                pass
             self._raise_failure()
             return self
         except BaseException:
