@@ -271,9 +271,11 @@ class Workload:
         """Return the entries and messages in the backlog, as administrators see them; None if not known."""
         if not self.world.machine.is_up:
             return None
-        entries = messages = 0
+        entries, messages, is_partitioned = 0, 0, False
         count = self.world.partitions
-        for topic in [f"{self.topic}-partition-{number}" for number in range(count)] or [self.topic]:
+        for topic in (*(f"{self.topic}-partition-{number}" for number in range(count)), self.topic):
+            if topic == self.topic and is_partitioned:
+                break
             name = TopicName.parse(topic)
             try:
                 found = self.world.machine.administer(
@@ -285,6 +287,7 @@ class Workload:
                 if topic == self.topic:
                     raise
                 continue  # this topic was made without partitions
+            is_partitioned = topic != self.topic
             entries, messages = entries + found[0], messages + found[1]
         return entries, messages
 
