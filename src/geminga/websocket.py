@@ -109,9 +109,8 @@ async def _produce(request: web.Request) -> web.StreamResponse:
                 except PulsarException as error:
                     found = _refused(FAILED, str(error), context)
                 await _tell(socket, found)
-                for _ in range(
-                    slots
-                ):  # afterwards: a peer that does not read its receipts is not read either
+                # Not before: a peer that does not read its receipts is not read either.
+                for _ in range(slots):
                     room.release()
 
             async for text in _texts(socket):
@@ -149,13 +148,10 @@ async def _consume(request: web.Request) -> web.StreamResponse:
         consumer = await _opened(
             client.subscribe(str(topic_of(request)), request.match_info["subscription"], **options)
         )
-
-        async def deliver(socket: web.WebSocketResponse) -> None:
-            while True:
-                await permits.acquire()
-                await _tell(socket, _described(await consumer.receive()))
-
-        async with _accepted(request) as socket, _beside(deliver(socket), socket) as delivering:
+        async with (
+            _accepted(request) as socket,
+            _delivering(consumer.receive, permits, socket) as delivering,
+        ):
             async for text in _texts(socket):
                 command = _command(text)
                 kind = command.get("type")
@@ -191,13 +187,7 @@ async def _read(request: web.Request) -> web.StreamResponse:
     permits = asyncio.Semaphore(_bound_prefetch(options))
     async with _client(request) as client:
         reader = await _opened(client.create_reader(str(topic_of(request)), position, **options))
-
-        async def deliver(socket: web.WebSocketResponse) -> None:
-            while True:
-                await permits.acquire()
-                await _tell(socket, _described(await reader.read_next()))
-
-        async with _accepted(request) as socket, _beside(deliver(socket), socket):
+        async with _accepted(request) as socket, _delivering(reader.read_next, permits, socket):
             async for text in _texts(socket):
                 if _command(text).get("type") == "isEndOfTopic":
                     await _tell(socket, {"endOfTopic": reader.consumer.has_reached_end_of_topic()})
@@ -279,12 +269,16 @@ async def _tell(socket: web.WebSocketResponse, message: Mapping[str, Any]) -> No
 
 
 @contextlib.asynccontextmanager
-async def _beside(work: Awaitable[None], socket: web.WebSocketResponse) -> AsyncIterator[asyncio.Task[None]]:
-    """Do ``work`` while the peer's commands are read; an error of it closes the socket."""
+async def _delivering(
+    receive: Callable[[], Awaitable[Any]], permits: asyncio.Semaphore, socket: web.WebSocketResponse
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Send a message for each permit, while the peer's commands are read; an error closes the socket."""
 
     async def run() -> None:
         try:
-            await work
+            while True:
+                await permits.acquire()
+                await _tell(socket, _described(await receive()))
         except PulsarException as error:
             await _close(socket, WSCloseCode.INTERNAL_ERROR, error)
         except Exception as error:

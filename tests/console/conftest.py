@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
@@ -26,6 +24,7 @@ from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwrig
 from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.web import make_application
 from geminga.console.site import attach
+from tests.support.modules import module_at
 
 ROOT = Path(__file__).parents[2]
 FONTS = """<?xml version="1.0"?>
@@ -39,17 +38,6 @@ POLICY_BROKEN = (
     "addEventListener('securitypolicyviolation', (event) => console.error('POLICY', event.violatedDirective))"
 )
 T = TypeVar("T")
-
-
-def module_at(name: str, path: Path) -> ModuleType:
-    """A module of the tests by its file."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 harnesses = module_at("console_harness", ROOT / "tests/broker/conftest.py")

@@ -5,7 +5,6 @@ Pictures of each page are written to ``GEMINGA_SCREENSHOTS`` if that is set.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from geminga.ids import MessageId, TopicName
+from tests.support.modules import module_at
 
 ROOT = Path(__file__).parents[2]
 BASE = "persistent://public/default/"
@@ -32,15 +32,6 @@ ENDLESS = "document.getAnimations().filter((each) => each.effect.getTiming().ite
 
 def done(error: Exception | None) -> None:
     assert error is None
-
-
-def module_at(name: str, path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ that is set.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import time
@@ -19,20 +18,12 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from geminga.ids import MessageId, TopicName
+from tests.support.modules import module_at
 
 ROOT = Path(__file__).parents[2]
 BASE = "persistent://public/default/"
 STEPS_MAX = 8
 MANY = 5_000
-
-
-def module_at(name: str, path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Visitor:

@@ -1,11 +1,12 @@
 """The budgets of size and clarity in ``tools/budgets.toml``: figures about the sources that may only fall."""
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.support.modules import module_at
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -13,11 +14,7 @@ TOOLS = Path(__file__).parents[2] / "tools"
 def tool(name: str) -> ModuleType:
     """Return a module of ``tools/``, loaded once."""
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
+        module_at(name, TOOLS / f"{name}.py")
     return sys.modules[name]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -11,13 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.modules import module_at
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-_specification = importlib.util.spec_from_file_location("docs_conf", DOCS / "conf.py")
-assert _specification is not None
-assert _specification.loader is not None
-conf: Any = importlib.util.module_from_spec(_specification)
-_specification.loader.exec_module(conf)
+conf = module_at("docs_conf", DOCS / "conf.py")
 
 LOADED = re.compile(
     r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["']([^"']+)|url\(["']?([^)"']+)"""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.support.modules import module_at
 
 pytestmark = [pytest.mark.interop, pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -16,9 +16,5 @@ TOOL = Path(__file__).parents[2] / "tools/apache_routes.py"
 
 @pytest.mark.skipif(shutil.which("javap") is None, reason="javap comes with a JDK, not with a JRE")
 def test_the_list_of_routes_equals_the_annotations_of_apache_pulsars_classes(pulsar_home: Path) -> None:
-    specification = importlib.util.spec_from_file_location("apache_routes", TOOL)
-    assert specification is not None
-    assert specification.loader is not None
-    tool: Any = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(tool)
+    tool = module_at("apache_routes", TOOL)
     assert tool.read(pulsar_home) == tool.ROUTES.read_text().splitlines()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from geminga.testing import spark_cluster
+from tests.support.modules import module_at
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,12 +16,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("past_one_machine", ROOT / "tools/past_one_machine.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at("past_one_machine", ROOT / "tools/past_one_machine.py")
 
 
 def test_rows_are_complete_and_single_after_a_worker_dies(tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ def no_client_is_left() -> Iterator[None]:
         cluster._clients.popitem()[1].shutdown()
 
 
+@pytest.fixture
+def older_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the source plan as on PySpark 4.0 and 4.1."""
+    for module in ("datasource", "releases"):
+        monkeypatch.setattr(f"geminga.spark.{module}.PLANS_BY_START", False)
+
+
 @pytest.fixture(scope="module")
 def pulsar_broker(pulsar_module_broker: EmbeddedBroker) -> EmbeddedBroker:
     """The module's: Spark keeps connections for longer than a test."""

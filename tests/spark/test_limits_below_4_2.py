@@ -12,16 +12,11 @@ from driven_query import Query, numbers, publish
 from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration, OperationNotSupported
-from geminga.spark import datasource, releases
 from geminga.spark.offset_log import newest_offsets
 
+pytestmark = pytest.mark.usefixtures("older_release")
+
 TOPIC = "persistent://public/default/t"
-
-
-@pytest.fixture(autouse=True)
-def older_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasource, "PLANS_BY_START", False)
-    monkeypatch.setattr(releases, "PLANS_BY_START", False)
 
 
 @pytest.fixture

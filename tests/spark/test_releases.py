@@ -14,15 +14,11 @@ from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, OperationNotSupported
-from geminga.spark import datasource, releases
+from geminga.spark import releases
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource
 
-
-@pytest.fixture(autouse=True)
-def older_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasource, "PLANS_BY_START", False)
-    monkeypatch.setattr(releases, "PLANS_BY_START", False)
+pytestmark = pytest.mark.usefixtures("older_release")
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from geminga.consumer.dead_letters import (
     dead_letter_topic,
 )
 from geminga.consumer.message import Message
-from geminga.errors import InvalidTopicName, PulsarException, Timeout, TopicNotFound
+from geminga.errors import AdminNotFound, InvalidTopicName, Timeout, TopicNotFound
 from geminga.ids import MessageId, TopicName
 
 SUBSCRIPTION = "geminga-redrive"
@@ -239,9 +239,7 @@ class Redrive:
     async def _exists(self, topic: str) -> bool:
         try:
             await self._admin.topics.stats(topic)
-        except PulsarException as error:
-            if getattr(error, "status", None) != 404:
-                raise
+        except AdminNotFound:
             return False
         return True
 

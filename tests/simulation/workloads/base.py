@@ -181,11 +181,19 @@ class Workload:
             if r.random() < refuses:
                 await consumer.negative_acknowledge(message)
                 continue
-            task = asyncio.create_task(self.acknowledge(name, consumer, message, content, position))
-            acknowledging.add(task)
-            task.add_done_callback(acknowledging.discard)
-            if r.random() < 0.3:
-                await asyncio.wait([task])
+            await self.begin_acknowledging(
+                acknowledging, self.acknowledge(name, consumer, message, content, position)
+            )
+
+    async def begin_acknowledging(
+        self, acknowledging: set[asyncio.Task[Any]], acknowledgement: Coroutine[Any, Any, Any]
+    ) -> None:
+        """Acknowledge beside receiving; at times the next message waits for it."""
+        task = asyncio.create_task(acknowledgement)
+        acknowledging.add(task)
+        task.add_done_callback(acknowledging.discard)
+        if self.numbers.random() < 0.3:
+            await asyncio.wait([task])
 
     async def acknowledge(
         self, name: str, consumer: Any, message: Any, content: str, position: Position

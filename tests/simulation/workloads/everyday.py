@@ -71,11 +71,9 @@ class Everyday(Workload):
             if r.random() < 0.1:
                 await consumer.negative_acknowledge(message)
                 continue
-            task = asyncio.create_task(self.acknowledge(name, consumer, message, content, position))
-            acknowledging.add(task)
-            task.add_done_callback(acknowledging.discard)
-            if r.random() < 0.3:
-                await asyncio.wait([task])
+            await self.begin_acknowledging(
+                acknowledging, self.acknowledge(name, consumer, message, content, position)
+            )
 
     def may_seek(self, name: str) -> bool:
         exclusive = self.subscriptions[name] is ConsumerType.Exclusive
