@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import time
@@ -285,6 +286,23 @@ def test_values_are_encoded_and_decoded_by_the_topics_schema(run: Any, broker: A
         assert (gone.exit_code, f"{topic} has no schema" in str(gone.exception)) == (1, True)
 
 
+def test_peek_and_consume_choose_by_position_key_and_text(run: Any) -> None:
+    run("topics", "create", "cli-chosen")
+    run("subscriptions", "create", "cli-chosen", "s")
+    for number in range(30):
+        run("produce", "cli-chosen", f"number {number}", "--key", f"k{number % 3}")
+    for words in (("peek", "cli-chosen", "s"), ("consume", "cli-chosen")):
+        rows = _lines(run(*words, "--key", "k2", "-n", "9", "--json"))
+        assert [row["value"] for row in rows] == [f"number {number}" for number in range(2, 27, 3)]
+        start = rows[4]["message_id"]
+        rows = _lines(run(*words, "--from", start, "--grep", "[05]$", "-n", "3", "--json"))
+        assert [row["value"] for row in rows] == ["number 15", "number 20", "number 25"]
+    assert "1 message" in run("peek", "cli-chosen", "s", "--from", "1h", "-n", "1").stderr
+    assert not _lines(run("peek", "cli-chosen", "s", "--key", "other", "--json"))
+    refused = run("consume", "cli-chosen", "-s", "s", "--key", "k2", check=False)
+    assert (refused.exit_code, "without --subscription" in refused.stderr) == (2, True)
+
+
 def test_consume_starts_at_a_time_or_a_printed_id(run: Any) -> None:
     for text in ("one", "two", "three"):
         run("produce", "cli-where", text)
@@ -315,7 +333,14 @@ def test_printed_commands_carry_the_address_and_no_token(run: Any, broker: Any) 
     run("subscriptions", "create", topic, "s")
     run("produce", topic, "x")
     screen = run("explain", topic, "s", "--token", "secret").stdout
-    assert f"geminga peek {topic} s --url {broker.service_url} --admin-url {broker.admin_url}\n" in screen
+    options = f"--url {broker.service_url} --admin-url {broker.admin_url}"
+    assert f"geminga peek {topic} s {options}\n" in screen
+    with (
+        broker.client() as client,
+        client.subscribe(topic, "later", consumer_type=geminga.ConsumerType.Shared),
+    ):
+        client.create_producer(topic).send(b"y", deliver_after=dt.timedelta(days=1))
+        assert f" {options} && geminga topics unload {topic} {options}\n" in run("explain", topic).stdout
 
 
 @pytest.mark.parametrize("words", ["peek {} bilin", "explain {} bilin", "subscriptions clear {} bilin"])

@@ -58,6 +58,7 @@ def test_message_ids_are_read_in_each_form_that_is_printed(ids: tuple[int, int, 
         assert parse_id(text) == message_id
         assert parse_where(text) == message_id
     assert id_text(MessageId(-1, 3, 7)) == "3:7"
+    assert id_text(MessageId(-1, 3, 7, 2)) == "3:7:2"
 
 
 def test_positions_are_ends_ids_times_and_durations_before_now() -> None:

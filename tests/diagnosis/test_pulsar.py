@@ -63,7 +63,7 @@ def test_a_consumer_that_never_acknowledges_shows_while_it_is_being_served() -> 
     assert concluded(consumer(**busy, unackedMessages=1_000), cursor=CAUGHT_UP).level == Trouble.MOVING
     found = concluded(consumer(**busy, unackedMessages=12_555), cursor=CAUGHT_UP)
     assert found.level == Trouble.WATCH
-    assert "'worker' at /1.2.3.4:5 holds 12555 messages, and has acknowledged none since" in found.sentence
+    assert "'worker' at /1.2.3.4:5 holds 12,555 messages, and has acknowledged none since" in found.sentence
 
 
 def test_idle_subscriptions_are_not_stopped() -> None:
@@ -91,7 +91,7 @@ def test_messages_that_no_consumer_gets_for_an_unknown_cause() -> None:
 def test_advice_for_a_quota_looks_at_the_other_subscriptions(other: int, then: str) -> None:
     found = concluded(quota=other)
     finding = next(each for each in found.findings if each.kind == "quota")
-    assert "9800 bytes, 9000 are allowed" in finding.text
+    assert "9,800 bytes, 9,000 are allowed" in finding.text
     assert then in finding.mend
     assert finding.mend.endswith(f"geminga subscriptions clear {TOPIC} s")
 

@@ -60,6 +60,8 @@ class ConnectingCommand(click.Command):
                     formatter.write_dl(rows)
 
 
+_ABOUT = r"{}(-partition-\d+)?(?!\S)"
+"""Pattern of an error about a topic, and not about its dead letters."""
 _OTHER_TOOLS = {
     "--topic": "name the topic without an option",
     **dict.fromkeys(("--bootstrap-server", "--broker-list", "--brokers"), "give --url pulsar://HOST:PORT"),
@@ -105,10 +107,12 @@ def connecting(command: F) -> F:
         try:
             return command(cluster=cluster, **given)
         except (TopicNotFound, SubscriptionNotFound) as error:
-            topic, subscription = given.get("topic"), given.get("subscription")
-            if isinstance(topic, str):
-                absent = subscription if isinstance(error, SubscriptionNotFound) else None
-                error.args = (f"{error}{_nearest(cluster, topic, absent)}",)
+            topic = given.get("topic")
+            if isinstance(topic, str) and re.search(
+                _ABOUT.format(re.escape(str(TopicName.parse(topic)))), str(error)
+            ):
+                absent = given.get("subscription") if isinstance(error, SubscriptionNotFound) else None
+                error.args = (_absent(cluster, topic, absent),)
             raise
 
     return connection_options(wrapped)  # type: ignore[return-value]
@@ -136,28 +140,35 @@ def check_exists(client: Any, topic: str) -> None:
         try:
             client.runtime.call(client.context.partitions(topic, auto_creation=False))
         except TopicNotFound:
-            raise TopicNotFound(f"there is no topic {name}") from None
+            raise TopicNotFound(f"{name} not found") from None
 
 
-def _nearest(cluster: Cluster, topic: str, subscription: str | None) -> str:
-    """Return the suggestion of a subscription, or without one of a topic; empty if none is near."""
+def _absent(cluster: Cluster, topic: str, subscription: str | None) -> str:
+    """Return the error about a missing subscription, or without one a topic, with the nearest name."""
     name = TopicName.parse(topic)
+    short = str(name).removeprefix("persistent://")
+    text = (
+        f"there is no topic {short}"
+        if subscription is None
+        else f"there is no subscription {subscription} on {short}"
+    )
     try:
         topics = cluster.admin().topics
         if subscription is not None:
-            return suggestion(subscription, topics.stats(topic).subscriptions)
+            return text + suggestion(subscription, topics.stats(topic).subscriptions)
         names = topics.list(name.namespace_name, persistent=name.persistent)
     except PulsarException:
-        return ""
-    return suggestion(name.base.local, {TopicName.parse(each).base.local for each in names})
+        return text
+    return text + suggestion(name.base.local, {TopicName.parse(each).base.local for each in names})
 
 
 def as_pasted(command: str) -> str:
-    """Return a command that is printed for a person to paste, with the connection options in use. Tokens and
-    passwords are left out."""
+    """Return a command that is printed for a person to paste, with the connection options in use after each
+    ``geminga``. Tokens and passwords are left out."""
     ctx = click.get_current_context(silent=True)
-    if ctx is None:
+    if ctx is None or not command.startswith("geminga "):
         return command
+    options = ""
     for option in ctx.command.params:
         source, value = ctx.get_parameter_source(str(option.name)), ctx.params.get(str(option.name))
         if not isinstance(option, ConnectionOption) or source not in (COMMANDLINE, _ENVIRONMENT) or not value:
@@ -166,8 +177,8 @@ def as_pasted(command: str) -> str:
             option.name == "token" and not str(value).startswith(("env:", "file:"))
         ):
             continue
-        command += f" {option.opts[0]}" + ("" if option.is_flag else f" {shlex.quote(str(value))}")
-    return command
+        options += f" {option.opts[0]}" + ("" if option.is_flag else f" {shlex.quote(str(value))}")
+    return " && ".join(each + options for each in command.split(" && "))
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:

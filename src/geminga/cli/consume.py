@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from geminga.cli.common import SECONDS, WordChoice, how_many, json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, check_exists, connecting
-from geminga.cli.peek import decode_option, decoded_value, payload_of, show
+from geminga.cli.peek import (
+    PrintFilter,
+    decode_option,
+    decoded_value,
+    filter_options,
+    payload_of,
+    show,
+)
 from geminga.cli.units import WHERE, Where, id_text
 from geminga.client.cluster import Cluster
 from geminga.errors import Timeout
@@ -47,6 +56,37 @@ def open_reader(client: Any, topic: str, where: Where, **arguments: Any) -> Any:
     return client.create_reader(topic, start_time=where, **arguments)
 
 
+def print_messages(
+    receive: Callable[[int | None], Any],
+    only: PrintFilter,
+    count: int | None,
+    *,
+    idle_ms: int | None,
+    seconds: float | None = None,
+    decode: bool = False,
+    as_json: bool = False,
+    acknowledge: Callable[[Any], object] = lambda message: None,
+) -> int:
+    """Print ``count`` messages that match (None: without end), fewer after ``idle_ms`` without a message or
+    after ``seconds``, and return their number."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    printed = 0
+    while count is None or printed < count:
+        left = idle_ms
+        if deadline is not None:
+            left = max(0, round((deadline - time.monotonic()) * 1000))
+        try:
+            message = receive(left)
+        except Timeout:
+            break
+        row = describe(message, decode)
+        if only.matches(row):
+            show(row, as_json)
+            printed += 1
+        acknowledge(message)
+    return printed
+
+
 @click.command("consume", cls=ConnectingCommand)
 @click.argument("topic")
 @click.option(
@@ -66,6 +106,7 @@ def open_reader(client: Any, topic: str, where: Where, **arguments: Any) -> Any:
     help="Stop after this time without a message. Default: 5s without --follow.",
 )  # fmt: skip
 @click.option("--follow", is_flag=True, help="Keep waiting for new messages.")
+@filter_options
 @decode_option
 @connecting
 @json_option
@@ -77,12 +118,19 @@ def command(
     count: int | None,
     timeout_seconds: float | None,
     follow: bool,
+    only: PrintFilter,
     decode: bool,
     cluster: Cluster,
     as_json: bool,
 ) -> None:
-    """Print the messages of TOPIC, one per line."""
+    """Print the messages of TOPIC, one per line.
+
+    A subscription acknowledges each message after it is printed.
+    """
     import geminga
+
+    if subscription is not None and only:
+        raise click.UsageError("--key, --grep and --property are for reading without --subscription")
 
     if subscription is not None and where not in (MessageId.earliest, MessageId.latest):
         raise click.UsageError(
@@ -91,13 +139,12 @@ def command(
     show_warnings()
     follow, count = follow or count == 0, count or None
     wait_ms = None if follow else round((timeout_seconds or 5.0) * 1000)
-    printed = 0
     operation_seconds = max(1.0, timeout_seconds or 30.0)
     with cluster.client(operation_timeout_seconds=operation_seconds) as client:
         if subscription is None:
             check_exists(client, topic)
             source: Any = open_reader(client, topic, where, **schema_arguments(decode))
-            receive = source.read_next
+            receive, acknowledge = source.read_next, lambda message: None
         else:
             source = client.subscribe(
                 topic,
@@ -108,18 +155,14 @@ def command(
                 batch_index_ack_enabled=True,
                 **schema_arguments(decode),
             )
-            receive = source.receive
-        while count is None or printed < count:
-            try:
-                message = receive(wait_ms)
-            except Timeout:
-                break
-            show(describe(message, decode), as_json)
-            if subscription is not None:
-                source.acknowledge(message)
-            printed += 1
+            receive, acknowledge = source.receive, source.acknowledge
+        printed = print_messages(
+            receive, only, count, idle_ms=wait_ms, decode=decode, as_json=as_json, acknowledge=acknowledge
+        )
         source.close()
     if not as_json:
         click.echo(how_many(printed), err=True)
     if count is not None and printed < count:
-        raise Timeout(f"{printed} of {count} messages came; raise --timeout or use --follow to wait longer")
+        raise Timeout(
+            f"{printed:,} of {count:,} messages came; raise --timeout or use --follow to wait longer"
+        )

@@ -53,20 +53,23 @@ def as_text(found: Explanation) -> str:
         f"{found.topic}  {found.subscription}: {found.summary}",
         f"  {consumers}; {_backlog(facts)}",
         f"  oldest open message {facts['oldestOpenMessage']}, read up to {facts['readPosition']}"
-        + (f", {unread} {'entry' if unread == 1 else 'entries'} not read yet" if unread is not None else ""),
+        + (
+            f", {unread:,} {'entry' if unread == 1 else 'entries'} not read yet" if unread is not None else ""
+        ),
     ]
     if facts.get("redeliverUnackedAfterSeconds"):
         lines.append(
-            f"  unacknowledged messages are pushed again after {facts['redeliverUnackedAfterSeconds']:g} s: "
-            f"{facts['messagesPushedAgain']} so far"
+            f"  unacknowledged messages are redelivered after {facts['redeliverUnackedAfterSeconds']:g} s: "
+            f"{facts['messagesPushedAgain']:,} so far"
         )
     for finding in found.findings:
         color = "red" if finding.level >= Trouble.STOPPED else "yellow"
         mark = click.style("!", fg=color, bold=True) if finding.stops else "-"
         lines.append(f"{mark} {finding.kind}: {finding.text}")
         for each in finding.advice:
-            command = as_pasted(each.command) if each.command.startswith("geminga ") else each.command
-            lines.append(f"    {each.text}: {command}" if command else f"    {each.text}")
+            lines.append(
+                f"    {each.text}: {as_pasted(each.command)}" if each.command else f"    {each.text}"
+            )
     return "\n".join(lines)
 
 

@@ -4,18 +4,60 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import datetime as dt
+import functools
 import json
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 import click
 
-from geminga.cli.common import how_many, json_option
+from geminga.cli.common import how_many, json_option, pairs
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.cli.units import id_text
+from geminga.cli.units import PATTERN, WHERE, Where, id_text
 from geminga.client.admin.types import SchemaVersion, StoredMessage
 from geminga.client.cluster import Cluster
+from geminga.ids import MessageId
 
+LOOKED_AT_MAX = 10_000
+"""Limit of messages that a filter looks at: each entry is one request."""
 decode_option = click.option("--decode", is_flag=True, help="Decode values by the topic's schema, to JSON.")
+
+
+class PrintFilter(NamedTuple):
+    """Filter of printed messages, by their values as of `describe`."""
+
+    key: str | None
+    pattern: re.Pattern[str] | None
+    properties: dict[str, str]
+
+    def __bool__(self) -> bool:
+        return self.key is not None or self.pattern is not None or bool(self.properties)
+
+    def matches(self, row: dict[str, Any]) -> bool:
+        """Return whether the message has the key and properties, and text that matches the pattern."""
+        if self.key is not None and row["key"] != self.key:
+            return False
+        if any(row["properties"].get(name) != value for name, value in self.properties.items()):
+            return False
+        return self.pattern is None or self.pattern.search(value_text(row)) is not None
+
+
+def filter_options(command: Any) -> Any:
+    """Add ``--key``, ``--grep`` and ``--property``; the command receives a `PrintFilter` as ``only``."""
+
+    @functools.wraps(command)
+    def wrapped(key: Any, grep: Any, properties: Any, **given: Any) -> Any:
+        return command(only=PrintFilter(key, grep, properties), **given)
+
+    wrapped = click.option(
+        "--property", "-p", "properties", multiple=True, metavar="NAME=VALUE", callback=pairs,
+        help="Only messages with this property; may be repeated.",
+    )(wrapped)  # fmt: skip
+    wrapped = click.option("--grep", type=PATTERN, metavar="REGEX", help="Only messages whose text matches.")(
+        wrapped
+    )
+    return click.option("--key", help="Only messages with this key.")(wrapped)
 
 
 @click.command("peek", cls=ConnectingCommand)
@@ -24,21 +66,55 @@ decode_option = click.option("--decode", is_flag=True, help="Decode values by th
 @click.option(
     "--count", "-n", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Messages to print."
 )
+@click.option(
+    "--from", "where", type=WHERE, metavar="WHERE", default=MessageId.earliest,
+    help="Start: '10m ago', a time, or LEDGER:ENTRY.  [default: the oldest]",
+)  # fmt: skip
+@filter_options
 @decode_option
 @connecting
 @json_option
-def command(topic: str, subscription: str, count: int, decode: bool, cluster: Cluster, as_json: bool) -> None:
+def command(
+    topic: str,
+    subscription: str,
+    count: int,
+    where: Where,
+    only: PrintFilter,
+    decode: bool,
+    cluster: Cluster,
+    as_json: bool,
+) -> None:
     """Print the next messages of SUBSCRIPTION of TOPIC, one per line, without consuming them.
 
-    --decode uses the topic's newest schema.
+    --from, --key, --grep and --property choose among the next 10,000. --decode uses the newest schema.
     """
     admin = cluster.admin()
-    found = admin.subscriptions.peek(topic, subscription, count)
     schema = reading(admin.schemas.get(topic)) if decode else None
-    for message in found:
-        show(describe(message, schema), as_json)
+    number, looked_at = count, 0
+    while True:
+        found = admin.subscriptions.peek(topic, subscription, number)
+        described = [describe(each, schema) for each in found if _is_behind(each, where)]
+        rows = [row for row in described if only.matches(row)][:count]
+        if len(rows) == count or len(found) in (looked_at, LOOKED_AT_MAX):
+            break
+        looked_at, number = len(found), min(LOOKED_AT_MAX, 4 * number)
+    for row in rows:
+        show(row, as_json)
     if not as_json:
-        click.echo(how_many(len(found)), err=True)
+        click.echo(how_many(len(rows)), err=True)
+
+
+def _is_behind(message: StoredMessage, where: Where) -> bool:
+    """Return whether a message is at or behind a position of its topic."""
+    if isinstance(where, MessageId):
+        return (message.message_id.ledger_id(), message.message_id.entry_id()) >= (
+            where.ledger_id(), where.entry_id(),
+        )  # fmt: skip
+    if isinstance(where, dt.timedelta):
+        where = dt.datetime.now(dt.UTC) - where
+    if isinstance(where, int):
+        where = dt.datetime.fromtimestamp(where / 1000, dt.UTC)
+    return message.publish_time >= where
 
 
 def reading(version: SchemaVersion | None) -> Any:
@@ -103,17 +179,20 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), default=str)
 
 
-def line(row: dict[str, Any]) -> str:
-    """Return a message as a line of text: id, key and properties, value. Control characters are escaped; a
-    decoded value is JSON, and bytes that are not UTF-8 are ``base64:...``."""
+def value_text(row: dict[str, Any]) -> str:
+    """Return a message's value as text: decoded as JSON, bytes that are not UTF-8 as ``base64:...``."""
     value = row["value"] if "value" in row else f"base64:{row['value_base64']}"
-    value = value if isinstance(value, str) else _json(value)
+    return value if isinstance(value, str) else _json(value)
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return a message as a line of text: id, key and properties, value. Control characters are escaped."""
     extras = [f"key={row['key']}"] if row["key"] else []
     extras += [f"{name}={text}" for name, text in row["properties"].items()]
     parts = [click.style(row["message_id"], fg="cyan")]
     if extras:
         parts.append(click.style(printable(" ".join(extras)), fg="yellow"))
-    return "  ".join([*parts, printable(value)])
+    return "  ".join([*parts, printable(value_text(row))])
 
 
 def printable(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from geminga.cli.common import WordChoice, emit
+from geminga.cli.common import WordChoice, emit, say
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.cli.units import SIZE, SIZE_OR_UNLIMITED, SPAN, SPAN_OR_FOREVER, SWITCH, count, size, span
@@ -89,39 +89,50 @@ def shown(policy: Policy[Any] | None, value: Any) -> str:
     if form is not None:
         return form.show(value)
     if isinstance(value, Retention):
-        return f"{_minutes(value.minutes)}, {_megabytes(value.megabytes)}"
+        megabytes = value.megabytes
+        kept = "any size" if megabytes < 0 else size(megabytes * 1024 * 1024)
+        return f"{'forever' if value.minutes < 0 else span(value.minutes * 60)}, {kept}"
+    if isinstance(value, PublishRate | DispatchRate):
+        period = getattr(value, "period_seconds", 1)
+        each = "/s" if period == 1 else f" in {span(period)}"
+        limits = [f"{value.messages:,} messages{each}"] if value.messages >= 0 else []
+        return ", ".join(limits + ([f"{size(value.bytes)}{each}"] if value.bytes >= 0 else [])) or "no limit"
     if isinstance(value, BacklogQuota):
         limits = [size(value.limit_bytes)] if value.limit_bytes >= 0 else []
-        limits += [span(value.limit_seconds)] if value.limit_seconds > 0 else []
-        return f"{' or '.join(limits) or 'no limit'}: {value.policy}"
-    if isinstance(value, PublishRate | DispatchRate):
-        return f"{_rate(value.messages, count)} messages, {_rate(value.bytes, size)}"
+        limits += [f"{span(value.limit_seconds)} old"] if value.limit_seconds > 0 else []
+        return f"{' or '.join(limits) or 'no limit'}, {_BEYOND[value.policy]}"
     if dataclasses.is_dataclass(value):
-        fields = [(one.name.replace("_", " "), getattr(value, one.name)) for one in dataclasses.fields(value)]
-        return ", ".join(
-            f"{name} {_on(one) if isinstance(one, bool) else one}"
-            for name, one in fields
-            if name != "raw" and one is not None
-        )
+        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        return ", ".join(_field(name, one) for name, one in fields.items() if one is not None)
     if isinstance(value, tuple):
         return ", ".join(value)
     return json.dumps(value)
 
 
+_INHERITED = {"namespaces": "the broker", "topic_policies": "its namespace and the broker"}
 _UNSET = (None, (), "None", "UNDEFINED", -1)
 """Values of a policy that is not set."""
+_BEYOND = dict(
+    zip(
+        QUOTA_ACTIONS,
+        ("then producers wait", "then sending fails", "then the oldest are dropped"),
+        strict=True,
+    )
+)
 
 
-def _minutes(minutes: int) -> str:
-    return "forever" if minutes < 0 else span(minutes * 60)
-
-
-def _megabytes(megabytes: int) -> str:
-    return "any size" if megabytes < 0 else size(megabytes * 1024 * 1024)
-
-
-def _rate(value: int, show: Callable[[int], str]) -> str:
-    return "any" if value < 0 else f"{show(value)}/s"
+def _field(name: str, value: Any) -> str:
+    """Return a field of a policy with several, its unit applied: ``tick 1s``, ``allow on``."""
+    *words, unit = name.removesuffix("_max").split("_")
+    if isinstance(value, str):
+        return value.replace("_", " ")
+    if value == 0 and name.endswith("_max"):
+        text = "no limit"
+    elif unit in ("seconds", "milliseconds"):
+        text = span(value if unit == "seconds" else value / 1000)
+    else:
+        words, text = [*words, unit], _on(value) if isinstance(value, bool) else f"{value:,}"
+    return f"{' '.join(words)} {text}"
 
 
 def _rows(part: Any, place: str) -> Iterator[dict[str, Any]]:
@@ -165,7 +176,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
             TableColumn("value", "shown"),
             *([TableColumn("meaning", "text")] if everything else []),
         ]
-        print_rows(
+        printed = print_rows(
             (
                 {**row, "value": _json(row["value"])}
                 if as_json
@@ -181,6 +192,8 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
             columns,
             as_json=as_json,
         )
+        if not printed and not as_json:
+            say(f"no policy is set on {place}: those of {_INHERITED[kind]} apply")
 
     @command("unset")
     @click.argument("policy")

@@ -171,7 +171,7 @@ def reset(
     """Reset SUBSCRIPTION of TOPIC to the position WHERE.
 
     WHERE is earliest, latest, 2h ago, 2026-01-31T12:00 (local time without a zone), milliseconds since 1970,
-    or LEDGER:ENTRY (LEDGER:ENTRY:PARTITION on a partitioned topic).
+    or a message id as printed by consume and peek.
     """
     start = WHERE.convert(" ".join(where), None, None)
     part = cluster.admin().subscriptions
@@ -295,5 +295,6 @@ def _many(number: int, unit: str) -> str:
 def _backlog(admin: Any, topic: str, subscription: str) -> str:
     found = admin.topics.stats(topic).subscriptions
     if subscription not in found:
-        raise AdminSubscriptionNotFound(f"{topic} has no subscription {subscription}", status=404)
+        name = TopicName.parse(topic)
+        raise AdminSubscriptionNotFound(f"{name} has no subscription {subscription}", status=404)
     return backlog(found[subscription])

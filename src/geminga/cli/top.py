@@ -212,19 +212,17 @@ def _summary(admin: Any, namespaces: tuple[str, ...], total: int, queried: int, 
 
 
 def show(rows: list[dict[str, Any]], columns: tuple[TableColumn, ...], summary: str, live: bool) -> None:
-    summary = f"{time.strftime('%H:%M:%S')}  {summary}"
+    lines = [f"{time.strftime('%H:%M:%S')}  {summary}"]
     if live:
         width, height = shutil.get_terminal_size()
-        hidden = len(rows) - (height - 4)
+        height -= 4 + len(lines[0]) // width  # a long summary wraps: it may have a command to paste
         name = columns[0]._replace(show=lambda topic: topic.removeprefix("persistent://"))
-        lines = fitted(rows[: height - 4], (name, *columns[1:]), width)
-        lines += [f"... {hidden:,} more"] if hidden > 0 else []
-        click.echo(f"\x1b[H\x1b[J{summary[:width]}")
+        lines += fitted(rows[:height], (name, *columns[1:]), width)
+        lines += [f"... {len(rows) - height:,} more"] if len(rows) > height else []
+        lines[0] = f"\x1b[H\x1b[J{lines[0]}"
     else:
-        lines = table(rows, columns)
-        click.echo(summary)
-    for line in lines:
-        click.echo(line)
+        lines += table(rows, columns)
+    click.echo("\n".join(lines))
     for row in rows:
         if "failed" in row:
             click.echo(f"{row['topic']}: {row['failed']}", err=True)

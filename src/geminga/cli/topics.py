@@ -93,7 +93,8 @@ def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
     found = topics.stats(name)
     lines = [
         str(name) + (f", {how_many(len(found.partitions), 'partition')}" if found.partitions else ""),
-        f"  in {rate(found.msg_rate_in)}, {size(found.msg_throughput_in)}/s; "
+        f"  in {_flow(found.msg_rate_in, found.msg_throughput_in)}; "
+        f"out {_flow(found.msg_rate_out, found.msg_throughput_out)}; "
         f"{how_many(found.msg_in_counter)} since the topic was loaded",
         f"  stored {size(found.storage_size)}; {how_many(len(found.publishers), 'producer')}",
     ]
@@ -104,14 +105,17 @@ def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
     emit(found.raw, as_json=as_json, text="\n".join(lines))
 
 
+def _flow(messages: float, size_of_all: float) -> str:
+    return f"{rate(messages).removesuffix('/s')} messages/s, {size(size_of_all)}/s"
+
+
 def _internal(found: Any, as_json: bool) -> None:
     if as_json:
         emit(found.raw, as_json=True, text="")
         return
-    state = (found.state or "open").removeprefix("Ledger").lower()
     click.echo(
-        f"{state}; {count(found.number_of_entries)} entries, {size(found.total_size)}; last "
-        f"{found.last_confirmed_entry}"
+        f"{how_many(len(found.ledgers), 'ledger')}, {count(found.number_of_entries)} entries, "
+        f"{size(found.total_size)}; last {found.last_confirmed_entry}"
     )
     rows = [{"ledger": one.ledger_id, "entries": one.entries, "size": one.size} for one in found.ledgers]
     columns = (
@@ -121,9 +125,11 @@ def _internal(found: Any, as_json: bool) -> None:
     )
     print_rows(rows, columns, as_json=False)
     for name, cursor in sorted(found.cursors.items()):
+        first, behind, _ = cursor.individually_deleted_messages.strip("[]").partition("]")
+        also = f", and behind it {first}], ..." if behind or first else ""
         click.echo(
-            f"{name}: acknowledged up to {cursor.mark_delete_position}, read up to "
-            f"{cursor.read_position}, holes {cursor.individually_deleted_messages or '[]'}"
+            f"{name}: acknowledged up to {cursor.mark_delete_position}{also}; read up to "
+            f"{cursor.read_position}"
         )
 
 

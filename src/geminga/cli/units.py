@@ -91,20 +91,23 @@ def parse_time(text: str) -> dt.datetime:
 
 
 def parse_id(text: str) -> MessageId:
-    """Parse a message id, ``LEDGER:ENTRY[:PARTITION[:BATCH_INDEX]]``, or as ``pulsar-client`` prints it:
-    ``(ledger,entry,partition,batch index)``. Raises `ValueError`."""
+    """Parse a message id: ``LEDGER:ENTRY[:BATCH_INDEX]``, ``LEDGER:ENTRY:PARTITION:BATCH_INDEX``, or as
+    ``pulsar-client`` prints it: ``(ledger,entry,partition,batch index)``. Raises `ValueError`."""
     found = _ID.match(text.strip().removeprefix("(").removesuffix(")"))
     if found is None:
         raise ValueError(f"{text!r} is not LEDGER:ENTRY")
-    ledger, entry, partition, index = found.groups("-1")
+    ledger, entry, third, fourth = found.groups("-1")
+    partition, index = ("-1", third) if found[4] is None else (third, fourth)
     return MessageId(int(partition), int(ledger), int(entry), int(index))
 
 
 def id_text(message_id: MessageId) -> str:
-    """Return a message id as Java's client prints it, ``LEDGER:ENTRY:PARTITION:BATCH_INDEX``, without the
-    parts at the end that are -1."""
-    parts = [message_id.ledger_id(), message_id.entry_id(), message_id.partition(), message_id.batch_index()]
-    while len(parts) > 2 and parts[-1] < 0:
+    """Return a message id as ``LEDGER:ENTRY[:BATCH_INDEX]``, as in the console; of a partitioned topic as
+    ``LEDGER:ENTRY:PARTITION:BATCH_INDEX``."""
+    parts = [message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()]
+    if message_id.partition() >= 0:
+        parts.insert(2, message_id.partition())
+    elif parts[2] < 0:
         parts.pop()
     return ":".join(map(str, parts))
 

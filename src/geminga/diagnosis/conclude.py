@@ -157,7 +157,15 @@ def time_text(milliseconds: int) -> str:
 
 def _count(number: int, noun: str) -> str:
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def ago_text(seconds: float) -> str:
+    """``100 s ago``, ``12 min ago``, ``3 h ago`` or ``5 d ago``: at least two of the unit."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{int(seconds // length)} {unit} ago"
+    return f"{int(seconds)} s ago"
 
 
 def _rate(number: float) -> str:
@@ -333,11 +341,11 @@ class _Inquiry:
             return
         ready = [each for each in self.receiving if each.ready]
         can = any(each.queued for each in ready) if facts.type == "Key_Shared" else bool(ready)
-        allowed = f"{facts.held_limit} are allowed" if facts.held_limit else "the most that is allowed"
+        allowed = f"{facts.held_limit:,} are allowed" if facts.held_limit else "the most that is allowed"
         yield _stop(
             "unacked-limit",
-            f"its consumers hold {facts.held} messages that they have not acknowledged, {allowed}; delivery "
-            "continues at half",
+            f"its consumers hold {facts.held:,} messages that they have not acknowledged, {allowed}; "
+            "delivery continues at half",
             *self._more("Subscription", facts.held, facts.held_limit, can),
             level=Trouble.WATCH if self.age(facts.acked_ms) < QUIET_SECONDS else Trouble.STOPPED,
             unackedMessages=facts.held, limit=facts.held_limit,
@@ -365,10 +373,12 @@ class _Inquiry:
         acks = sum(each.acks_per_second for each in self.receiving)
         held = sum(each.held for each in slow)
         who = (
-            f"{slow[0].text} is" if len(slow) == 1 else f"{len(slow)} consumers, such as {slow[0].text}, are"
+            f"{slow[0].text} is"
+            if len(slow) == 1
+            else f"{len(slow):,} consumers, such as {slow[0].text}, are"
         )
         last = int(min(self.age(each.acked_ms) for each in slow))
-        rest = f"{held} unacknowledged, the last acknowledgement {last} s ago"
+        rest = f"{held:,} unacknowledged, the last acknowledgement {ago_text(last)}"
         details = {"consumer": slow[0].name, "unackedMessages": held,
                    "acknowledgedPerSecond": acks, "publishedPerSecond": rate_in}  # fmt: skip
         if not 0 < acks * SLOWER < rate_in:
@@ -392,8 +402,8 @@ class _Inquiry:
         if consumer.blocked:
             can = consumer.permits > 0 and consumer.reads and not facts.blocked
             can = can and (facts.type != "Key_Shared" or queued > 0)
-            allowed = f"{limit} are allowed" if limit else "the most that is allowed"
-            text = f"{who} holds {held} messages that it has not acknowledged, {allowed} to one consumer; "
+            allowed = f"{limit:,} are allowed" if limit else "the most that is allowed"
+            text = f"{who} holds {held:,} messages that it has not acknowledged, {allowed} to one consumer; "
             text += f"it gets more when half are acknowledged{queue}"
             advice = self._more("Consumer", held, limit, can)
             yield _stop("unacked-limit", text, *advice, unackedMessages=held, limit=limit, **common)
@@ -414,9 +424,9 @@ class _Inquiry:
                 "has no permits and got nothing yet" if consumer.asked_ms else "has never asked for messages"
             )
             return "no-permits", f"{who} {never}", (receive,)
-        has = f"holds {held} messages that it has not acknowledged, and " if held else ""
+        has = f"holds {held:,} messages that it has not acknowledged, and " if held else ""
         when = "it last asked for messages" if consumer.asked_ms > 0 else "the last message went to it"
-        text = f"{who} {has}has room for no more: {when} {int(asked)} s ago"
+        text = f"{who} {has}has room for no more: {when} {ago_text(asked)}"
         advice = _advise("receive or resume there"), *self._reconnect(held)
         if asked < QUIET_SECONDS:
             return "no-permits", text, advice
@@ -428,20 +438,20 @@ class _Inquiry:
         level = Trouble.WATCH if self.age(facts.acked_ms) < STUCK_SECONDS else Trouble.STOPPED
         advice = _advise("acknowledge them there"), *self._reconnect(facts.held)
         for key in facts.keys:
-            text = f"{key.waiting} entries of key {key.key!r} wait: {key.holder_text} has {key.held} of that "
-            text += "key that it has not acknowledged, and order is kept"
+            text = f"{key.waiting:,} entries of key {key.key!r} wait: {key.holder_text} has {key.held:,} of "
+            text += "that key that it has not acknowledged, and order is kept"
             yield _stop(
                 "key-blocked", text, *advice, level=level, key=key.key, slot=key.slot, waiting=key.waiting,
                 held=key.held, holder=key.holder, firstWaiting=key.first,
             )  # fmt: skip
         if facts.draining and not facts.keys:
-            text = f"{facts.draining} key slots wait for acknowledgements of another consumer"
+            text = f"{facts.draining:,} key slots wait for acknowledgements of another consumer"
             yield _stop("key-blocked", text, *advice, level=level)
         for name in facts.newcomers:
             text = f"consumer {name!r} joined, and waits until all that was delivered before is acknowledged"
             yield _stop("key-blocked", text, *advice, level=level)
         if facts.unowned:
-            text = f"{facts.unowned} entries have keys in hash ranges that no consumer has taken"
+            text = f"{facts.unowned:,} entries have keys in hash ranges that no consumer has taken"
             ranges = _advise("subscribe with the missing ranges, or with automatic ones (AUTO_SPLIT)")
             yield _stop("key-unowned", text, ranges, entries=facts.unowned)
         if facts.look_ahead:
@@ -449,7 +459,7 @@ class _Inquiry:
 
     def _look_ahead(self) -> Finding:
         facts, level = self.facts, self._stopped()
-        text = f"no further entry is read: {facts.look_ahead} that were read wait for their consumers"
+        text = f"no further entry is read: {facts.look_ahead:,} that were read wait for their consumers"
         waits = {each.name: each.queued for each in self.receiving if each.queued and not each.ready}
         for key in facts.keys:
             waits[key.holder] = waits.get(key.holder, 0) + key.waiting
@@ -457,9 +467,8 @@ class _Inquiry:
         if not causes:
             return _stop("look-ahead", text, level=level, entries=facts.look_ahead)
         cause = max(causes, key=lambda each: waits[each.name])
-        text += (
-            f", {waits[cause.name]} of them because of {cause.text}, which holds {cause.held} unacknowledged"
-        )
+        text += f", {waits[cause.name]:,} of them because of {cause.text}, "
+        text += f"which holds {cause.held:,} unacknowledged"
         close = f"acknowledge there, or close {cause.text}: its messages are delivered to the others"
         advice = _advise(close, closes=cause.name)
         return _stop("look-ahead", text, advice, level=level, entries=facts.look_ahead, consumer=cause.name)
@@ -475,7 +484,9 @@ class _Inquiry:
             advice.append(_advise("have them delivered now", now, delivers=facts.delayed))
         details: Json = {"entries": facts.delayed, "nextTimestamp": facts.delayed_next_ms}
         when = f": the next at {time_text(facts.delayed_next_ms)}" if facts.delayed_next_ms else ""
-        text = f"{facts.delayed} {'entry is' if facts.delayed == 1 else 'entries are'} to be delivered later"
+        text = (
+            f"{facts.delayed:,} {'entry is' if facts.delayed == 1 else 'entries are'} to be delivered later"
+        )
         if facts.delayed_max and facts.waiting:
             text += f", the most that a subscription keeps: no further entry is read until one is due{when}"
             yield _stop("delayed-limit", text, *advice, level=self._stopped(), **details)
@@ -515,12 +526,12 @@ class _Inquiry:
             yield Finding(kind="hole", level=level, text=text)
             return
         number = hole.acknowledged_behind
-        behind = f"{number} behind it are" if number >= 0 else f"later ones are, in {facts.holes} ranges"
+        behind = f"{number:,} behind it are" if number >= 0 else f"later ones are, in {facts.holes:,} ranges"
         text = f"message {hole.message} is not acknowledged, {behind}"
         text += f"; of its batch, {hole.open_in_batch} are open" if hole.open_in_batch else ""
         if hole.delivered:
             text += f"; {hole.holder_text} has it" if hole.holder else "; it was delivered"
-        text += f"; published {hole.age_seconds} s ago" if hole.age_seconds >= 0 else ""
+        text += f"; published {ago_text(hole.age_seconds)}" if hole.age_seconds >= 0 else ""
         yield Finding(
             kind="hole", level=level, text=text + self._again_after(), advice=tuple(self._close_hole(hole)),
             details={"message": hole.message, "acknowledgedBehind": number, "holes": facts.holes,
@@ -549,7 +560,7 @@ class _Inquiry:
         since = f"{time_text(worst.held_since_ms)}{self._again_after()}"
         yield Finding(
             kind="unacknowledged", level=Trouble.WATCH,
-            text=f"{worst.text} holds {worst.held} messages, and has acknowledged none since {since}",
+            text=f"{worst.text} holds {worst.held:,} messages, and has acknowledged none since {since}",
             advice=(_advise("see what its application does"), *again),
             details={"consumer": worst.name, "unackedMessages": worst.held,
                      "sinceTimestamp": worst.held_since_ms},
@@ -587,5 +598,5 @@ class _Inquiry:
         if limit and delivers and self.facts.waiting:
             more = 2 * max(limit, held)
             command = self._policy(f"maxUnackedMessagesOn{whose}", more)
-            advice.append(_advise(f"allow {more}", command, resumes=True))
+            advice.append(_advise(f"allow {more:,}", command, resumes=True))
         return tuple(advice)

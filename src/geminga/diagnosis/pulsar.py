@@ -112,7 +112,8 @@ def _quota(subscription: str, stats: Json, own: Json) -> QuotaFacts | None:
     others = {n: s.get("backlogSize", 0) for n, s in stats["subscriptions"].items() if n != subscription}
     still = next((name for name, value in others.items() if value > limit), "")
     return QuotaFacts(
-        text=f"the backlog is beyond its quota: {size} bytes, {limit} are allowed; producers may be stopped",
+        text=f"the backlog is beyond its quota: {size:,} bytes, {limit:,} are allowed; producers may be "
+        "stopped",
         subscription=subscription,
         certain=False,
         details=(("found", size), ("limit", limit)),

@@ -532,7 +532,7 @@ def test_a_full_look_ahead_names_the_consumer_that_fills_it(case: Case) -> None:
     assert not healthy.messages()
     assert case.explain()["trouble"] == Trouble.GROWING
     finding = case.finding("look-ahead")
-    assert re.match("no further entry is read: 40[0-9]{2} that were read wait for their", finding["text"])
+    assert re.match("no further entry is read: 4,0[0-9]{2} that were read wait for their", finding["text"])
     assert "because of consumer 'slow' at /10.0.0.1:4242, which holds 50 unacknowledged" in finding["text"]
     assert finding["advice"][0]["effects"] == {"closes": "slow"}
     slow.disconnect()

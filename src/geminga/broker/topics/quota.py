@@ -24,6 +24,7 @@ from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.topics.access import ProducerAccess
 from geminga.by_fields import ByFields
+from geminga.diagnosis.conclude import ago_text
 
 log = logging.getLogger("geminga.broker")
 
@@ -51,13 +52,14 @@ class QuotaExceeded(ByFields):
 
     def __str__(self) -> str:
         if self.kind == "size":
-            what = f"keeps {self.found} bytes of backlog, {self.limit} are allowed"
+            what = f"keeps {self.found:,} bytes of backlog, {self.limit:,} are allowed"
         else:
-            what = f"has a backlog of {self.found} s, {self.limit} s are allowed"
+            what = f"has a backlog of {self.found:,} s, {self.limit:,} s are allowed"
         ledger_id, entry_id = self.oldest
-        age = f", published {self.age_seconds} s ago" if self.age_seconds >= 0 and self.kind == "size" else ""
+        knows_age = self.age_seconds >= 0 and self.kind == "size"
+        age = f", published {ago_text(self.age_seconds)}" if knows_age else ""
         hole = (
-            f"; it is a hole, {self.acknowledged_behind} messages behind it are acknowledged"
+            f"; it is a hole, {self.acknowledged_behind:,} messages behind it are acknowledged"
             if self.acknowledged_behind > 0
             else ""
         )
