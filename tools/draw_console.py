@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs/console"
 DRAWN_FROM = TARGET / "drawn-from.txt"
 BASE = "persistent://public/default/"
+DEFAULT = "http://localhost:8080"
 STEP_SECONDS = 2
 STEPS = 24
 VIEW = {"width": 1280, "height": 800}
@@ -195,7 +196,14 @@ def draw(browser: Any, served: Any, scene: Scene) -> None:
         )  # fmt: skip
         page = context.new_page()
         page.clock.install(time=served.do(lambda: served.harness.now_ms) / 1000)
-        page.goto(f"{served.url}/{address}")
+        # The pages show the default address, not that of this run.
+        page.route(
+            f"{DEFAULT}/**",
+            lambda route: route.fulfill(
+                response=route.fetch(url=route.request.url.replace(DEFAULT, served.url))
+            ),
+        )
+        page.goto(f"{DEFAULT}/{address}")
         page.locator(at).first.wait_for(timeout=60_000)
         for number in range(STEPS):
             served.do(lambda number=number: scene.step(number))

@@ -12,6 +12,10 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
+import geminga
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.broker.settings import BrokerSettings
+from geminga.console.site import attach
 from geminga.ids import MessageId, TopicName
 
 BASE = "persistent://public/default/"
@@ -104,7 +108,7 @@ def test_a_topic_is_created_with_partitions(served: Any, page: Page) -> None:
     page.get_by_label("Tenant, namespace and name").fill("public/default/new")
     page.get_by_label("Partitions").fill("3")
     expect(page.locator("dialog code")).to_have_text(
-        "geminga topics create public/default/new --partitions 3"
+        f"geminga topics create public/default/new --partitions 3 --admin-url {served.url}"
     )
     page.get_by_role("button", name="Create", exact=True).click()
     expect(page.locator("h1")).to_have_text("new")
@@ -296,6 +300,101 @@ def test_policies_are_in_words_with_where_they_were_set(create: Any, served: Any
 
 
 # --- history and events ---
+
+
+def test_policies_are_changed_with_their_effect_and_command(
+    create: Any, publish: Any, served: Any, page: Page
+) -> None:
+    create("orders", "billing")
+    publish("orders", b"x", b"y")
+    served.do(lambda: served.harness.advance(120))
+    page.goto(topic_url(served, "orders"))
+    page.get_by_role("button", name="Change: Messages expire").click()
+    page.get_by_label("After", exact=True).fill("1")
+    page.get_by_label("After, unit").select_option("minutes")
+    preview = page.locator("dialog .preview")
+    expect(preview).to_contain_text("then: after 1 minute; 2 messages of 1 subscription expire at once")
+    expect(preview).to_contain_text("geminga topics policy public/default/orders messageTTL 60 --admin-url ")
+    page.get_by_role("button", name="Change", exact=True).click()
+    expect(page.locator("dl.pairs")).to_contain_text(["after 1 minuteset on this topic"])
+    page.goto(f"{served.url}/#/n/public/default")
+    page.get_by_role("button", name="Change: Backlog of a subscription").click()
+    page.get_by_label("Size", exact=True).fill("2")
+    page.get_by_label("Then", exact=True).select_option("producer_exception")
+    command = 'backlogQuota \'{"limitSize":2147483648,"policy":"producer_exception"}\''
+    expect(preview).to_contain_text(f"geminga namespaces policy public/default {command}")
+    page.get_by_role("button", name="Change", exact=True).click()
+    row = page.locator("dl.pairs").first
+    expect(row).to_contain_text("2.0 GiB, then publishing failsset here")
+    page.get_by_role("button", name="Change: Backlog of a subscription").click()
+    page.get_by_label("as the broker has it").check()
+    expect(preview).to_contain_text("backlogQuota --remove")
+    page.get_by_role("button", name="Change", exact=True).click()
+    expect(row).not_to_contain_text("2.0 GiB")
+
+
+def test_permissions_schema_versions_and_deletion(create: Any, served: Any, page: Page) -> None:
+    create("orders")
+    for name in ("city", "town"):
+        schema = json.dumps({"type": "record", "name": "Order", "fields": [
+            {"name": name, "type": "string", "default": ""}]})  # fmt: skip
+        path = f"{served.url}/admin/v2/schemas/public/default/orders/schema"
+        assert page.request.post(path, data={"type": "AVRO", "schema": schema, "properties": {}}).ok
+    page.goto(topic_url(served, "orders"))
+    page.locator("summary", has_text="version 0, AVRO").click()
+    expect(page.locator("pre", has_text="city")).to_be_visible()
+    page.get_by_role("button", name="Allow a role").click()
+    page.get_by_label("Role", exact=True).fill("loader")
+    page.get_by_label("consume", exact=True).uncheck()
+    expect(page.locator("dialog code")).to_contain_text(
+        "geminga topics grant public/default/orders loader produce"
+    )
+    page.get_by_role("button", name="Allow", exact=True).click()
+    page.get_by_role("button", name="Revoke: loader").click()
+    expect(page.locator("dialog .preview")).to_contain_text("Removes what loader was granted")
+    page.get_by_role("button", name="Revoke", exact=True).click()
+    expect(page.get_by_text("none has permissions of its own")).to_be_visible()
+    page.get_by_role("button", name="Add a subscription").click()
+    page.get_by_label("Name", exact=True).fill("billing")
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.locator("a.row", has_text="billing").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.locator("dialog .preview")).to_contain_text(
+        "deletes billing with its position", ignore_case=True
+    )
+    page.locator("dialog").get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("There is no subscription")).to_be_visible()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.locator("dialog").get_by_role("button", name="Delete", exact=True).click()
+    expect(page.locator("h1")).to_have_text("0 topics")
+
+
+def test_dead_letters_are_sent_back(page: Page) -> None:
+    settings = BrokerSettings(memory=True, port=0, web_port=0)
+    with EmbeddedBroker(settings, site=attach) as broker, broker.client() as client:
+        policy = geminga.ConsumerDeadLetterPolicy(max_redeliver_count=1)
+        jobs = client.subscribe(
+            "jobs", "workers", consumer_type=geminga.ConsumerType.Shared, dead_letter_policy=policy,
+            negative_ack_redelivery_delay_ms=10,
+        )  # fmt: skip
+        producer = client.create_producer("jobs")
+        for number in range(3):
+            producer.send(b"%d" % number, partition_key=f"k{number % 2}")
+        letters = client.subscribe("jobs-workers-DLQ", "look")
+        for _ in range(6):
+            jobs.negative_acknowledge(jobs.receive(30_000))
+        for _ in range(3):
+            letters.receive(30_000)
+        page.goto(f"{broker.admin_url}/#/s/{quote(BASE + 'jobs', safe='')}/workers")
+        page.get_by_role("button", name="Send dead letters back").click()
+        preview = page.locator("dialog .preview")
+        expect(preview).to_contain_text("Sends 3 messages to public/default/jobs")
+        page.get_by_label("Only with this key").fill("k1")
+        expect(preview).to_contain_text("Sends 1 message to public/default/jobs")
+        expect(preview).to_contain_text("geminga subscriptions redrive public/default/jobs workers --key k1")
+        page.get_by_role("button", name="Send them back").click()
+        expect(page.locator(".toast")).to_have_text("Sent 1 message to public/default/jobs; 2 stay")
+        assert jobs.receive(30_000).data() == b"1"
 
 
 def test_the_last_hour_is_there_when_the_page_opens(

@@ -91,7 +91,7 @@ class Remote:
         if not form or address.query or address.fragment:
             raise InvalidConfiguration(f"admin_url={admin_url!r} is not allowed: give http(s)://host:port")
         self.url = admin_url.rstrip("/")
-        self._cluster = cluster
+        self.cluster = dataclasses.replace(cluster, admin_url=admin_url)
         authentication = cluster.authentication()
         self._credentials = None if authentication is None else authentication.provider
         secure = address.scheme == "https"
@@ -261,7 +261,7 @@ class Remote:
             found: Json = await self.get(request, "/admin/v2/broker-stats/topics")
             return found
         address = f"{urlsplit(self.url).scheme}://{broker}"
-        other = Remote(dataclasses.replace(self._cluster, admin_url=address))
+        other = Remote(dataclasses.replace(self.cluster, admin_url=address))
         try:
             return await other._stats_of(request, "")
         finally:
@@ -524,7 +524,7 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
 
     application = web.Application(middlewares=[checked], client_max_size=BODY_BYTES_MAX)
     application.on_response_prepare.append(never_guess)
-    attach(application)
+    attach(application, remote.cluster)
     router = application.router
     router.add_get("/admin/v2/geminga/subscriptions", own(remote.board))
     router.add_get("/admin/v2/geminga/topics", own(remote.topics))
@@ -539,6 +539,7 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
     router.add_get(f"{_PATH}/messages", own(remote.messages))
     router.add_get(f"{_PATH}/message/{{id}}", own(remote.message))
     router.add_route("*", "/admin/v2/{rest:.*}", remote.pass_on)
+    router.add_get("/lookup/v2/{rest:.*}", remote.pass_on)  # for commands that name the console's address
 
     async def close(_application: web.Application) -> None:
         await remote.close()

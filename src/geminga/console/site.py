@@ -1,4 +1,5 @@
-"""The console's pages: static files with strict security headers, and the advice for producers.
+"""The console's pages: static files with strict security headers, and what they need besides admin REST: the
+advice for producers, and sending dead letters back.
 
 The pages request all data from admin REST, with the user's token. The files hold no data and are served
 without authentication. The content security policy allows scripts, styles and requests of this origin only,
@@ -15,7 +16,9 @@ from aiohttp import web
 
 from geminga.broker.admin.auth import Key, RequiredPermission
 from geminga.broker.admin.http import answer
+from geminga.client.cluster import Cluster
 from geminga.console.advice import advice
+from geminga.console.redriving import redrive
 
 STATIC: Final = Path(__file__).parent / "static"
 CONTENT_TYPES: Final = {
@@ -42,12 +45,19 @@ PERMISSIONS: Final[Mapping[Key, RequiredPermission]] = {
     ("GET", "/"): RequiredPermission.NOTHING,
     ("GET", "/console/{file}"): RequiredPermission.NOTHING,
     ("GET", "/console/api/advice"): RequiredPermission.CREDENTIALS,
+    ("POST", "/console/api/redrive"): RequiredPermission.CREDENTIALS,
 }
 
 
-def attach(application: web.Application) -> Mapping[Key, RequiredPermission]:
-    """Add the pages to a web application; return the permission that each route requires."""
+def attach(application: web.Application, cluster: Cluster | None = None) -> Mapping[Key, RequiredPermission]:
+    """Add the pages to a web application; return the permission that each route requires. ``cluster``: that
+    of the broker; None: the broker of this application."""
     router = application.router
+
+    async def send_back(request: web.Request) -> web.Response:
+        return answer(await redrive(request, cluster))
+
+    router.add_post("/console/api/redrive", send_back)
     router.add_get("/", _index)
     router.add_get("/console/api/advice", _advice)
     router.add_get("/console/{file}", _file)

@@ -1,12 +1,12 @@
 // Actions on a subscription. Each dialog shows the effect before the action is done.
 
-import { get, post } from "./api.js";
-import { dialog, toast } from "./dialog.js";
+import { call, get, post } from "./api.js";
+import { quoted, shortTopic } from "./command.js";
+import { ask, dialog } from "./dialog.js";
 import { fill, h } from "./dom.js";
-import { count, part, sentence, topicPath } from "./format.js";
+import { bytes, count, part, plural, topicLink, topicPath } from "./format.js";
 import { SchemaBook, messageItem } from "./messages.js";
 
-const WAIT_MS = 250;
 const UNITS = { seconds: 1, minutes: 60, hours: 3600, days: 86400 };
 
 export const subscriptionPath = (topic, subscription) =>
@@ -107,54 +107,25 @@ export function actionButtons(topic, subscription, consumers, done) {
   const open = (name) => perform(name, topic(), subscription, consumers(), done);
   return h("div", { class: "actions" },
     h("button", { type: "button", "data-action": "peek", onclick: () => peek(topic(), subscription) }, "Peek"),
-    button("redeliver", "Redeliver"), button("expire", "Expire"), button("skip", "Skip"), button("reset", "Reset"));
+    button("redeliver", "Redeliver"), button("expire", "Expire"), button("skip", "Skip"), button("reset", "Reset"),
+    h("button", { type: "button", onclick: () => deleteSubscription(topic(), subscription) }, "Delete"));
 }
 
 function perform(name, topic, subscription, consumers, done) {
   const { title, action, words, danger, form } = ACTIONS[name];
   const path = subscriptionPath(topic, subscription);
   const { fields, preview, run } = form(consumers);
-  const said = h("div", { class: "preview", role: "status" }, "…");
-  const box = dialog(title, [
-    h("p", {}, words), h("div", { class: "fields" }, fields), said,
-  ], {
-    action, danger,
-    async done(confirmed) {
-      clearTimeout(waiting);
-      if (!confirmed) return;
-      try {
-        await run(path);
-        toast(`Done: ${title.toLowerCase()} of ${subscription}`);
-      } catch (error) {
-        toast(error.message, "bad");
-      }
-      done();
+  ask(title, {
+    content: [h("p", {}, words), h("div", { class: "fields" }, fields)], action, danger, done,
+    preview() {
+      const [what, query] = preview();
+      return get(`${path}/preview/${what}`, query);
+    },
+    async run() {
+      await run(path);
+      return `Done: ${title.toLowerCase()} of ${subscription}`;
     },
   });
-  const go = box.querySelector("button[type=submit]");
-  let waiting = null;
-  let asked = 0;
-  const show = async () => {
-    const turn = ++asked;
-    go.disabled = true;
-    if (!box.querySelector("form").checkValidity()) return fill(said, "…");
-    const [what, query] = preview();
-    try {
-      const found = await get(`${path}/preview/${what}`, query);
-      if (turn !== asked) return;
-      fill(said, sentence(found.text.charAt(0).toUpperCase() + found.text.slice(1)), ".",
-        found.command ? h("code", {}, found.command) : null);
-      go.disabled = false;
-    } catch (error) {
-      if (turn === asked) fill(said, h("span", { class: "refused" }, error.message));
-    }
-  };
-  box.addEventListener("input", () => {
-    clearTimeout(waiting);
-    go.disabled = true;
-    waiting = setTimeout(show, WAIT_MS);
-  });
-  show();
 }
 
 export async function peek(topic, subscription) {
@@ -174,23 +145,100 @@ export async function peek(topic, subscription) {
   }
 }
 
-export async function skipEntry(topic, subscription, id, done) {
+export function skipEntry(topic, subscription, id, done) {
   const [ledger, entry] = id.split(":");
-  dialog(`Skip ${id}`, [
-    h("p", {}, `Acknowledges this entry for ${subscription}, delivered or not. It is not redelivered to this subscription.`),
-  ], {
-    action: "Skip it", danger: true,
-    async done(confirmed) {
-      if (!confirmed) return;
-      try {
-        await post(`${subscriptionPath(topic, subscription)}/skip/${ledger}/${entry}`);
-        toast(`${id} is skipped`);
-      } catch (error) {
-        toast(error.message, "bad");
-      }
-      done();
+  ask(`Skip ${id}`, {
+    action: "Skip it", danger: true, done,
+    preview: () => ({
+      text: `acknowledges this entry for ${subscription}, delivered or not: it is not redelivered to this subscription`,
+      command: `geminga subscriptions skip ${quoted(topic)} ${quoted(subscription)} --message ${id}`,
+    }),
+    async run() {
+      await post(`${subscriptionPath(topic, subscription)}/skip/${ledger}/${entry}`);
+      return `${id} is skipped`;
     },
   });
 }
 
-export const heldWords = (number) => `${count(number)} message${number === 1 ? "" : "s"}`;
+export function deleteSubscription(topic, subscription) {
+  ask("Delete the subscription", {
+    action: "Delete", danger: true,
+    async preview() {
+      const { messages } = await get(`${subscriptionPath(topic, subscription)}/preview/skip-all`);
+      return {
+        text: `deletes ${subscription} with its position: ${plural(messages, "message")} that it has not acknowledged will not be delivered to it`,
+        command: `geminga subscriptions delete ${quoted(shortTopic(topic))} ${quoted(subscription)}`,
+      };
+    },
+    async run() {
+      await call("DELETE", subscriptionPath(topic, subscription));
+      location.hash = topicLink(topic);
+      return `${subscription} is deleted`;
+    },
+  });
+}
+
+export function createSubscription(topic, done) {
+  const name = input({ id: "new-subscription", required: true, autocomplete: "off", spellcheck: "false" });
+  const from = h("select", { "aria-label": "Start" }, h("option", { value: "latest" }, "at the end"), h("option", { value: "earliest" }, "at the oldest message"));
+  ask("Add a subscription", {
+    content: [h("label", { htmlFor: "new-subscription" }, "Name"), name, h("label", {}, "Start"), from],
+    action: "Add", done,
+    preview: () => ({
+      text: `adds ${name.value}, which keeps the messages ${from.value === "latest" ? "published from now on" : "that are stored, and new ones,"} until they are acknowledged`,
+      command: `geminga subscriptions create ${quoted(shortTopic(topic))} ${quoted(name.value)} --from ${from.value}`,
+    }),
+    async run() {
+      const end = "9223372036854775807";
+      const id = from.value === "latest" ? end : -1; // as text: it exceeds JavaScript's integers
+      await call("PUT", subscriptionPath(topic, name.value), { body: `{"ledgerId":${id},"entryId":${id},"partitionIndex":-1}` });
+      return `${name.value} is added`;
+    },
+  });
+  name.focus();
+}
+
+export function deleteTopic(topic) {
+  ask("Delete the topic", {
+    action: "Delete", danger: true,
+    async preview() {
+      const partitions = (await get(`${topicPath(topic)}/partitions`))?.partitions ?? 0;
+      const stats = await get(`${topicPath(topic)}/${partitions ? "partitioned-stats" : "stats"}`);
+      return {
+        text: `deletes ${bytes(stats.storageSize)} of messages and ${plural(Object.keys(stats.subscriptions).length, "subscription")} for ever`,
+        command: `geminga topics delete ${quoted(shortTopic(topic))}`,
+      };
+    },
+    async run() {
+      const partitions = (await get(`${topicPath(topic)}/partitions`))?.partitions ?? 0;
+      await call("DELETE", topicPath(topic) + (partitions ? "/partitions" : ""));
+      location.hash = "#/topics";
+      return `${shortTopic(topic)} is deleted`;
+    },
+  });
+}
+
+// Dead letters go back through the broker's own client: each is sent once, also if this page is closed.
+export function redrive(topic, subscription, done) {
+  const key = input({ id: "redrive-key", autocomplete: "off" });
+  const words = input({ id: "redrive-text", autocomplete: "off" });
+  const send = (preview) => post("/console/api/redrive", {}, { topic, subscription, preview, key: key.value || null, contains: words.value });
+  const targets = (sent) => Object.entries(sent).map(([to, number]) => `${plural(number, "message")} to ${shortTopic(to)}`).join(", ");
+  ask("Send dead letters back", {
+    content: [h("label", { htmlFor: "redrive-key" }, "Only with this key (may be empty)"), key,
+      h("label", { htmlFor: "redrive-text" }, "Only with this text (may be empty)"), words],
+    action: "Send them back", done,
+    async preview() {
+      const { sent, left, encrypted } = await send(true);
+      if (!Object.keys(sent).length) throw new Error("No dead letter is to be sent.");
+      return {
+        text: [`sends ${targets(sent)}, where every subscription receives them`, left ? `${count(left)} stay` : "", encrypted ? `${count(encrypted)} are encrypted and stay` : ""].filter(Boolean).join("; "),
+        command: `geminga subscriptions redrive ${quoted(shortTopic(topic))} ${quoted(subscription)}${key.value ? ` --key ${quoted(key.value)}` : ""}${words.value ? ` --contains ${quoted(words.value)}` : ""}`,
+      };
+    },
+    async run() {
+      const { sent, left } = await send(false);
+      return `Sent ${targets(sent)}${left ? `; ${count(left)} stay` : ""}`;
+    },
+  });
+}

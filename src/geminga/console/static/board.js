@@ -1,6 +1,7 @@
 // The first page: all subscriptions, the most urgent first, each with a sentence about its state.
 
 import { get } from "./api.js";
+import { pasted } from "./command.js";
 import { fill, h, text } from "./dom.js";
 import { LEVELS, STATES, count, duration, plural, rate, sentence, sentenceText, subscriptionLink, topicLink, topicName, topicsLink } from "./format.js";
 import { List, opens } from "./list.js";
@@ -8,6 +9,7 @@ import { sparkline } from "./spark.js";
 
 const SAMPLES = 60;
 const TOPICS_SHOWN = 5;
+const KINDS = [[/^geminga-mirror\./, "mirror"], [/^[^/]+\/[^/]+\/[^/]+$/, "function"], [/^geminga-redrive$/, "dead letters sent back"]];
 const COLUMNS = [
   ["name", "Subscription", "", "name"],
   ["backlog", "Backlog", "unacknowledged messages, and their entries", "backlog"],
@@ -56,7 +58,7 @@ export function showBoard(frame, query) {
     if (!found.complete) return h("p", {}, "Loading all subscriptions …");
     if (state.search || state.level) return h("p", {}, "No subscription matches.");
     return [h("p", {}, "There is no subscription yet."), h("p", {}, "Publish and receive something: "),
-      h("pre", { tabIndex: 0 }, "geminga produce my-topic hello\ngeminga consume my-topic -s my-subscription")];
+      h("pre", { tabIndex: 0 }, `${pasted("geminga produce my-topic hello")}\n${pasted("geminga consume my-topic -s my-subscription")}`)];
   }
 
   function summary(found, state) {
@@ -118,7 +120,8 @@ function makeRow(row, samplesOf) {
   cells.trend.append(line.element, growth);
   const [messages, entries] = [h("b", {}), h("small", {})];
   cells.backlog.append(messages, entries);
-  fill(place, topicName(row.topic), row.partitions ? ` · ${plural(row.partitions, "partition")}` : null);
+  const kind = KINDS.find(([pattern]) => pattern.test(row.subscription))?.[1];
+  fill(place, topicName(row.topic), row.partitions ? ` · ${plural(row.partitions, "partition")}` : null, kind ? h("span", { class: "tag" }, kind) : null);
   const element = opens(h("tr", {}, h("td", { class: "name" }, h("div", {}, dot, h("div", {}, link, words))), Object.values(cells)), link);
   let said = "";
   element.update = (now) => {

@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { fill, h, panel, skeleton } from "./dom.js";
 import { bytes, count, perSecond, rate, topicLink, topicName, topicsLink } from "./format.js";
+import { permissions } from "./permissions.js";
 import { namespacePath, namespacePolicies } from "./policies.js";
 import { Poller } from "./poll.js";
 
@@ -24,13 +25,11 @@ export function showNamespace(frame, namespace) {
   fill(frame.main, h("div", { class: "head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics"), " / "),
     h("h1", { tabIndex: -1 }, namespace))), problem, waiting, content);
   const poller = new Poller(async (signal) => {
-    const [permissions, found] = await Promise.all([
-      get(`${path}/permissions`, {}, signal),
+    const [, found] = await Promise.all([
+      permissions(roles, { path, noun: "namespaces", place: namespace }, signal),
       get("/admin/v2/geminga/topics", { search: `://${namespace}/`, sort: "stored", limit: TOPICS_SHOWN }, signal).catch(() => ({ rows: [] })),
       namespacePolicies(policies, namespace, signal),
     ]);
-    const allowed = Object.entries(permissions ?? {});
-    fill(roles, allowed.length ? allowed.map(([role, actions]) => [h("dt", {}, role), h("dd", {}, actions.join(", "))]) : [h("dt", {}, "Roles"), h("dd", { class: "none" }, "none has permissions of its own")]);
     fill(topics, found.rows.map((row) => h("tr", {}, h("td", {}, h("a", { class: "row", href: topicLink(row.topic) }, topicName(row.topic).at(-1))),
       h("td", {}, perSecond(row.rateIn)), h("td", {}, perSecond(row.rateOut)), h("td", {}, bytes(row.stored)), h("td", {}, count(row.subscriptions)))));
   }, EVERY_MS, frame.toldInstead(content, problem, waiting));

@@ -1,6 +1,8 @@
 // Policies in words, and where each was set: on the topic, its namespace, or nowhere.
 
-import { get } from "./api.js";
+import { call, get } from "./api.js";
+import { quoted, shortTopic } from "./command.js";
+import { ask } from "./dialog.js";
 import { fill, h } from "./dom.js";
 import { bytes, count, duration, namespaceLink, part, plural, topicPath, nameOf } from "./format.js";
 
@@ -36,29 +38,43 @@ const throttle = (messages, size, period = 1) => {
 };
 const dispatch = (value) => throttle(value.dispatchThrottlingRateInMsg, value.dispatchThrottlingRateInByte, value.ratePeriodInSecond ?? 1);
 
-// Path of the topic's policy, path of the namespace's, title, and the words for a value; null: not of topics.
+// Fields of a value: name in its object ("" for the value itself), title, kind, and the number for "no limit".
+const COUNT = [["", "Number", "count", 0]];
+const SWITCH = (name = "") => [[name, "Value", ["true", "false"]]];
+const RATE = (kind) => [[`${kind}ThrottlingRateInMsg`, "Messages a second", "count", -1], [`${kind}ThrottlingRateInByte`, "Bytes a second", "bytes", -1]];
+const UNITS = {
+  count: [["", 1]],
+  bytes: [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 1024], ["B", 1]],
+  megabytes: [["GiB", 1024], ["MiB", 1]],
+  seconds: [["days", 86400], ["hours", 3600], ["minutes", 60], ["seconds", 1]],
+  minutes: [["days", 1440], ["hours", 60], ["minutes", 1]],
+};
+const STRATEGIES = ["BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE", "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE"];
+
+// Path of the topic's policy, path of the namespace's, title, the words for a value, and its fields; null: not
+// of topics.
 const POLICIES = [
-  ["retention", "retention", "Acknowledged messages are kept", retention],
-  ["messageTTL", "messageTTL", "Messages expire", (value) => (value > 0 ? `after ${span(value)}` : "never")],
-  ["backlogQuotaMap", "backlogQuotaMap", "Backlog of a subscription", quotas],
-  ["maxUnackedMessagesOnConsumer", "maxUnackedMessagesPerConsumer", "Unacknowledged, a consumer", (value) => limit(value)],
-  ["maxUnackedMessagesOnSubscription", "maxUnackedMessagesPerSubscription", "Unacknowledged, a subscription", (value) => limit(value)],
-  ["maxProducers", "maxProducersPerTopic", "Producers of a topic", (value) => limit(value)],
-  ["maxConsumers", "maxConsumersPerTopic", "Consumers of a topic", (value) => limit(value)],
-  ["maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", "Subscriptions of a topic", (value) => limit(value)],
-  [null, "maxTopicsPerNamespace", "Topics of the namespace", (value) => limit(value)],
-  ["publishRate", "publishRate", "Publishing", (value) => throttle(value.publishThrottlingRateInMsg, value.publishThrottlingRateInByte)],
-  ["dispatchRate", "dispatchRate", "Delivery, the topic", dispatch],
-  ["subscriptionDispatchRate", "subscriptionDispatchRate", "Delivery, a subscription", dispatch],
-  ["deduplicationEnabled", "deduplication", "Deduplication", (value) => (value ? "on" : "off")],
-  ["delayedDelivery", "delayedDelivery", "Delayed delivery", (value) => (value.active ? `allowed, exact to ${value.tickTime} ms` : "not allowed")],
-  ["compactionThreshold", "compactionThreshold", "Compaction", (value) => (value > 0 ? `from ${bytes(value)} on` : "only on request")],
-  ["redeliverUnacked", "redeliverUnacked", "Redelivery of what stays unacknowledged", (value) => (value.afterSeconds > 0 ? `after ${span(value.afterSeconds)}` : "never")],
-  ["inactiveTopicPolicies", "inactiveTopicPolicies", "Unused topics", (value) => (value.deleteWhileInactive ? `are deleted after ${span(value.maxInactiveDurationSeconds)}` : "stay")],
-  [null, "autoTopicCreation", "Topics are created by use", (value) => (value.allowAutoTopicCreation ? (value.topicType === "partitioned" ? `with ${plural(value.defaultNumPartitions, "partition")}` : "yes") : "no")],
-  ["schemaCompatibilityStrategy", "schemaCompatibilityStrategy", "New schemas must be", (value) => (value === "UNDEFINED" ? "as the broker requires" : String(value).toLowerCase().replaceAll("_", " "))],
-  ["schemaValidationEnforced", "schemaValidationEnforced", "Producers need a schema", yes],
-  [null, "encryptionRequired", "Encryption is required", yes],
+  ["retention", "retention", "Acknowledged messages are kept", retention, [["retentionTimeInMinutes", "Time", "minutes", -1], ["retentionSizeInMB", "Size", "megabytes", -1]]],
+  ["messageTTL", "messageTTL", "Messages expire", (value) => (value > 0 ? `after ${span(value)}` : "never"), [["", "After", "seconds", 0]]],
+  ["backlogQuotaMap", "backlogQuotaMap", "Backlog of a subscription", quotas, [["limitSize", "Size", "bytes", -1], ["policy", "Then", Object.keys(BEYOND)]]],
+  ["maxUnackedMessagesOnConsumer", "maxUnackedMessagesPerConsumer", "Unacknowledged, a consumer", (value) => limit(value), COUNT],
+  ["maxUnackedMessagesOnSubscription", "maxUnackedMessagesPerSubscription", "Unacknowledged, a subscription", (value) => limit(value), COUNT],
+  ["maxProducers", "maxProducersPerTopic", "Producers of a topic", (value) => limit(value), COUNT],
+  ["maxConsumers", "maxConsumersPerTopic", "Consumers of a topic", (value) => limit(value), COUNT],
+  ["maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", "Subscriptions of a topic", (value) => limit(value), COUNT],
+  [null, "maxTopicsPerNamespace", "Topics of the namespace", (value) => limit(value), COUNT],
+  ["publishRate", "publishRate", "Publishing", (value) => throttle(value.publishThrottlingRateInMsg, value.publishThrottlingRateInByte), RATE("publish")],
+  ["dispatchRate", "dispatchRate", "Delivery, the topic", dispatch, RATE("dispatch")],
+  ["subscriptionDispatchRate", "subscriptionDispatchRate", "Delivery, a subscription", dispatch, RATE("dispatch")],
+  ["deduplicationEnabled", "deduplication", "Deduplication", (value) => (value ? "on" : "off"), SWITCH()],
+  ["delayedDelivery", "delayedDelivery", "Delayed delivery", (value) => (value.active ? `allowed, exact to ${value.tickTime} ms` : "not allowed"), SWITCH("active")],
+  ["compactionThreshold", "compactionThreshold", "Compaction", (value) => (value > 0 ? `from ${bytes(value)} on` : "only on request"), [["", "From", "bytes", 0]]],
+  ["redeliverUnacked", "redeliverUnacked", "Redelivery of what stays unacknowledged", (value) => (value.afterSeconds > 0 ? `after ${span(value.afterSeconds)}` : "never"), [["afterSeconds", "After", "seconds", 0]]],
+  ["inactiveTopicPolicies", "inactiveTopicPolicies", "Unused topics", (value) => (value.deleteWhileInactive ? `are deleted after ${span(value.maxInactiveDurationSeconds)}` : "stay"), [...SWITCH("deleteWhileInactive"), ["maxInactiveDurationSeconds", "After", "seconds", 86400]]],
+  [null, "autoTopicCreation", "Topics are created by use", (value) => (value.allowAutoTopicCreation ? (value.topicType === "partitioned" ? `with ${plural(value.defaultNumPartitions, "partition")}` : "yes") : "no"), SWITCH("allowAutoTopicCreation")],
+  ["schemaCompatibilityStrategy", "schemaCompatibilityStrategy", "New schemas must be", (value) => (value === "UNDEFINED" ? "as the broker requires" : String(value).toLowerCase().replaceAll("_", " ")), [["", "Strategy", STRATEGIES]]],
+  ["schemaValidationEnforced", "schemaValidationEnforced", "Producers need a schema", yes, SWITCH()],
+  [null, "encryptionRequired", "Encryption is required", yes, SWITCH()],
   ["offloadPolicies", "offloadPolicies", "Offloading", (value) => (value.managedLedgerOffloadDriver ? `to ${value.managedLedgerOffloadBucket ?? value.managedLedgerOffloadDriver}` : "off")],
 ];
 
@@ -73,7 +89,66 @@ const worded = (words, value) => {
   }
 };
 
-const rows = (found) => found.map(([title, words, where]) => [h("dt", {}, title), h("dd", {}, words, h("small", {}, where))]);
+// A field of a form, and what it stands for.
+function inputOf([name, title, kind, none], value) {
+  if (Array.isArray(kind)) {
+    const choice = h("select", { "aria-label": title }, kind.map((each) => h("option", { value: each }, WORDS[each] ?? each.toLowerCase().replaceAll("_", " "))));
+    choice.value = String(value ?? kind[0]);
+    return { name, elements: [h("label", {}, title), choice, h("span")], read: () => (kind[0] === "true" ? choice.value === "true" : choice.value) };
+  }
+  const units = UNITS[kind];
+  const [shown, factor] = value > 0 ? units.find(([, size]) => value % size === 0) : units[0];
+  const number = h("input", { type: "number", min: 0, step: "any", value: value > 0 ? value / factor : "", placeholder: none > 0 ? "" : "no limit", "aria-label": title });
+  const unit = h("select", { "aria-label": `${title}, unit`, hidden: kind === "count" }, units.map(([each]) => h("option", { value: each }, each)));
+  unit.value = shown;
+  return {
+    name, elements: [h("label", {}, title), number, unit],
+    read: () => (number.value === "" ? none : Math.round(Number(number.value) * units.find(([each]) => each === unit.value)[1])),
+  };
+}
+
+const WORDS = { true: "yes", false: "no", ...BEYOND };
+
+// The dialog that changes a policy of a topic or namespace; `place` is its name on the command line.
+function change({ path, place, name, title, words, form, value, own, done }) {
+  const noun = path.startsWith("/admin/v2/namespaces/") ? "namespaces" : "topics";
+  const segment = name === "backlogQuotaMap" ? "backlogQuota" : name;
+  const current = name === "backlogQuotaMap" ? value?.destination_storage : value;
+  const fields = form.map((each) => inputOf(each, each[0] ? current?.[each[0]] : current));
+  const remove = h("input", { type: "checkbox", id: "policy-remove", disabled: !own });
+  const read = () => Object.fromEntries(fields.map((each) => [each.name, each.read()]));
+  const wanted = () => (!fields[0].name ? fields[0].read() : name === "backlogQuotaMap" ? read() : { ...current, ...read() });
+  const shown = (one) => worded(words, name === "backlogQuotaMap" ? { size: one } : one);
+  ask(title, {
+    content: [...fields.map((each) => h("div", { class: "fields" }, each.elements)),
+      h("p", {}, remove, h("label", { htmlFor: "policy-remove" }, noun === "topics" ? " as in the namespace" : " as the broker has it"))],
+    action: "Change", done,
+    async preview() {
+      const begin = `geminga ${noun} policy ${quoted(place)} ${segment}`;
+      const now = `now: ${isSet(value) ? worded(words, value) : "as the broker has it"}`;
+      if (remove.checked) return { text: `${now}; then: not set here`, command: `${begin} --remove` };
+      const lost = noun === "topics" && name === "messageTTL" ? await expired(path, wanted()) : "";
+      return { text: `${now}; then: ${shown(wanted())}${lost}`, command: `${begin} ${quoted(JSON.stringify(wanted()))}` };
+    },
+    async run() {
+      const method = remove.checked ? "DELETE" : name === "schemaCompatibilityStrategy" || (name === "compactionThreshold" && noun === "namespaces") ? "PUT" : "POST";
+      const query = name === "messageTTL" && noun === "topics" && !remove.checked ? { messageTTL: wanted() } : {};
+      await call(method, `${path}/${segment}`, { query, body: remove.checked ? undefined : JSON.stringify(wanted()) });
+      return `Done: ${title.toLowerCase()}`;
+    },
+  });
+}
+
+// What a limit of age would expire at once.
+async function expired(path, seconds) {
+  if (!(seconds > 0)) return "";
+  const { subscriptions } = await get(`${path}/stats`);
+  const found = await Promise.all(Object.keys(subscriptions).slice(0, 20).map((each) => get(`${path}/subscription/${part(each)}/preview/expire`, { seconds })));
+  return `; ${plural(found.reduce((sum, each) => sum + each.messages, 0), "message")} of ${plural(found.length, "subscription")} expire at once`;
+}
+
+const rows = (found) => found.map(([title, words, where, edit]) => [h("dt", {}, title), h("dd", {}, words, h("small", {}, where),
+  edit ? h("button", { type: "button", class: "quiet", "aria-label": `Change: ${title}`, onclick: edit }, "Change") : null)]);
 
 // The policies in force on a topic.
 export async function topicPolicies(element, topic, signal) {
@@ -84,11 +159,14 @@ export async function topicPolicies(element, topic, signal) {
     get(`${path}/policiesSet`, {}, signal).catch(() => []), get(`${namespacePath(place)}/policiesSet`, {}, signal).catch(() => []),
     ...POLICIES.map(([name]) => (name ? get(`${path}/${name}`, { applied: true }, signal).catch(() => undefined) : undefined)),
   ]);
-  const found = POLICIES.flatMap(([name, inNamespace, title, words], at) => {
-    if (!name || !isSet(values[at])) return [];
-    const where = UNSET.has(values[at]) ? "default" : own.includes(name) ? "set on this topic"
+  const done = () => topicPolicies(element, topic);
+  const found = POLICIES.flatMap(([name, inNamespace, title, words, form], at) => {
+    if (!name || (!isSet(values[at]) && !form)) return [];
+    const value = values[at];
+    const where = !isSet(value) || UNSET.has(value) ? "default" : own.includes(name) ? "set on this topic"
       : ofNamespace.includes(inNamespace) ? ["set on ", h("a", { class: "link", href: namespaceLink(place) }, place)] : "default";
-    return [[title, worded(words, values[at]), where]];
+    const edit = form && (() => change({ path, place: shortTopic(topic), name, title, words, form, value, own: own.includes(name), done }));
+    return [[title, isSet(value) ? worded(words, value) : "as the broker has it", where, edit]];
   });
   fill(element, found.length ? rows(found) : [h("dt", {}, "Policies"), h("dd", { class: "none" }, "none are known")]);
 }
@@ -98,6 +176,12 @@ export async function namespacePolicies(element, namespace, signal) {
   const path = namespacePath(namespace);
   const set = await get(`${path}/policiesSet`, {}, signal).catch(() => null);
   const values = await Promise.all(POLICIES.map(([, name]) => get(`${path}/${name}`, { applied: true }, signal).catch(() => undefined)));
-  fill(element, rows(POLICIES.flatMap(([, name, title, words], at) => (isSet(values[at])
-    ? [[title, worded(words, values[at]), set && !set.includes(name) || UNSET.has(values[at]) ? "default" : "set here"]] : []))));
+  const done = () => namespacePolicies(element, namespace);
+  fill(element, rows(POLICIES.flatMap(([, name, title, words, form], at) => {
+    const value = values[at];
+    if (!isSet(value) && !form) return [];
+    const own = set?.includes(name) ?? true;
+    const edit = form && (() => change({ path, place: namespace, name, title, words, form, value, own, done }));
+    return [[title, isSet(value) ? worded(words, value) : "as the broker has it", isSet(value) && own && !UNSET.has(value) ? "set here" : "default", edit]];
+  })));
 }

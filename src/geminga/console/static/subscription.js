@@ -1,13 +1,13 @@
 // One subscription: its state with advice, the map of ack holes, consumers, and actions.
 
 import { get } from "./api.js";
-import { actionButtons, skipEntry, subscriptionPath } from "./actions.js";
+import { actionButtons, redrive, skipEntry, subscriptionPath } from "./actions.js";
 import { Chart } from "./chart.js";
+import { command } from "./command.js";
 import { fact, fill, h, keyed, panel, skeleton, table, text } from "./dom.js";
 import { LEVELS, ago, bytes, clock, count, duration, plural, perSecond, rate, sentence, sentenceText, topicLink, topicName, topicPath } from "./format.js";
 import { HoleMap, chosenEntry } from "./holes.js";
 import { Poller } from "./poll.js";
-import { quoted } from "./produce.js";
 
 const EVERY_MS = 2000;
 const SLOTS = 65536;
@@ -91,10 +91,9 @@ export function showSubscription(frame, topic, subscription, query) {
     const stats = await get(`${topicPath(dead)}/stats`, {}, signal).catch(() => null);
     letters.hidden = stats === null;
     if (stats === null) return;
-    const short = topic.replace(/^persistent:\/\/(public\/default\/)?/, "");
     fill(letters, h("h2", {}, "Dead letters", h("small", {}, `${bytes(stats.storageSize)} stored`)),
-      h("p", {}, h("a", { href: topicLink(dead) }, "Look at them"), ", or send them back when the cause is fixed:"),
-      h("pre", { tabIndex: 0 }, `geminga subscriptions redrive ${quoted(short)} ${quoted(subscription)}`));
+      h("p", {}, h("a", { href: topicLink(dead) }, "Look at them"), ", or send them back when the cause is fixed: ",
+        h("button", { type: "button", onclick: () => redrive(topic, subscription, () => poller.now()) }, "Send dead letters back")));
   }
 
   function showParts(explained) {
@@ -192,7 +191,7 @@ function finding(each) {
   return h("li", { class: level, "data-kind": each.kind },
     h("div", {}, h("span", { class: `tag ${level === "stopped" ? "bad" : level === "watch" ? "warn" : ""}` }, each.kind),
       each.partition === undefined ? " " : h("span", { class: "none" }, ` partition ${each.partition}: `), sentence(each.text)),
-    each.advice.map(({ text: words, command }) => h("p", { class: "advice" }, words, command ? [": ", h("code", {}, command)] : null)));
+    each.advice.map(({ text: words, command: way }) => h("p", { class: "advice" }, words, way ? [": ", command(way)] : null)));
 }
 
 function bar(share, kind = "") {
@@ -208,6 +207,7 @@ function makeConsumer() {
     const [name, permits, unacked, out, again, acked, keys] = cells;
     fill(name, h("b", {}, each.consumerName || "(no name)"),
       own.activeConsumerName === each.consumerName && own.type === "Failover" ? h("span", { class: "tag good" }, "active") : null,
+      each.metadata?.application === "pulsar-function" ? h("span", { class: "tag" }, `function ${each.metadata.id}`) : null,
       each.blockedConsumerOnUnackedMsgs ? h("span", { class: "tag bad" }, "at its limit") : null,
       h("small", {}, `${each.address} · ${each.clientVersion || "unknown client"} ${spread ? `· ${spread} ` : ""}· since `, clockOf(each.connectedSince)));
     const most = Math.max(1000, each.availablePermits);

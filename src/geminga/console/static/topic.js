@@ -2,11 +2,14 @@
 // of a partitioned topic are shown as one topic, with the partition as a column.
 
 import { get } from "./api.js";
+import { createSubscription, deleteTopic } from "./actions.js";
 import { Messages } from "./browse.js";
 import { Chart } from "./chart.js";
+import { shortTopic } from "./command.js";
 import { fact, fill, h, keyed, panel, skeleton, table, text } from "./dom.js";
-import { bytes, count, nameOf, namespaceLink, plural, perSecond, rate, sentence, subscriptionLink, topicName, topicPath, topicLink } from "./format.js";
+import { bytes, clock, count, nameOf, namespaceLink, plural, perSecond, rate, schemaPath, sentence, subscriptionLink, topicName, topicPath, topicLink } from "./format.js";
 import { SchemaBook } from "./messages.js";
+import { permissions } from "./permissions.js";
 import { topicPolicies } from "./policies.js";
 import { Poller } from "./poll.js";
 import { produce } from "./produce.js";
@@ -30,6 +33,7 @@ export function showTopic(frame, topic, query) {
   const unread = h("p", { class: "none" }, "There is no subscription: messages are kept as long as the policies say.");
   const schema = h("div", {}, "…");
   const policies = h("dl", { class: "pairs" });
+  const roles = h("dl", { class: "pairs" });
   const ledgers = h("tbody");
   const parts = h("tbody");
   const partsPanel = panel("Partitions", "", table(["Partition", "In", "Out", "Backlog", "Stored"], parts));
@@ -40,7 +44,8 @@ export function showTopic(frame, topic, query) {
     panel("Producers", "", word, nobody, producerTable),
     panel("Subscriptions", "", unread, table(["Subscription", "Backlog", "Unacknowledged", "Out", "Consumers"], subscriptions)),
     partsPanel, place,
-    h("div", { class: "columns" }, panel("Schema", "", schema), panel("Policies in force", "", policies)),
+    h("div", { class: "columns" }, panel("Schema", "", schema), panel("Permissions", "of this topic; those of its namespace apply too", roles)),
+    panel("Policies in force", "", policies),
     panel("Ledgers", "the newest first", table(["Ledger", "Entries", "Bytes"], ledgers)));
   const problem = h("p", { class: "refused", role: "alert", hidden: true });
   const waiting = skeleton();
@@ -48,12 +53,15 @@ export function showTopic(frame, topic, query) {
   fill(frame.main, h("div", { class: "head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics"), " / ",
     h("a", { href: namespaceLink(where) }, where), " / "),
   h("h1", { tabIndex: -1 }, topicName(topic).at(-1))),
-  h("div", { class: "actions" }, h("button", { type: "button", "data-action": "produce", onclick: () => produce(topic, () => messages?.begin()) }, "Publish a message"))),
+  h("div", { class: "actions" }, h("button", { type: "button", "data-action": "produce", onclick: () => produce(topic, () => messages?.begin()) }, "Publish a message"),
+    h("button", { type: "button", onclick: () => createSubscription(topic, () => poller.now()) }, "Add a subscription"),
+    h("button", { type: "button", onclick: () => deleteTopic(topic) }, "Delete"))),
   problem, waiting, content);
   let turn = 0;
   let partitions = null;
   let messages = null;
   let seeded = false;
+  let schemaShown = null;
 
   const poller = new Poller(async (signal) => {
     if (partitions === null) partitions = (await get(`${path}/partitions`, {}, signal))?.partitions ?? 0;
@@ -137,10 +145,18 @@ export function showTopic(frame, topic, query) {
       partitions ? null : advise(stats, signal).catch(nothing),
     ]);
     if (inside) showLedgers(inside);
-    fill(schema, found ? [h("p", {}, h("span", { class: "tag" }, found.type), ` version ${found.version ?? 0}`), h("br"), definition(found.data)]
-      : h("p", { class: "none" }, "None: messages are bytes."));
     showAdvice(advice);
-    if (turn <= 1) await topicPolicies(policies, topic, signal);
+    if (turn > 1 && schemaShown === (found?.version ?? null)) return;
+    schemaShown = found?.version ?? null;
+    const versions = found ? await get(`${schemaPath(topic)}/schemas`, {}, signal).catch(nothing) : null;
+    fill(schema, found ? [h("p", {}, h("span", { class: "tag" }, found.type), ` version ${found.version ?? 0}`), h("br"), definition(found.data)]
+      : h("p", { class: "none" }, "None: messages are bytes."),
+    (versions?.getSchemaResponses ?? []).filter((each) => each.version !== found.version).reverse().map((each) => h("details", {},
+      h("summary", {}, `version ${each.version}, ${each.type}${each.timestamp ? `, of ${clock(each.timestamp)}` : ""}`), definition(each.data))));
+    if (turn <= 1) {
+      await Promise.all([topicPolicies(policies, topic, signal),
+        permissions(roles, { path, noun: "topics", place: shortTopic(topic) }, signal).catch((error) => fill(roles, h("dt", {}, "Roles"), h("dd", { class: "none" }, error.message)))]);
+    }
   }
 
   function showLedgers(inside) {

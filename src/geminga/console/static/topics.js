@@ -1,7 +1,8 @@
 // All topics, those without subscriptions included: a partitioned topic is one row.
 
 import { call, get } from "./api.js";
-import { dialog, toast } from "./dialog.js";
+import { pasted, quoted, shortTopic } from "./command.js";
+import { ask } from "./dialog.js";
 import { fill, h, text } from "./dom.js";
 import { LEVELS, STATES, bytes, count, plural, perSecond, rate, sentence, subscriptionLink, topicLink, topicName, topicPath } from "./format.js";
 import { List, opens } from "./list.js";
@@ -58,7 +59,7 @@ export async function allNamespaces() {
 function empty(found, state) {
   if (!found.complete) return h("p", {}, "Loading all topics …");
   if (state.search || state.namespace) return h("p", {}, "No topic matches.");
-  return [h("p", {}, "There is no topic yet. Create one above, or publish: "), h("pre", { tabIndex: 0 }, "geminga produce my-topic hello")];
+  return [h("p", {}, "There is no topic yet. Create one above, or publish: "), h("pre", { tabIndex: 0 }, pasted("geminga produce my-topic hello"))];
 }
 
 function makeRow(row) {
@@ -93,27 +94,21 @@ function makeRow(row) {
 function create(namespace) {
   const name = h("input", { required: true, id: "new-topic", value: `${namespace || "public/default"}/`, autocomplete: "off", spellcheck: "false", pattern: "[^/]+/[^/]+/.+" });
   const partitions = h("input", { type: "number", min: 0, value: 0, id: "new-partitions" });
-  const said = h("div", { class: "preview" });
   const full = () => `persistent://${name.value.trim().replace(/^persistent:\/\//, "")}`;
-  const tell = () => fill(said, h("code", {}, `geminga topics create ${full().slice(13)}${Number(partitions.value) ? ` --partitions ${Number(partitions.value)}` : ""}`));
-  const box = dialog("Create a topic", [
-    h("label", { htmlFor: "new-topic" }, "Tenant, namespace and name"), name,
-    h("label", { htmlFor: "new-partitions" }, "Partitions (0: not partitioned)"), partitions, said,
-  ], {
+  ask("Create a topic", {
+    content: [h("label", { htmlFor: "new-topic" }, "Tenant, namespace and name"), name,
+      h("label", { htmlFor: "new-partitions" }, "Partitions (0: not partitioned)"), partitions],
     action: "Create",
-    async done(confirmed) {
-      if (!confirmed) return;
-      try {
-        const number = Number(partitions.value);
-        await call("PUT", topicPath(full()) + (number ? "/partitions" : ""), { body: number ? String(number) : "{}" });
-        toast(`${full()} is created`);
-        location.hash = topicLink(full());
-      } catch (error) {
-        toast(error.message, "bad");
-      }
+    preview: () => ({
+      text: `creates ${shortTopic(full())}`,
+      command: `geminga topics create ${quoted(shortTopic(full()))}${Number(partitions.value) ? ` --partitions ${Number(partitions.value)}` : ""}`,
+    }),
+    async run() {
+      const number = Number(partitions.value);
+      await call("PUT", topicPath(full()) + (number ? "/partitions" : ""), { body: number ? String(number) : "{}" });
+      location.hash = topicLink(full());
+      return `${full()} is created`;
     },
   });
-  box.addEventListener("input", tell);
-  tell();
   name.focus();
 }
