@@ -8,17 +8,17 @@ They are drawn when what the browser is served has changed since (`DRAWN_FROM` s
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
-import importlib.util
 import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # for the tests' fixtures
 TARGET = ROOT / "docs/console"
 DRAWN_FROM = TARGET / "drawn-from.txt"
 BASE = "persistent://public/default/"
@@ -26,16 +26,6 @@ DEFAULT = "http://localhost:8080"
 STEP_SECONDS = 2
 STEPS = 24
 VIEW = {"width": 1280, "height": 800}
-
-
-def module_at(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 class Scene:
@@ -158,6 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     from playwright.sync_api import sync_playwright
 
+    from tests.support.modules import module_at
+
     console = module_at("console_conftest", ROOT / "tests/console/conftest.py")
     fetch = module_at("fetch_chromium", ROOT / "tools/fetch_chromium.py")
     if fetch.main():
@@ -178,6 +170,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def forward(url: str, route: Any) -> None:
+    """Send a request to this run's address: the pages show the default one."""
+    headers = {name: value for name, value in route.request.headers.items() if name != "origin"}
+    route.fulfill(response=route.fetch(url=route.request.url.replace(DEFAULT, url), headers=headers))
+
+
 def draw(browser: Any, served: Any, scene: Scene) -> None:
     lake = f"#/s/{quote(BASE + 'flights', safe='')}/lake"
     topic = f"#/t/{quote(BASE + 'telemetry', safe='')}"
@@ -196,13 +194,7 @@ def draw(browser: Any, served: Any, scene: Scene) -> None:
         )  # fmt: skip
         page = context.new_page()
         page.clock.install(time=served.do(lambda: served.harness.now_ms) / 1000)
-        # The pages show the default address, not that of this run.
-        page.route(
-            f"{DEFAULT}/**",
-            lambda route: route.fulfill(
-                response=route.fetch(url=route.request.url.replace(DEFAULT, served.url))
-            ),
-        )
+        page.route(f"{DEFAULT}/**", functools.partial(forward, served.url))
         page.goto(f"{DEFAULT}/{address}")
         page.locator(at).first.wait_for(timeout=60_000)
         for number in range(STEPS):
