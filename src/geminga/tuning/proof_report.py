@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from geminga.tuning.measuring.outcome import SLICES_PER_SECOND, RunOutcome, Spread
+from geminga.tuning.measuring.outcome import RunOutcome, Spread
 from geminga.tuning.pictures import BAR_COLOURS, new_figure, save
 from geminga.tuning.prove import Proof
 
@@ -121,15 +121,15 @@ TUNED = ("Geminga, formula, ZSTD 6", "Geminga, formula, ZSTD")
 
 
 def summary(proof: Proof) -> str:
-    """Return the short table in Markdown: stock settings, the formula's, and the change."""
+    """Return the short table in Markdown: stock settings, the formula's, and the change against each."""
     runs = proof.of("settings")
     tuned = next((name for name in TUNED if name in runs), None)
     if tuned is None or REFERENCE not in runs:
         return table(proof)
     stock = [name for name in (UNBATCHED, REFERENCE) if name in runs]
     lines = [
-        f"| | {' | '.join((*stock, tuned))} | change{' from each' * (len(stock) > 1)} |",
-        "|---|" + "---:|" * (len(stock) + 2),
+        f"| | {' | '.join((*stock, tuned, *(f'against {who}' for who in stock)))} |",
+        "|---|" + "---:|" * (2 * len(stock) + 1),
     ]
     for name, form, measure in COLUMNS:
         if name not in FRONT:
@@ -138,15 +138,15 @@ def summary(proof: Proof) -> str:
         changes = [saving(proof, who, tuned, measure) for who in stock]
         if None not in medians and None not in changes:
             cells = [form.format(each.median) for each in medians if each]
-            said = ", ".join(_percent(each.median) for each in changes if each)
-            lines.append(f"| {name} | {' | '.join(cells)} | {said} |")
+            cells += [_percent(each.median) for each in changes if each]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     rest = [f"* {line}" for line in sentences(proof) if not line.startswith("Geminga, formula")]
     return "\n\n".join(["\n".join(lines), *(["\n".join(rest)] if rest else []), heading(proof, ranges=False)])
 
 
 def _percent(change: float) -> str:
     """Return a change as text: in percent, or as a multiple."""
-    return f"× {1 + change / 100:.0f}" if change >= 200 else f"{change:+.0f} %"
+    return f"× {1 + change / 100:.0f}" if change >= 200 else f"{change:+.{int(change < -99)}f} %".replace("-0 %", "0 %")
 
 
 def heading(proof: Proof, *, ranges: bool = True) -> str:
@@ -248,15 +248,17 @@ def headline(proof: Proof) -> dict[str, Any]:
 
 
 def picture(proof: Proof, path: Path) -> None:
-    """Draw bars for the settings, and receipts over time for blocked partitions, as SVG or PNG."""
+    """Draw bars for the settings, and for blocked partitions, as SVG or PNG."""
     settings = proof.of("settings")
     blocked = [(part, proof.of(part)) for part in ("slow", "break") if proof.of(part)]
     rows = (2 if settings else 0) + len(blocked)
     if not rows:
         return
-    heights = ([0.35 * len(settings) + 0.8] * 2 if settings else []) + [2.6] * len(blocked)
+    heights = ([0.35 * len(settings) + 0.8] * 2 if settings else []) + [
+        0.35 * len(runs) + 0.3 for _, runs in blocked
+    ]
     figure = new_figure(11, sum(heights) + 0.4)
-    grid = figure.add_gridspec(rows, 2, height_ratios=heights, hspace=0.45, wspace=0.08)
+    grid = figure.add_gridspec(rows, 2, height_ratios=heights, hspace=0.35, wspace=0.08)
     if settings:
         panels: tuple[tuple[str, Measure], ...] = (
             ("broker CPU above idle, s", BROKER_CPU),
@@ -267,9 +269,14 @@ def picture(proof: Proof, path: Path) -> None:
         for number, (title, measure) in enumerate(panels):
             axes = figure.add_subplot(grid[number // 2, number % 2])
             _bars(axes, title, settings, measure, names=number % 2 == 0)
+        drawn = {f"{word} settings": axes.barh(0, 0, color=colour) for word, colour in BAR_COLOURS.items()}
+        figure.legend(
+            drawn.values(), drawn, loc="lower center", bbox_to_anchor=(0.5, 0.91), ncols=2, fontsize=8
+        )
     for number, (part, runs) in enumerate(blocked):
         axes = figure.add_subplot(grid[rows - len(blocked) + number, :])
-        _lines_over_time(axes, part, runs)
+        title = "receipted on schedule, %" + (", one of eight partitions slow" if part == "slow" else "")
+        _bars(axes, title, runs, lambda o: 100 * kept(o), names=True)
     save(figure, path)
 
 
@@ -279,33 +286,17 @@ def _bars(
     labels = list(subjects)
     for place, label in enumerate(labels):
         spread = Spread.of([measure(o) for o in subjects[label]])
-        if spread is None:
-            continue
+        if spread is None or spread.low <= 0:
+            continue  # a logarithmic scale has no zero
         kind = next((c for word, c in BAR_COLOURS.items() if word in label), "#888888")
         error = [[spread.median - spread.low], [spread.high - spread.median]]
         axes.barh(place, spread.median, color=kind, xerr=error, ecolor="#333333", capsize=2, height=0.7)
-        axes.text(spread.high, place, f" {spread.median:.3g}", va="center", fontsize=7)
+        shown = f"{spread.median:,.0f}" if spread.median >= 100 else f"{spread.median:.3g}"
+        axes.text(spread.high, place, f" {shown}", va="center", fontsize=7)
     axes.set_yticks(range(len(labels)), labels if names else [""] * len(labels), fontsize=8)
     axes.invert_yaxis()
-    axes.set_title(title, fontsize=9)
+    axes.set_title(f"{title} (logarithmic)", fontsize=9)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.xaxis.set_minor_formatter("")
     axes.margins(x=0.12)
-
-
-def _lines_over_time(axes: Any, part: str, subjects: dict[str, list[RunOutcome]]) -> None:
-    for subject, runs in subjects.items():
-        run = next((o for o in runs if o.by_slice), None)
-        if run is None:
-            continue
-        end = round(run.window_seconds * SLICES_PER_SECOND)
-        smooth = SLICES_PER_SECOND
-        counts = [run.by_slice.get(str(n), 0) for n in range(end)]
-        means = [sum(counts[max(0, n - smooth + 1) : n + 1]) / min(n + 1, smooth) for n in range(end)]
-        times = [n / SLICES_PER_SECOND for n in range(end)]
-        axes.plot(times, [m * SLICES_PER_SECOND for m in means], label=subject, linewidth=1.2)
-    axes.set_title(
-        "receipts a second, one of eight partitions slow" if part == "slow" else "receipts a second",
-        fontsize=9,
-    )
-    axes.set_xlabel("s", fontsize=8)
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=7)
