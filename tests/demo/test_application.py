@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from geminga.demo import application
+from geminga.demo import driver as driver_module
 from geminga.demo.application import DriverProgress, SparkFailed, follow
 from geminga.demo.driver import DriverJob
 
@@ -89,6 +91,42 @@ def test_the_driver_is_killed_if_a_listener_fails(driver: Callable[[str], None],
         follow(JOB, tmp_path / "log", DriverProgress(), interrupt)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "log").read_text()), 0)
+
+
+class Query:
+    """Streaming query that ends at once, with an error or without."""
+
+    isActive = False  # noqa: N815
+    recentProgress = ()  # noqa: N815
+
+    def __init__(self, error: str) -> None:
+        self._error = RuntimeError(error) if error else None
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+
+@pytest.mark.parametrize(
+    ("errors", "fails"),
+    [(["Python worker failed to connect back."], ""), (["no disk"], "no disk"),
+     (["Python worker failed to connect back."] * 2, "connect back")],
+)  # fmt: skip
+def test_a_query_without_a_python_worker_is_started_again_once(
+    monkeypatch: pytest.MonkeyPatch, errors: list[str], fails: str
+) -> None:
+    left = {name: list(errors) if name == "flights" else [] for name in driver_module.pipeline.QUERIES}
+
+    def start(_spark: object, name: str, *_: object, **__: object) -> Query:
+        return Query(left[name].pop() if left[name] else "")
+
+    monkeypatch.setattr(driver_module.pipeline, "start", start)
+    monkeypatch.setattr(driver_module, "POLL_SECONDS", 0)
+    told = DriverProgress()
+    with pytest.raises(RuntimeError, match=fails) if fails else contextlib.nullcontext():
+        driver_module.run_queries(
+            None, JOB, {}, {}, lambda event, **fields: told.hear({"event": event, **fields})
+        )  # type: ignore[arg-type]
+    assert told.restarted == ([] if fails == "no disk" else ["flights"])
 
 
 def test_a_driver_ends_with_the_demo() -> None:

@@ -25,6 +25,13 @@ def test_progress_without_a_terminal_is_sparse_lines(
     assert "flights 100% (lag 0 messages), delays 0% of 1,000" in lines[-1]
 
 
+def test_a_bar_never_goes_back(capsys: pytest.CaptureFixture[str]) -> None:
+    with Console().many(("flights",), 1000) as update:
+        for done in (700, 300, 1200, 0):
+            update("flights", done, "")
+    assert "flights 100% of 1,000" in capsys.readouterr().out
+
+
 def test_long_lines_are_not_broken_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     Console().line("x" * 200)
     assert "x" * 200 in capsys.readouterr().out

@@ -46,6 +46,8 @@ class DriverProgress:
     connector_seconds: float = 0.0
     passes: list[float] = field(default_factory=list)
     """Seconds of each completed pass."""
+    restarted: list[str] = field(default_factory=list)
+    """Queries that were started again and are not reported yet."""
     is_done: bool = False
     error: str = ""
 
@@ -57,6 +59,8 @@ class DriverProgress:
                 done.batches += bool(event["rows"])
                 done.dropped_late += event["dropped_late"]
                 done.lag_messages, done.lag_bytes = event["lag_messages"], event["lag_bytes"]
+            case "restarted":
+                self.restarted.append(event["query"])
             case "caught up":
                 self.passes.append(event["seconds"])
             case "read alone":

@@ -49,10 +49,16 @@ class Console:
 
     @contextmanager
     def many(self, titles: Sequence[str], total: int) -> Iterator[Update]:
-        """Show a bar per title on a terminal, else a progress line from time to time."""
+        """Show a bar per title on a terminal, else a progress line from time to time; none goes back."""
+        most = dict.fromkeys(titles, 0)
+
+        def highest(title: str, done: int) -> int:
+            most[title] = max(most[title], min(done, total))
+            return most[title]
+
         if not self._rich.is_terminal:
             lines = _Lines(self, titles, total)
-            yield lines.update
+            yield lambda title, done, note: lines.update(title, highest(title, done), note)
             lines.tell()
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -66,7 +72,9 @@ class Console:
         )
         with Progress(*columns, console=self._rich) as bar:
             tasks = {title: bar.add_task(title, total=total, note="") for title in titles}
-            yield lambda title, done, note: bar.update(tasks[title], completed=min(done, total), note=note)
+            yield lambda title, done, note: bar.update(
+                tasks[title], completed=highest(title, done), note=note
+            )
 
     def summary(self, summary: dict[str, Any]) -> None:
         """Print the result: proof, rates, and statistics of the flights."""
@@ -141,7 +149,7 @@ class _Lines:
         self._last = ""
 
     def update(self, title: str, done: int, note: str) -> None:
-        self._done[title] = (min(done, self._total), note)
+        self._done[title] = (done, note)
         if time.monotonic() - self._told >= LINE_SECONDS:
             self.tell()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -22,8 +23,11 @@ from geminga.demo import pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS = 0.1
+_NO_WORKER = re.compile("connect back|failed to launch worker|socket to Python daemon")
+"""Errors of Spark when a Python worker does not start in time, on a loaded machine."""
 SPARK_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -87,38 +91,46 @@ def _work(job: DriverJob, tell: EventWriter) -> None:
     dimensions = pipeline.dimension_frames(spark)
     # The closing event moves the watermark past the year, so it must follow all others: partitions are read
     # in parallel, at different speeds.
-    _run(spark, job, source, dimensions, tell)
+    run_queries(spark, job, source, dimensions, tell)
     _publish_closing(job)
-    _run(spark, job, source, dimensions, tell)
+    run_queries(spark, job, source, dimensions, tell)
     _read_alone(spark, source, tell)
     spark.stop()
     tell("done")
 
 
-def _run(
+def run_queries(
     spark: SparkSession,
     job: DriverJob,
     source: dict[str, str],
     dimensions: dict[str, DataFrame],
     tell: EventWriter,
 ) -> None:
-    """Run all queries in parallel, until they have processed the messages that the topic holds now."""
+    """Run all queries in parallel, until they have processed the messages that the topic holds now. A query
+    whose Python worker does not start is started again, once."""
     limited = {**source, "maxRowsPerTrigger": str(job.rows_per_batch)}
     lake = pipeline.Lake(folder=Path(job.folder))
     started = time.perf_counter()
-    queries = {
-        name: pipeline.start(spark, name, limited, lake, dimensions, rollup_topic=job.rollup_topic)
-        for name in pipeline.QUERIES
-    }
+
+    def start(name: str) -> StreamingQuery:
+        return pipeline.start(spark, name, limited, lake, dimensions, rollup_topic=job.rollup_topic)
+
+    queries = {name: start(name) for name in pipeline.QUERIES}
+    restarted: set[str] = set()
     told: set[tuple[str, int]] = set()
     running = True
     while running:
         time.sleep(POLL_SECONDS)
         running = any(query.isActive for query in queries.values())  # before its last progress is read
-        for name, query in queries.items():
+        for name, query in list(queries.items()):
             error = query.exception()
             if error is not None:
-                raise error
+                if name in restarted or not _NO_WORKER.search(str(error)):
+                    raise error
+                restarted.add(name)
+                tell("restarted", query=name)
+                queries[name], running = start(name), True
+                continue
             for progress in query.recentProgress:
                 if (name, progress["batchId"]) not in told:
                     told.add((name, progress["batchId"]))

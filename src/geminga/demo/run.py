@@ -207,7 +207,7 @@ def _stream(job: DriverJob, log: Path, told: DriverProgress, total: int, console
     """Run the queries: a driver that is killed half-way, and a second one. Returns the rows of the second."""
     console.step(f"Starting Spark; what it prints goes to {log}")
     with console.many(pipeline.QUERIES, total) as update:
-        follow(job, log, told, partial(_show, total, update), kill_when=partial(_is_half, total))
+        follow(job, log, told, partial(_show, total, update, console), kill_when=partial(_is_half, total))
     console.step("Killed the Spark driver half-way (SIGKILL), in the middle of its micro-batches")
     lake = pipeline.Lake(folder=Path(job.folder))
     for name in pipeline.QUERIES:
@@ -217,12 +217,15 @@ def _stream(job: DriverJob, log: Path, told: DriverProgress, total: int, console
     before = sum(query.rows for query in told.queries.values())
     console.step("Starting Spark again: every query goes on from its checkpoint")
     with console.many(pipeline.QUERIES, total) as update:
-        follow(job, log, told, partial(_show, total, update))
+        _show(total, update, console, told)
+        follow(job, log, told, partial(_show, total, update, console))
     return sum(query.rows for query in told.queries.values()) - before
 
 
-def _show(total: int, update: Update, told: DriverProgress) -> None:
+def _show(total: int, update: Update, console: Console, told: DriverProgress) -> None:
     """Show progress: all messages except the lag."""
+    while told.restarted:
+        console.line(f"{told.restarted.pop()}: its Python worker did not start in time; started again")
     for name, query in told.queries.items():
         if query.lag_messages is not None:
             size = "" if query.lag_bytes is None else f", {query.lag_bytes / 1e6:.1f} MB"

@@ -146,7 +146,11 @@ def summary(proof: Proof) -> str:
 
 def _percent(change: float) -> str:
     """Return a change as text: in percent, or as a multiple."""
-    return f"× {1 + change / 100:.0f}" if change >= 200 else f"{change:+.{int(change < -99)}f} %".replace("-0 %", "0 %")
+    return (
+        f"× {1 + change / 100:.0f}"
+        if change >= 200
+        else f"{change:+.{int(change < -99)}f} %".replace("-0 %", "0 %")
+    )
 
 
 def heading(proof: Proof, *, ranges: bool = True) -> str:
