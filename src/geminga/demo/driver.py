@@ -23,7 +23,6 @@ from geminga.demo import pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS = 0.1
 _NO_WORKER = re.compile("connect back|failed to launch worker|socket to Python daemon")
@@ -112,7 +111,7 @@ def run_queries(
     lake = pipeline.Lake(folder=Path(job.folder))
     started = time.perf_counter()
 
-    def start(name: str) -> StreamingQuery:
+    def start(name: str) -> Any:
         return pipeline.start(spark, name, limited, lake, dimensions, rollup_topic=job.rollup_topic)
 
     queries = {name: start(name) for name in pipeline.QUERIES}
