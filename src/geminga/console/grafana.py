@@ -18,7 +18,6 @@ _ALL = 'cluster=~"$cluster"'
 _TOPIC = f'{_ALL},namespace=~"$namespace",topic=~"$topic"'
 _SUBSCRIPTION = f'{_TOPIC},subscription=~"$subscription"'
 
-_FAILURES = "geminga_callback_failures_total"
 
 MESSAGES_A_SECOND = "suffix: msg/s"
 

@@ -363,7 +363,7 @@ class Remote:
                 if nth == 1 and status not in (404, 412):
                     raise AdminRefusal(status, _reason(data) or f"{self.url} answers {status}")
                 break
-            messages += _messages(headers, data, MessageFilter())
+            messages += payload_messages(headers, data, MessageFilter())
             if len(messages) >= count:
                 break
         return answer(messages[:count])
@@ -381,12 +381,7 @@ class Remote:
             skipped, offset = max(0, offset - known), max(offset, known)
         messages: list[Json] = []
         for at in range(offset, places.end):
-            ledger_id, entry_id = places.position(at)
-            status, headers, data = await self.ask(
-                request, "GET", f"{path}/ledger/{ledger_id}/entry/{entry_id}"
-            )
-            if status == 200:
-                messages += _messages(headers, data, wanted)
+            messages += await self._entry(request, places, at, wanted)
         last = places.position(places.end - 1) if places.end else (-1, -1)
         return answer(
             {"messages": messages[-MESSAGES_MAX:], "notShown": max(0, len(messages) - MESSAGES_MAX),
@@ -406,18 +401,22 @@ class Remote:
         while start < stop and examined < TAIL_ENTRIES_MAX:
             examined += 1
             stop, start, at = (stop - 1, start, stop - 1) if older else (stop, start + 1, start)
-            ledger_id, entry_id = places.position(at)
-            status, headers, data = await self.ask(
-                request, "GET", f"{path}/ledger/{ledger_id}/entry/{entry_id}"
-            )
-            if status == 200:
-                messages = _messages(headers, data, wanted)
-                found += reversed(messages) if older else messages
+            messages = await self._entry(request, places, at, wanted)
+            found += reversed(messages) if older else messages
         behind = places.position(stop) if older else places.position(max(0, start - 1))
         return answer(
             {"messages": found, "next": f"{behind[0]}:{behind[1]}", "examined": examined,
              "left": stop - start}
         )  # fmt: skip
+
+    async def _entry(
+        self, request: web.Request, places: derived.Places, offset: int, wanted: MessageFilter
+    ) -> list[Json]:
+        """Return the messages of an entry that match; none of one that is gone."""
+        ledger_id, entry_id = places.position(offset)
+        path = f"{_topic_path(request)}/ledger/{ledger_id}/entry/{entry_id}"
+        status, headers, data = await self.ask(request, "GET", path)
+        return list(payload_messages(headers, data, wanted)) if status == 200 else []
 
     async def _bounds(self, request: web.Request, places: derived.Places, older: bool) -> tuple[int, int]:
         """Return the offsets between which ``messages`` reads."""
@@ -483,11 +482,6 @@ def _reason(data: bytes) -> str:
         return str(json.loads(data)["reason"])
     except (ValueError, KeyError, TypeError):
         return ""
-
-
-def _messages(headers: Mapping[str, str], data: bytes, wanted: MessageFilter) -> list[Json]:
-    """Return the messages of an entry that Apache Pulsar's admin REST returned."""
-    return list(payload_messages(headers, data, wanted))
 
 
 def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:

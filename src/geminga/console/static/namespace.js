@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { fill, h, panel, skeleton } from "./dom.js";
-import { bytes, count, perSecond, rate, topicLink, topicName, topicsLink } from "./format.js";
+import { bytes, count, perSecond, topicLink, topicName, topicsLink } from "./format.js";
 import { permissions } from "./permissions.js";
 import { namespacePath, namespacePolicies } from "./policies.js";
 import { Poller } from "./poll.js";
