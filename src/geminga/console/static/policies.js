@@ -93,7 +93,7 @@ const worded = (words, value) => {
 function inputOf([name, title, kind, none], value) {
   if (Array.isArray(kind)) {
     const choice = h("select", { "aria-label": title }, kind.map((each) => h("option", { value: each }, WORDS[each] ?? each.toLowerCase().replaceAll("_", " "))));
-    choice.value = String(value ?? kind[0]);
+    choice.value = kind.includes(String(value)) ? String(value) : kind[0];
     return { name, elements: [h("label", {}, title), choice, h("span")], read: () => (kind[0] === "true" ? choice.value === "true" : choice.value) };
   }
   const units = UNITS[kind];
@@ -134,7 +134,7 @@ function change({ path, place, name, title, words, form, value, own, done }) {
       const method = remove.checked ? "DELETE" : name === "schemaCompatibilityStrategy" || (name === "compactionThreshold" && noun === "namespaces") ? "PUT" : "POST";
       const query = name === "messageTTL" && noun === "topics" && !remove.checked ? { messageTTL: wanted() } : {};
       await call(method, `${path}/${segment}`, { query, body: remove.checked ? undefined : JSON.stringify(wanted()) });
-      return `Done: ${title.toLowerCase()}`;
+      return `Changed: ${title}`;
     },
   });
 }
