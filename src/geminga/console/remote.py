@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import shlex
 import ssl
 import time
 from collections import OrderedDict
@@ -62,6 +63,8 @@ TOKENS_MAX: Final = 4
 """Number of tokens whose stats of all topics are cached."""
 _PATH: Final = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 _SUBSCRIPTION: Final = _PATH + "/subscription/{subscription}"
+_ENDS: Final = {"-1": "earliest", str((1 << 63) - 1): "latest"}
+"""Ends of a topic by the ledger id that stands for them."""
 _NO_SUCH_THING: Final = "Apache Pulsar has no such command; unloading the topic delivers again what is held"
 
 
@@ -318,36 +321,40 @@ class Remote:
             raise AdminRefusal(404, f"Subscription {name} not found on topic {_topic(request)}")
         found = derived.hole_map(inside, name, None, None, 1)
         places, backlog = derived.Places(inside), stats["subscriptions"][name].get("msgBacklog", 0)
+        where = f"{shlex.quote(_topic(request))} {shlex.quote(name)}"
         if action == "skip-all":
-            return answer(_previewed(f"all {backlog} entries are given up for good by this subscription"))
+            text = f"all {backlog:,} entries are given up for good by this subscription"
+            return answer(_previewed(text, f"clear {where}"))
         if action == "skip":
             count = min(backlog, whole_number(query.get("count", ""), "count"))
-            text = f"{count} of {backlog} entries are given up; Apache Pulsar skips batches as a whole"
-            return answer(_previewed(text))
-        if query.get("message"):
-            ledger, _, entry = query["message"].partition(":")
+            text = f"{count:,} of {backlog:,} entries are given up; Apache Pulsar skips batches as a whole"
+            return answer(_previewed(text, f"skip {where} --entries {count}"))
+        if action not in ("expire", "reset"):
+            raise AdminRefusal(404, f"no action {action!r}")
+        moment = query.get("message", "")
+        if moment:
+            ledger, _, entry = moment.partition(":")
             offset = places.offset(int(ledger), int(entry)) if ledger != "-1" else 0
-            when = ""
+            moment, when = _ENDS.get(ledger, moment), ""
         else:
-            moment = (
-                _now_ms() - whole_number(query.get("seconds", ""), "seconds") * 1000
-                if action == "expire"
-                else (whole_number(query.get("timestamp", ""), "timestamp"))
+            age = query.get("seconds", "") if action == "expire" else ""
+            time_ms = (
+                _now_ms() - whole_number(age, "seconds") * 1000
+                if age
+                else whole_number(query.get("timestamp", ""), "timestamp")
             )
-            id_ = await self.get(request, f"{path}/messageid/{moment}")
-            offset, when = places.offset(id_["ledgerId"], id_["entryId"]), f" of {iso_time(moment)}"
+            id_ = await self.get(request, f"{path}/messageid/{time_ms}")
+            offset, when = places.offset(id_["ledgerId"], id_["entryId"]), f" of {iso_time(time_ms)}"
+            moment = str(time_ms)
         mark = found["mark"]
         if action == "expire":
-            return answer(
-                _previewed(f"about {max(0, offset - mark)} entries before those{when} are given up for good")
-            )
-        if action != "reset":
-            raise AdminRefusal(404, f"no action {action!r}")
+            text = f"about {max(0, offset - mark):,} entries before those{when} are given up for good"
+            return answer(_previewed(text, f"expire {where} --older-than {query.get('seconds', '')}s"))
         if offset >= mark:
-            text = f"begins again at offset {offset}{when}: about {offset - mark} entries are given up"
+            text = f"begins again at offset {offset:,}{when}: about {offset - mark:,} entries are given up"
         else:
-            text = f"begins again{when}: about {mark - offset} acknowledged entries are delivered again"
-        return answer(_previewed(f"{text}; its consumers connect anew"))
+            text = f"begins again{when}: about {mark - offset:,} acknowledged entries are delivered again"
+        return answer(_previewed(f"{text}; its consumers connect anew", f"reset {where} {moment}"))
 
     async def redeliver(self, _request: web.Request) -> web.Response:
         raise AdminRefusal(501, _NO_SUCH_THING)
@@ -458,8 +465,9 @@ class Remote:
         raise AdminRefusal(404, f"there is no message {id_} on topic {_topic(request)}")
 
 
-def _previewed(text: str) -> Json:
-    return {"text": text, "command": "", "messages": -1, "messagesAgain": -1}
+def _previewed(text: str, command: str) -> Json:
+    command = f"geminga subscriptions {command}"
+    return {"text": text, "command": command, "messages": -1, "messagesAgain": -1}
 
 
 def _now_ms() -> int:
