@@ -8,7 +8,7 @@ import { part } from "./format.js";
 
 const ACTIONS = ["produce", "consume"];
 
-// `of`: {path, noun, place}: the resource in admin REST, and as the command line names it.
+// `of`: the path of a resource in admin REST, and its noun and name on the command line.
 export async function permissions(element, of, signal) {
   const found = await get(`${of.path}/permissions`, {}, signal);
   const done = () => permissions(element, of);
