@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import geminga
-from geminga.cli.connecting import connecting
+from geminga.cli import explain
+from geminga.cli.connecting import as_pasted, connecting
 from geminga.cli.main import command
 from geminga.client.cluster import Cluster
 from geminga.errors import ConnectError, InvalidConfiguration, InvalidUrl
@@ -272,3 +273,15 @@ def test_a_pipeline_receives_the_connection_options(
     assert told("--context", "there") == {
         "service.url": "pulsar://there:6651", "auth.plugin": "token", "auth.params": "token:of-there"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("printed", "pasted"),
+    [("geminga peek t s", "geminga peek t s --url pulsar://h:1"),
+     ("geminga store check DIR", "geminga store check DIR"),  # connects to no broker
+     ("geminga topics a && geminga topics b",
+      "geminga topics a --url pulsar://h:1 && geminga topics b --url pulsar://h:1")],
+)  # fmt: skip
+def test_each_printed_command_that_connects_carries_the_address(printed: str, pasted: str) -> None:
+    with explain.command.make_context("explain", ["t", "--url", "pulsar://h:1", "--token", "secret"]):
+        assert as_pasted(printed) == pasted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
 import time
@@ -333,14 +332,7 @@ def test_printed_commands_carry_the_address_and_no_token(run: Any, broker: Any) 
     run("subscriptions", "create", topic, "s")
     run("produce", topic, "x")
     screen = run("explain", topic, "s", "--token", "secret").stdout
-    options = f"--url {broker.service_url} --admin-url {broker.admin_url}"
-    assert f"geminga peek {topic} s {options}\n" in screen
-    with (
-        broker.client() as client,
-        client.subscribe(topic, "later", consumer_type=geminga.ConsumerType.Shared),
-    ):
-        client.create_producer(topic).send(b"y", deliver_after=dt.timedelta(days=1))
-        assert f" {options} && geminga topics unload {topic} {options}\n" in run("explain", topic).stdout
+    assert f"geminga peek {topic} s --url {broker.service_url} --admin-url {broker.admin_url}\n" in screen
 
 
 @pytest.mark.parametrize("words", ["peek {} bilin", "explain {} bilin", "subscriptions clear {} bilin"])

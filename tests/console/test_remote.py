@@ -217,7 +217,7 @@ def test_a_subscription_is_explained_from_apache_pulsars_stats(console: str) -> 
     )
     for action, command in (
         ("skip-all", "clear {} stuck"), ("skip?count=2", "skip {} stuck --entries 2"),
-                ("reset?message=-1:-1", "reset {} stuck earliest"), ("reset?message=5:0", "reset {} stuck 5:0"),
+        ("reset?message=-1:-1", "reset {} stuck earliest"), ("reset?message=5:0", "reset {} stuck 5:0"),
     ):  # fmt: skip
         found = ask(console, f"{base}/subscription/stuck/preview/{action}")[1]
         assert found["command"] == f"geminga subscriptions {command.format('persistent://public/default/t')}"

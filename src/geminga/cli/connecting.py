@@ -166,7 +166,7 @@ def as_pasted(command: str) -> str:
     """Return a command that is printed for a person to paste, with the connection options in use after each
     ``geminga``. Tokens and passwords are left out."""
     ctx = click.get_current_context(silent=True)
-    if ctx is None or not command.startswith("geminga "):
+    if ctx is None or not re.match("geminga (?!store )", command):
         return command
     options = ""
     for option in ctx.command.params:
