@@ -144,11 +144,6 @@ def say(line: str, *, nl: bool = True) -> None:
         click.echo(line, nl=nl, err=True)
 
 
-def how_many(count: int, noun: str = "message") -> str:
-    """``1 message``, ``2,000 messages``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import SECONDS, WordChoice, how_many, json_option, show_warnings
+from geminga.cli.common import SECONDS, WordChoice, json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, check_exists, connecting
 from geminga.cli.peek import (
     PrintFilter,
@@ -18,7 +18,7 @@ from geminga.cli.peek import (
     payload_of,
     show,
 )
-from geminga.cli.units import WHERE, Where, id_text
+from geminga.cli.units import WHERE, Where, how_many, id_text
 from geminga.client.cluster import Cluster
 from geminga.errors import Timeout
 from geminga.ids import MessageId

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import click
 
-from geminga.cli.common import emit, how_many, json_option
+from geminga.cli.common import emit, json_option
 from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
-from geminga.cli.units import size, span
+from geminga.cli.units import backlog, how_many
 from geminga.client.admin.types import Explanation
 from geminga.client.cluster import Cluster
 from geminga.diagnosis.conclude import Trouble
 
+_BACKLOG = (
+    "messagesInBacklog", "entriesInBacklog", "bytesInBacklog", "oldestBacklogMessageAgeSeconds", "ackHoles",
+)  # fmt: skip
 QUIET_SHOWN_MAX = 3
 """Partitions without findings that are printed one by one."""
 
@@ -51,11 +52,9 @@ def as_text(found: Explanation) -> str:
     unread = facts.get("entriesNotReadYet")
     lines = [
         f"{found.topic}  {found.subscription}: {found.summary}",
-        f"  {consumers}; {_backlog(facts)}",
+        f"  {consumers}; a backlog of {backlog(*(facts[name] for name in _BACKLOG))}",
         f"  oldest open message {facts['oldestOpenMessage']}, read up to {facts['readPosition']}"
-        + (
-            f", {unread:,} {'entry' if unread == 1 else 'entries'} not read yet" if unread is not None else ""
-        ),
+        + (f", {how_many(unread, 'entry')} not read yet" if unread is not None else ""),
     ]
     if facts.get("redeliverUnackedAfterSeconds"):
         lines.append(
@@ -71,12 +70,3 @@ def as_text(found: Explanation) -> str:
                 f"    {each.text}: {as_pasted(each.command)}" if each.command else f"    {each.text}"
             )
     return "\n".join(lines)
-
-
-def _backlog(facts: Mapping[str, Any]) -> str:
-    if facts["messagesInBacklog"] < 0:
-        return f"a backlog of {facts['entriesInBacklog']:,} entries"
-    text = f"a backlog of {how_many(facts['messagesInBacklog'])}, {size(facts['bytesInBacklog'])}"
-    if facts["oldestBacklogMessageAgeSeconds"] >= 0:
-        text += f", the oldest {span(facts['oldestBacklogMessageAgeSeconds'])} old"
-    return text + f", {how_many(facts['ackHoles'], 'ack hole')}"

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from geminga.cli.common import how_many, json_option, pairs
+from geminga.cli.common import json_option, pairs
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.cli.units import PATTERN, WHERE, Where, id_text
+from geminga.cli.units import PATTERN, WHERE, Where, how_many, id_text
 from geminga.client.admin.types import SchemaVersion, StoredMessage
 from geminga.client.cluster import Cluster
 from geminga.ids import MessageId

@@ -18,7 +18,6 @@ from geminga.cli.common import (
     Number,
     WordChoice,
     emit,
-    how_many,
     json_option,
     pairs,
     say,
@@ -26,7 +25,7 @@ from geminga.cli.common import (
 )
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.peek import reading
-from geminga.cli.units import id_text
+from geminga.cli.units import how_many, id_text
 from geminga.client.cluster import Cluster
 from geminga.errors import CorruptPayload
 

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 import geminga.asyncio
-from geminga.cli.common import confirm, emit, how_many
-from geminga.cli.units import Where
+from geminga.cli.common import confirm, emit
+from geminga.cli.units import Where, how_many
 from geminga.client.cluster import Cluster
 from geminga.client.redrive import Redrive, RedriveFilter, RedriveResult
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, confirm, emit, how_many, pairs, yes_option
+from geminga.cli.common import Commands, confirm, emit, pairs, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows, trouble
-from geminga.cli.units import ID, SPAN, WHERE, Where, backlog, count, id_text, rate, size, span
+from geminga.cli.units import ID, SPAN, WHERE, Where, backlog_of, count, how_many, id_text, rate, size, span
 from geminga.client.cluster import Cluster
 from geminga.errors import AdminSubscriptionNotFound
 from geminga.ids import MessageId, TopicName
@@ -143,11 +143,11 @@ def skip(
         part.skip_entry(name, subscription, MessageId(name.partition, ledger, entry))
         skipped, unit, text = 1, "entries", f"{subscription} skipped {ledger}:{entry}"
     else:
-        unit = "messages" if entries is None else "entries"
-        next_ones = _many(messages or entries or 1, unit)
+        unit, noun = ("messages", "message") if entries is None else ("entries", "entry")
+        next_ones = how_many(messages or entries or 1, noun)
         confirm(f"Skip the next {next_ones} in {subscription!r} of {name}?", yes=yes)
         skipped = part.skip(name, subscription, messages or entries or 1, unit=unit)
-        text = f"{subscription} skipped {_many(skipped, unit)}"
+        text = f"{subscription} skipped {how_many(skipped, noun)}"
     emit(
         {"topic": str(name), "subscription": subscription, "skipped": skipped, "unit": unit},
         as_json=as_json,
@@ -288,13 +288,9 @@ def _said(where: Any) -> str:
     return id_text(where) if isinstance(where, MessageId) else str(where)
 
 
-def _many(number: int, unit: str) -> str:
-    return how_many(number) if unit == "messages" else f"{number:,} {'entry' if number == 1 else 'entries'}"
-
-
 def _backlog(admin: Any, topic: str, subscription: str) -> str:
     found = admin.topics.stats(topic).subscriptions
     if subscription not in found:
         name = TopicName.parse(topic)
         raise AdminSubscriptionNotFound(f"{name} has no subscription {subscription}", status=404)
-    return backlog(found[subscription])
+    return backlog_of(found[subscription])

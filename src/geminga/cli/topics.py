@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, confirm, emit, how_many, pairs, yes_option
+from geminga.cli.common import Commands, confirm, emit, pairs, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.permissions import add_permission_commands
 from geminga.cli.policies import add_policy_commands
 from geminga.cli.tables import TableColumn, print_rows
-from geminga.cli.units import SIZE, backlog, count, id_text, rate, size
+from geminga.cli.units import SIZE, backlog_of, count, how_many, id_text, rate, size
 from geminga.client.admin.sync.policies import TopicPolicies
 from geminga.client.admin.types import LedgerInfo
 from geminga.client.cluster import Cluster
@@ -101,7 +101,7 @@ def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
     for subscription, row in sorted(found.subscriptions.items()):
         consumers = how_many(len(row.consumers), f"{row.type} consumer") if row.consumers else "no consumer"
         unacknowledged = f"{count(row.unacked_messages)} unacknowledged"
-        lines.append(f"  {subscription}: {consumers}, backlog {backlog(row)}, {unacknowledged}")
+        lines.append(f"  {subscription}: {consumers}, backlog {backlog_of(row)}, {unacknowledged}")
     emit(found.raw, as_json=as_json, text="\n".join(lines))
 
 
@@ -114,7 +114,7 @@ def _internal(found: Any, as_json: bool) -> None:
         emit(found.raw, as_json=True, text="")
         return
     click.echo(
-        f"{how_many(len(found.ledgers), 'ledger')}, {count(found.number_of_entries)} entries, "
+        f"{how_many(len(found.ledgers), 'ledger')}, {how_many(found.number_of_entries, 'entry')}, "
         f"{size(found.total_size)}; last {found.last_confirmed_entry}"
     )
     rows = [{"ledger": one.ledger_id, "entries": one.entries, "size": one.size} for one in found.ledgers]

@@ -188,15 +188,27 @@ def span(seconds: float) -> str:
     return " ".join(parts[:2]) or "0s"
 
 
-def backlog(row: Any) -> str:
-    """Return a subscription's backlog in messages if the broker counts them, else in entries."""
-    if row.messages_in_backlog < 0:
-        return f"{row.msg_backlog:,} {'entry' if row.msg_backlog == 1 else 'entries'}"
-    one = row.messages_in_backlog == 1
-    text = f"{row.messages_in_backlog:,} message{'' if one else 's'}, {size(row.bytes_in_backlog)}"
-    if row.oldest_backlog_message_age_seconds >= 0:
-        text += f", the oldest {span(row.oldest_backlog_message_age_seconds)} old"
-    return text + (f", {row.ack_holes:,} ack holes" if row.ack_holes > 0 else "")
+def how_many(count: int, noun: str = "message") -> str:
+    """``1 message``, ``2,000 messages``, ``2 entries``."""
+    nouns = noun if count == 1 else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {nouns}"
+
+
+def backlog(messages: int, entries: int, in_bytes: int, oldest_seconds: int, holes: int) -> str:
+    """Return a backlog in messages if the broker counts them (not below 0), else in entries."""
+    if messages < 0:
+        return how_many(entries, "entry")
+    text = f"{how_many(messages)}, {size(in_bytes)}"
+    text += f", the oldest {span(oldest_seconds)} old" if oldest_seconds >= 0 else ""
+    return text + (f", {how_many(holes, 'ack hole')}" if holes > 0 else "")
+
+
+def backlog_of(row: Any) -> str:
+    """Return the backlog in a subscription's statistics, as text."""
+    return backlog(
+        row.messages_in_backlog, row.msg_backlog, row.bytes_in_backlog,
+        row.oldest_backlog_message_age_seconds, row.ack_holes,
+    )  # fmt: skip
 
 
 def rate(value: float) -> str:
