@@ -56,6 +56,11 @@ def test_the_screen_has_a_header_and_fits_the_height(
     assert max(len(line) for line in shown[1:]) <= 80
     assert shown[1].startswith("TOPIC")
     assert shown[-1] == "... 80 more"
+    command = f"geminga top --all --url pulsar://{'host.' * 20}internal:6650"
+    top.show(rows(100), top.TOPICS, command, live=True)  # wraps, and can be pasted
+    shown = capsys.readouterr().out.splitlines()
+    assert command in shown[0]
+    assert len(shown) + 1 < 24
 
 
 def test_idle_topics_are_hidden_and_other_namespaces_counted(monkeypatch: pytest.MonkeyPatch) -> None:
