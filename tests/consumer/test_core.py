@@ -905,6 +905,21 @@ def test_a_queue_of_nothing_asks_for_no_more_when_a_part_of_a_batch_came(
     assert flow.flow.messagePermits == 3, "what the batch cost too much, and one"
 
 
+@pytest.mark.parametrize("asks", ["before the connection breaks", "while it is broken"])
+def test_a_queue_of_nothing_asks_again_after_a_reconnect(
+    subscribed: Make, make: SimpleNamespace, asks: str
+) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Shared, receiver_queue_size=0)
+    if asks == "before the connection breaks":
+        consumer.core.want_one()
+    make.sent(consumer.core)
+    consumer.core.disconnected(consumer.now)
+    if asks == "while it is broken":
+        consumer.core.want_one()
+    flows = [command for command in consumer.attach() if command.HasField("flow")]
+    assert [flow.flow.messagePermits for flow in flows] == [1]
+
+
 def test_redelivery_takes_what_waits_of_the_entry_out_and_its_permits_back(
     subscribed: Make, make: SimpleNamespace
 ) -> None:

@@ -44,13 +44,13 @@ _JOURNAL, _EXPIRY, _ACCESS = "ledger/journal.py", "broker/topics/expiry.py", "br
 _SUBSCRIPTION = "broker/delivery/subscription.py"
 
 MUTANTS: Final = (
-    Mutant("t", "Shared: entries taken for redelivery and not sent are forgotten", _SHARED,
+    Mutant("refusals", "Shared: entries taken for redelivery and not sent are forgotten", _SHARED,
            "            self._give_back(offset for offset in offsets[at:] if offset not in consumer.pending)\n",
            "            pass\n"),
     Mutant("t", "Shared: a consumer that leaves keeps its entries", _SHARED,
            "        self._returning.append((None, iter(consumer.forget_pending())))\n        self._return_some()\n",
            "        consumer.forget_pending()\n"),
-    Mutant("t", "Shared: acknowledged entries are redelivered", _SHARED,
+    Mutant("refusals", "Shared: acknowledged entries are redelivered", _SHARED,
            "            if not self.cursor.is_acknowledged(offset):\n                found", "            if True:\n                found"),
     Mutant("t", "Shared: refused entries are not redelivered", _SHARED,
            "                again.append(offset)\n", "                again = again\n"),
@@ -59,6 +59,8 @@ MUTANTS: Final = (
            "            if not consumer.ready or self.blocked:\n                self.read_offset = offset + 1\n"
            "                return True\n            if offset in"),
     Mutant("t", "Shared: chunks go to any consumer", _SHARED, "if head is not None and head.num_chunks > 1:", "if False:"),
+    Mutant("refusals", "consumer: a receiver without a queue asks no more after a reconnect", "consumer/flow.py",
+           "self._queue_size or int(self._earned > 0 or self._outstanding > 0)", "self._queue_size"),
     Mutant("delayed", "delayed messages come five seconds early", _SHARED,
            "head.deliver_at_time <= self.scheduler.now_ms or", "head.deliver_at_time <= self.scheduler.now_ms + 5000 or"),
     Mutant(

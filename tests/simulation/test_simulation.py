@@ -73,6 +73,13 @@ def test_the_same_seed_repeats_the_same_history() -> None:
         assert World(seed).play().text() == World(seed).play().text()
 
 
+def test_a_seed_does_not_depend_on_the_clock_of_the_one_before() -> None:
+    """The age of a chunk decided by the clock that was in force when the client was imported."""
+    first = World(112, only=frozenset({"refusals"})).play().text()
+    run_seed(111, only=frozenset({"refusals"}))
+    assert World(112, only=frozenset({"refusals"})).play().text() == first
+
+
 @pytest.mark.timeout(60)
 def test_a_broker_killed_while_it_stops_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(0, only=frozenset({"t"}), without=frozenset({"offload"}))

@@ -124,8 +124,7 @@ def metrics_of(settings: ClientSettings) -> ClientMetrics | None:
 class ClientContext:
     """State of a client on one event loop; every method runs on the loop's thread.
 
-    ``random`` and the two clocks are here so that simulations can replace them: `now` is the loop's monotonic
-    clock in seconds, `now_ms` the wall clock in milliseconds.
+    `now` is the loop's monotonic clock in seconds, `now_ms` the wall clock in milliseconds.
     """
 
     def __init__(
@@ -134,7 +133,6 @@ class ClientContext:
         loop: asyncio.AbstractEventLoop | None = None,
         *,
         random: random_module.Random | None = None,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings
         self.loop = loop or asyncio.get_running_loop()
@@ -152,7 +150,6 @@ class ClientContext:
         """All engines that may still receive messages, those of closed producers included."""
         self.schemas = SchemaVersions(self)
         """Cache of the topics' schemas."""
-        self._wall_clock = wall_clock
         self._producer_ids = itertools.count()
         self._consumer_ids = itertools.count()
         self._handles: dict[Closable, None] = {}  # closed in the order of their opening
@@ -184,7 +181,7 @@ class ClientContext:
 
     def now_ms(self) -> int:
         """Return the wall clock in milliseconds since 1970, for publish times."""
-        return int(self._wall_clock() * 1000)
+        return int(time.time() * 1000)
 
     def new_producer_id(self) -> int:
         return next(self._producer_ids)

@@ -128,10 +128,13 @@ class FlowControl:
         return min(self._queue_size, max(left, (left - self.overshoot) * self._fewest + 1 if left else 0))
 
     def reset(self) -> None:
-        """Start a new subscription: the broker has no permits, and old releases are ignored."""
+        """Start a new subscription: the broker has no permits, and old releases are ignored.
+
+        With queue size 0, a message that was requested and has not come is requested again.
+        """
         self._subscription = self._generation = object()
         self._aside = 0
-        self._earned = self._queue_size
+        self._earned = self._queue_size or int(self._earned > 0 or self._outstanding > 0)
         self._outstanding = 0
         self._block = 0
         self.arrived_last = (-1, -1)

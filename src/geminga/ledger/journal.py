@@ -55,7 +55,7 @@ class Journal:
         group_bytes_max: int,
         signal: Callable[[], None],
         wrote: Callable[[int], None] = lambda size_bytes: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """``wrote`` is called on the writer's thread with the number of bytes added to the log."""
         self.writer = writer
@@ -71,11 +71,11 @@ class Journal:
         self._group_bytes_max = group_bytes_max
         self._signal = signal
         self._wrote = wrote
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._held: list[Record] = []
         self.full: OSError | None = None
         self._writing = False
-        self._synced_at = clock()
+        self._synced_at = self._clock()
         self._error: StoreError | None = None
         self._gate: SimpleQueue[None] = SimpleQueue()
         self._stopping = False

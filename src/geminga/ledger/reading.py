@@ -89,11 +89,11 @@ class StoreEntryReader:
         finder: EntryFinder | None = None,
         *,
         unreadable_seconds: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """An entry is damaged when the disk has failed to read it for ``unreadable_seconds``."""
         self._unreadable_seconds = unreadable_seconds
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._suspects: OrderedDict[tuple[int, int], tuple[float, float]] = OrderedDict()
         self._state = state
         self._files = files

@@ -48,12 +48,12 @@ class SpaceGauge:
         filesystem: FileSystem,
         folder: str,
         bytes_max: int,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._filesystem = filesystem
         self._folder = folder
         self._bytes_max = bytes_max
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._written = 0
         self._measured_written = 0
         self._measured_at = float("-inf")

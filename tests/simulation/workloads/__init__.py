@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.simulation.workloads.base import Workload
-from tests.simulation.workloads.delivery import Counts, DeadLetters, Delayed
+from tests.simulation.workloads.delivery import Counts, DeadLetters, Delayed, Refusals
 from tests.simulation.workloads.everyday import Everyday
 from tests.simulation.workloads.positions import Reading, Retention, Seeking
 from tests.simulation.workloads.publishing import Access, Restarts
@@ -15,7 +15,7 @@ from tests.simulation.workloads.topics import Growth, Patterns
 WORKLOADS: Final[dict[str, type[Workload]]] = {
     each.name: each
     for each in (
-        Everyday, Restarts, Access, Compaction, Delayed, DeadLetters, Counts, Reading, Seeking, Retention,
-        Growth, Patterns,
+        Everyday, Restarts, Access, Compaction, Delayed, DeadLetters, Refusals, Counts, Reading, Seeking,
+        Retention, Growth, Patterns,
     )
 }  # fmt: skip

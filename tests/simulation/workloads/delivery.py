@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from geminga import AlreadyClosed, ConsumerDeadLetterPolicy, ConsumerType, PulsarException
+from geminga import AlreadyClosed, BatchingType, ConsumerDeadLetterPolicy, ConsumerType, PulsarException
 from geminga.ids import TopicName
-from tests.simulation import rules
+from tests.simulation import checker, rules
 from tests.simulation.history import Position
 from tests.simulation.workloads.base import Workload
 
@@ -114,6 +114,65 @@ class DeadLetters(Workload):
         bad = {event.content for event in self.history.of("send") if self.is_bad(event.content)}
         dead = [content for _, content, _ in await self.stored(self.dead)]
         rules.dead_letters(self.history, "s", dead, bad, self.limit)
+
+
+class Refusals(Workload):
+    """Slow consumers that refuse often, and acknowledge some of what they have just refused."""
+
+    name = "refusals"
+
+    async def prepare(self) -> None:
+        r = self.numbers
+        self.kind = r.choice([ConsumerType.Shared, ConsumerType.KeyShared])
+        self.queue = r.choice([0, 1, 3, 20])
+        self.may_be_slow = not self.queue and not self.world.partitions
+        """Whether nothing waits in the client for a slow application."""
+        for number in range(r.randrange(1, 4)):
+            consumer = await self.subscribe(
+                "s", self.kind, consumer_name=f"s.{number}", receiver_queue_size=self.queue
+            )
+            self.start(self.work_slowly(consumer))
+
+    def producer_options(self) -> dict[str, Any]:
+        options = super().producer_options()
+        if not self.queue:
+            options["batching_enabled"] = False
+        elif self.kind is ConsumerType.KeyShared:
+            options |= {"batching_type": BatchingType.KeyBased}
+        return options
+
+    async def work(self) -> None:
+        await asyncio.gather(
+            *(self.publish(f"f{number}", self.numbers.choice([5, 40])) for number in range(2))
+        )
+
+    async def work_slowly(self, consumer: Any) -> None:
+        r = self.numbers
+        while True:
+            try:
+                message = await consumer.receive()
+            except AlreadyClosed:
+                return
+            content, position = self.received("s", message)
+            if self.kind is ConsumerType.Shared and r.random() < 0.05:
+                await consumer.redeliver_unacknowledged_messages()
+            refuses = r.random() < 0.4
+            if refuses:
+                await consumer.negative_acknowledge(message)
+            if not refuses or r.random() < 0.3:
+                await self.world.pass_time(r.choice([0.0, 0.01, 0.2]))
+                await self.acknowledge("s", consumer, message, content, position)
+            if self.may_be_slow and r.random() < 0.1:
+                await self.world.pass_time(10)
+
+    async def settle(self) -> None:
+        await self.until_no_backlog("s")
+
+    async def judge(self) -> None:
+        missing = checker.missing(self.history, self.receipted(), "s")
+        assert not missing, f"never acknowledged: {missing}"
+        # Refusing one message of a batch puts off the others, also those of its key.
+        checker.check_subscription(self.history, "s", ConsumerType.Shared.name)
 
 
 class Counts(Workload):
