@@ -112,6 +112,9 @@ class PrefetchRequest(ByFields):
     ledgers_after: tuple[int, ...] = ()
     """Arguments of coming `EntryStore.ledgers_page` calls."""
 
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.owners or self.pages or self.ledgers_after)
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TierStats(ByFields):

@@ -21,7 +21,6 @@ from geminga.ledger.format import (
     RECORD_BYTES,
 )
 from geminga.ledger.index import Index, LedgerState
-from geminga.ledger.key_bloom_filter import KeyBloomFilter
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.ledger_table import LedgerTable, LostTail
 from geminga.ledger.log import Group
@@ -41,9 +40,8 @@ class StoreState:
         self._catalog = catalog
         self.index = Index(catalog, index_cache_bytes)
         self.quarantine = Quarantine()
-        self.bloom_filter = KeyBloomFilter()
-        self.keys = KeyMap(catalog, self.quarantine, self.bloom_filter)
-        self.ledgers = LedgerTable(catalog, self.index, self.quarantine, self.bloom_filter)
+        self.keys = KeyMap(catalog, self.quarantine)
+        self.ledgers = LedgerTable(catalog, self.index, self.quarantine)
         self.files: set[int] = set()
         self.dropped_files: set[int] = set()
         self.unsaved_records = 0

@@ -226,9 +226,7 @@ class FileStore:
         self._ledgers = state.ledgers
         position = sequence = 0
         sizes: dict[int, int] = {}
-        if self._catalog.meta("position") is None:
-            state.bloom_filter.stock_is_taken()
-        else:
+        if self._catalog.meta("position") is not None:
             state.load()
             position, sequence = self._catalog.number("position"), self._catalog.number("sequence")
             sizes = self._catalog.files()
@@ -334,7 +332,6 @@ class FileStore:
             ran = self._completions.run(enough)
             if self._writes.are_well:
                 self._checkpoints.keep(enough)
-                self.reading.keep()
             return ran
         finally:
             self._polling = False

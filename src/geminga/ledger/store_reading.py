@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 
 from geminga.errors import StoreError
 from geminga.ledger.api import Done, Fetched, PrefetchRequest, ReadAhead
-from geminga.ledger.bloom_filter_builder import BloomFilterBuilder
 from geminga.ledger.catalog import EntryChunk
 from geminga.ledger.catalog_file import CatalogFile
 from geminga.ledger.damage import Damage
@@ -19,8 +17,6 @@ from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.reading import ReadEntries, StoreEntryReader
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.state import StoreState
-
-logger = logging.getLogger("geminga.ledger")
 
 _AHEAD_CACHE_KIB = 128
 """Cache of connections that read ahead: small, as they only fill the operating system's cache."""
@@ -42,7 +38,6 @@ class StoreReading:
         self._note_damage = note_damage
         self.pool: ReadPool[ReadEntries] | None = None
         self.shared_index: SharedIndex | None = None
-        self.filter_builder: BloomFilterBuilder | None = None
         self._prefetcher: Prefetcher | None = None
         self._error: StoreError | None = None
         self.reader = self._make_reader()
@@ -57,7 +52,7 @@ class StoreReading:
         self, catalog: CatalogFile, finished: deque[Callable[[], None]], signal: Callable[[], None]
     ) -> None:
         """Read on threads once they are started: ``finished`` receives their callbacks."""
-        settings, bloom_filter = self._settings, self._state.bloom_filter
+        settings = self._settings
         self.shared_index = SharedIndex(self._state.index, catalog.connect())
         self.pool = ReadPool(
             finished,
@@ -71,12 +66,6 @@ class StoreReading:
             self.pool,
             [catalog.connect(_AHEAD_CACHE_KIB) for _ in range(settings.read_threads)],
             lambda error: StoreError(f"the store's catalog cannot be read: {error}"),
-        )
-        self.filter_builder = BloomFilterBuilder(
-            bloom_filter,
-            self.pool,
-            catalog.connect(_AHEAD_CACHE_KIB),
-            lambda error: logger.warning("cannot add the store's catalog to its Bloom filter: %s", error),
         )
         self.reader = self._make_reader()
 
@@ -118,18 +107,13 @@ class StoreReading:
 
     def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
         """Implement `geminga.ledger.api.EntryStore.bring`."""
-        if self._prefetcher is None or not self._state.bloom_filter.may_have_any(wanted):
+        if self._prefetcher is None or not wanted:
             return True
         if self._error is not None:
             done(self._error)
         else:
             self._prefetcher.bring(wanted, done)
         return False
-
-    def keep(self) -> None:
-        """Continue what is read in the background."""
-        if self.filter_builder is not None:
-            self.filter_builder.keep()
 
     def stop(self, error: StoreError) -> bool:
         """Refuse reads with ``error`` and end the threads; returns whether they have ended."""
