@@ -125,7 +125,6 @@ class LedgerTable:
         ledger_id = ledger.ledger_id
         is_known = ledger.is_idle and ledger_id not in self._uncataloged.get(ledger.owner, ())
         if is_known and ledger_id not in self.index.moved and ledger_id not in self.index.moved_frozen:
-            self.index.forget(ledger)
             del self.loaded[ledger_id]
 
     def lost_entries_max(self, ledger_id: int) -> int:
@@ -217,7 +216,7 @@ class LedgerTable:
     def settle_deletion(self, ledger_id: int) -> None:
         ledger = self.dying.pop(ledger_id, None)
         if ledger is not None:
-            self.index.forget(ledger)
+            self.index.forget(ledger_id)
             if len(ledger.tail):
                 self.dropped.append(ledger.tail)
 

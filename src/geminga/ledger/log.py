@@ -83,8 +83,8 @@ class Group:
 class LogFiles:
     """Bounded set of a store's open log files. Threads may share them."""
 
-    def __init__(self, filesystem: FileSystem, folder: str, *, only_reads: bool = False) -> None:
-        self._opens = filesystem.open_to_read if only_reads else filesystem.open
+    def __init__(self, filesystem: FileSystem, folder: str) -> None:
+        self._opens = filesystem.open
         self._folder = folder
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()

@@ -190,7 +190,7 @@ class FileStore:
                 worker=self._worker,
                 catalog=catalog,
                 rewriter=self.rewriter,
-                shared_index=self.reading.shared_index,
+                readers_index=self.reading.index,
                 sizes=self._sizes,
                 submit=writes.submit,
                 has_threads=self._threads,
@@ -222,7 +222,7 @@ class FileStore:
 
     def _recover(self) -> Recovered:
         """Restore the state from the catalog and the log behind it."""
-        state = self.state = StoreState(self._catalog, self.settings.index_cache_bytes)
+        state = self.state = StoreState(self._catalog)
         self._ledgers = state.ledgers
         position = sequence = 0
         sizes: dict[int, int] = {}

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 from geminga.errors import StoreError
 from geminga.ledger.api import Done, Fetched, PrefetchRequest, ReadAhead
-from geminga.ledger.catalog import EntryChunk
 from geminga.ledger.catalog_file import CatalogFile
 from geminga.ledger.damage import Damage
-from geminga.ledger.index import SharedIndex
+from geminga.ledger.index import Index
 from geminga.ledger.log import LogFiles
 from geminga.ledger.prefetcher import Prefetcher
 from geminga.ledger.read_pool import ReadPool
@@ -37,14 +36,15 @@ class StoreReading:
         self._settings = settings
         self._note_damage = note_damage
         self.pool: ReadPool[ReadEntries] | None = None
-        self.shared_index: SharedIndex | None = None
+        self.index: Index | None = None
+        """Index of the reader threads."""
         self._prefetcher: Prefetcher | None = None
         self._error: StoreError | None = None
         self.reader = self._make_reader()
 
     def _make_reader(self) -> StoreEntryReader:
         return StoreEntryReader(
-            self._state, self._files, self._note_damage, self.pool, self.shared_index,
+            self._state, self._files, self._note_damage, self.pool, self.index,
             unreadable_seconds=self._settings.unreadable_seconds,
         )  # fmt: skip
 
@@ -53,7 +53,7 @@ class StoreReading:
     ) -> None:
         """Read on threads once they are started: ``finished`` receives their callbacks."""
         settings = self._settings
-        self.shared_index = SharedIndex(self._state.index, catalog.connect())
+        self.index = Index(catalog.connect(), self._state.index)
         self.pool = ReadPool(
             finished,
             signal,
@@ -87,23 +87,6 @@ class StoreReading:
         """Implement `geminga.ledger.api.EntryStore.fetch`."""
         ledger = self._state.ledgers.ledger(ledger_id)
         return self.reader.fetch(ledger, first_entry_id, entries_max, bytes_max, ahead, done)
-
-    def positions(
-        self,
-        ledger_id: int,
-        first_entry_id: int,
-        *,
-        entries_max: int,
-        bytes_max: int,
-        done: Callable[[EntryChunk | None], None],
-    ) -> bool:
-        """Call ``done`` with the positions of entries in the log's files, for reading them without the store:
-        within both limits, at least one. Entries may be moved, and their file deleted, before they are read.
-
-        If the entries are in memory, or missing, returns False or calls ``done`` with None: use `fetch` then.
-        Raises `StoreError`."""
-        ledger = self._state.ledgers.ledger(ledger_id)
-        return self.reader.positions(ledger, first_entry_id, entries_max, bytes_max, done)
 
     def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
         """Implement `geminga.ledger.api.EntryStore.bring`."""

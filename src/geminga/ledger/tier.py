@@ -60,7 +60,7 @@ class OffloadTier:
         self.catalog = self.files.catalog
         has_disk = isinstance(local.filesystem, RealFileSystem)
         self.writers = OffloadWriters(
-            storage, local.folder, ByteRate(rate_bytes, clock), is_alone=not (threads and has_disk)
+            storage, ByteRate(rate_bytes, clock), is_alone=not (threads and has_disk)
         )
         self._offloads: dict[int, Offloading] = {}
         """Pending offloads by ledger."""
