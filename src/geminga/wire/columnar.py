@@ -546,7 +546,8 @@ class _Messages:
         if slots:
             k.gather_properties(
                 self.decoder.buffer, found[field.PROPERTIES_START], found[field.PROPERTIES_END],
-                found[field.PROPERTY_FIELD], counts, row_offsets, key_offsets, keys, value_offsets, values,
+                found[field.PROPERTY_FIELD], counts, row_offsets, (key_offsets, keys),
+                (value_offsets, values),
             )  # fmt: skip
         words = [
             self._text(

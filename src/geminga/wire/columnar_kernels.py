@@ -144,7 +144,7 @@ _MAGIC_BROKER = 0x0E02
 
 
 @inlined
-def _varint(buffer, position, end):
+def read_varint(buffer, position, end):
     """Return (value as int64, next position); next position is -1 when the varint is cut or too long."""
     value = np.int64(0)
     shift = np.int64(0)
@@ -160,23 +160,38 @@ def _varint(buffer, position, end):
 
 
 @inlined
-def _skip(buffer, position, end, wire_type):
-    """Return the position after a field's value, -1 when it is cut or of an unknown wire type."""
-    if wire_type == 0:
-        _, position = _varint(buffer, position, end)
-        return position
-    if wire_type == 1:
-        position += 8
-    elif wire_type == 5:
-        position += 4
+def read_number(buffer, position, end):
+    """As `read_varint`, which this inlines for numbers of one byte: nearly all have one."""
+    if position < end and buffer[position] < 0x80:
+        return np.int64(buffer[position]), position + 1
+    return read_varint(buffer, position, end)
+
+
+@inlined_first
+def read_field(buffer, position, end):
+    """Return (number, wire type, value, next position) of the field at ``position``.
+
+    Of bytes, the value is their size, and the next position their start. The next position is -1 if the field
+    is cut or of an unknown wire type.
+    """
+    tag, position = read_number(buffer, position, end)
+    value = np.int64(0)
+    wire_type = tag & 7
+    if position < 0:
+        pass
+    elif wire_type == 0:
+        value, position = read_number(buffer, position, end)
     elif wire_type == 2:
-        size, position = _varint(buffer, position, end)
-        if position < 0 or size < 0 or size > end - position:
-            return np.int64(-1)
-        position += size
+        value, position = read_number(buffer, position, end)
+        if value < 0 or value > end - position:
+            position = np.int64(-1)
+    elif wire_type == 1 and end - position >= 8:
+        position += 8
+    elif wire_type == 5 and end - position >= 4:
+        position += 4
     else:
-        return np.int64(-1)
-    return position if position <= end else np.int64(-1)
+        position = np.int64(-1)
+    return tag >> 3, wire_type, value, position
 
 
 @inlined
@@ -185,7 +200,7 @@ def _big_endian_16(buffer, position):
 
 
 @inlined
-def _big_endian_32(buffer, position):
+def big_endian_32(buffer, position):
     return (
         (np.int64(buffer[position]) << 24)
         | (np.int64(buffer[position + 1]) << 16)
@@ -195,19 +210,22 @@ def _big_endian_32(buffer, position):
 
 
 @inlined
+def put_big_endian_32(out, position, value):
+    out[position] = (value >> 24) & 0xFF
+    out[position + 1] = (value >> 16) & 0xFF
+    out[position + 2] = (value >> 8) & 0xFF
+    out[position + 3] = value & 0xFF
+
+
+@inlined
 def _parse_head_metadata(buffer, position, end, head):
     """Read the fields of ``MessageMetadata`` that decide how an entry is decoded."""
     seen = 0
     while position < end:
-        tag, position = _varint(buffer, position, end)
+        field, wire_type, value, position = read_field(buffer, position, end)
         if position < 0:
             return False
-        field = tag >> 3
-        wire_type = tag & 7
         if wire_type == 0:
-            value, position = _varint(buffer, position, end)
-            if position < 0:
-                return False
             if field == 2:
                 head[SEQUENCE_ID] = value
                 seen |= 2
@@ -231,26 +249,19 @@ def _parse_head_metadata(buffer, position, end, head):
             elif field == 29:
                 head[CHUNK_ID] = value
         elif wire_type == 2:
-            size, position = _varint(buffer, position, end)
-            if position < 0 or size < 0 or size > end - position:
-                return False
             if field == 1:
                 head[PRODUCER_START] = position
-                head[PRODUCER_SIZE] = size
+                head[PRODUCER_SIZE] = value
                 seen |= 1
             elif field == 13:
                 head[IS_ENCRYPTED] = 1
             elif field == 16:
                 head[SCHEMA_VERSION_START] = position
-                head[SCHEMA_VERSION_SIZE] = size
+                head[SCHEMA_VERSION_SIZE] = value
             elif field == 26:
                 head[UUID_START] = position
-                head[UUID_SIZE] = size
-            position += size
-        else:
-            position = _skip(buffer, position, end, wire_type)
-            if position < 0:
-                return False
+                head[UUID_SIZE] = value
+            position += value
     return seen == 7
 
 
@@ -267,18 +278,18 @@ def parse_heads(buffer, bounds, heads):
         head[MARKER_TYPE] = -1
         head[CHUNK_ID] = -1
         if end - position >= 6 and _big_endian_16(buffer, position) == _MAGIC_BROKER:
-            size = _big_endian_32(buffer, position + 2)
+            size = big_endian_32(buffer, position + 2)
             position += 6
             if size > end - position:
                 return i
             position += size
         if end - position >= 6 and _big_endian_16(buffer, position) == _MAGIC_CHECKSUM:
-            head[CHECKSUM] = _big_endian_32(buffer, position + 2)
+            head[CHECKSUM] = big_endian_32(buffer, position + 2)
             position += 6
         head[CHECKSUM_START] = position
         if end - position < 4:
             return i
-        size = _big_endian_32(buffer, position)
+        size = big_endian_32(buffer, position)
         position += 4
         if size > end - position:
             return i
@@ -290,32 +301,21 @@ def parse_heads(buffer, bounds, heads):
     return -1
 
 
-@inlined
+@inlined_first
 def _property_sizes(buffer, position, end):
     """(key start, key size, value start, value size) of one ``KeyValue``; key start -1 if damaged."""
-    key_start = np.int64(-1)
-    key_size = np.int64(0)
-    value_start = np.int64(-1)
-    value_size = np.int64(0)
+    key_start = value_start = np.int64(-1)
+    key_size = value_size = np.int64(0)
     while position < end:
-        tag, position = _varint(buffer, position, end)
+        field, wire_type, size, position = read_field(buffer, position, end)
         if position < 0:
             return np.int64(-1), key_size, value_start, value_size
-        if tag == 10 or tag == 18:
-            size, position = _varint(buffer, position, end)
-            if position < 0 or size < 0 or size > end - position:
-                return np.int64(-1), key_size, value_start, value_size
-            if tag == 10:
-                key_start = position
-                key_size = size
-            else:
-                value_start = position
-                value_size = size
+        if wire_type == 2:
+            if field == 1:
+                key_start, key_size = position, size
+            elif field == 2:
+                value_start, value_size = position, size
             position += size
-        else:
-            position = _skip(buffer, position, end, tag & 7)
-            if position < 0:
-                return np.int64(-1), key_size, value_start, value_size
     if value_start < 0:
         key_start = np.int64(-1)
     return key_start, key_size, value_start, value_size
@@ -351,26 +351,10 @@ def _parse_message_metadata(buffer, position, end, outer, message):
     message[PROPERTIES_END] = end
     message[PROPERTY_FIELD] = properties
     while position < end:
-        # Nearly all varints have one byte: they are read inline.
-        tag = np.int64(buffer[position])
-        if tag < 0x80:
-            position += 1
-        else:
-            tag, position = _varint(buffer, position, end)
-            if position < 0:
-                return False, False
-        field = tag >> 3
-        wire_type = tag & 7
+        field, wire_type, value, position = read_field(buffer, position, end)
+        if position < 0:
+            return False, False
         if wire_type == 0:
-            if position >= end:
-                return False, False
-            value = np.int64(buffer[position])
-            if value < 0x80:
-                position += 1
-            else:
-                value, position = _varint(buffer, position, end)
-                if position < 0:
-                    return False, False
             if field == payload_size:
                 announced = value
                 if value < 0:
@@ -388,33 +372,20 @@ def _parse_message_metadata(buffer, position, end, outer, message):
             elif field == null_key:
                 key_is_null = value != 0
         elif wire_type == 2:
-            if position >= end:
-                return False, False
-            size = np.int64(buffer[position])
-            if size < 0x80:
-                position += 1
-            else:
-                size, position = _varint(buffer, position, end)
-            if position < 0 or size < 0 or size > end - position:
-                return False, False
             if field == key:
                 message[KEY_START] = position
-                message[KEY_SIZE] = size
+                message[KEY_SIZE] = value
             elif field == ordering_key:
                 message[ORDERING_KEY_START] = position
-                message[ORDERING_KEY_SIZE] = size
+                message[ORDERING_KEY_SIZE] = value
             elif field == properties:
-                key_start, key_size, _, value_size = _property_sizes(buffer, position, position + size)
+                key_start, key_size, _, value_size = _property_sizes(buffer, position, position + value)
                 if key_start < 0:
                     return False, False
                 message[PROPERTY_COUNT] += 1
                 message[PROPERTY_KEY_BYTES] += key_size
                 message[PROPERTY_VALUE_BYTES] += value_size
-            position += size
-        else:
-            position = _skip(buffer, position, end, wire_type)
-            if position < 0:
-                return False, False
+            position += value
     if key_is_null:
         message[KEY_SIZE] = -1
     message[VALUE_SIZE] = -2 if is_null else announced
@@ -434,14 +405,14 @@ def _plain_metadata(buffer, position, end):
     payload_size = np.int64(buffer[position + 1])
     position += 2
     if payload_size >= 0x80:
-        payload_size, position = _varint(buffer, position - 1, end)
+        payload_size, position = read_varint(buffer, position - 1, end)
         if position < 0 or payload_size < 0:
             return np.int64(-1), np.int64(-1)
     if position == end:
         return payload_size, np.int64(-1)
     if buffer[position] != 0x40:
         return np.int64(-1), np.int64(-1)
-    sequence_id, position = _varint(buffer, position + 1, end)
+    sequence_id, position = read_varint(buffer, position + 1, end)
     if position != end or sequence_id < 0:
         return np.int64(-1), np.int64(-1)
     return payload_size, sequence_id
@@ -510,7 +481,7 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, fields, rows, coun
         for index in range(batch_count):
             if end - position < 4:
                 return row, i
-            size = _big_endian_32(buffer, position)
+            size = big_endian_32(buffer, position)
             position += 4
             if size > end - position:
                 return row, i
@@ -608,10 +579,13 @@ def gather_keys(buffer, starts, sizes, is_base64, offsets, out):
 
 
 @kernel
-def gather_properties(
-    buffer, starts, ends, fields, counts, row_offsets, key_offsets, keys, value_offsets, values
-):
-    """Fill an Arrow map: a slot a property, in the order of the wire."""
+def gather_properties(buffer, starts, ends, fields, counts, row_offsets, keys, values):
+    """Fill an Arrow map: a slot a property, in the order of the wire.
+
+    ``keys`` and ``values``: (offsets, bytes).
+    """
+    key_offsets, key_bytes = keys
+    value_offsets, value_bytes = values
     slot = 0
     key_position = 0
     value_position = 0
@@ -621,24 +595,23 @@ def gather_properties(
     for i in range(len(starts)):
         left = counts[i]
         position = starts[i]
-        end = ends[i]
-        wanted = fields[i] << 3 | 2
-        while left > 0 and position < end:
-            tag, position = _varint(buffer, position, end)
-            if tag != wanted:
-                position = _skip(buffer, position, end, tag & 7)
+        while left > 0 and position < ends[i]:
+            field, wire_type, size, position = read_field(buffer, position, ends[i])
+            if wire_type != 2:
                 continue
-            size, position = _varint(buffer, position, end)
-            key_start, key_size, value_start, value_size = _property_sizes(buffer, position, position + size)
-            memcpy(keys, key_position, buffer, key_start, key_size)
-            memcpy(values, value_position, buffer, value_start, value_size)
-            key_position += key_size
-            value_position += value_size
-            slot += 1
-            key_offsets[slot] = key_position
-            value_offsets[slot] = value_position
+            if field == fields[i]:
+                key_start, key_size, value_start, value_size = _property_sizes(
+                    buffer, position, position + size
+                )
+                memcpy(key_bytes, key_position, buffer, key_start, key_size)
+                memcpy(value_bytes, value_position, buffer, value_start, value_size)
+                key_position += key_size
+                value_position += value_size
+                slot += 1
+                key_offsets[slot] = key_position
+                value_offsets[slot] = value_position
+                left -= 1
             position += size
-            left -= 1
         row_offsets[i + 1] = slot
 
 
@@ -654,6 +627,36 @@ def put_varint(out, position, value):
         written += 1
     out[position] = value & 0x7F
     return position + 1
+
+
+@inlined
+def varint_size(value):
+    if value < 0:
+        return np.int64(10)
+    size = np.int64(1)
+    while value > 0x7F:
+        value >>= 7
+        size += 1
+    return size
+
+
+@inlined_first
+def put_bytes(out, position, buffer, start, size):
+    """Write a size and that many bytes of ``buffer``."""
+    position = put_varint(out, position, size)
+    memcpy(out, position, buffer, start, size)
+    return position + size
+
+
+@inlined_first
+def put_property(out, position, keys, key_start, key_size, values, value_start, value_size):
+    """Write the size and the fields of a ``KeyValue``."""
+    size = 2 + varint_size(key_size) + key_size + varint_size(value_size) + value_size
+    position = put_varint(out, position, size)
+    out[position] = 0x0A
+    position = put_bytes(out, position + 1, keys, key_start, key_size)
+    out[position] = 0x12
+    return put_bytes(out, position + 1, values, value_start, value_size)
 
 
 @kernel
