@@ -177,11 +177,7 @@ class TieredStore:
             found = self._looks.get((ledger_id, first_entry_id))
             if found is not None:
                 return found
-        path = self._path(record)
-        at_hand = self._reader.at_hand(path, first_entry_id, entries_max, bytes_max)
-        if at_hand is not None:
-            return at_hand
-        job = self._reader.job(path, record, first_entry_id, entries_max, bytes_max)
+        job = self._reader.job(self._path(record), record, first_entry_id, entries_max, bytes_max)
         key = (ledger_id, first_entry_id, entries_max, bytes_max)
         found = _taken(job() if self._pool is None else self._pool.ask(key, job))
         if entries_max == 1 and found:

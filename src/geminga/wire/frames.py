@@ -346,19 +346,8 @@ class FrameDecoder:
         else:
             # This buffer is final: a large frame is not copied again.
             view = memoryview(pending).toreadonly()
-            frames.append(self._read_hot(view) or _read_frame(view, 0, len(view)))
+            frames.append(_read_frame(view, 0, len(view)))
         return taken
-
-    def _read_hot(self, data: memoryview) -> Frame | None:
-        """Return the frame if its command is a hot one; it is complete, and larger than its head."""
-        total, size, kind, tag, body_size, id_tag, number = _HOT_HEAD(data)
-        reader = self._readers.get(kind << 8 | tag)
-        if reader is None or id_tag != 8 or body_size != size - 4 or body_size > 127 or size + 4 > total:
-            return None
-        try:
-            return reader(data, _HOT_HEAD_SIZE, 8 + size, len(data), number)  # type: ignore[arg-type]
-        except (IndexError, ValueError):
-            return None
 
     def _frame_size(self, data: Buffer, position: int) -> int:
         """Return the checked size of the frame at ``position``, including its length field."""
