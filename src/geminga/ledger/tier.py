@@ -257,6 +257,9 @@ class OffloadTier:
     # --- life ---
     def poll(self) -> None:
         """Run what is due, and without threads the worker's jobs."""
+        # If space is short, entries are offloaded as fast as possible: otherwise published entries would fill
+        # the disk, and retention would delete the entries that are to be offloaded.
+        self.writers.rate.is_lifted = self._local.rewriter.is_eager
         if not self._threads:
             self.claim.renew()
             self._worker.run_queued()
