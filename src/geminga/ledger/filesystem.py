@@ -168,15 +168,8 @@ class RealFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    if hasattr(os, "pwritev"):
-
-        def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-            return os.pwritev(self._fd, buffers, offset)
-
-    else:
-
-        def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-            return os.pwrite(self._fd, b"".join(buffers), offset)
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        return os.pwritev(self._fd, buffers, offset)
 
     def read(self, size: int, offset: int) -> bytes:
         data = os.pread(self._fd, size, offset)
@@ -265,11 +258,6 @@ class RealFileSystem:
             os.close(fd)
 
     def space(self, path: str) -> tuple[int, int]:
-        if not hasattr(os, "statvfs"):  # pragma: no cover - Windows
-            import shutil
-
-            usage = shutil.disk_usage(path)
-            return usage.total, usage.free
         found = os.statvfs(path)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 

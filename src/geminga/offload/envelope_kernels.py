@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from geminga.wire.columnar_fields import BATCH_COUNT, METADATA_START, PAYLOAD_START
+from geminga.wire import columnar_fields as col
 from geminga.wire.columnar_kernels import (
     big_endian_32,
     inlined,
@@ -84,8 +84,8 @@ def cut(buffer, heads, data, counts, is_kept_whole, out, ends):
         if is_kept_whole[i]:
             continue
         begin = at
-        batch_count = heads[i, BATCH_COUNT]
-        first, last = heads[i, METADATA_START], heads[i, PAYLOAD_START]
+        batch_count = heads[i, col.BATCH_COUNT]
+        first, last = heads[i, col.METADATA_START], heads[i, col.PAYLOAD_START]
         if batch_count < 0:
             at = _cut_part(buffer, first, last, True, out, at)
         elif last - first > _PART_BYTES_MAX or counts[i] != batch_count:
@@ -288,7 +288,7 @@ def compare(out, metadata_ends, payload_ends, buffer, heads, data, is_kept_whole
         is_same = end >= 0
         if is_same:
             middle = metadata_ends[i]
-            first, last = heads[i, METADATA_START], heads[i, PAYLOAD_START]
+            first, last = heads[i, col.METADATA_START], heads[i, col.PAYLOAD_START]
             is_same = middle - begin == last - first and end - middle == data[i, 1] - data[i, 0]
             if is_same:
                 is_same = _are_same(out, begin, buffer, first, last - first) and _are_same(

@@ -10,15 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from geminga.wire.columnar_fields import (
-    BATCH_END,
-    BATCH_FIRST,
-    BATCH_IS_KEYED,
-    BATCH_PARTITION,
-    BATCH_ROWS,
-    BATCH_SEQUENCE_ID,
-    BATCH_START,
-)
+from geminga.wire import columnar_fields as col
 from geminga.wire.columnar_kernels import (
     inlined,
     inlined_first,
@@ -232,12 +224,12 @@ def encode_rows(rows, first_partition, sequence_ids, limits, values, columns, ba
                     partition = turn % partitions
                     turn += 1
                 batch += 1
-                batches[batch, BATCH_PARTITION] = partition
-                batches[batch, BATCH_FIRST] = place
-                batches[batch, BATCH_ROWS] = 0
-                batches[batch, BATCH_START] = position
-                batches[batch, BATCH_SEQUENCE_ID] = sequence_ids[partition] if len(sequence_ids) else -1
-                batches[batch, BATCH_IS_KEYED] = group < partitions
+                batches[batch, col.BATCH_PARTITION] = partition
+                batches[batch, col.BATCH_FIRST] = place
+                batches[batch, col.BATCH_ROWS] = 0
+                batches[batch, col.BATCH_START] = position
+                batches[batch, col.BATCH_SEQUENCE_ID] = sequence_ids[partition] if len(sequence_ids) else -1
+                batches[batch, col.BATCH_IS_KEYED] = group < partitions
                 left, room = limits
             at = position + 4
             if len(map_offsets) and not (len(map_nulls) > 0 and map_nulls[row]):
@@ -272,8 +264,8 @@ def encode_rows(rows, first_partition, sequence_ids, limits, values, columns, ba
             put_big_endian_32(out, position, at - position - 4)
             memcpy(out, at, value_bytes, start, value_size)
             position = at + value_size
-            batches[batch, BATCH_ROWS] += 1
-            batches[batch, BATCH_END] = position
+            batches[batch, col.BATCH_ROWS] += 1
+            batches[batch, col.BATCH_END] = position
             left -= 1
             room -= value_size
     return batch + 1, position

@@ -22,46 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from geminga.wire.columnar_fields import (
-    BATCH_COUNT,
-    BATCH_INDEX,
-    CHECKSUM,
-    CHECKSUM_START,
-    CHUNK_COUNT,
-    CHUNK_ID,
-    CHUNKED_SIZE,
-    COMPRESSION,
-    EVENT_TIME,
-    IS_ENCRYPTED,
-    KEY_IS_BASE64,
-    KEY_SIZE,
-    KEY_START,
-    MARKER_TYPE,
-    MESSAGE_FIELDS,
-    MESSAGE_SEQUENCE_ID,
-    METADATA_START,
-    ORDERING_KEY_SIZE,
-    ORDERING_KEY_START,
-    PAYLOAD_END,
-    PAYLOAD_START,
-    PRODUCER_SIZE,
-    PRODUCER_START,
-    PROPERTIES_END,
-    PROPERTIES_START,
-    PROPERTY_COUNT,
-    PROPERTY_FIELD,
-    PROPERTY_KEY_BYTES,
-    PROPERTY_VALUE_BYTES,
-    PUBLISH_TIME,
-    SCHEMA_VERSION_SIZE,
-    SCHEMA_VERSION_START,
-    SEQUENCE_ID,
-    UNCOMPRESSED_SIZE,
-    UUID_SIZE,
-    UUID_START,
-    VALUE_SIZE,
-    VALUE_START,
-)
+from geminga.wire import columnar_fields as col
 
 numba: Any = None
 with suppress(ImportError):
@@ -227,40 +188,40 @@ def _parse_head_metadata(buffer, position, end, head):
             return False
         if wire_type == 0:
             if field == 2:
-                head[SEQUENCE_ID] = value
+                head[col.SEQUENCE_ID] = value
                 seen |= 2
             elif field == 3:
-                head[PUBLISH_TIME] = value
+                head[col.PUBLISH_TIME] = value
                 seen |= 4
             elif field == 8:
-                head[COMPRESSION] = value
+                head[col.COMPRESSION] = value
             elif field == 9:
-                head[UNCOMPRESSED_SIZE] = value
+                head[col.UNCOMPRESSED_SIZE] = value
             elif field == 11:
                 if value < 1:
                     return False
-                head[BATCH_COUNT] = value
+                head[col.BATCH_COUNT] = value
             elif field == 20:
-                head[MARKER_TYPE] = value
+                head[col.MARKER_TYPE] = value
             elif field == 27:
-                head[CHUNK_COUNT] = value
+                head[col.CHUNK_COUNT] = value
             elif field == 28:
-                head[CHUNKED_SIZE] = value
+                head[col.CHUNKED_SIZE] = value
             elif field == 29:
-                head[CHUNK_ID] = value
+                head[col.CHUNK_ID] = value
         elif wire_type == 2:
             if field == 1:
-                head[PRODUCER_START] = position
-                head[PRODUCER_SIZE] = value
+                head[col.PRODUCER_START] = position
+                head[col.PRODUCER_SIZE] = value
                 seen |= 1
             elif field == 13:
-                head[IS_ENCRYPTED] = 1
+                head[col.IS_ENCRYPTED] = 1
             elif field == 16:
-                head[SCHEMA_VERSION_START] = position
-                head[SCHEMA_VERSION_SIZE] = value
+                head[col.SCHEMA_VERSION_START] = position
+                head[col.SCHEMA_VERSION_SIZE] = value
             elif field == 26:
-                head[UUID_START] = position
-                head[UUID_SIZE] = value
+                head[col.UUID_START] = position
+                head[col.UUID_SIZE] = value
             position += value
     return seen == 7
 
@@ -273,10 +234,10 @@ def parse_heads(buffer, bounds, heads):
         end = bounds[i + 1]
         head = heads[i]
         head[:] = 0
-        head[CHECKSUM] = -1
-        head[BATCH_COUNT] = -1
-        head[MARKER_TYPE] = -1
-        head[CHUNK_ID] = -1
+        head[col.CHECKSUM] = -1
+        head[col.BATCH_COUNT] = -1
+        head[col.MARKER_TYPE] = -1
+        head[col.CHUNK_ID] = -1
         if end - position >= 6 and _big_endian_16(buffer, position) == _MAGIC_BROKER:
             size = big_endian_32(buffer, position + 2)
             position += 6
@@ -284,18 +245,18 @@ def parse_heads(buffer, bounds, heads):
                 return i
             position += size
         if end - position >= 6 and _big_endian_16(buffer, position) == _MAGIC_CHECKSUM:
-            head[CHECKSUM] = big_endian_32(buffer, position + 2)
+            head[col.CHECKSUM] = big_endian_32(buffer, position + 2)
             position += 6
-        head[CHECKSUM_START] = position
+        head[col.CHECKSUM_START] = position
         if end - position < 4:
             return i
         size = big_endian_32(buffer, position)
         position += 4
         if size > end - position:
             return i
-        head[METADATA_START] = position
-        head[PAYLOAD_START] = position + size
-        head[PAYLOAD_END] = end
+        head[col.METADATA_START] = position
+        head[col.PAYLOAD_START] = position + size
+        head[col.PAYLOAD_END] = end
         if not _parse_head_metadata(buffer, position, position + size, head):
             return i
     return -1
@@ -326,7 +287,7 @@ def _parse_message_metadata(buffer, position, end, outer, message):
     """Read a message's own fields; returns (ok, compacted out).
 
     ``outer`` tells a plain message's ``MessageMetadata`` from a ``SingleMessageMetadata``: the same
-    fields under other numbers. ``message[VALUE_SIZE]`` becomes the announced payload size (-1 when
+    fields under other numbers. ``message[col.VALUE_SIZE]`` becomes the announced payload size (-1 when
     missing), or -2 for a null value.
     """
     if outer:
@@ -340,16 +301,16 @@ def _parse_message_metadata(buffer, position, end, outer, message):
     is_null = False
     key_is_null = False
     announced = np.int64(-1)
-    message[KEY_SIZE] = -1
-    message[KEY_IS_BASE64] = 0
-    message[ORDERING_KEY_SIZE] = -1
-    message[EVENT_TIME] = 0
-    message[PROPERTY_COUNT] = 0
-    message[PROPERTY_KEY_BYTES] = 0
-    message[PROPERTY_VALUE_BYTES] = 0
-    message[PROPERTIES_START] = start
-    message[PROPERTIES_END] = end
-    message[PROPERTY_FIELD] = properties
+    message[col.KEY_SIZE] = -1
+    message[col.KEY_IS_BASE64] = 0
+    message[col.ORDERING_KEY_SIZE] = -1
+    message[col.EVENT_TIME] = 0
+    message[col.PROPERTY_COUNT] = 0
+    message[col.PROPERTY_KEY_BYTES] = 0
+    message[col.PROPERTY_VALUE_BYTES] = 0
+    message[col.PROPERTIES_START] = start
+    message[col.PROPERTIES_END] = end
+    message[col.PROPERTY_FIELD] = properties
     while position < end:
         field, wire_type, value, position = read_field(buffer, position, end)
         if position < 0:
@@ -360,11 +321,11 @@ def _parse_message_metadata(buffer, position, end, outer, message):
                 if value < 0:
                     return False, False
             elif field == sequence_id:
-                message[MESSAGE_SEQUENCE_ID] = value
+                message[col.MESSAGE_SEQUENCE_ID] = value
             elif field == event_time:
-                message[EVENT_TIME] = value
+                message[col.EVENT_TIME] = value
             elif field == base64:
-                message[KEY_IS_BASE64] = value
+                message[col.KEY_IS_BASE64] = value
             elif field == null_value:
                 is_null = value != 0
             elif field == compacted_out:
@@ -373,24 +334,24 @@ def _parse_message_metadata(buffer, position, end, outer, message):
                 key_is_null = value != 0
         elif wire_type == 2:
             if field == key:
-                message[KEY_START] = position
-                message[KEY_SIZE] = value
+                message[col.KEY_START] = position
+                message[col.KEY_SIZE] = value
             elif field == ordering_key:
-                message[ORDERING_KEY_START] = position
-                message[ORDERING_KEY_SIZE] = value
+                message[col.ORDERING_KEY_START] = position
+                message[col.ORDERING_KEY_SIZE] = value
             elif field == properties:
                 key_start, key_size, _, value_size = _property_sizes(buffer, position, position + value)
                 if key_start < 0:
                     return False, False
-                message[PROPERTY_COUNT] += 1
-                message[PROPERTY_KEY_BYTES] += key_size
-                message[PROPERTY_VALUE_BYTES] += value_size
+                message[col.PROPERTY_COUNT] += 1
+                message[col.PROPERTY_KEY_BYTES] += key_size
+                message[col.PROPERTY_VALUE_BYTES] += value_size
             position += value
     if key_is_null:
-        message[KEY_SIZE] = -1
-    message[VALUE_SIZE] = -2 if is_null else announced
+        message[col.KEY_SIZE] = -1
+    message[col.VALUE_SIZE] = -2 if is_null else announced
     # A null value should announce no bytes; what it does announce must still be stepped over.
-    message[VALUE_START] = announced
+    message[col.VALUE_START] = announced
     return True, compacted
 
 
@@ -422,8 +383,8 @@ def _plain_metadata(buffer, position, end):
 def _clear(message):
     """A message with neither key nor properties nor event time."""
     message[:] = 0
-    message[KEY_SIZE] = -1
-    message[ORDERING_KEY_SIZE] = -1
+    message[col.KEY_SIZE] = -1
+    message[col.ORDERING_KEY_SIZE] = -1
 
 
 @inlined
@@ -451,7 +412,7 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, fields, rows, coun
     index of a damaged entry or -1).
     """
     row = 0
-    message = np.zeros(MESSAGE_FIELDS, np.int64)
+    message = np.zeros(col.MESSAGE_FIELDS, np.int64)
     is_clear = False
     for i in range(len(heads)):
         counts[i] = 0
@@ -461,18 +422,18 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, fields, rows, coun
             continue
         first_word = ack_bounds[i]
         last_word = ack_bounds[i + 1]
-        batch_count = heads[i, BATCH_COUNT]
-        message[MESSAGE_SEQUENCE_ID] = heads[i, SEQUENCE_ID]
+        batch_count = heads[i, col.BATCH_COUNT]
+        message[col.MESSAGE_SEQUENCE_ID] = heads[i, col.SEQUENCE_ID]
         if batch_count < 0:
             is_clear = False
             ok, _ = _parse_message_metadata(
-                buffer, heads[i, METADATA_START], heads[i, PAYLOAD_START], True, message
+                buffer, heads[i, col.METADATA_START], heads[i, col.PAYLOAD_START], True, message
             )
             if not ok:
                 return row, i
-            message[BATCH_INDEX] = -1
-            message[VALUE_START] = position
-            message[VALUE_SIZE] = -1 if message[VALUE_SIZE] == -2 else end - position
+            message[col.BATCH_INDEX] = -1
+            message[col.VALUE_START] = position
+            message[col.VALUE_SIZE] = -1 if message[col.VALUE_SIZE] == -2 else end - position
             _store(message, fields, rows, row)
             row += 1
             counts[i] = 1
@@ -490,26 +451,28 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, fields, rows, coun
                 if not is_clear:
                     _clear(message)
                     is_clear = True
-                message[MESSAGE_SEQUENCE_ID] = sequence_id if sequence_id >= 0 else heads[i, SEQUENCE_ID]
+                message[col.MESSAGE_SEQUENCE_ID] = (
+                    sequence_id if sequence_id >= 0 else heads[i, col.SEQUENCE_ID]
+                )
                 compacted = False
                 is_null = False
             else:
                 is_clear = False
-                message[MESSAGE_SEQUENCE_ID] = heads[i, SEQUENCE_ID]
+                message[col.MESSAGE_SEQUENCE_ID] = heads[i, col.SEQUENCE_ID]
                 ok, compacted = _parse_message_metadata(buffer, position, position + size, False, message)
                 if not ok:
                     return row, i
-                is_null = message[VALUE_SIZE] == -2
-                payload_size = message[VALUE_START] if is_null else message[VALUE_SIZE]
+                is_null = message[col.VALUE_SIZE] == -2
+                payload_size = message[col.VALUE_START] if is_null else message[col.VALUE_SIZE]
             position += size
             if payload_size < 0 or payload_size > end - position:
                 return row, i
-            message[VALUE_START] = position
-            message[VALUE_SIZE] = -1 if is_null else payload_size
+            message[col.VALUE_START] = position
+            message[col.VALUE_SIZE] = -1 if is_null else payload_size
             position += payload_size
             if compacted or _is_acknowledged(ack_words, first_word, last_word, index):
                 continue
-            message[BATCH_INDEX] = index
+            message[col.BATCH_INDEX] = index
             _store(message, fields, rows, row)
             row += 1
             delivered += 1
