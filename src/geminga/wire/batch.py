@@ -119,29 +119,19 @@ def encode_single_metadata(
     null_partition_key: bool = False,
 ) -> bytes:
     """Return the bytes of a ``SingleMessageMetadata``. Fields at their default are left out."""
-    parts: list[bytes] = []
-    if properties:
-        for name, value in properties.items():
-            pair = _tagged(b"\x0a", name.encode()) + _tagged(b"\x12", value.encode())
-            parts += (b"\x0a", varint(len(pair)), pair)
-    if partition_key is not None:
-        parts.append(_tagged(b"\x12", partition_key.encode()))
-    parts += (b"\x18", varint(payload_size))
-    if compacted_out:
-        parts.append(b"\x20\x01")
-    if event_time:
-        parts += (b"\x28", varint(event_time))
-    if partition_key_b64:
-        parts.append(b"\x30\x01")
-    if ordering_key is not None:
-        parts.append(_tagged(b"\x3a", ordering_key))
-    if sequence_id is not None:
-        parts += (b"\x40", varint(sequence_id))
-    if null_value:
-        parts.append(b"\x48\x01")
-    if null_partition_key:
-        parts.append(b"\x50\x01")
-    return b"".join(parts)
+    fields: dict[str, Any] = {
+        "payload_size": payload_size,
+        "sequence_id": sequence_id,
+        "partition_key": partition_key,
+        "partition_key_b64_encoded": partition_key_b64 or None,
+        "ordering_key": ordering_key,
+        "properties": [pb.KeyValue(key=name, value=value) for name, value in (properties or {}).items()],
+        "event_time": event_time or None,
+        "null_value": null_value or None,
+        "compacted_out": compacted_out or None,
+        "null_partition_key": null_partition_key or None,
+    }
+    return pb.SingleMessageMetadata(**fields).SerializeToString()
 
 
 def _tagged(tag: bytes, value: bytes) -> bytes:
