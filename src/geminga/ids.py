@@ -32,16 +32,6 @@ def to_signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _varint(value: int) -> bytes:
-    value &= _U64
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 _INT32 = 1 << 31
 _INT64 = 1 << 63
 
@@ -195,17 +185,18 @@ class MessageId:
     def serialize(self) -> bytes:
         """Return the bytes of ``MessageIdData``, as ``pulsar-client`` writes them (algorithms.md section
         7)."""
-        out = b"\x08" + _varint(self._ledger_id) + b"\x10" + _varint(self._entry_id)
+        from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+        data = pb.MessageIdData(ledgerId=to_unsigned(self._ledger_id), entryId=to_unsigned(self._entry_id))
         if self._partition >= 0:
-            out += b"\x18" + _varint(self._partition)
+            data.partition = self._partition
         if self._batch_index >= 0:
-            out += b"\x20" + _varint(self._batch_index)
+            data.batch_index = self._batch_index
         if self.batch_size > 0:
-            out += b"\x30" + _varint(self.batch_size)
+            data.batch_size = self.batch_size
         if self.first_chunk is not None:
-            inner = self.first_chunk.serialize()
-            out += b"\x3a" + _varint(len(inner)) + inner
-        return out
+            data.first_chunk_message_id.ParseFromString(self.first_chunk.serialize())
+        return data.SerializeToString()
 
     def topic_name(self, topic: str | None = None) -> str:
         """Return the id's topic, empty if it is not known.

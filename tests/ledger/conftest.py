@@ -15,7 +15,6 @@ def small_settings() -> StoreSettings:
         group_bytes_max=4096,
         preallocate_bytes=1024,
         cache_bytes=600,
-        index_cache_bytes=1000,
         checkpoint_records=12,
         checkpoint_log_bytes=4096,
         rewrite_live_fraction=0.6,

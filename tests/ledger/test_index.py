@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from geminga.ledger import index as index_module
 from geminga.ledger.catalog import Catalog, CheckpointSnapshot, EntryChunk
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.index import MISSING, Index, LedgerState, SharedIndex
+from geminga.ledger.index import MISSING, Index, LedgerState
 
 
 def test_positions_are_appended_leave_gaps_and_are_replaced() -> None:
@@ -75,7 +76,7 @@ def change(ledger_id: int, first: int):  # type: ignore[no-untyped-def]
 
 
 def test_entries_are_found_in_every_layer(catalog: Catalog) -> None:
-    index = Index(catalog, 1 << 20)
+    index = Index(catalog)
     ledger = LedgerState(3, "owner", 500, 0)
     ledger.set_position(500, 7001, 1, 0)
     ledger.freeze()
@@ -93,29 +94,19 @@ def test_entries_are_found_in_every_layer(catalog: Catalog) -> None:
         assert index.position(3, *located) == position
 
 
-def test_the_cache_is_bounded(catalog: Catalog) -> None:
-    index = Index(catalog, 5 * (100 * 16 + 400))
+def test_the_cache_is_bounded_and_forgets_ledgers(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "CHUNKS_MAX", 5)
+    index = Index(catalog)
     ledgers = [LedgerState(ledger_id, "owner", 500, 0) for ledger_id in range(10)]
     for entry_id in range(0, 500, 50):
         for ledger in ledgers:
             located = index.locate(ledger, entry_id)
             assert located is not None
             assert index.position(ledger.ledger_id, *located) == ledger.ledger_id * 1000 + entry_id + 64
-    assert sum(len(ledger.chunks) for ledger in ledgers) <= 5
+    assert list(index._chunks) == [5, 6, 7, 8, 9]
     for ledger in ledgers:
-        index.forget(ledger)
-        assert ledger.chunks == []
-    assert index._cache_bytes == 0
-
-
-def test_one_ledger_keeps_few_chunks(catalog: Catalog) -> None:
-    index = Index(catalog, 1 << 20)
-    ledger = LedgerState(0, "owner", 500, 0)
-    for entry_id in (0, 100, 200, 300, 400, 0, 400):
-        assert index.locate(ledger, entry_id) is not None
-    assert len(ledger.chunks) == 4
-    assert isinstance(ledger.chunks[0], EntryChunk)
-    assert isinstance(ledger.chunks[0].positions, array)
+        index.forget(ledger.ledger_id)
+    assert not index._chunks
 
 
 class SlowCatalog:
@@ -136,7 +127,7 @@ class SlowCatalog:
 def test_the_owner_does_not_wait_for_reads_of_the_catalog() -> None:
     """Every publish would wait for a slow disk whenever a checkpoint frees its changes."""
     catalog = SlowCatalog()
-    index = SharedIndex(Index(cast(Any, catalog), 1000), cast(Any, catalog))
+    index = Index(cast(Any, catalog), Index(cast(Any, catalog)))
     ledger, found = LedgerState(7, "owner", 1, 1), list[Any]()
     reader = threading.Thread(target=lambda: found.append(index.locate(ledger, 0)), daemon=True)
     reader.start()

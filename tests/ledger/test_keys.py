@@ -10,7 +10,6 @@ from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.catalog import Catalog, CheckpointSnapshot
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.key_bloom_filter import KeyBloomFilter
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.quarantine import Quarantine
 
@@ -22,9 +21,7 @@ class Checkpoints:
         self.catalog = Catalog(RealFileSystem().connect(str(path)))
         self.catalog.create(bytes(16))
         self.quarantine = Quarantine()
-        bloom_filter = KeyBloomFilter()
-        bloom_filter.stock_is_taken()
-        self.keys = KeyMap(self.catalog, self.quarantine, bloom_filter)
+        self.keys = KeyMap(self.catalog, self.quarantine)
         self.number = 0
 
     def freeze(self) -> None:

@@ -11,9 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,6 @@ from geminga import pythons
 from geminga.errors import StoreError
 from geminga.ledger import claim_file as claims
 from geminga.ledger import offload_worker, tier
-from geminga.ledger.catalog import EntryChunk
-from geminga.ledger.format import OFFSET_BITS
 from geminga.ledger.offload_worker import (
     OffloadWorker,
     OffloadWriteFailed,
@@ -100,87 +96,6 @@ def process_of(store: TieredStore) -> subprocess.Popen[bytes]:
 
 def files(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "tier").rglob("*.parquet"))
-
-
-def reopened(store: TieredStore, tmp_path: Path) -> TieredStore:
-    """Open the store without cached entries."""
-    store.close()
-    return TieredStore(FileStore.open(tmp_path / "store"), place_at(str(tmp_path / "tier")))
-
-
-def fetched(store: TieredStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record the first entries of reads by the store itself from now on."""
-    found: list[int] = []
-    fetch = store.local.fetch
-
-    def noted(ledger_id: int, first: int, **options: Any) -> Any:
-        found.append(first)
-        return fetch(ledger_id, first, **options)
-
-    monkeypatch.setattr(store.local, "fetch", noted)
-    return found
-
-
-def test_entries_on_the_disk_are_read_by_the_process(
-    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = fill(store)
-    ledger = fill(store, 9000)
-    more = fill(store)
-    store = reopened(store, tmp_path)
-    by_store = fetched(store, monkeypatch)
-    for each in (other, ledger, more):
-        assert offload(store, each) is None
-    assert not by_store
-    said: list[StoreError | None] = []
-    store.tier.drop_local(TOPIC, ledger, said.append)
-    until(store, lambda: said)
-    assert said == [None]
-    found: list[bytes] = []
-    while len(found) < 9000:
-        until(store, lambda: _read(store, ledger, found))
-    assert found == [b"entry %d" % number for number in range(9000)]
-    store.close()
-
-
-def test_entries_that_the_process_cannot_read_are_read_by_the_store(
-    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = fill(store, 5000)
-    store = reopened(store, tmp_path)
-    by_store = fetched(store, monkeypatch)
-    add, added = WorkerOffloadWriting.add, list[int]()
-
-    def moved(writing: WorkerOffloadWriting, piece: Any) -> None:
-        if isinstance(piece, EntryChunk):
-            added.append(piece.first)
-            if len(added) == 2:  # it was moved meanwhile, and its file is gone
-                piece = replace(piece, positions=array("Q", [(9 << OFFSET_BITS) + 100] * len(piece)))
-        add(writing, piece)
-
-    monkeypatch.setattr(WorkerOffloadWriting, "add", moved)
-    assert offload(store, ledger) is None
-    assert by_store[0] == 0
-    assert len(files(tmp_path)) == 1
-    assert store.tier.record(ledger).entries == 5000  # type: ignore[union-attr]
-    until(store, lambda: not store.tier.catalog.suspects())
-    store.close()
-
-
-def test_damage_is_found_by_the_process_and_reported_by_the_store(store: TieredStore, tmp_path: Path) -> None:
-    ledger = fill(store, 100)
-    store.close()
-    (log,) = sorted((tmp_path / "store").glob("log-*"))
-    data = log.read_bytes()
-    at = data.index(b"entry 77")
-    log.write_bytes(data[: at + 6] + b"X" + data[at + 7 :])
-    store = TieredStore(FileStore.open(tmp_path / "store"), place_at(str(tmp_path / "tier")))
-    error = offload(store, ledger)
-    assert f"ledger {ledger}, entry 77 (" in str(error)
-    assert "fails its checksum" in str(error)
-    until(store, lambda: not store.tier.catalog.suspects())
-    assert not files(tmp_path)
-    store.close()
 
 
 def at_each_piece(monkeypatch: pytest.MonkeyPatch, happens: Callable[[OffloadWorker, int], object]) -> None:
@@ -363,7 +278,7 @@ def test_without_a_process_the_thread_writes_the_file(
 
 def started(tmp_path: Path) -> OffloadWorker:
     process = OffloadWorker()
-    process.open(str(tmp_path), str(tmp_path))
+    process.open(str(tmp_path))
     return process
 
 
@@ -521,6 +436,6 @@ def test_a_store_can_be_closed_while_its_process_starts(
 @pytest.mark.parametrize("answer", [b"{}", pickle.dumps((7, None)), pickle.dumps((None, OSError("x")))])
 def test_another_program_instead_of_the_process_is_rejected(answer: bytes) -> None:
     with answering(answer) as process, pytest.raises(WorkerUnavailable):
-        process.open("a", "b")
+        process.open("a")
     assert process.is_dead
     assert process._socket.fileno() == -1

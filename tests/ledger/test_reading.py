@@ -345,30 +345,3 @@ def wait_until(store: FileStore, over: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
         store.poll()
         time.sleep(0.001)
-
-
-@pytest.mark.parametrize("error", [StoreError("the disk says no"), RecursionError("a fault of ours")])
-def test_a_failed_lookup_of_positions_ends_no_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
-    store = FileStore.open(tmp_path / "store")
-    ledger = store.create_ledger("a")
-    store.append(ledger, b"entry", nothing)
-    store.close()
-    store = FileStore.open(tmp_path / "store")
-
-    def fails(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(reading, "_chunk_of", fails)
-    reported: list[object] = []
-    for _ in range(5):  # more than there are threads
-        before = len(reported)
-        assert store.reading.positions(ledger, 0, entries_max=1, bytes_max=100, done=reported.append)
-        deadline = time.monotonic() + 60
-        while len(reported) == before:
-            store.poll()
-            assert time.monotonic() < deadline
-    assert reported == [None] * 5
-    assert ("a fault of ours" in caplog.text) == isinstance(error, RecursionError)
-    store.close()

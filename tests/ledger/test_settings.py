@@ -18,7 +18,6 @@ from geminga.ledger.settings import StoreSettings
         ("log_file_bytes", 1 << 40),
         ("preallocate_bytes", -1),
         ("cache_bytes", True),
-        ("index_cache_bytes", -1),
         ("checkpoint_log_bytes", 0),
         ("checkpoint_records", 0),
         ("checkpoint_groups", 0),

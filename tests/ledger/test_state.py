@@ -19,7 +19,7 @@ from geminga.ledger.state import StoreState
 def state(tmp_path: Path) -> StoreState:
     catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
     catalog.create(bytes(16))
-    return StoreState(catalog, 10_000)
+    return StoreState(catalog)
 
 
 def replay(state: StoreState, *records: tuple[int, int, int, bytes]) -> list[LedgerState]:

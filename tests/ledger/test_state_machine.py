@@ -47,7 +47,6 @@ class StoreLives(RuleBasedStateMachine):
             group_bytes_max=4096,
             preallocate_bytes=preallocate_bytes,
             cache_bytes=cache_bytes,
-            index_cache_bytes=1000,
             checkpoint_records=checkpoint_records,
             checkpoint_log_bytes=8192,
             checkpoint_idle_seconds=idle_seconds,

@@ -93,4 +93,3 @@ def test_no_other_call_waits_for_a_reader_of_slow_storage(
     thread.join(60)
     assert found[0].entries == [b"entry 0", b"entry 1", b"entry 2"]
     eventually(lambda: place.sources[0].closed)
-    assert reader.at_hand("a", 0, 9, 999) is None

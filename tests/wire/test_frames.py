@@ -424,25 +424,3 @@ def _both_readers_agree(data: bytes) -> None:
         end = position + 4 + int.from_bytes(data[position : position + 4], "big")
         assert content(frame) == by_protobuf(data[position:end])
         position = end
-
-
-@pytest.mark.parametrize("size", [4_000, 5_000, 300_000])
-def test_large_frames_in_pieces_are_read_by_hand_too(size: int) -> None:
-    entry = bytes(range(256)) * (size // 256)
-    place = pb.MessageIdData(ledgerId=300, entryId=7)
-    message = pb.BaseCommand(
-        type=pb.BaseCommand.MESSAGE, message=pb.CommandMessage(consumer_id=1, message_id=place)
-    )
-    send = pb.BaseCommand(type=pb.BaseCommand.SEND)
-    send.send.producer_id, send.send.sequence_id, send.send.num_messages = 200, 70_000, 1000
-    chunk = pb.BaseCommand()
-    chunk.CopyFrom(send)
-    chunk.send.is_chunk = True
-    for command, kind in ((send, SendFrame), (message, MessageFrame), (chunk, frames._FullSendFrame)):
-        data = whole_frame(command, entry)
-        for cut in (1, 9, 20, len(data) // 2, len(data) - 1):
-            decoder = FrameDecoder()
-            assert decoder.feed(data[:cut]) == []
-            (frame,) = decoder.feed(data[cut:])
-            assert type(frame) is kind
-            assert content(frame) == by_protobuf(data)

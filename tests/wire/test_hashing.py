@@ -24,7 +24,7 @@ def test_all_vectors(rows: list[dict[str, str]]) -> None:
         assert key.encode() == data
         assert hashing.java_string_hash(key) == int(row["java_string_hash"]), key
         assert hashing.murmur3_32(data) == int(row["murmur3_32"]), key
-        assert hashing.boost_hash(data) == int(row["cpp_boost_hash"]), key
+        assert hashing.PARTITION_HASHES["BoostHash"](key) == int(row["cpp_boost_hash"]), key
         assert hashing.consistent_slot(data) == int(row["sticky_hash_consistent_1_65535"]), key
         assert hashing.range_slot(data) == int(row["sticky_hash_auto_split"]), key
         assert hashing.range_slot(data) == int(row["sticky_hash_sticky_ranges"]), key
@@ -48,7 +48,7 @@ def test_long_keys_are_not_remembered() -> None:
     assert hashing.java_string_hash(long) == hashing._java_string_hash(long)
     assert hashing._java_remembered.cache_info().currsize == before
     assert hashing.murmur3_32(long.encode()) == hashing._murmur3_32(long.encode())
-    assert hashing.boost_hash(long.encode()) == hashing._boost_hash(long.encode())
+    assert hashing.PARTITION_HASHES["BoostHash"](long) == hashing._boost_hash(long.encode())
 
 
 def test_java_hash_of_keys_of_any_length() -> None:
@@ -77,7 +77,6 @@ def test_points_of_a_ring_take_the_place_of_no_key() -> None:
 def test_any_buffer_is_hashed() -> None:
     for data in (b"key-1", b"k" * 300):
         assert hashing.murmur3_32(memoryview(data)) == hashing.murmur3_32(bytearray(data))
-        assert hashing.boost_hash(memoryview(data)) == hashing.boost_hash(data)
 
 
 def test_keys_that_are_no_unicode_text_are_hashed() -> None:

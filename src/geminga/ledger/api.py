@@ -18,6 +18,7 @@ from typing import Protocol
 from geminga.by_fields import ByFields
 from geminga.errors import StoreError
 from geminga.ledger.damage import Damage
+from geminga.offload.manifest import OffloadedLedger
 
 Buffer = bytes | bytearray | memoryview
 Done = Callable[[StoreError | None], None]
@@ -112,6 +113,9 @@ class PrefetchRequest(ByFields):
     ledgers_after: tuple[int, ...] = ()
     """Arguments of coming `EntryStore.ledgers_page` calls."""
 
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.owners or self.pages or self.ledgers_after)
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TierStats(ByFields):
@@ -126,31 +130,6 @@ class TierStats(ByFields):
     under_way: int
     is_borrowed: bool = False
     """Whether the files belong to another store, of which this store is a copy."""
-
-
-class TieredLedger(Protocol):
-    """A ledger that is offloaded (`geminga.offload.manifest.OffloadedLedger`)."""
-
-    @property
-    def ledger(self) -> int: ...
-
-    @property
-    def entries(self) -> int: ...
-
-    @property
-    def entry_bytes(self) -> int:
-        """Size of the ledger's entries in the store."""
-
-    @property
-    def file_bytes(self) -> int:
-        """Size of the ledger's file in tiered storage."""
-
-    @property
-    def offloaded_ms(self) -> int:
-        """Time of the offload, in milliseconds since 1970."""
-
-    @property
-    def uuid(self) -> str: ...
 
 
 class Tier(Protocol):
@@ -168,10 +147,10 @@ class Tier(Protocol):
         `drop_local` are refused.
         """
 
-    def offloaded(self, owner: str) -> Sequence[TieredLedger]:
+    def offloaded(self, owner: str) -> Sequence[OffloadedLedger]:
         """Return the offloaded ledgers of an owner, in the order of their ids."""
 
-    def record(self, ledger_id: int) -> TieredLedger | None:
+    def record(self, ledger_id: int) -> OffloadedLedger | None:
         """Return the record of an offloaded ledger; None if the ledger is not offloaded."""
 
     def local_ledgers(self, owner: str) -> set[int]:

@@ -136,13 +136,6 @@ class Catalog(CatalogDatabase):
     def owned(self, owner: str) -> list[int]:
         return [row[0] for row in self.rows("SELECT id FROM ledger WHERE owner=? ORDER BY id", (owner,))]
 
-    def owners(self, after: str, limit: int) -> list[str]:
-        """Return the next ``limit`` owners of ledgers behind ``after``, in order."""
-        rows = self.rows(
-            "SELECT DISTINCT owner FROM ledger WHERE owner>? ORDER BY owner LIMIT ?", (after, limit)
-        )
-        return [row[0] for row in rows]
-
     def ledgers_after(self, after: int, limit: int) -> list[StoredLedger]:
         """Return the next ``limit`` ledgers behind an id, in order."""
         rows = self.rows(

@@ -24,7 +24,7 @@ from geminga.errors import StoreStopped
 from geminga.ledger.api import never
 from geminga.ledger.catalog import Catalog, CheckpointSnapshot
 from geminga.ledger.format import CHECKPOINT, OFFSET_BITS, OFFSET_MASK
-from geminga.ledger.index import SharedIndex
+from geminga.ledger.index import Index
 from geminga.ledger.journal import Journal
 from geminga.ledger.log import Group
 from geminga.ledger.rewriting import LogRewriter, Submit
@@ -53,7 +53,7 @@ class CheckpointParts:
     worker: Worker
     catalog: Catalog
     rewriter: LogRewriter
-    shared_index: SharedIndex | None
+    readers_index: Index | None
     sizes: dict[int, int]
     submit: Submit
     has_threads: bool
@@ -197,11 +197,11 @@ class Checkpoints:
     def _thaw(self, snapshot: CheckpointSnapshot) -> Iterator[object]:
         """Free the changes in a saved snapshot, in steps."""
         parts = self._parts
-        if parts.shared_index is not None:
+        if parts.readers_index is not None:
             # First, because chunks read from the catalog earlier lack the moves that are freed next.
             for part in in_parts(chain(snapshot.moved, snapshot.deleted)):
                 for ledger_id in part:
-                    parts.shared_index.forget(ledger_id)
+                    parts.readers_index.forget(ledger_id)
                 yield None
         yield from parts.state.thaw(snapshot)
         parts.rewriter.consider(snapshot.position >> OFFSET_BITS)

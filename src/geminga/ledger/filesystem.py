@@ -12,8 +12,6 @@ import contextlib
 import errno
 import os
 import sqlite3
-import struct
-import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -71,10 +69,7 @@ class FileSystem(Protocol):
         """Open for reading only, which also works on a disk mounted read-only."""
 
     def identity_of(self, path: str) -> str:
-        """Return an id that differs between a file and its copies on this file system: inode and generation.
-
-        The parts are separated by a dot; the second is empty where the generation is unknown.
-        """
+        """Return an id that differs between a file and its copies on this file system: its inode."""
 
     def rename(self, old: str, new: str) -> None: ...
 
@@ -173,15 +168,8 @@ class RealFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    if hasattr(os, "pwritev"):
-
-        def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-            return os.pwritev(self._fd, buffers, offset)
-
-    else:
-
-        def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-            return os.pwrite(self._fd, b"".join(buffers), offset)
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        return os.pwritev(self._fd, buffers, offset)
 
     def read(self, size: int, offset: int) -> bytes:
         data = os.pread(self._fd, size, offset)
@@ -254,11 +242,7 @@ class RealFileSystem:
         return RealFile(open_file(path, os.O_RDONLY))
 
     def identity_of(self, path: str) -> str:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            return f"{os.fstat(fd).st_ino}.{_generation(fd)}"
-        finally:
-            os.close(fd)
+        return f"{os.lstat(path).st_ino}."  # earlier versions wrote the inode's generation behind the dot
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
@@ -274,11 +258,6 @@ class RealFileSystem:
             os.close(fd)
 
     def space(self, path: str) -> tuple[int, int]:
-        if not hasattr(os, "statvfs"):  # pragma: no cover - Windows
-            import shutil
-
-            usage = shutil.disk_usage(path)
-            return usage.total, usage.free
         found = os.statvfs(path)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
@@ -346,16 +325,3 @@ class RealFileSystem:
                 with contextlib.suppress(sqlite3.DatabaseError):  # a damaged one: as if there were none
                     source.backup(connection)
         return connection
-
-
-def _generation(fd: int) -> str:
-    """Return the inode generation of a file, which most Linux file systems report (FS_IOC_GETVERSION)."""
-    if sys.platform != "linux":
-        return ""
-    import fcntl
-
-    size = struct.calcsize("l")
-    try:
-        return fcntl.ioctl(fd, 2 << 30 | size << 16 | ord("v") << 8 | 1, bytes(8))[:4].hex()
-    except OSError:
-        return ""

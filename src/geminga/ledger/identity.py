@@ -3,12 +3,12 @@
 A copy of a store has all data of the store, its id included. Actions that only one of the copies may do
 (deleting offloaded files that both know of) need to distinguish the copies::
 
-    {"version": 1, "instance": ..., "file": inode and generation, "home": id of a storage location,
+    {"version": 1, "instance": ..., "file": inode, "home": id of a storage location,
      "sessions": {id of a storage location: [...]}}
 
-``instance`` is unique to the copy. It is valid only for this very file, identified by inode and generation,
-which copying does not preserve: in a copy they do not match, in a restored backup the file is missing, and
-the copy then creates an instance of its own. Copies of whole disks keep both; for these, ``sessions`` has,
+``instance`` is unique to the copy. It is valid only for this very file, identified by its inode, which
+copying does not preserve: in a copy it does not match, in a restored backup the file is missing, and the copy
+then creates an instance of its own. Copies of whole disks keep it; for these, ``sessions`` has,
 per storage location, the last openings of the store that claimed it (`geminga.ledger.tier_claim`).
 ``home`` is the storage location claimed last, which holds the offloaded ledgers.
 """
@@ -65,18 +65,12 @@ def look(filesystem: FileSystem, folder: str) -> StoreIdentity | None:
         return None
     try:
         kept = json.loads(data)
-        if kept["version"] != VERSION or not _is_same(kept["file"], this):
+        if kept["version"] != VERSION or kept["file"].partition(".")[0] != this.partition(".")[0]:
             return None
         sessions = {str(location_id): tuple(map(str, each)) for location_id, each in kept["sessions"].items()}
         return StoreIdentity(str(kept["instance"]), sessions, str(kept.get("home", "")))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # damaged: the store is then treated as a new copy
-
-
-def _is_same(kept: str, found: str) -> bool:
-    """Whether both identify the same file; parts that are empty in either are ignored."""
-    parts, others = kept.split("."), found.split(".")
-    return parts[0] == others[0] and all(a == b for a, b in zip(parts, others, strict=True) if a and b)
 
 
 def save(filesystem: FileSystem, folder: str, identity: StoreIdentity) -> None:

@@ -1,4 +1,4 @@
-"""Positions of entries: the ledgers in use, and a bounded cache of the index of the others.
+"""Positions of entries: the ledgers in use, and the catalog's chunks that were read last.
 
 An entry has three stages. A new entry is in its ledger's ``recent`` list, with its bytes. Once its group is
 on disk, its position, size and checksum are in the ledger's ``tail`` columns. A checkpoint moves these into
@@ -20,10 +20,8 @@ MISSING = 0
 GIVEN_UP = 1
 """The position of an entry that is lost to damage, and whose loss is accepted."""
 
-_CHUNK_OVERHEAD_BYTES = 400
-_ENTRY_BYTES = 16
-_CHUNKS_PER_LEDGER_MAX = 4
-_SHARED_CHUNKS_MAX = 64
+CHUNKS_MAX = 64
+"""Chunks of the catalog that an index caches: 64 KiB each at most."""
 
 
 def empty_chunk(first: int) -> EntryChunk:
@@ -38,7 +36,6 @@ class LedgerState:
 
     __slots__ = (
         "changed",
-        "chunks",
         "doubted",
         "frozen",
         "generation",
@@ -63,7 +60,6 @@ class LedgerState:
         self.recent_first = entries
         self.tail = empty_chunk(entries)
         self.frozen: EntryChunk | None = None
-        self.chunks: list[EntryChunk] = []
         self.changed = False
         self.doubted = False
         self.generation = 0
@@ -119,84 +115,33 @@ class LedgerState:
 
 
 class Index:
-    """Finds entries of ledgers; caches at most ``cache_bytes_max`` of the catalog's chunks."""
-
-    def __init__(self, catalog: Catalog, cache_bytes_max: int) -> None:
-        self._catalog = catalog
-        self._cache_bytes_max = cache_bytes_max
-        self._cache_bytes = 0
-        self._cache: OrderedDict[tuple[int, int], tuple[LedgerState, EntryChunk]] = OrderedDict()
-        self.moved: dict[int, dict[int, int]] = {}
-        self.moved_frozen: dict[int, dict[int, int]] = {}
-
-    def locate(self, ledger: LedgerState, entry_id: int) -> tuple[EntryChunk, int] | None:
-        """Return the chunk that holds the entry, and its index in the chunk; None if the entry is unknown."""
-        for chunk in (ledger.tail, ledger.frozen, *ledger.chunks):
-            if chunk is not None and 0 <= entry_id - chunk.first < len(chunk):
-                return chunk, entry_id - chunk.first
-        chunk = self._catalog.chunk(ledger.ledger_id, entry_id)
-        if chunk is None:
-            return None
-        self._keep(ledger, chunk)
-        return chunk, entry_id - chunk.first
-
-    def position(self, ledger_id: int, chunk: EntryChunk, index: int) -> int:
-        """Return an entry's position, after any rewriting that is not in the catalog yet."""
-        for moved in (self.moved, self.moved_frozen):
-            moves = moved.get(ledger_id)
-            if moves is not None:
-                position = moves.get(chunk.first + index)
-                if position is not None:
-                    return position
-        return chunk.positions[index]
-
-    def has_moves(self, ledger_id: int) -> bool:
-        """Whether entries may have moved from their position in the catalog."""
-        return ledger_id in self.moved or ledger_id in self.moved_frozen
-
-    def forget(self, ledger: LedgerState) -> None:
-        """Drop the cached chunks of a ledger whose catalog rows were changed or deleted."""
-        for chunk in ledger.chunks:
-            self._cache_bytes -= _held(chunk)
-            del self._cache[ledger.ledger_id, chunk.first]
-        ledger.chunks.clear()
-
-    def _keep(self, ledger: LedgerState, chunk: EntryChunk) -> None:
-        """Cache a chunk with its ledger; evicts the oldest chunks of all ledgers."""
-        if len(ledger.chunks) >= _CHUNKS_PER_LEDGER_MAX:
-            self._release(ledger, ledger.chunks[-1])
-        ledger.chunks.insert(0, chunk)
-        self._cache[ledger.ledger_id, chunk.first] = (ledger, chunk)
-        self._cache_bytes += _held(chunk)
-        while self._cache_bytes > self._cache_bytes_max and len(self._cache) > 1:
-            self._release(*next(iter(self._cache.values())))
-
-    def _release(self, ledger: LedgerState, chunk: EntryChunk) -> None:
-        ledger.chunks.remove(chunk)
-        del self._cache[ledger.ledger_id, chunk.first]
-        self._cache_bytes -= _held(chunk)
-
-
-class SharedIndex:
-    """Finds entries for the reader threads, at any time and without the owner.
+    """Finds entries. The owner's thread has one, the reader threads have another, for their own connection to
+    the catalog, so that the owner never waits for their reads.
 
     The order of lookups finds an entry at each stage of a checkpoint: tail, frozen, catalog; and new moves
     before those that the checkpoint saves. Cached positions may be outdated once an entry was moved: its old
     file is then gone, and after `forget` the next lookup finds the new position.
     """
 
-    def __init__(self, index: Index, catalog: Catalog) -> None:
-        self._index = index
+    def __init__(self, catalog: Catalog, owners: Index | None = None) -> None:
+        """``owners``: index of the owner's thread, which has the moves; None: this one."""
         self._catalog = catalog
+        self.moved: dict[int, dict[int, int]] = {}
+        """New positions of rewritten entries, by ledger and entry, since the last checkpoint was begun."""
+        self.moved_frozen: dict[int, dict[int, int]] = {}
+        """Those that the checkpoint writes."""
+        self._moves = self if owners is None else owners
         self._reading = threading.Lock()
-        """Held while the catalog is read, as long as the disk takes: never by the owner."""
+        """Held while the catalog is read, as long as the disk takes."""
         self._lock = threading.Lock()
         """Guards the fields below; held briefly."""
         self._chunks: OrderedDict[int, EntryChunk] = OrderedDict()
+        """Chunk of the catalog read last, by ledger."""
         self._forgets = 0
 
     def locate(self, ledger: LedgerState, entry_id: int) -> tuple[EntryChunk, int] | None:
-        """As `Index.locate`. Raises `CatalogDamaged`."""
+        """Return the chunk that holds the entry, and its index in the chunk; None if the entry is unknown.
+        Raises `CatalogDamaged`."""
         for chunk in (ledger.tail, ledger.frozen):
             if chunk is not None and 0 <= entry_id - chunk.first < len(chunk):
                 return chunk, entry_id - chunk.first
@@ -226,22 +171,21 @@ class SharedIndex:
         with self._lock:
             if forgets == self._forgets:
                 self._chunks[ledger_id] = chunk
-                if len(self._chunks) > _SHARED_CHUNKS_MAX:
+                if len(self._chunks) > CHUNKS_MAX:
                     self._chunks.popitem(last=False)
 
     def position(self, ledger_id: int, chunk: EntryChunk, index: int) -> int:
-        return self._index.position(ledger_id, chunk, index)
-
-    def has_moves(self, ledger_id: int) -> bool:
-        return self._index.has_moves(ledger_id)
+        """Return an entry's position, after any rewriting that is not in the catalog yet."""
+        for moved in (self._moves.moved, self._moves.moved_frozen):
+            moves = moved.get(ledger_id)
+            if moves is not None:
+                position = moves.get(chunk.first + index)
+                if position is not None:
+                    return position
+        return chunk.positions[index]
 
     def forget(self, ledger_id: int) -> None:
         """Drop the cached chunk of a ledger whose catalog rows changed. Does not wait for catalog reads."""
         with self._lock:
             self._forgets += 1
             self._chunks.pop(ledger_id, None)
-
-
-def _held(chunk: EntryChunk) -> int:
-    """Return the memory that a chunk takes, in bytes."""
-    return _CHUNK_OVERHEAD_BYTES + _ENTRY_BYTES * len(chunk)

@@ -14,7 +14,6 @@ from itertools import chain, islice
 from geminga.ledger.api import StoredValue
 from geminga.ledger.catalog import PAGE_KEYS, Catalog
 from geminga.ledger.catalog_keys import KeyChange
-from geminga.ledger.key_bloom_filter import KeyBloomFilter
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.steps import emptied
 from geminga.wire.checksum import crc32c
@@ -69,9 +68,8 @@ class KeyMap:
     ``quarantine`` lists keys that lost a write to damage, until they are set or deleted.
     """
 
-    def __init__(self, catalog: Catalog, quarantine: Quarantine, bloom_filter: KeyBloomFilter) -> None:
+    def __init__(self, catalog: Catalog, quarantine: Quarantine) -> None:
         self._catalog = catalog.keys
-        self._bloom_filter = bloom_filter
         self._quarantine = quarantine
         self._changes: dict[str, KeyChange] = {}
         self._frozen: dict[str, KeyChange] = {}
@@ -88,7 +86,6 @@ class KeyMap:
             key_bytes = key.encode()
             change = self._changes[key] = KeyChange(key_bytes, crc32c(key_bytes))
             self._order.add(key)
-            self._bloom_filter.add(key)
             self.unsaved_bytes += _KEY_BYTES + 3 * len(key_bytes)
         return change
 
@@ -142,17 +139,14 @@ class KeyMap:
                 if change.base is None and not deltas:
                     return None
                 return StoredValue(change.base or b"", tuple(deltas))
-        base = self._catalog.base(key) if self._bloom_filter.may_have(key) else None
+        base = self._catalog.base(key)
         if base is None:
-            self._bloom_filter.denied += 1
             return StoredValue(b"", tuple(deltas)) if deltas else None
         before = self._checkpoint if self._frozen else self._checkpoint + 1
         return StoredValue(base, (*self._catalog.deltas(key, before), *deltas))
 
     def scan(self, prefix: str, after: str = "") -> Iterator[tuple[str, StoredValue]]:
         """Iterate over the keys that start with ``prefix`` and sort behind ``after``, in order, by pages."""
-        if self._has_none_under(prefix):
-            return
         while True:
             before = self._checkpoint if self._frozen else self._checkpoint + 1
             page = self._catalog.values(prefix, after if after >= prefix else None, before, PAGE_KEYS)
@@ -185,8 +179,6 @@ class KeyMap:
 
     def names_page(self, prefix: str, after: str = "") -> tuple[list[str], str | None]:
         """Return a page of `names`, perhaps empty, and the key to continue after: None on the last page."""
-        if self._has_none_under(prefix):
-            return [], None
         page = self._catalog.names(prefix, after if after >= prefix else None, PAGE_KEYS)
         last = page[-1] if len(page) == PAGE_KEYS else None
         unsaved = self._unsaved(prefix, after, last)
@@ -205,9 +197,6 @@ class KeyMap:
                 names.append(key)
         return names, last
 
-    def _has_none_under(self, prefix: str) -> bool:
-        return not self._bloom_filter.may_have_under(prefix) and not self._quarantine.keys_under(prefix)
-
     def _unsaved(self, prefix: str, after: str, last: str | None) -> list[str]:
         """Return up to a page of keys behind ``after`` that may be missing in the catalog, some twice."""
         damaged = (
@@ -222,7 +211,6 @@ class KeyMap:
     def freeze(self, checkpoint: int) -> None:
         """Freeze the changes made so far, for the checkpoint."""
         self._checkpoint = checkpoint
-        self._bloom_filter.frozen()
         self._frozen, self._changes = self._changes, {}
         self._frozen_order, self._order = self._order, _KeyOrder()
         self.unsaved_bytes = 0
@@ -235,7 +223,6 @@ class KeyMap:
         """Drop the frozen changes, which the catalog has now: hide them, then free them in steps."""
         frozen, order = self._frozen, self._frozen_order
         self._frozen, self._frozen_order = {}, _KeyOrder()
-        self._bloom_filter.thawed()
         yield None
         yield from emptied(frozen)
         yield from order.emptied()

@@ -11,7 +11,6 @@ from geminga.ledger.api import StoredLedger
 from geminga.ledger.catalog import PAGE_LEDGERS, Catalog, EntryChunk
 from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, file_name
 from geminga.ledger.index import GIVEN_UP, Index, LedgerState
-from geminga.ledger.key_bloom_filter import KeyBloomFilter
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.steps import parts
 
@@ -32,10 +31,9 @@ class LostTail:
 class LedgerTable:
     """Ledgers of an open store. Used on the owner's thread only."""
 
-    def __init__(self, catalog: Catalog, index: Index, quarantine: Quarantine, names: KeyBloomFilter) -> None:
+    def __init__(self, catalog: Catalog, index: Index, quarantine: Quarantine) -> None:
         self._catalog = catalog
         self._quarantine = quarantine
-        self._bloom_filter = names
         self.index = index
         self.loaded: dict[int, LedgerState] = {}
         """Ledgers in memory, by id."""
@@ -67,7 +65,6 @@ class LedgerTable:
         ledger.generation = self.checkpoint
         self.loaded[ledger.ledger_id] = ledger
         self._uncataloged.setdefault(ledger.owner, []).append(ledger.ledger_id)
-        self._bloom_filter.add_owner(ledger.owner)
 
     def adopt(self, ledger_id: int, owner: str) -> bool:
         """Give an owner to a ledger whose owner was lost to damage; False for other ledgers."""
@@ -128,7 +125,6 @@ class LedgerTable:
         ledger_id = ledger.ledger_id
         is_known = ledger.is_idle and ledger_id not in self._uncataloged.get(ledger.owner, ())
         if is_known and ledger_id not in self.index.moved and ledger_id not in self.index.moved_frozen:
-            self.index.forget(ledger)
             del self.loaded[ledger_id]
 
     def lost_entries_max(self, ledger_id: int) -> int:
@@ -156,8 +152,7 @@ class LedgerTable:
         return len(ids - self.deleted - self.deleted_frozen)
 
     def owned(self, owner: str) -> list[StoredLedger]:
-        cataloged = self._catalog.owned(owner) if self._bloom_filter.may_own(owner) else ()
-        ids = {*cataloged, *self._uncataloged.get(owner, ())}
+        ids = {*self._catalog.owned(owner), *self._uncataloged.get(owner, ())}
         infos = []
         for ledger_id in sorted(ids - self.deleted - self.deleted_frozen):
             ledger = self.loaded.get(ledger_id)
@@ -221,7 +216,7 @@ class LedgerTable:
     def settle_deletion(self, ledger_id: int) -> None:
         ledger = self.dying.pop(ledger_id, None)
         if ledger is not None:
-            self.index.forget(ledger)
+            self.index.forget(ledger_id)
             if len(ledger.tail):
                 self.dropped.append(ledger.tail)
 

@@ -2,9 +2,8 @@
 
 The main work of an offload, splitting entries into columns and compressing them, needs the processor and the
 GIL, which publishing needs, too. So it runs in another process with a low priority
-(`geminga.ledger.offload_worker_main`). The process receives positions of entries in the log, or entries that
-are in memory, through a socket. It takes no lock of the store, and an entry that has been moved from its
-position fails its checksum. Only this side decides that a file is complete, and to whom it belongs.
+(`geminga.ledger.offload_worker_main`), which receives the entries through a socket. Only this side decides
+that a file is complete, and to whom it belongs.
 
 The process is started when a file is to be written, and ended after some time without work. It also ends when
 this process does: when the socket is closed or, if the system supports that, with the thread that started it.
@@ -28,10 +27,8 @@ from typing import Any
 from geminga import pythons
 from geminga._version import __version__
 from geminga.ledger.byte_rate import ByteRate
-from geminga.ledger.catalog import EntryChunk
 from geminga.ledger.offload_worker_main import NO_MEMORY
 from geminga.ledger.offload_writing import (
-    EntriesUnreadable,
     InlineOffloadWriting,
     OffloadRequest,
     OffloadWriteFailed,
@@ -85,11 +82,11 @@ class OffloadWorker:
         self._socket.settimeout(ANSWER_SECONDS_MAX)
         self._answers = self._socket.makefile("rb")
 
-    def open(self, location: str, store: str) -> None:
-        """Make the process open the storage location and the log in the folder ``store``. Raises
-        `WorkerUnavailable` if it cannot be used; the process has then ended."""
+    def open(self, location: str) -> None:
+        """Make the process open the storage location. Raises `WorkerUnavailable` if it cannot be used; the
+        process has then ended."""
         try:
-            version = self.ask("open", location, store)
+            version = self.ask("open", location)
             if version != __version__:
                 raise OffloadWriteFailed(f"{version} is installed by now, and this is {__version__}")
         except Exception as error:  # a process of another version may answer anything
@@ -101,8 +98,7 @@ class OffloadWorker:
         return self._process.poll() is not None
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """Send a request and return the result. Raises `WorkerLost`, `EntriesUnreadable` or
-        `OffloadWriteFailed`."""
+        """Send a request and return the result. Raises `WorkerLost` or `OffloadWriteFailed`."""
         try:
             # A closed socket must raise here, and not send SIGPIPE to the program.
             self._socket.sendall(pickle.dumps((name, *arguments)), getattr(socket, "MSG_NOSIGNAL", 0))
@@ -111,7 +107,7 @@ class OffloadWorker:
             why = f"did not answer for {ANSWER_SECONDS_MAX:g} s" if isinstance(lost, TimeoutError) else ""
             self.kill()
             raise WorkerLost(f"the offload worker process {why or self._how_it_ended()}") from lost
-        if isinstance(error, EntriesUnreadable | OffloadWriteFailed):
+        if isinstance(error, OffloadWriteFailed):
             raise error
         return result
 
@@ -142,15 +138,13 @@ class OffloadWorker:
 class WorkerOffloadWriting:
     """`OffloadWriting` in the worker process."""
 
-    reads_log = True
-
     def __init__(self, process: OffloadWorker, order: OffloadRequest) -> None:
         self.process = process
         self._order = order
         process.ask("begin", order)
 
-    def add(self, piece: Sequence[bytes] | EntryChunk) -> None:
-        self.process.ask("add", self._order.path, piece, self._order.ledger_id)
+    def add(self, entries: Sequence[bytes]) -> None:
+        self.process.ask("add", self._order.path, entries)
 
     def finish(self) -> WrittenFile:
         written: WrittenFile = self.process.ask("finish", self._order.path)
@@ -168,13 +162,10 @@ class WorkerOffloadWriting:
 class OffloadWriters:
     """Choice of where files are written: in a worker process or, if none can be started, in this one."""
 
-    def __init__(
-        self, storage: OffloadStorage, store: str, rate: ByteRate, *, is_alone: bool = False
-    ) -> None:
-        """``store``: its folder. ``is_alone``: no broker shares the processor; no process is started."""
+    def __init__(self, storage: OffloadStorage, rate: ByteRate, *, is_alone: bool = False) -> None:
+        """``is_alone``: no broker shares the processor; no process is started."""
         self.rate = rate
         self._storage = storage
-        self._store = store
         self._location = None if is_alone else storage.worker_location
         self._lock = threading.Lock()
         self._process: OffloadWorker | None = None
@@ -202,7 +193,7 @@ class OffloadWriters:
                 self._process = process  # before open(), so that end() can kill it at any time
             if self._is_over:
                 process.kill()
-            process.open(self._location, self._store)
+            process.open(self._location)
         except WorkerUnavailable as error:
             self.rest()
             if self._is_over:

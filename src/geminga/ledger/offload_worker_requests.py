@@ -13,16 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from geminga._version import __version__
-from geminga.ledger.catalog import EntryChunk
-from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.log import LogFiles
-from geminga.ledger.offload_writing import (
-    EntriesUnreadable,
-    InlineOffloadWriting,
-    OffloadRequest,
-    OffloadWriteFailed,
-)
-from geminga.ledger.reading import ReadEntries, read_entries_at
+from geminga.ledger.offload_writing import InlineOffloadWriting, OffloadRequest, OffloadWriteFailed
 from geminga.ledger.tier_storage import place_at
 from geminga.offload.file import WrittenFile
 
@@ -34,33 +25,18 @@ class WorkerRequests:
         self._writing: dict[str, InlineOffloadWriting] = {}
         """Files by path; a cancelled one may still be open when the next one begins."""
 
-    def open(self, location: str, store: str) -> str:
-        """Open the storage location, and the log in the folder ``store``. Returns the version."""
+    def open(self, location: str) -> str:
+        """Open the storage location. Returns the version."""
         importlib.import_module("geminga.offload.envelope_kernels")
         self._storage = place_at(location)
-        self._log = LogFiles(RealFileSystem(), store, only_reads=True)
         return __version__
 
     def begin(self, order: OffloadRequest) -> None:
         self.abandon(order.path)
         self._writing[order.path] = InlineOffloadWriting(self._storage, order)
 
-    def add(self, path: str, piece: Sequence[bytes] | EntryChunk, ledger_id: int) -> None:
-        self._writing[path].add(self._read(piece, ledger_id) if isinstance(piece, EntryChunk) else piece)
-
-    def _read(self, chunk: EntryChunk, ledger_id: int) -> list[bytes]:
-        entry_ids = range(chunk.first, chunk.first + len(chunk))
-        positions = zip(entry_ids, chunk.positions, chunk.sizes, chunk.crcs, strict=True)
-        found = ReadEntries()
-        try:
-            read_entries_at(self._log, list(positions), found)
-        except OSError as error:
-            raise EntriesUnreadable(str(error)) from error
-        finally:
-            self._log.close()  # the store may delete these files, and an open file keeps its space
-        if found.bad:
-            raise EntriesUnreadable(f"ledger {ledger_id}, entry {found.bad[0][0]}: {found.what}")
-        return found.entries
+    def add(self, path: str, entries: Sequence[bytes]) -> None:
+        self._writing[path].add(entries)
 
     def finish(self, path: str) -> WrittenFile:
         written = self._writing[path].finish()
@@ -83,8 +59,6 @@ def serve(connection: socket.socket) -> None:
             answer = getattr(handlers, name)(*arguments), None
         except MemoryError:
             raise  # this process stays short of memory, a new one may not be
-        except EntriesUnreadable as error:
-            answer = None, error
         except Exception as error:  # those of a storage library cannot all be pickled
             answer = None, OffloadWriteFailed(str(error) or type(error).__name__)
         connection.sendall(pickle.dumps(answer))

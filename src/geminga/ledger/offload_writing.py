@@ -8,13 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from geminga.ledger.catalog import EntryChunk
 from geminga.offload.file import LedgerFile, LedgerWriter, WrittenFile
 from geminga.offload.storage import OffloadStorage
-
-
-class EntriesUnreadable(Exception):
-    """Entries cannot be read at their positions: they were moved, are damaged, or the disk has failed."""
 
 
 class OffloadWriteFailed(Exception):
@@ -32,14 +27,11 @@ class OffloadRequest(NamedTuple):
 
 
 class OffloadWriting(Protocol):
-    """File that is being written, on the worker's thread. Methods raise errors of the storage location or of
-    the entries; the caller then calls `abandon`."""
+    """File that is being written, on the worker's thread. Methods raise errors of the storage location; the
+    caller then calls `abandon`."""
 
-    reads_log: bool
-    """Whether `add` takes positions of entries, too."""
-
-    def add(self, piece: Sequence[bytes] | EntryChunk) -> None:
-        """Add the next entries, or their positions in the log. Raises `EntriesUnreadable`."""
+    def add(self, entries: Sequence[bytes]) -> None:
+        """Add the next entries."""
 
     def finish(self) -> WrittenFile:
         """Return when the file is complete and durable, and its footer was read."""
@@ -50,8 +42,6 @@ class OffloadWriting(Protocol):
 
 class InlineOffloadWriting:
     """`OffloadWriting` on the calling thread."""
-
-    reads_log = False
 
     def __init__(self, storage: OffloadStorage, order: OffloadRequest) -> None:
         self._storage = storage
@@ -67,10 +57,8 @@ class InlineOffloadWriting:
             raise
         self._is_finished = False
 
-    def add(self, piece: Sequence[bytes] | EntryChunk) -> None:
-        if isinstance(piece, EntryChunk):
-            raise EntriesUnreadable("this process reads entries from the store itself")
-        self._writer.add(piece)
+    def add(self, entries: Sequence[bytes]) -> None:
+        self._writer.add(entries)
 
     def finish(self) -> WrittenFile:
         written = self._writer.close()

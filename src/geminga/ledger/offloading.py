@@ -10,10 +10,9 @@ Each step is durable before the next one begins:
 The ledger's own entries stay until they are deleted later. A crash between two steps leaves the suspicion,
 by which the file is found and deleted; an error deletes the file at once.
 
-The entries are read on the owner's thread, in pieces, at a limited rate; all other steps run on the worker's
-thread, or in a worker process (`geminga.ledger.offload_worker`), which then also reads the log. When that
-process is lost the ledger is offloaded once more, and only once, as the cause may end the next process, too.
-Entries that the process cannot read are read by the store itself, which reports the cause.
+The entries are read by the store, in pieces, at a limited rate; all other steps run on the worker's thread,
+or in a worker process (`geminga.ledger.offload_worker`). When that process is lost the ledger is offloaded
+once more, and only once, as the cause may end the next process, too.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from uuid import uuid4
 
 from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import Done, ReadAhead, StoredLedger
-from geminga.ledger.catalog import EntryChunk
 from geminga.ledger.offload_worker import OffloadWriters, WorkerLost
-from geminga.ledger.offload_writing import EntriesUnreadable, OffloadRequest, OffloadWriting
+from geminga.ledger.offload_writing import OffloadRequest, OffloadWriting
 from geminga.ledger.tier_catalog import OrphanCandidate
 from geminga.ledger.tier_files import TierFiles
 from geminga.offload import manifest
@@ -72,8 +70,6 @@ class Offloading:
         self._now_ms = now_ms
         self._done: Done | None = done
         self._is_cancelled = self._is_second = False
-        self._by_positions = True
-        """Whether the worker process may read entries by their positions."""
         self._start()
 
     def _start(self) -> None:
@@ -133,8 +129,6 @@ class Offloading:
                     self._files.call_in(min(wait, RATE_CHECKED_SECONDS), self._read_on)
                     return
                 count = min(left, PIECE_ENTRIES)
-                if self._asks_for_positions(count):
-                    continue
                 found = self._files.local.fetch(
                     self.info.ledger_id, self._next, entries_max=count, bytes_max=PIECE_BYTES,
                     ahead=ReadAhead(count, PIECE_BYTES), done=self._fetched,
@@ -149,22 +143,6 @@ class Offloading:
             self._is_reading = False
         if self._failure is not None and not self._waiting and not self._is_reading:
             self._fail(None)
-
-    def _asks_for_positions(self, count: int) -> bool:
-        if self._making is None or not self._making.reads_log or not self._by_positions:
-            return False
-        return self._files.local.reading.positions(
-            self.info.ledger_id, self._next, entries_max=count, bytes_max=PIECE_BYTES,
-            done=self._positions_found,
-        )  # fmt: skip
-
-    def _positions_found(self, positions: EntryChunk | None) -> None:
-        self._is_reading = False
-        if positions is None:
-            self._by_positions = False
-        else:
-            self._give(positions, sum(positions.sizes))
-        self._pump()
 
     def _read_on(self) -> None:
         self._is_reading = False
@@ -188,15 +166,11 @@ class Offloading:
                 f"ledger {self.info.ledger_id} has no entry {self._next}: it is being deleted"
             )
             return
-        self._give(entries, sum(map(len, entries)))
-
-    def _give(self, piece: list[bytes] | EntryChunk, size_bytes: int) -> None:
-        """Submit the next entries, or their positions, to the worker."""
-        self._next += len(piece)
+        self._next += len(entries)
         self._waiting += 1
-        self._writers.rate.take(size_bytes)
+        self._writers.rate.take(sum(map(len, entries)))
         assert self._making is not None
-        self._files.work(partial(self._making.add, piece), self._added)
+        self._files.work(partial(self._making.add, entries), self._added)
 
     def _added(self, error: Exception | None) -> None:
         self._waiting -= 1
@@ -249,20 +223,13 @@ class Offloading:
         if isinstance(cause, WorkerLost) and not self._is_second and not self._is_cancelled:
             logger.warning("%s; retrying with a new file", self._described(cause))
             self._is_second = True
-            self._start_again()
-        elif isinstance(cause, EntriesUnreadable) and not self._is_cancelled:
-            logger.info("ledger %d is read by the store itself: %s", self.info.ledger_id, cause)
-            self._by_positions = False
-            self._start_again()
+            self._start()
+            try:
+                self.begin()
+            except StoreError as error:
+                self._end(error)
         else:
             self._end(cause if isinstance(cause, StoreError) else OffloadFailed(self._described(cause)))
-
-    def _start_again(self) -> None:
-        self._start()
-        try:
-            self.begin()
-        except StoreError as error:
-            self._end(error)
 
     def _described(self, cause: Exception) -> str:
         ledger_id, location = self.info.ledger_id, self._files.storage.location

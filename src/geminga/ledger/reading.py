@@ -11,20 +11,16 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from array import array
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import accumulate, repeat
-from typing import Protocol
+from itertools import repeat
 
 from geminga.errors import LedgerNotFound, StoreDamaged, StoreError
 from geminga.ledger.api import Fetched, ReadAhead
-from geminga.ledger.catalog import EntryChunk
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, describe, file_name
-from geminga.ledger.index import GIVEN_UP, MISSING, LedgerState
+from geminga.ledger.index import GIVEN_UP, MISSING, Index, LedgerState
 from geminga.ledger.log import LogFiles
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.state import StoreState
@@ -46,16 +42,6 @@ EntryPosition = tuple[int, int, int, int]
 """(entry id, position, size, checksum)."""
 
 
-class EntryFinder(Protocol):
-    """Lookup of entry positions (`geminga.ledger.index`)."""
-
-    def locate(self, ledger: LedgerState, entry_id: int) -> tuple[EntryChunk, int] | None: ...
-
-    def position(self, ledger_id: int, chunk: EntryChunk, index: int) -> int: ...
-
-    def has_moves(self, ledger_id: int) -> bool: ...
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class ReadEntries:
     """Result of a read of the disk: entries in order, or the obstacle to reading the first one.
@@ -69,8 +55,6 @@ class ReadEntries:
     may_pass: bool = False
     """Whether the disk reported the error, so that a retry may succeed; False for wrong bytes."""
     error: StoreError | None = None
-    positions: EntryChunk | None = None
-    """Positions of the entries, instead of the entries."""
 
     @property
     def size_bytes(self) -> int:
@@ -86,7 +70,7 @@ class StoreEntryReader:
         files: LogFiles,
         note_damage: Callable[[Damage], None],
         pool: ReadPool[ReadEntries] | None = None,
-        finder: EntryFinder | None = None,
+        finder: Index | None = None,
         *,
         unreadable_seconds: float = 0.0,
         clock: Callable[[], float] | None = None,
@@ -99,7 +83,7 @@ class StoreEntryReader:
         self._files = files
         self._note_damage = note_damage
         self._pool = pool
-        self._finder: EntryFinder = finder if finder is not None else state.index
+        self._finder: Index = finder if finder is not None else state.index
 
     def read(self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> list[bytes]:
         """Return entries from ``first`` on within both limits, at least one if it exists."""
@@ -129,36 +113,6 @@ class StoreEntryReader:
         if ahead is not None:
             self._fetch(ledger, first, ahead, done)
         return None
-
-    def positions(
-        self,
-        ledger: LedgerState,
-        first: int,
-        entries_max: int,
-        bytes_max: int,
-        done: Callable[[EntryChunk | None], None],
-    ) -> bool:
-        """Call ``done`` with positions of entries from ``first`` on, or None; False if they are in memory."""
-        count = min(entries_max, ledger.recent_first - first)
-        if self._pool is None or count <= 0:
-            return False
-        finder = self._finder
-
-        def job() -> ReadEntries:
-            try:
-                return ReadEntries(positions=_chunk_of(finder, ledger, first, count, bytes_max))
-            except Exception as error:  # would end the reader thread
-                is_usual = isinstance(error, (StoreError, OSError))
-                logger.log(
-                    logging.DEBUG if is_usual else logging.ERROR,
-                    "ledger %d: cannot look up the positions of its entries: %s", ledger.ledger_id, error,
-                    exc_info=not is_usual,
-                )  # fmt: skip
-                return ReadEntries()
-
-        key = (ledger.ledger_id, first, count, "positions")
-        self._pool.submit(key, job, lambda found: done(found.positions))
-        return True
 
     def _fetch(self, ledger: LedgerState, first: int, ahead: ReadAhead, done: Fetched) -> None:
         def deliver(answer: ReadEntries) -> None:
@@ -242,14 +196,14 @@ class StoreEntryReader:
 
 
 def _from_disk(
-    finder: EntryFinder, files: LogFiles, ledger: LedgerState, first: int, count: int, bytes_max: int
+    finder: Index, files: LogFiles, ledger: LedgerState, first: int, count: int, bytes_max: int
 ) -> ReadEntries:
     """Read entries from ``first`` on, which are all in the log. Raises nothing."""
     found = ReadEntries()
     try:
         for _ in range(_LOOKS_MAX):
             found = ReadEntries()
-            read_entries_at(files, _look_up(finder, ledger, first, count, bytes_max), found)
+            _read_at(files, _look_up(finder, ledger, first, count, bytes_max), found)
             if found.entries or not found.bad or _is_unmoved(finder, ledger, found.bad[0]):
                 break
     except StoreError as error:
@@ -265,7 +219,7 @@ def _from_disk(
     return found
 
 
-def read_entries_at(files: LogFiles, positions: list[EntryPosition], found: ReadEntries) -> None:
+def _read_at(files: LogFiles, positions: list[EntryPosition], found: ReadEntries) -> None:
     """Add the entries at these positions to ``found``, up to the first bad one."""
     start = 0
     while start < len(positions) and not found.bad:
@@ -274,7 +228,7 @@ def read_entries_at(files: LogFiles, positions: list[EntryPosition], found: Read
         start = stop
 
 
-def _is_unmoved(finder: EntryFinder, ledger: LedgerState, expected: EntryPosition) -> bool:
+def _is_unmoved(finder: Index, ledger: LedgerState, expected: EntryPosition) -> bool:
     """Whether an entry that could not be read was not moved meanwhile.
 
     A file is deleted only after the moves of its entries are known: an entry whose position is unchanged was
@@ -289,7 +243,7 @@ def _is_unmoved(finder: EntryFinder, ledger: LedgerState, expected: EntryPositio
 
 
 def _look_up(
-    finder: EntryFinder, ledger: LedgerState, first: int, count: int, bytes_max: int
+    finder: Index, ledger: LedgerState, first: int, count: int, bytes_max: int
 ) -> list[EntryPosition]:
     positions: list[EntryPosition] = []
     total = 0
@@ -309,25 +263,6 @@ def _look_up(
             positions.append((entry_id, finder.position(ledger.ledger_id, chunk, at), size, chunk.crcs[at]))
             entry_id += 1
     return positions
-
-
-def _chunk_of(
-    finder: EntryFinder, ledger: LedgerState, first: int, count: int, bytes_max: int
-) -> EntryChunk | None:
-    """Return the positions of entries from ``first`` on in one chunk of the index; at least one, or None."""
-    located = finder.locate(ledger, first)
-    if located is None:
-        return None
-    chunk, start = located
-    sizes = chunk.sizes[start : start + count]
-    count = max(1, bisect_right(list(accumulate(sizes)), bytes_max))
-    stop = start + count
-    if finder.has_moves(ledger.ledger_id):
-        moved = (finder.position(ledger.ledger_id, chunk, at) for at in range(start, min(stop, len(chunk))))
-        positions = array("Q", moved)
-    else:
-        positions = chunk.positions[start:stop]
-    return EntryChunk(first, positions, sizes[:count], chunk.crcs[start:stop])
 
 
 def _run_end(positions: list[EntryPosition], start: int) -> int:

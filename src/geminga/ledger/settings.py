@@ -32,8 +32,6 @@ class StoreSettings(ByFields):
     """Size by which a log file is preallocated; 0: no preallocation."""
     cache_bytes: int = 24 * MEBIBYTE
     """Recent entries held in memory for readers at the tail."""
-    index_cache_bytes: int = 8 * MEBIBYTE
-    """Memory for the part of the entry index that is in the catalog."""
     read_threads: int = 2
     """Number of threads that read entries from the disk."""
     reads_waiting_max: int = 4096
@@ -79,7 +77,6 @@ class StoreSettings(ByFields):
         check_int("log_file_bytes", self.log_file_bytes, 4096, 2048 * MEBIBYTE)
         check_int("preallocate_bytes", self.preallocate_bytes, 0, 2048 * MEBIBYTE)
         check_int("cache_bytes", self.cache_bytes, 0)
-        check_int("index_cache_bytes", self.index_cache_bytes, 0)
         check_int("read_threads", self.read_threads, 1, 64)
         check_int("reads_waiting_max", self.reads_waiting_max, 1)
         check_int("read_ahead_bytes_max", self.read_ahead_bytes_max, 1)

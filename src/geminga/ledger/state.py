@@ -21,7 +21,6 @@ from geminga.ledger.format import (
     RECORD_BYTES,
 )
 from geminga.ledger.index import Index, LedgerState
-from geminga.ledger.key_bloom_filter import KeyBloomFilter
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.ledger_table import LedgerTable, LostTail
 from geminga.ledger.log import Group
@@ -37,13 +36,12 @@ _ENTRY_BYTES = 16
 class StoreState:
     """The state of an open store. Used on the owner's thread only."""
 
-    def __init__(self, catalog: Catalog, index_cache_bytes: int) -> None:
+    def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self.index = Index(catalog, index_cache_bytes)
+        self.index = Index(catalog)
         self.quarantine = Quarantine()
-        self.bloom_filter = KeyBloomFilter()
-        self.keys = KeyMap(catalog, self.quarantine, self.bloom_filter)
-        self.ledgers = LedgerTable(catalog, self.index, self.quarantine, self.bloom_filter)
+        self.keys = KeyMap(catalog, self.quarantine)
+        self.ledgers = LedgerTable(catalog, self.index, self.quarantine)
         self.files: set[int] = set()
         self.dropped_files: set[int] = set()
         self.unsaved_records = 0
@@ -194,8 +192,8 @@ class StoreState:
                 self.ledgers.mark_saved(change.owner, change.ledger_id)
             yield None
         for part in parts(snapshot.moved):
-            for ledger in filter(None, map(self.ledgers.loaded.get, part)):
-                self.index.forget(ledger)
+            for ledger_id in part:
+                self.index.forget(ledger_id)
             yield None
         self.index.moved_frozen = {}
         yield from emptied(snapshot.moved)

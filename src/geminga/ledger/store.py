@@ -190,7 +190,7 @@ class FileStore:
                 worker=self._worker,
                 catalog=catalog,
                 rewriter=self.rewriter,
-                shared_index=self.reading.shared_index,
+                readers_index=self.reading.index,
                 sizes=self._sizes,
                 submit=writes.submit,
                 has_threads=self._threads,
@@ -222,13 +222,11 @@ class FileStore:
 
     def _recover(self) -> Recovered:
         """Restore the state from the catalog and the log behind it."""
-        state = self.state = StoreState(self._catalog, self.settings.index_cache_bytes)
+        state = self.state = StoreState(self._catalog)
         self._ledgers = state.ledgers
         position = sequence = 0
         sizes: dict[int, int] = {}
-        if self._catalog.meta("position") is None:
-            state.bloom_filter.stock_is_taken()
-        else:
+        if self._catalog.meta("position") is not None:
             state.load()
             position, sequence = self._catalog.number("position"), self._catalog.number("sequence")
             sizes = self._catalog.files()
@@ -334,7 +332,6 @@ class FileStore:
             ran = self._completions.run(enough)
             if self._writes.are_well:
                 self._checkpoints.keep(enough)
-                self.reading.keep()
             return ran
         finally:
             self._polling = False

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 
 from geminga.errors import StoreError
 from geminga.ledger.api import Done, Fetched, PrefetchRequest, ReadAhead
-from geminga.ledger.bloom_filter_builder import BloomFilterBuilder
-from geminga.ledger.catalog import EntryChunk
 from geminga.ledger.catalog_file import CatalogFile
 from geminga.ledger.damage import Damage
-from geminga.ledger.index import SharedIndex
+from geminga.ledger.index import Index
 from geminga.ledger.log import LogFiles
 from geminga.ledger.prefetcher import Prefetcher
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.reading import ReadEntries, StoreEntryReader
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.state import StoreState
-
-logger = logging.getLogger("geminga.ledger")
 
 _AHEAD_CACHE_KIB = 128
 """Cache of connections that read ahead: small, as they only fill the operating system's cache."""
@@ -41,15 +36,15 @@ class StoreReading:
         self._settings = settings
         self._note_damage = note_damage
         self.pool: ReadPool[ReadEntries] | None = None
-        self.shared_index: SharedIndex | None = None
-        self.filter_builder: BloomFilterBuilder | None = None
+        self.index: Index | None = None
+        """Index of the reader threads."""
         self._prefetcher: Prefetcher | None = None
         self._error: StoreError | None = None
         self.reader = self._make_reader()
 
     def _make_reader(self) -> StoreEntryReader:
         return StoreEntryReader(
-            self._state, self._files, self._note_damage, self.pool, self.shared_index,
+            self._state, self._files, self._note_damage, self.pool, self.index,
             unreadable_seconds=self._settings.unreadable_seconds,
         )  # fmt: skip
 
@@ -57,8 +52,8 @@ class StoreReading:
         self, catalog: CatalogFile, finished: deque[Callable[[], None]], signal: Callable[[], None]
     ) -> None:
         """Read on threads once they are started: ``finished`` receives their callbacks."""
-        settings, bloom_filter = self._settings, self._state.bloom_filter
-        self.shared_index = SharedIndex(self._state.index, catalog.connect())
+        settings = self._settings
+        self.index = Index(catalog.connect(), self._state.index)
         self.pool = ReadPool(
             finished,
             signal,
@@ -71,12 +66,6 @@ class StoreReading:
             self.pool,
             [catalog.connect(_AHEAD_CACHE_KIB) for _ in range(settings.read_threads)],
             lambda error: StoreError(f"the store's catalog cannot be read: {error}"),
-        )
-        self.filter_builder = BloomFilterBuilder(
-            bloom_filter,
-            self.pool,
-            catalog.connect(_AHEAD_CACHE_KIB),
-            lambda error: logger.warning("cannot add the store's catalog to its Bloom filter: %s", error),
         )
         self.reader = self._make_reader()
 
@@ -99,37 +88,15 @@ class StoreReading:
         ledger = self._state.ledgers.ledger(ledger_id)
         return self.reader.fetch(ledger, first_entry_id, entries_max, bytes_max, ahead, done)
 
-    def positions(
-        self,
-        ledger_id: int,
-        first_entry_id: int,
-        *,
-        entries_max: int,
-        bytes_max: int,
-        done: Callable[[EntryChunk | None], None],
-    ) -> bool:
-        """Call ``done`` with the positions of entries in the log's files, for reading them without the store:
-        within both limits, at least one. Entries may be moved, and their file deleted, before they are read.
-
-        If the entries are in memory, or missing, returns False or calls ``done`` with None: use `fetch` then.
-        Raises `StoreError`."""
-        ledger = self._state.ledgers.ledger(ledger_id)
-        return self.reader.positions(ledger, first_entry_id, entries_max, bytes_max, done)
-
     def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
         """Implement `geminga.ledger.api.EntryStore.bring`."""
-        if self._prefetcher is None or not self._state.bloom_filter.may_have_any(wanted):
+        if self._prefetcher is None or not wanted:
             return True
         if self._error is not None:
             done(self._error)
         else:
             self._prefetcher.bring(wanted, done)
         return False
-
-    def keep(self) -> None:
-        """Continue what is read in the background."""
-        if self.filter_builder is not None:
-            self.filter_builder.keep()
 
     def stop(self, error: StoreError) -> bool:
         """Refuse reads with ``error`` and end the threads; returns whether they have ended."""

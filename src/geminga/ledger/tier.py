@@ -60,7 +60,7 @@ class OffloadTier:
         self.catalog = self.files.catalog
         has_disk = isinstance(local.filesystem, RealFileSystem)
         self.writers = OffloadWriters(
-            storage, local.folder, ByteRate(rate_bytes, clock), is_alone=not (threads and has_disk)
+            storage, ByteRate(rate_bytes, clock), is_alone=not (threads and has_disk)
         )
         self._offloads: dict[int, Offloading] = {}
         """Pending offloads by ledger."""
@@ -257,6 +257,9 @@ class OffloadTier:
     # --- life ---
     def poll(self) -> None:
         """Run what is due, and without threads the worker's jobs."""
+        # If space is short, entries are offloaded as fast as possible: otherwise published entries would fill
+        # the disk, and retention would delete the entries that are to be offloaded.
+        self.writers.rate.is_lifted = self._local.rewriter.is_eager
         if not self._threads:
             self.claim.renew()
             self._worker.run_queued()

@@ -93,20 +93,6 @@ class TierReader:
         """Return a job that reads entries from ``first`` on, within both limits, at least one."""
         return lambda: self._read(path, record, max(first, 0), entries_max, bytes_max)
 
-    def at_hand(self, path: str, first: int, entries_max: int, bytes_max: int) -> list[bytes] | None:
-        """Return the entries if they are in memory and intact; else None. Does not wait."""
-        with self._lock:
-            opened = self._files.get(path)
-            file = None if opened is None else opened.file
-            if file is None:
-                return None
-            group = self._groups.get((path, file.group_of(first)))
-        if group is None:
-            return None
-        begin, entries, lost, _ = group
-        found = _cut(entries, lost, first - begin, entries_max, bytes_max)
-        return found or None
-
     def _read(
         self, path: str, record: OffloadedLedger, first: int, entries_max: int, bytes_max: int
     ) -> OffloadedRead:

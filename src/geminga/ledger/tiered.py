@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 
 from geminga import exits
 from geminga.errors import LedgerNotFound, StoreError
-from geminga.ledger.api import Done, Fetched, FreeSpace, ReadAhead, StoredLedger, never
+from geminga.ledger.api import Done, Fetched, ReadAhead, StoredLedger, never
 from geminga.ledger.callbacks import run_callback
+from geminga.ledger.completions import WakeUp
 from geminga.ledger.damage import Damage, EntriesDamaged
 from geminga.ledger.offloading import OffloadFailed
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.store import FileStore
 from geminga.ledger.store_damage import FileStoreDamage
-from geminga.ledger.store_disk import FileStoreDisk
 from geminga.ledger.tier import OffloadTier
 from geminga.ledger.tier_reading import OffloadedRead
 from geminga.ledger.worker import Worker
@@ -38,30 +38,6 @@ READ_WAIT_SECONDS = 0.02
 LOOKS_BYTES_MAX = 8 * 1024 * 1024
 """Size of remembered entries that were read alone: a search that has to retry finds them again."""
 STOP_SECONDS_MAX = 10.0
-
-
-class TieredDisk:
-    """Implements `geminga.ledger.api.StoreDisk`."""
-
-    def __init__(self, local: FileStoreDisk, tier: OffloadTier) -> None:
-        self._local = local
-        self._tier = tier
-        self.measure = local.measure
-        self.refuse_entries = local.refuse_entries
-
-    @property
-    def space(self) -> FreeSpace | None:
-        return self._local.space
-
-    @property
-    def gives_back(self) -> bool:
-        return self._local.gives_back
-
-    def give_back(self, *, eagerly: bool) -> None:
-        # Otherwise published entries would fill the disk, and retention would delete the entries that are to
-        # be offloaded.
-        self._tier.writers.rate.is_lifted = eagerly
-        self._local.give_back(eagerly=eagerly)
 
 
 class TieredDamage:
@@ -104,20 +80,20 @@ class TieredStore:
         Without ``threads`` all work runs inside `poll`. Leftovers of a crash are deleted.
         """
         self.local = local
-        self._wakeup = wakeup
+        self._wake_up = WakeUp(wakeup)
         self._finished: deque[Callable[[], None]] = deque()
         self._pool: ReadPool[OffloadedRead] | None = None
         self._looks: OrderedDict[tuple[int, int], list[bytes]] = OrderedDict()
         self._looks_bytes = 0
         self._is_closing = False
         self.tier = OffloadTier(
-            local, storage, Worker(self._finished, self._signal),
+            local, storage, Worker(self._finished, self._wake_up.signal),
             rate_bytes=rate_bytes, threads=threads, clock=clock, sleep=sleep,
         )  # fmt: skip
         self._reader = self.tier.reader
         # Calls that offloading does not change go straight to the store.
         self.keys = local.keys
-        self.disk = TieredDisk(local.disk, self.tier)
+        self.disk = local.disk
         self.damage = TieredDamage(local.damage, self.tier)
         self.create_ledger = local.create_ledger
         self.append = local.append
@@ -129,7 +105,7 @@ class TieredStore:
         if threads:
             self._pool = ReadPool(
                 self._finished,
-                self._signal,
+                self._wake_up.signal,
                 threads=READ_THREADS,
                 wait_seconds=READ_WAIT_SECONDS,
                 waiting_max=READS_WAITING_MAX,
@@ -148,13 +124,6 @@ class TieredStore:
     @property
     def is_behind(self) -> bool:
         return self.local.is_behind
-
-    def _signal(self) -> None:
-        if self._wakeup is not None:
-            try:
-                self._wakeup()
-            except RuntimeError as error:  # the owner's event loop is closed, it will not poll again
-                logger.debug("cannot wake the store's owner: %s", error)
 
     # --- reading ---
     def _path(self, record: OffloadedLedger) -> str:
@@ -177,11 +146,7 @@ class TieredStore:
             found = self._looks.get((ledger_id, first_entry_id))
             if found is not None:
                 return found
-        path = self._path(record)
-        at_hand = self._reader.at_hand(path, first_entry_id, entries_max, bytes_max)
-        if at_hand is not None:
-            return at_hand
-        job = self._reader.job(path, record, first_entry_id, entries_max, bytes_max)
+        job = self._reader.job(self._path(record), record, first_entry_id, entries_max, bytes_max)
         key = (ledger_id, first_entry_id, entries_max, bytes_max)
         found = _taken(job() if self._pool is None else self._pool.ask(key, job))
         if entries_max == 1 and found:
@@ -278,6 +243,7 @@ class TieredStore:
 
     # --- life ---
     def poll(self, enough: Callable[[], bool] = never) -> int:
+        self._wake_up.is_signaled = False
         ran = self.local.poll(enough)
         self.tier.poll()
         while self._finished:

@@ -459,10 +459,8 @@ def _join(
     out = np.empty(joined_bytes + 64, np.uint8)
     metadata_ends, payload_ends = np.empty(len(ends), np.int64), np.empty(len(ends), np.int64)
     _kernels().join(
-        tags, ends, is_batch, counts.astype(np.int64), columns.numbers, columns.offsets, columns.values,
-        columns.keys, columns.ordering_keys, columns.property_rows, columns.property_keys,
-        columns.property_values, out, metadata_ends, payload_ends,
-    )  # fmt: skip
+        tags, ends, is_batch, counts.astype(np.int64), tuple(columns), out, metadata_ends, payload_ends
+    )
     return out, metadata_ends, payload_ends
 
 

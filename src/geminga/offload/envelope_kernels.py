@@ -15,8 +15,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from geminga.wire.columnar_fields import BATCH_COUNT, METADATA_START, PAYLOAD_START
-from geminga.wire.columnar_kernels import _skip, _varint, inlined, kernel, memcpy, put_varint
+from geminga.wire import columnar_fields as col
+from geminga.wire.columnar_kernels import (
+    big_endian_32,
+    inlined,
+    kernel,
+    memcpy,
+    put_big_endian_32,
+    put_bytes,
+    put_property,
+    put_varint,
+    read_field,
+    read_number,
+)
 
 _PART_BYTES_MAX = 0xFFFF
 _VARINT_BYTES = 10
@@ -42,16 +53,14 @@ def _cut_part(buffer, position, end, is_outer, out, at):
     at += 2
     while position < end:
         field_start = position
-        tag, position = _varint(buffer, position, end)
+        field, wire_type, size, position = read_field(buffer, position, end)
         if position < 0:
             return np.int64(-1)
-        value_start = position
-        position = _skip(buffer, position, end, tag & 7)
-        if position < 0:
-            return np.int64(-1)
-        field = tag >> 3
-        is_hole = _is_outer_hole(field) if is_outer else _is_inner_hole(field)
-        stop = value_start if is_hole else position
+        if wire_type == 2:
+            position += size
+        stop = position
+        if _is_outer_hole(field) if is_outer else _is_inner_hole(field):
+            _, stop = read_number(buffer, field_start, end)
         memcpy(out, at, buffer, field_start, stop - field_start)
         at += stop - field_start
     size = at - start - 2
@@ -75,8 +84,8 @@ def cut(buffer, heads, data, counts, is_kept_whole, out, ends):
         if is_kept_whole[i]:
             continue
         begin = at
-        batch_count = heads[i, BATCH_COUNT]
-        first, last = heads[i, METADATA_START], heads[i, PAYLOAD_START]
+        batch_count = heads[i, col.BATCH_COUNT]
+        first, last = heads[i, col.METADATA_START], heads[i, col.PAYLOAD_START]
         if batch_count < 0:
             at = _cut_part(buffer, first, last, True, out, at)
         elif last - first > _PART_BYTES_MAX or counts[i] != batch_count:
@@ -89,12 +98,7 @@ def cut(buffer, heads, data, counts, is_kept_whole, out, ends):
             at += 2 + size
             position, end = data[i, 0], data[i, 1]
             for _ in range(batch_count):
-                size = (
-                    (np.int64(buffer[position]) << 24)
-                    | (np.int64(buffer[position + 1]) << 16)
-                    | (np.int64(buffer[position + 2]) << 8)
-                    | np.int64(buffer[position + 3])
-                )
+                size = big_endian_32(buffer, position)
                 position += 4
                 at = _cut_part(buffer, position, position + size, False, out, at)
                 if at < 0:
@@ -115,71 +119,49 @@ def cut(buffer, heads, data, counts, is_kept_whole, out, ends):
 def _payload_size(buffer, position, end):
     found = np.int64(-1)
     while position < end:
-        tag, position = _varint(buffer, position, end)
+        field, wire_type, value, position = read_field(buffer, position, end)
         if position < 0:
             return np.int64(-1)
-        if tag == 0x18:
-            found, position = _varint(buffer, position, end)
-        else:
-            position = _skip(buffer, position, end, tag & 7)
-        if position < 0:
-            return np.int64(-1)
+        if wire_type == 2:
+            position += value
+        elif field == 3 and wire_type == 0:
+            found = value
     return found
 
 
 @inlined
-def _varint_size(value):
-    if value < 0:
-        return np.int64(10)
-    size = np.int64(1)
-    while value > 0x7F:
-        value >>= 7
-        size += 1
-    return size
-
-
-@inlined
-def _join_part(
-    envelope, position, end, is_outer, row, payload_size, numbers, offsets, keys, ordering_keys,
-    property_rows, property_keys, property_values, out, at,
-):  # fmt: skip
-    """Write one metadata to ``out`` at ``at``; returns its end, or -1 if sizes do not fit.
-
-    ``numbers``: rows of (sequence id, publish time, event time). ``offsets``: rows of bounds in ``keys`` and
-    ``ordering_keys``.
-    """
+def _join_part(envelope, position, end, is_outer, row, columns, out, at):
+    """Write one metadata to ``out`` at ``at``; returns its end, or -1 if sizes do not fit."""
+    numbers, offsets, _, keys, ordering_keys, property_rows, property_keys, property_values = columns
     room = len(out)
     next_property = property_rows[row]
     while position < end:
-        tag_start = position
-        tag, position = _varint(envelope, position, end)
-        if position < 0 or at + _TAG_BYTES + _VARINT_BYTES > room:
+        tag, stop = read_number(envelope, position, end)
+        if stop < 0 or at + _TAG_BYTES + _VARINT_BYTES > room:
             return np.int64(-1)
-        memcpy(out, at, envelope, tag_start, position - tag_start)
-        at += position - tag_start
         field = tag >> 3
         is_hole = _is_outer_hole(field) if is_outer else _is_inner_hole(field)
         if not is_hole:
-            start = position
-            position = _skip(envelope, position, end, tag & 7)
-            if position < 0 or at + position - start > room:
+            _, wire_type, size, stop = read_field(envelope, position, end)
+            if wire_type == 2 and stop >= 0:
+                stop += size
+            if stop < 0 or at + stop - position > room:
                 return np.int64(-1)
-            memcpy(out, at, envelope, start, position - start)
-            at += position - start
-        elif field == (6 if is_outer else 2):
+        memcpy(out, at, envelope, position, stop - position)
+        at += stop - position
+        position = stop
+        if not is_hole:
+            continue
+        if field == (6 if is_outer else 2):
             size = offsets[row + 1, 0] - offsets[row, 0]
             if at + _VARINT_BYTES + size > room:
                 return np.int64(-1)
-            at = put_varint(out, at, size)
-            memcpy(out, at, keys, offsets[row, 0], size)
-            at += size
+            at = put_bytes(out, at, keys, offsets[row, 0], size)
         elif field == (18 if is_outer else 7):
             size = offsets[row + 1, 1] - offsets[row, 1]
             if at + _VARINT_BYTES + size > room:
                 return np.int64(-1)
-            at = put_varint(out, at, size)
-            memcpy(out, at, ordering_keys, offsets[row, 1], size)
-            at += size
+            at = put_bytes(out, at, ordering_keys, offsets[row, 1], size)
         elif field == (4 if is_outer else 1):
             if next_property >= property_rows[row + 1]:
                 return np.int64(-1)
@@ -187,20 +169,13 @@ def _join_part(
             key_size = property_keys[1][next_property + 1] - key_start
             value_size = property_values[1][next_property + 1] - value_start
             next_property += 1
-            size = 2 + _varint_size(key_size) + key_size + _varint_size(value_size) + value_size
-            if at + _VARINT_BYTES + size > room:
+            if at + 3 * _VARINT_BYTES + 2 + key_size + value_size > room:
                 return np.int64(-1)
-            at = put_varint(out, at, size)
-            out[at] = 0x0A
-            at = put_varint(out, at + 1, key_size)
-            memcpy(out, at, property_keys[0], key_start, key_size)
-            at += key_size
-            out[at] = 0x12
-            at = put_varint(out, at + 1, value_size)
-            memcpy(out, at, property_values[0], value_start, value_size)
-            at += value_size
+            at = put_property(
+                out, at, property_keys[0], key_start, key_size, property_values[0], value_start, value_size
+            )
         elif field == (9 if is_outer else 3):
-            at = put_varint(out, at, payload_size)
+            at = put_varint(out, at, offsets[row + 1, 2] - offsets[row, 2])
         elif field == (12 if is_outer else 5):
             at = put_varint(out, at, numbers[2, row])
         elif field == 3:
@@ -219,84 +194,76 @@ def _part_end(envelope, position, end):
     return stop if stop <= end else np.int64(-1)
 
 
+@inlined
+def _join_value(row, columns, out, at):
+    """Write a message's value to ``out`` at ``at``; returns its end, or -1 if it does not fit."""
+    offsets, values = columns[1], columns[2]
+    size = offsets[row + 1, 2] - offsets[row, 2]
+    if at < 0 or at + size > len(out):
+        return np.int64(-1)
+    memcpy(out, at, values, offsets[row, 2], size)
+    return at + size
+
+
+@inlined
+def _join_batch(envelope, position, end, row, last_row, columns, out, at):
+    """Write the messages of a batch to ``out`` at ``at``; returns their end, or -1."""
+    while row < last_row:
+        stop = _part_end(envelope, position, end)
+        if stop < 0 or at + 4 > len(out):
+            return np.int64(-1)
+        head = at
+        at = _join_part(envelope, position + 2, stop, False, row, columns, out, at + 4)
+        if at < 0:
+            return at
+        put_big_endian_32(out, head, at - head - 4)
+        at = _join_value(row, columns, out, at)
+        if at < 0:
+            return at
+        position = stop
+        row += 1
+    return at
+
+
 @kernel
-def join(
-    envelope, ends, is_batch, counts, numbers, offsets, values, keys, ordering_keys, property_rows,
-    property_keys, property_values, out, metadata_ends, payload_ends,
-):  # fmt: skip
+def join(envelope, ends, is_batch, counts, columns, out, metadata_ends, payload_ends):
     """Write metadata and payload of every entry that has an envelope to ``out``, one after the other.
 
-    ``offsets`` are bounds per row: of key, ordering key, value. Fills in the ends of each entry's metadata
-    and payload in ``out``; an entry without envelope is empty there, and an entry that cannot be joined has
-    -1 in ``payload_ends``. Properties are (bytes, bounds) pairs. Never writes beyond ``out``.
+    ``columns`` are those of `geminga.offload.entry_envelope._Columns`. Fills in the ends of each entry's
+    metadata and payload in ``out``; an entry without envelope is empty there, and an entry that cannot be
+    joined has -1 in ``payload_ends``. Never writes beyond ``out``.
     """
     row = np.int64(0)
     at = np.int64(0)
-    begin = np.int64(0)
-    room = len(out)
+    position = np.int64(0)
     for i in range(len(ends)):
         end = ends[i]
-        position = begin
-        begin = end
-        rows = counts[i]
         first_row = row
-        row += rows
+        row += counts[i]
+        start = at
         metadata_ends[i] = at
         payload_ends[i] = at
         if position == end:
             continue
-        start = at
         stop = _part_end(envelope, position, end)
-        is_well = stop >= 0 and row < len(offsets)
-        if is_well and not is_batch[i]:
-            is_well = rows == 1
-            if is_well:
-                size = offsets[row, 2] - offsets[first_row, 2]
-                at = _join_part(
-                    envelope, position + 2, stop, True, first_row, size, numbers, offsets, keys,
-                    ordering_keys, property_rows, property_keys, property_values, out, at,
-                )  # fmt: skip
-                metadata_ends[i] = at
-                is_well = at >= 0 and at + size <= room
-            if is_well:
-                memcpy(out, at, values, offsets[first_row, 2], size)
-                at += size
-        elif is_well:
-            size = stop - position - 2
-            is_well = at + size <= room
-            if is_well:
-                memcpy(out, at, envelope, position + 2, size)
-                at += size
-                metadata_ends[i] = at
-            each = first_row
-            while is_well and each < row:
-                position = stop
-                stop = _part_end(envelope, position, end)
-                is_well = stop >= 0 and at + 4 <= room
-                if not is_well:
-                    break
-                size = offsets[each + 1, 2] - offsets[each, 2]
-                head = at
-                at = _join_part(
-                    envelope, position + 2, stop, False, each, size, numbers, offsets, keys, ordering_keys,
-                    property_rows, property_keys, property_values, out, at + 4,
-                )  # fmt: skip
-                is_well = at >= 0 and at + size <= room
-                if is_well:
-                    length = at - head - 4
-                    out[head] = (length >> 24) & 0xFF
-                    out[head + 1] = (length >> 16) & 0xFF
-                    out[head + 2] = (length >> 8) & 0xFF
-                    out[head + 3] = length & 0xFF
-                    memcpy(out, at, values, offsets[each, 2], size)
-                    at += size
-                each += 1
-        if not is_well:
-            at = start
+        if stop < 0 or row >= len(columns[1]) or (not is_batch[i] and counts[i] != 1):
+            at = np.int64(-1)
+        elif not is_batch[i]:
+            at = _join_part(envelope, position + 2, stop, True, first_row, columns, out, at)
             metadata_ends[i] = at
-            payload_ends[i] = -1
+            at = _join_value(first_row, columns, out, at)
+        elif at + stop - position - 2 > len(out):
+            at = np.int64(-1)
         else:
-            payload_ends[i] = at
+            memcpy(out, at, envelope, position + 2, stop - position - 2)
+            at += stop - position - 2
+            metadata_ends[i] = at
+            at = _join_batch(envelope, stop, end, first_row, row, columns, out, at)
+        position = end
+        payload_ends[i] = at
+        if at < 0:
+            at = start
+            metadata_ends[i] = start
 
 
 @inlined
@@ -321,7 +288,7 @@ def compare(out, metadata_ends, payload_ends, buffer, heads, data, is_kept_whole
         is_same = end >= 0
         if is_same:
             middle = metadata_ends[i]
-            first, last = heads[i, METADATA_START], heads[i, PAYLOAD_START]
+            first, last = heads[i, col.METADATA_START], heads[i, col.PAYLOAD_START]
             is_same = middle - begin == last - first and end - middle == data[i, 1] - data[i, 0]
             if is_same:
                 is_same = _are_same(out, begin, buffer, first, last - first) and _are_same(

@@ -38,7 +38,7 @@ from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.compression import compress
 from geminga.wire.encryption import Sealed
 from geminga.wire.frames import encode_send
-from geminga.wire.send_runs import encode_rich_sends, encode_sends
+from geminga.wire.send_runs import encode_sends
 from geminga.wire.varint import varint
 
 _CHECKSUM_HEAD = Struct(">HII")
@@ -339,9 +339,7 @@ class SendOperation:
         if not self.publish_time:
             self.publish_time = now_ms
         before, time = producer_name + b"\x10", b"\x18" + varint(self.publish_time)
-        if fields is None:
-            return encode_sends(producer_id, self.sequence_id, payloads, before, time + schema)
-        return encode_rich_sends(producer_id, self.sequence_id, payloads, fields, before, time, schema)
+        return encode_sends(producer_id, self.sequence_id, payloads, fields, before, time, schema)
 
     # --- the frame --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from geminga.schema import primitives, times
 from geminga.schema.avro import AvroSchema
 from geminga.schema.key_value import KeyValueSchema, encoding_of, parts_of
 from geminga.schema.protobuf import message_class_of
-from geminga.schema.schema import BytesSchema, Schema, SchemaInfo, SchemaType, StringSchema, is_null
+from geminga.schema.schema import BytesSchema, Schema, SchemaInfo, SchemaType, StringSchema
 from geminga.schema.versions import Reader, VersionedSchema
 
 _SIMPLE: dict[int, Callable[[], Schema]] = {
@@ -38,6 +38,8 @@ _SIMPLE: dict[int, Callable[[], Schema]] = {
 class GenericJsonSchema(Schema):
     """JSON without a record class: values are dicts, lists and scalars, as from `json.loads`."""
 
+    nulls_are_none: ClassVar[bool] = True
+
     def __init__(self, info: SchemaInfo) -> None:
         super().__init__(
             object, SchemaType.JSON, None, info.name, schema_data=info.data, properties=info.properties
@@ -53,10 +55,6 @@ class GenericJsonSchema(Schema):
             return json.loads(data)
         except (ValueError, RecursionError) as error:
             raise CorruptPayload(f"{len(data)} bytes are no JSON: {error}") from error
-
-    def decode_message(self, msg: Any) -> Any:
-        """Return the value of a message; None for a tombstone."""
-        return None if is_null(msg) else self.decode(msg.data())
 
 
 def schema_of(info: SchemaInfo | None) -> Schema:
@@ -93,7 +91,7 @@ class AutoConsumeSchema(VersionedSchema):
     The value of a message without a schema is its bytes. No schema is registered on the topic.
     """
 
-    _nulls_are_values: ClassVar[bool] = True
+    nulls_are_none: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__(object, SchemaType.AUTO_CONSUME, None, "AUTO_CONSUME")

@@ -55,7 +55,7 @@ class KeyValueSchema(VersionedSchema[KeyValue[K, V]]):
     None is a null key (INLINE only) or a null value.
     """
 
-    _nulls_are_values: ClassVar[bool] = True
+    nulls_are_none: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -9,12 +9,14 @@ import struct
 from typing import Any
 
 from geminga.errors import CorruptPayload
-from geminga.schema.schema import Schema, SchemaType, is_null
+from geminga.schema.schema import Schema, SchemaType
 from geminga.values import V
 
 
 class _Number(Schema[V]):
     """Base of the schemas of fixed-size numbers."""
+
+    nulls_are_none = True
 
     def __init__(self, kind: SchemaType, layout: str, python_type: Any) -> None:
         super().__init__(python_type, kind, None, kind.name, schema_data=b"")
@@ -36,10 +38,6 @@ class _Number(Schema[V]):
             raise CorruptPayload(f"{self} takes {self._layout.size} bytes, not {len(data)}")
         value: V = self._layout.unpack(data)[0]
         return value
-
-    def decode_message(self, msg: Any) -> Any:
-        """Return the value of a message; None for a tombstone."""
-        return None if is_null(msg) else self.decode(msg.data())
 
 
 class Int8Schema(_Number[int]):
@@ -87,6 +85,8 @@ class DoubleSchema(_Number[float]):
 class BooleanSchema(Schema[bool]):
     """Booleans as one byte, 0 or 1."""
 
+    nulls_are_none = True
+
     def __init__(self) -> None:
         super().__init__(bool, SchemaType.BOOLEAN, None, "BOOLEAN", schema_data=b"")
 
@@ -99,7 +99,3 @@ class BooleanSchema(Schema[bool]):
         if len(data) != 1:
             raise CorruptPayload(f"BooleanSchema takes 1 byte, not {len(data)}")
         return data != b"\x00"
-
-    def decode_message(self, msg: Any) -> Any:
-        """Return the value of a message; None for a tombstone."""
-        return None if is_null(msg) else self.decode(msg.data())

@@ -10,13 +10,15 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError, Message
 
 from geminga.errors import CorruptPayload
-from geminga.schema.schema import Schema, SchemaType, is_null
+from geminga.schema.schema import Schema, SchemaType
 
 M = TypeVar("M", bound=Message)
 
 
 class ProtobufNativeSchema(Schema[M]):
     """Schema of a generated Protobuf message class. Raises `TypeError` for any other class."""
+
+    nulls_are_none = True
 
     def __init__(self, record_cls: type[M]) -> None:
         if not (isinstance(record_cls, type) and issubclass(record_cls, Message)):
@@ -37,10 +39,6 @@ class ProtobufNativeSchema(Schema[M]):
             return value
         except DecodeError as error:
             raise CorruptPayload(f"not a {self._record_cls.__name__}: {error}") from error
-
-    def decode_message(self, msg: Any) -> Any:
-        """Return the value of a message; None for a tombstone."""
-        return None if is_null(msg) else self.decode(msg.data())
 
     def __str__(self) -> str:
         return f"ProtobufNativeSchema({self._record_cls.__name__})"

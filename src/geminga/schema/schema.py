@@ -31,6 +31,9 @@ class Schema(Generic[V]):
     needs_topic: ClassVar[bool] = False
     """Whether a producer first requests the topic's schema and uses `for_topic`."""
 
+    nulls_are_none: ClassVar[bool] = False
+    """Whether the value of a message with a null value (a tombstone) is None; else the payload is decoded."""
+
     def __init__(
         self,
         record_cls: Any,
@@ -64,7 +67,7 @@ class Schema(Generic[V]):
 
     def decode_message(self, msg: Any) -> Any:
         """Return the value of a message; override it to use more than the payload."""
-        return self.decode(msg.data())
+        return None if self.nulls_are_none and is_null(msg) else self.decode(msg.data())
 
     def for_topic(self, info: SchemaInfo | None) -> Schema[V]:
         """Return the schema for producers on a topic whose newest schema is ``info``, if `needs_topic`."""
@@ -165,6 +168,8 @@ class JsonSchema(Schema[V]):
     class, and for an annotation that has no form.
     """
 
+    nulls_are_none = True
+
     def __init__(self, record_cls: type[V]) -> None:
         self._model: Any = None
         if isinstance(record_cls, type) and issubclass(record_cls, Record):
@@ -193,10 +198,6 @@ class JsonSchema(Schema[V]):
         else:
             value = self._record_cls(**json.loads(data))
         return value
-
-    def decode_message(self, msg: Any) -> Any:
-        """Return the value of a message; None for a tombstone."""
-        return None if is_null(msg) else self.decode(msg.data())
 
 
 class _NotPlain(Exception):

@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Any
 
 from geminga.errors import CorruptPayload
-from geminga.schema.schema import Schema, SchemaType, is_null
+from geminga.schema.schema import Schema, SchemaType
 from geminga.values import V
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -35,6 +35,8 @@ _DAY_NS = 86_400_000_000_000
 
 class _Time(Schema[V]):
     """Base of the schemas in this module: a fixed layout and a checked Python type."""
+
+    nulls_are_none = True
 
     def __init__(self, kind: SchemaType, layout: str, python_type: Any, name: str) -> None:
         super().__init__(python_type, kind, None, name, schema_data=b"")
@@ -54,10 +56,6 @@ class _Time(Schema[V]):
             return value
         except (OverflowError, ValueError) as error:
             raise CorruptPayload(f"{self}: {error}") from error
-
-    def decode_message(self, msg: Any) -> Any:
-        """Return the value of a message; None for a tombstone."""
-        return None if is_null(msg) else self.decode(msg.data())
 
     def _numbers(self, value: Any) -> tuple[int, ...]:
         raise NotImplementedError

@@ -25,8 +25,7 @@ class VersionedSchema(Schema[V]):
     """Base of schemas that read with the writer's schema; subclasses define `_reader`."""
 
     reads_versions: ClassVar[bool] = True
-    _nulls_are_values: ClassVar[bool] = False
-    """Whether the reader handles null values."""
+    nulls_are_none: ClassVar[bool] = True
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -53,7 +52,7 @@ class VersionedSchema(Schema[V]):
         does not resolve to this schema, `CorruptPayload` if the payload does not fit it, and the broker's
         errors. A message is never read with a guessed schema.
         """
-        if not self._nulls_are_values and is_null(msg):
+        if self.nulls_are_none and is_null(msg):
             return None
         version = msg.schema_version()
         lookup = getattr(self._client, "schema_of_message", None)

@@ -119,29 +119,19 @@ def encode_single_metadata(
     null_partition_key: bool = False,
 ) -> bytes:
     """Return the bytes of a ``SingleMessageMetadata``. Fields at their default are left out."""
-    parts: list[bytes] = []
-    if properties:
-        for name, value in properties.items():
-            pair = _tagged(b"\x0a", name.encode()) + _tagged(b"\x12", value.encode())
-            parts += (b"\x0a", varint(len(pair)), pair)
-    if partition_key is not None:
-        parts.append(_tagged(b"\x12", partition_key.encode()))
-    parts += (b"\x18", varint(payload_size))
-    if compacted_out:
-        parts.append(b"\x20\x01")
-    if event_time:
-        parts += (b"\x28", varint(event_time))
-    if partition_key_b64:
-        parts.append(b"\x30\x01")
-    if ordering_key is not None:
-        parts.append(_tagged(b"\x3a", ordering_key))
-    if sequence_id is not None:
-        parts += (b"\x40", varint(sequence_id))
-    if null_value:
-        parts.append(b"\x48\x01")
-    if null_partition_key:
-        parts.append(b"\x50\x01")
-    return b"".join(parts)
+    fields: dict[str, Any] = {
+        "payload_size": payload_size,
+        "sequence_id": sequence_id,
+        "partition_key": partition_key,
+        "partition_key_b64_encoded": partition_key_b64 or None,
+        "ordering_key": ordering_key,
+        "properties": [pb.KeyValue(key=name, value=value) for name, value in (properties or {}).items()],
+        "event_time": event_time or None,
+        "null_value": null_value or None,
+        "compacted_out": compacted_out or None,
+        "null_partition_key": null_partition_key or None,
+    }
+    return pb.SingleMessageMetadata(**fields).SerializeToString()
 
 
 def _tagged(tag: bytes, value: bytes) -> bytes:
@@ -192,9 +182,6 @@ class _PrefixesOfSize(dict[int, bytes]):
 
 _PREFIXES_BY_NUMBER = tuple(_PrefixesOfSize(size) for size in range(11))
 _BELOW = 1 << 14
-_LOWEST_SEVEN_BITS = bytes(number & 0x7F | 0x80 for number in range(128)) * (_BELOW >> 7)
-_NEXT_SEVEN_BITS = b"".join(bytes((number | 0x80,)) * 128 for number in range(128))
-"""The low 14 bits of sequence ids, as two bytes with the continuation bit, by columns."""
 
 
 @cache
@@ -203,17 +190,13 @@ def _low_numbers() -> list[bytes]:
     return [MORE[number] for number in range(_BELOW)]
 
 
-def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> bytes | bytearray:
+def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> bytes:
     """Return the batch payload of messages that have only consecutive sequence ids.
 
     Four pieces per message (prefix, low bits of the id, the rest of the id, payload) are laid out by slices
-    and joined once: 0.05 µs per message, a quarter of a Python loop. Payloads of one size differ in two bytes
-    of the id only, which are written in columns: 0.02 µs.
+    and joined once: 0.05 µs per message, a quarter of a Python loop.
     """
     count = len(payloads)
-    sizes = set(map(len, payloads))
-    if len(sizes) == 1 and _one_head(first_sequence_id, count):
-        return _encode_alike(payloads, sizes.pop(), first_sequence_id)
     pieces = [b""] * (4 * count)
     pieces[3::4] = payloads
     start = 0
@@ -233,23 +216,6 @@ def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> byt
         pieces[4 * start : 4 * end : 4] = list(map(prefixes.__getitem__, map(len, payloads[start:end])))
         start = end
     return b"".join(pieces)
-
-
-def _one_head(first_sequence_id: int, count: int) -> bool:
-    """Return whether the ids of ``count`` messages differ in their low 14 bits alone, and have more bits."""
-    return first_sequence_id >= _BELOW and first_sequence_id >> 14 == first_sequence_id + count - 1 >> 14
-
-
-def _encode_alike(payloads: Sequence[bytes], size: int, first_sequence_id: int) -> bytearray:
-    """`encode_plain_batch` for payloads of one size, if `_one_head` holds."""
-    low, rest = first_sequence_id & _BELOW - 1, varint(first_sequence_id >> 14)
-    prefix = _PREFIXES[size << 4 | 2 + len(rest)]
-    head = bytearray(prefix + b"\0\0" + rest)
-    data = head.join([b"", *payloads])
-    place, step = len(prefix), len(head) + size
-    data[place::step] = _LOWEST_SEVEN_BITS[low : low + len(payloads)]
-    data[place + 1 :: step] = _NEXT_SEVEN_BITS[low : low + len(payloads)]
-    return data
 
 
 class _KeptFields(dict[Any, bytes]):

@@ -328,7 +328,7 @@ class _Decoder:
                 f"in {data[i, 1] - data[i, 0]} bytes"
             )
         capacity = int(np.where(data[:, 0] >= 0, np.maximum(batch_counts, 1), 0).sum())
-        fields = sorted({field for name in columns for field in _needed_fields(name)})
+        fields = sorted({field for name in columns for field in _NEEDED_FIELDS.get(name, ())})
         wanted = np.array(fields, np.int64)
         rows = np.empty((len(fields), capacity), np.int64)
         words: list[int] = []
@@ -354,27 +354,21 @@ def _signed_64(word: int) -> int:
     return word - (1 << 64) if word >> 63 == 1 else word
 
 
-def _needed_fields(column: str) -> tuple[int, ...]:
-    if column == "value":
-        return (field.VALUE_START, field.VALUE_SIZE)
-    if column == "key":
-        return (field.KEY_START, field.KEY_SIZE)
-    if column == "key_bytes":
-        return (field.KEY_START, field.KEY_SIZE, field.KEY_IS_BASE64)
-    if column == "ordering_key":
-        return (field.ORDERING_KEY_START, field.ORDERING_KEY_SIZE)
-    if column == "properties":
-        return (
-            field.PROPERTIES_START, field.PROPERTIES_END, field.PROPERTY_FIELD,
-            field.PROPERTY_COUNT, field.PROPERTY_KEY_BYTES, field.PROPERTY_VALUE_BYTES,
-        )  # fmt: skip
-    if column == "event_time":
-        return (field.EVENT_TIME,)
-    if column == "sequence_id":
-        return (field.MESSAGE_SEQUENCE_ID,)
-    if column in ("batch_index", "message_id"):
-        return (field.BATCH_INDEX,)
-    return ()
+_NEEDED_FIELDS: dict[str, tuple[int, ...]] = {
+    "value": (field.VALUE_START, field.VALUE_SIZE),
+    "key": (field.KEY_START, field.KEY_SIZE),
+    "key_bytes": (field.KEY_START, field.KEY_SIZE, field.KEY_IS_BASE64),
+    "ordering_key": (field.ORDERING_KEY_START, field.ORDERING_KEY_SIZE),
+    "properties": (
+        field.PROPERTIES_START, field.PROPERTIES_END, field.PROPERTY_FIELD,
+        field.PROPERTY_COUNT, field.PROPERTY_KEY_BYTES, field.PROPERTY_VALUE_BYTES,
+    ),
+    "event_time": (field.EVENT_TIME,),
+    "sequence_id": (field.MESSAGE_SEQUENCE_ID,),
+    "batch_index": (field.BATCH_INDEX,),
+    "message_id": (field.BATCH_INDEX,),
+}  # fmt: skip
+"""Fields of messages that a column is made of; other columns are made of the entry."""
 
 
 # `pa.array` is avoided here: its first call in a process imports pandas, which takes half a second.
@@ -546,7 +540,8 @@ class _Messages:
         if slots:
             k.gather_properties(
                 self.decoder.buffer, found[field.PROPERTIES_START], found[field.PROPERTIES_END],
-                found[field.PROPERTY_FIELD], counts, row_offsets, key_offsets, keys, value_offsets, values,
+                found[field.PROPERTY_FIELD], counts, row_offsets, (key_offsets, keys),
+                (value_offsets, values),
             )  # fmt: skip
         words = [
             self._text(

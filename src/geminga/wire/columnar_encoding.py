@@ -253,10 +253,13 @@ class _Encoder:
         out = np.empty(self._worst_size(maps), np.uint8)
         # Never touched beyond the batches that are made, so that the worst case costs nothing.
         batches = np.empty((self.count, field.BATCH_FIELDS), np.int64)
+        columns = (
+            self._binary_input(self.key), self.key_flags, self._binary_input(self.ordering_key),
+            self.event_times, maps,
+        )  # fmt: skip
         count, size = k.encode_rows(
-            order, bounds, first_partition, sequence_ids, max_messages, max_bytes,
-            *self._binary_input(self.value), *self._binary_input(self.key), self.key_flags,
-            *self._binary_input(self.ordering_key), self.event_times, *maps, batches, out,
+            (order, bounds), first_partition, sequence_ids, (max_messages, max_bytes),
+            self._binary_input(self.value), columns, batches, out,
         )  # fmt: skip
         body = out.data[:size]
         return [self._batch(k, row, order, body) for row in batches[:count].tolist()]

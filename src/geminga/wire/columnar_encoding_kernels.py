@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from geminga.wire.columnar_fields import (
-    BATCH_END,
-    BATCH_FIRST,
-    BATCH_IS_KEYED,
-    BATCH_PARTITION,
-    BATCH_ROWS,
-    BATCH_SEQUENCE_ID,
-    BATCH_START,
+from geminga.wire import columnar_fields as col
+from geminga.wire.columnar_kernels import (
+    inlined,
+    inlined_first,
+    kernel,
+    memcpy,
+    put_big_endian_32,
+    put_bytes,
+    put_property,
+    put_varint,
 )
-from geminga.wire.columnar_kernels import inlined, kernel, memcpy, put_varint
 
 # --- key hashes (algorithms.md section 1) ----------------------------------------------------------
 
@@ -176,61 +177,35 @@ def group_rows(groups, group_count, order, bounds):
         position[group] += 1
 
 
-@inlined
-def _varint_size(value):
-    if value < 0:
-        return 10
-    size = 1
-    while value > 0x7F:
-        value >>= 7
-        size += 1
-    return size
-
-
-@inlined
-def _copy(out, position, buffer, start, size):
-    memcpy(out, position, buffer, start, size)
-    return position + size
-
-
-@inlined
+@inlined_first
 def _put_properties(out, position, row, map_offsets, key_offsets, keys, value_offsets, values):
     for slot in range(map_offsets[row], map_offsets[row + 1]):
-        key_size = np.int64(key_offsets[slot + 1] - key_offsets[slot])
-        value_size = np.int64(value_offsets[slot + 1] - value_offsets[slot])
-        size = 2 + _varint_size(key_size) + key_size + _varint_size(value_size) + value_size
+        key_start = np.int64(key_offsets[slot])
+        value_start = np.int64(value_offsets[slot])
+        key_size = np.int64(key_offsets[slot + 1]) - key_start
+        value_size = np.int64(value_offsets[slot + 1]) - value_start
         out[position] = 0x0A
-        position = put_varint(out, position + 1, size)
-        out[position] = 0x0A
-        position = put_varint(out, position + 1, key_size)
-        position = _copy(out, position, keys, np.int64(key_offsets[slot]), key_size)
-        out[position] = 0x12
-        position = put_varint(out, position + 1, value_size)
-        position = _copy(out, position, values, np.int64(value_offsets[slot]), value_size)
+        position = put_property(out, position + 1, keys, key_start, key_size, values, value_start, value_size)
     return position
 
 
 @kernel
-def encode_rows(
-    order,  # rows in the order of sending; empty: as they stand
-    bounds,  # group g is order[bounds[g]:bounds[g + 1]]; the last group has no keys
-    first_partition,
-    sequence_ids,  # the next sequence id a partition; advanced; empty: none is written
-    max_messages,
-    max_bytes,
-    value_offsets, values, value_nulls,
-    key_offsets, keys, key_nulls, key_flags,
-    ordering_offsets, ordering_keys, ordering_nulls,
-    event_times,
-    map_offsets, map_key_offsets, map_keys, map_value_offsets, map_values, map_nulls,
-    batches,
-    out,
-):  # fmt: skip
+def encode_rows(rows, first_partition, sequence_ids, limits, values, columns, batches, out):
     """Serialise every row in one pass, closing batches by count and by payload bytes.
 
-    Absent columns are empty arrays; ``*_nulls`` are empty where a column has no null, ``key_flags`` where
-    no key is base64. Returns the number of batches and the number of bytes written.
+    ``rows``: (rows in the order of sending, empty as they stand; bounds of the groups in it); the last group
+    has no keys. ``sequence_ids``: the next one a partition, advanced; empty: none is written.
+    ``limits``: (messages, bytes) of a batch. ``values``: (offsets, bytes, nulls). ``columns``: key, flags of
+    keys that are base64, ordering key, event times, and properties. Absent columns are empty arrays; nulls
+    are empty where a column has no null. Returns the number of batches and the number of bytes written.
     """
+    # Unpacked here, as unpacking a tuple for each row takes longer than writing it.
+    order, bounds = rows
+    value_offsets, value_bytes, value_nulls = values
+    key, key_flags, ordering_key, event_times, properties = columns
+    key_offsets, keys, key_nulls = key
+    ordering_offsets, ordering_keys, ordering_nulls = ordering_key
+    map_offsets, map_key_offsets, map_keys, map_value_offsets, map_values, map_nulls = properties
     partitions = len(bounds) - 2
     position = 0
     batch = -1
@@ -249,25 +224,22 @@ def encode_rows(
                     partition = turn % partitions
                     turn += 1
                 batch += 1
-                batches[batch, BATCH_PARTITION] = partition
-                batches[batch, BATCH_FIRST] = place
-                batches[batch, BATCH_ROWS] = 0
-                batches[batch, BATCH_START] = position
-                batches[batch, BATCH_SEQUENCE_ID] = sequence_ids[partition] if len(sequence_ids) else -1
-                batches[batch, BATCH_IS_KEYED] = group < partitions
-                left = max_messages
-                room = max_bytes
-            metadata_start = position + 4
-            at = metadata_start
+                batches[batch, col.BATCH_PARTITION] = partition
+                batches[batch, col.BATCH_FIRST] = place
+                batches[batch, col.BATCH_ROWS] = 0
+                batches[batch, col.BATCH_START] = position
+                batches[batch, col.BATCH_SEQUENCE_ID] = sequence_ids[partition] if len(sequence_ids) else -1
+                batches[batch, col.BATCH_IS_KEYED] = group < partitions
+                left, room = limits
+            at = position + 4
             if len(map_offsets) and not (len(map_nulls) > 0 and map_nulls[row]):
                 at = _put_properties(
                     out, at, row, map_offsets, map_key_offsets, map_keys, map_value_offsets, map_values
                 )
             if len(key_offsets) and not (len(key_nulls) > 0 and key_nulls[row]):
-                size = np.int64(key_offsets[row + 1] - key_offsets[row])
                 out[at] = 0x12
-                at = put_varint(out, at + 1, size)
-                at = _copy(out, at, keys, np.int64(key_offsets[row]), size)
+                size = np.int64(key_offsets[row + 1] - key_offsets[row])
+                at = put_bytes(out, at + 1, keys, np.int64(key_offsets[row]), size)
             out[at] = 0x18
             at = put_varint(out, at + 1, value_size)
             if len(event_times) and event_times[row] > 0:
@@ -278,10 +250,9 @@ def encode_rows(
                 out[at + 1] = 1
                 at += 2
             if len(ordering_offsets) and not (len(ordering_nulls) > 0 and ordering_nulls[row]):
-                size = np.int64(ordering_offsets[row + 1] - ordering_offsets[row])
                 out[at] = 0x3A
-                at = put_varint(out, at + 1, size)
-                at = _copy(out, at, ordering_keys, np.int64(ordering_offsets[row]), size)
+                size = np.int64(ordering_offsets[row + 1] - ordering_offsets[row])
+                at = put_bytes(out, at + 1, ordering_keys, np.int64(ordering_offsets[row]), size)
             if len(sequence_ids):
                 out[at] = 0x40
                 at = put_varint(out, at + 1, sequence_ids[partition])
@@ -290,14 +261,11 @@ def encode_rows(
                 out[at] = 0x48
                 out[at + 1] = 1
                 at += 2
-            metadata_size = at - metadata_start
-            out[position] = (metadata_size >> 24) & 0xFF
-            out[position + 1] = (metadata_size >> 16) & 0xFF
-            out[position + 2] = (metadata_size >> 8) & 0xFF
-            out[position + 3] = metadata_size & 0xFF
-            position = _copy(out, at, values, start, value_size)
-            batches[batch, BATCH_ROWS] += 1
-            batches[batch, BATCH_END] = position
+            put_big_endian_32(out, position, at - position - 4)
+            memcpy(out, at, value_bytes, start, value_size)
+            position = at + value_size
+            batches[batch, col.BATCH_ROWS] += 1
+            batches[batch, col.BATCH_END] = position
             left -= 1
             room -= value_size
     return batch + 1, position

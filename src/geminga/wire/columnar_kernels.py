@@ -22,46 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from geminga.wire.columnar_fields import (
-    BATCH_COUNT,
-    BATCH_INDEX,
-    CHECKSUM,
-    CHECKSUM_START,
-    CHUNK_COUNT,
-    CHUNK_ID,
-    CHUNKED_SIZE,
-    COMPRESSION,
-    EVENT_TIME,
-    IS_ENCRYPTED,
-    KEY_IS_BASE64,
-    KEY_SIZE,
-    KEY_START,
-    MARKER_TYPE,
-    MESSAGE_FIELDS,
-    MESSAGE_SEQUENCE_ID,
-    METADATA_START,
-    ORDERING_KEY_SIZE,
-    ORDERING_KEY_START,
-    PAYLOAD_END,
-    PAYLOAD_START,
-    PRODUCER_SIZE,
-    PRODUCER_START,
-    PROPERTIES_END,
-    PROPERTIES_START,
-    PROPERTY_COUNT,
-    PROPERTY_FIELD,
-    PROPERTY_KEY_BYTES,
-    PROPERTY_VALUE_BYTES,
-    PUBLISH_TIME,
-    SCHEMA_VERSION_SIZE,
-    SCHEMA_VERSION_START,
-    SEQUENCE_ID,
-    UNCOMPRESSED_SIZE,
-    UUID_SIZE,
-    UUID_START,
-    VALUE_SIZE,
-    VALUE_START,
-)
+from geminga.wire import columnar_fields as col
 
 numba: Any = None
 with suppress(ImportError):
@@ -144,7 +105,7 @@ _MAGIC_BROKER = 0x0E02
 
 
 @inlined
-def _varint(buffer, position, end):
+def read_varint(buffer, position, end):
     """Return (value as int64, next position); next position is -1 when the varint is cut or too long."""
     value = np.int64(0)
     shift = np.int64(0)
@@ -160,23 +121,38 @@ def _varint(buffer, position, end):
 
 
 @inlined
-def _skip(buffer, position, end, wire_type):
-    """Return the position after a field's value, -1 when it is cut or of an unknown wire type."""
-    if wire_type == 0:
-        _, position = _varint(buffer, position, end)
-        return position
-    if wire_type == 1:
-        position += 8
-    elif wire_type == 5:
-        position += 4
+def read_number(buffer, position, end):
+    """As `read_varint`, which this inlines for numbers of one byte: nearly all have one."""
+    if position < end and buffer[position] < 0x80:
+        return np.int64(buffer[position]), position + 1
+    return read_varint(buffer, position, end)
+
+
+@inlined_first
+def read_field(buffer, position, end):
+    """Return (number, wire type, value, next position) of the field at ``position``.
+
+    Of bytes, the value is their size, and the next position their start. The next position is -1 if the field
+    is cut or of an unknown wire type.
+    """
+    tag, position = read_number(buffer, position, end)
+    value = np.int64(0)
+    wire_type = tag & 7
+    if position < 0:
+        pass
+    elif wire_type == 0:
+        value, position = read_number(buffer, position, end)
     elif wire_type == 2:
-        size, position = _varint(buffer, position, end)
-        if position < 0 or size < 0 or size > end - position:
-            return np.int64(-1)
-        position += size
+        value, position = read_number(buffer, position, end)
+        if value < 0 or value > end - position:
+            position = np.int64(-1)
+    elif wire_type == 1 and end - position >= 8:
+        position += 8
+    elif wire_type == 5 and end - position >= 4:
+        position += 4
     else:
-        return np.int64(-1)
-    return position if position <= end else np.int64(-1)
+        position = np.int64(-1)
+    return tag >> 3, wire_type, value, position
 
 
 @inlined
@@ -185,7 +161,7 @@ def _big_endian_16(buffer, position):
 
 
 @inlined
-def _big_endian_32(buffer, position):
+def big_endian_32(buffer, position):
     return (
         (np.int64(buffer[position]) << 24)
         | (np.int64(buffer[position + 1]) << 16)
@@ -195,62 +171,58 @@ def _big_endian_32(buffer, position):
 
 
 @inlined
+def put_big_endian_32(out, position, value):
+    out[position] = (value >> 24) & 0xFF
+    out[position + 1] = (value >> 16) & 0xFF
+    out[position + 2] = (value >> 8) & 0xFF
+    out[position + 3] = value & 0xFF
+
+
+@inlined
 def _parse_head_metadata(buffer, position, end, head):
     """Read the fields of ``MessageMetadata`` that decide how an entry is decoded."""
     seen = 0
     while position < end:
-        tag, position = _varint(buffer, position, end)
+        field, wire_type, value, position = read_field(buffer, position, end)
         if position < 0:
             return False
-        field = tag >> 3
-        wire_type = tag & 7
         if wire_type == 0:
-            value, position = _varint(buffer, position, end)
-            if position < 0:
-                return False
             if field == 2:
-                head[SEQUENCE_ID] = value
+                head[col.SEQUENCE_ID] = value
                 seen |= 2
             elif field == 3:
-                head[PUBLISH_TIME] = value
+                head[col.PUBLISH_TIME] = value
                 seen |= 4
             elif field == 8:
-                head[COMPRESSION] = value
+                head[col.COMPRESSION] = value
             elif field == 9:
-                head[UNCOMPRESSED_SIZE] = value
+                head[col.UNCOMPRESSED_SIZE] = value
             elif field == 11:
                 if value < 1:
                     return False
-                head[BATCH_COUNT] = value
+                head[col.BATCH_COUNT] = value
             elif field == 20:
-                head[MARKER_TYPE] = value
+                head[col.MARKER_TYPE] = value
             elif field == 27:
-                head[CHUNK_COUNT] = value
+                head[col.CHUNK_COUNT] = value
             elif field == 28:
-                head[CHUNKED_SIZE] = value
+                head[col.CHUNKED_SIZE] = value
             elif field == 29:
-                head[CHUNK_ID] = value
+                head[col.CHUNK_ID] = value
         elif wire_type == 2:
-            size, position = _varint(buffer, position, end)
-            if position < 0 or size < 0 or size > end - position:
-                return False
             if field == 1:
-                head[PRODUCER_START] = position
-                head[PRODUCER_SIZE] = size
+                head[col.PRODUCER_START] = position
+                head[col.PRODUCER_SIZE] = value
                 seen |= 1
             elif field == 13:
-                head[IS_ENCRYPTED] = 1
+                head[col.IS_ENCRYPTED] = 1
             elif field == 16:
-                head[SCHEMA_VERSION_START] = position
-                head[SCHEMA_VERSION_SIZE] = size
+                head[col.SCHEMA_VERSION_START] = position
+                head[col.SCHEMA_VERSION_SIZE] = value
             elif field == 26:
-                head[UUID_START] = position
-                head[UUID_SIZE] = size
-            position += size
-        else:
-            position = _skip(buffer, position, end, wire_type)
-            if position < 0:
-                return False
+                head[col.UUID_START] = position
+                head[col.UUID_SIZE] = value
+            position += value
     return seen == 7
 
 
@@ -262,60 +234,49 @@ def parse_heads(buffer, bounds, heads):
         end = bounds[i + 1]
         head = heads[i]
         head[:] = 0
-        head[CHECKSUM] = -1
-        head[BATCH_COUNT] = -1
-        head[MARKER_TYPE] = -1
-        head[CHUNK_ID] = -1
+        head[col.CHECKSUM] = -1
+        head[col.BATCH_COUNT] = -1
+        head[col.MARKER_TYPE] = -1
+        head[col.CHUNK_ID] = -1
         if end - position >= 6 and _big_endian_16(buffer, position) == _MAGIC_BROKER:
-            size = _big_endian_32(buffer, position + 2)
+            size = big_endian_32(buffer, position + 2)
             position += 6
             if size > end - position:
                 return i
             position += size
         if end - position >= 6 and _big_endian_16(buffer, position) == _MAGIC_CHECKSUM:
-            head[CHECKSUM] = _big_endian_32(buffer, position + 2)
+            head[col.CHECKSUM] = big_endian_32(buffer, position + 2)
             position += 6
-        head[CHECKSUM_START] = position
+        head[col.CHECKSUM_START] = position
         if end - position < 4:
             return i
-        size = _big_endian_32(buffer, position)
+        size = big_endian_32(buffer, position)
         position += 4
         if size > end - position:
             return i
-        head[METADATA_START] = position
-        head[PAYLOAD_START] = position + size
-        head[PAYLOAD_END] = end
+        head[col.METADATA_START] = position
+        head[col.PAYLOAD_START] = position + size
+        head[col.PAYLOAD_END] = end
         if not _parse_head_metadata(buffer, position, position + size, head):
             return i
     return -1
 
 
-@inlined
+@inlined_first
 def _property_sizes(buffer, position, end):
     """(key start, key size, value start, value size) of one ``KeyValue``; key start -1 if damaged."""
-    key_start = np.int64(-1)
-    key_size = np.int64(0)
-    value_start = np.int64(-1)
-    value_size = np.int64(0)
+    key_start = value_start = np.int64(-1)
+    key_size = value_size = np.int64(0)
     while position < end:
-        tag, position = _varint(buffer, position, end)
+        field, wire_type, size, position = read_field(buffer, position, end)
         if position < 0:
             return np.int64(-1), key_size, value_start, value_size
-        if tag == 10 or tag == 18:
-            size, position = _varint(buffer, position, end)
-            if position < 0 or size < 0 or size > end - position:
-                return np.int64(-1), key_size, value_start, value_size
-            if tag == 10:
-                key_start = position
-                key_size = size
-            else:
-                value_start = position
-                value_size = size
+        if wire_type == 2:
+            if field == 1:
+                key_start, key_size = position, size
+            elif field == 2:
+                value_start, value_size = position, size
             position += size
-        else:
-            position = _skip(buffer, position, end, tag & 7)
-            if position < 0:
-                return np.int64(-1), key_size, value_start, value_size
     if value_start < 0:
         key_start = np.int64(-1)
     return key_start, key_size, value_start, value_size
@@ -326,7 +287,7 @@ def _parse_message_metadata(buffer, position, end, outer, message):
     """Read a message's own fields; returns (ok, compacted out).
 
     ``outer`` tells a plain message's ``MessageMetadata`` from a ``SingleMessageMetadata``: the same
-    fields under other numbers. ``message[VALUE_SIZE]`` becomes the announced payload size (-1 when
+    fields under other numbers. ``message[col.VALUE_SIZE]`` becomes the announced payload size (-1 when
     missing), or -2 for a null value.
     """
     if outer:
@@ -340,47 +301,31 @@ def _parse_message_metadata(buffer, position, end, outer, message):
     is_null = False
     key_is_null = False
     announced = np.int64(-1)
-    message[KEY_SIZE] = -1
-    message[KEY_IS_BASE64] = 0
-    message[ORDERING_KEY_SIZE] = -1
-    message[EVENT_TIME] = 0
-    message[PROPERTY_COUNT] = 0
-    message[PROPERTY_KEY_BYTES] = 0
-    message[PROPERTY_VALUE_BYTES] = 0
-    message[PROPERTIES_START] = start
-    message[PROPERTIES_END] = end
-    message[PROPERTY_FIELD] = properties
+    message[col.KEY_SIZE] = -1
+    message[col.KEY_IS_BASE64] = 0
+    message[col.ORDERING_KEY_SIZE] = -1
+    message[col.EVENT_TIME] = 0
+    message[col.PROPERTY_COUNT] = 0
+    message[col.PROPERTY_KEY_BYTES] = 0
+    message[col.PROPERTY_VALUE_BYTES] = 0
+    message[col.PROPERTIES_START] = start
+    message[col.PROPERTIES_END] = end
+    message[col.PROPERTY_FIELD] = properties
     while position < end:
-        # Nearly all varints have one byte: they are read inline.
-        tag = np.int64(buffer[position])
-        if tag < 0x80:
-            position += 1
-        else:
-            tag, position = _varint(buffer, position, end)
-            if position < 0:
-                return False, False
-        field = tag >> 3
-        wire_type = tag & 7
+        field, wire_type, value, position = read_field(buffer, position, end)
+        if position < 0:
+            return False, False
         if wire_type == 0:
-            if position >= end:
-                return False, False
-            value = np.int64(buffer[position])
-            if value < 0x80:
-                position += 1
-            else:
-                value, position = _varint(buffer, position, end)
-                if position < 0:
-                    return False, False
             if field == payload_size:
                 announced = value
                 if value < 0:
                     return False, False
             elif field == sequence_id:
-                message[MESSAGE_SEQUENCE_ID] = value
+                message[col.MESSAGE_SEQUENCE_ID] = value
             elif field == event_time:
-                message[EVENT_TIME] = value
+                message[col.EVENT_TIME] = value
             elif field == base64:
-                message[KEY_IS_BASE64] = value
+                message[col.KEY_IS_BASE64] = value
             elif field == null_value:
                 is_null = value != 0
             elif field == compacted_out:
@@ -388,38 +333,25 @@ def _parse_message_metadata(buffer, position, end, outer, message):
             elif field == null_key:
                 key_is_null = value != 0
         elif wire_type == 2:
-            if position >= end:
-                return False, False
-            size = np.int64(buffer[position])
-            if size < 0x80:
-                position += 1
-            else:
-                size, position = _varint(buffer, position, end)
-            if position < 0 or size < 0 or size > end - position:
-                return False, False
             if field == key:
-                message[KEY_START] = position
-                message[KEY_SIZE] = size
+                message[col.KEY_START] = position
+                message[col.KEY_SIZE] = value
             elif field == ordering_key:
-                message[ORDERING_KEY_START] = position
-                message[ORDERING_KEY_SIZE] = size
+                message[col.ORDERING_KEY_START] = position
+                message[col.ORDERING_KEY_SIZE] = value
             elif field == properties:
-                key_start, key_size, _, value_size = _property_sizes(buffer, position, position + size)
+                key_start, key_size, _, value_size = _property_sizes(buffer, position, position + value)
                 if key_start < 0:
                     return False, False
-                message[PROPERTY_COUNT] += 1
-                message[PROPERTY_KEY_BYTES] += key_size
-                message[PROPERTY_VALUE_BYTES] += value_size
-            position += size
-        else:
-            position = _skip(buffer, position, end, wire_type)
-            if position < 0:
-                return False, False
+                message[col.PROPERTY_COUNT] += 1
+                message[col.PROPERTY_KEY_BYTES] += key_size
+                message[col.PROPERTY_VALUE_BYTES] += value_size
+            position += value
     if key_is_null:
-        message[KEY_SIZE] = -1
-    message[VALUE_SIZE] = -2 if is_null else announced
+        message[col.KEY_SIZE] = -1
+    message[col.VALUE_SIZE] = -2 if is_null else announced
     # A null value should announce no bytes; what it does announce must still be stepped over.
-    message[VALUE_START] = announced
+    message[col.VALUE_START] = announced
     return True, compacted
 
 
@@ -434,14 +366,14 @@ def _plain_metadata(buffer, position, end):
     payload_size = np.int64(buffer[position + 1])
     position += 2
     if payload_size >= 0x80:
-        payload_size, position = _varint(buffer, position - 1, end)
+        payload_size, position = read_varint(buffer, position - 1, end)
         if position < 0 or payload_size < 0:
             return np.int64(-1), np.int64(-1)
     if position == end:
         return payload_size, np.int64(-1)
     if buffer[position] != 0x40:
         return np.int64(-1), np.int64(-1)
-    sequence_id, position = _varint(buffer, position + 1, end)
+    sequence_id, position = read_varint(buffer, position + 1, end)
     if position != end or sequence_id < 0:
         return np.int64(-1), np.int64(-1)
     return payload_size, sequence_id
@@ -451,8 +383,8 @@ def _plain_metadata(buffer, position, end):
 def _clear(message):
     """A message with neither key nor properties nor event time."""
     message[:] = 0
-    message[KEY_SIZE] = -1
-    message[ORDERING_KEY_SIZE] = -1
+    message[col.KEY_SIZE] = -1
+    message[col.ORDERING_KEY_SIZE] = -1
 
 
 @inlined
@@ -480,7 +412,7 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, fields, rows, coun
     index of a damaged entry or -1).
     """
     row = 0
-    message = np.zeros(MESSAGE_FIELDS, np.int64)
+    message = np.zeros(col.MESSAGE_FIELDS, np.int64)
     is_clear = False
     for i in range(len(heads)):
         counts[i] = 0
@@ -490,18 +422,18 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, fields, rows, coun
             continue
         first_word = ack_bounds[i]
         last_word = ack_bounds[i + 1]
-        batch_count = heads[i, BATCH_COUNT]
-        message[MESSAGE_SEQUENCE_ID] = heads[i, SEQUENCE_ID]
+        batch_count = heads[i, col.BATCH_COUNT]
+        message[col.MESSAGE_SEQUENCE_ID] = heads[i, col.SEQUENCE_ID]
         if batch_count < 0:
             is_clear = False
             ok, _ = _parse_message_metadata(
-                buffer, heads[i, METADATA_START], heads[i, PAYLOAD_START], True, message
+                buffer, heads[i, col.METADATA_START], heads[i, col.PAYLOAD_START], True, message
             )
             if not ok:
                 return row, i
-            message[BATCH_INDEX] = -1
-            message[VALUE_START] = position
-            message[VALUE_SIZE] = -1 if message[VALUE_SIZE] == -2 else end - position
+            message[col.BATCH_INDEX] = -1
+            message[col.VALUE_START] = position
+            message[col.VALUE_SIZE] = -1 if message[col.VALUE_SIZE] == -2 else end - position
             _store(message, fields, rows, row)
             row += 1
             counts[i] = 1
@@ -510,7 +442,7 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, fields, rows, coun
         for index in range(batch_count):
             if end - position < 4:
                 return row, i
-            size = _big_endian_32(buffer, position)
+            size = big_endian_32(buffer, position)
             position += 4
             if size > end - position:
                 return row, i
@@ -519,26 +451,28 @@ def scan_messages(buffer, data, heads, ack_words, ack_bounds, fields, rows, coun
                 if not is_clear:
                     _clear(message)
                     is_clear = True
-                message[MESSAGE_SEQUENCE_ID] = sequence_id if sequence_id >= 0 else heads[i, SEQUENCE_ID]
+                message[col.MESSAGE_SEQUENCE_ID] = (
+                    sequence_id if sequence_id >= 0 else heads[i, col.SEQUENCE_ID]
+                )
                 compacted = False
                 is_null = False
             else:
                 is_clear = False
-                message[MESSAGE_SEQUENCE_ID] = heads[i, SEQUENCE_ID]
+                message[col.MESSAGE_SEQUENCE_ID] = heads[i, col.SEQUENCE_ID]
                 ok, compacted = _parse_message_metadata(buffer, position, position + size, False, message)
                 if not ok:
                     return row, i
-                is_null = message[VALUE_SIZE] == -2
-                payload_size = message[VALUE_START] if is_null else message[VALUE_SIZE]
+                is_null = message[col.VALUE_SIZE] == -2
+                payload_size = message[col.VALUE_START] if is_null else message[col.VALUE_SIZE]
             position += size
             if payload_size < 0 or payload_size > end - position:
                 return row, i
-            message[VALUE_START] = position
-            message[VALUE_SIZE] = -1 if is_null else payload_size
+            message[col.VALUE_START] = position
+            message[col.VALUE_SIZE] = -1 if is_null else payload_size
             position += payload_size
             if compacted or _is_acknowledged(ack_words, first_word, last_word, index):
                 continue
-            message[BATCH_INDEX] = index
+            message[col.BATCH_INDEX] = index
             _store(message, fields, rows, row)
             row += 1
             delivered += 1
@@ -608,10 +542,13 @@ def gather_keys(buffer, starts, sizes, is_base64, offsets, out):
 
 
 @kernel
-def gather_properties(
-    buffer, starts, ends, fields, counts, row_offsets, key_offsets, keys, value_offsets, values
-):
-    """Fill an Arrow map: a slot a property, in the order of the wire."""
+def gather_properties(buffer, starts, ends, fields, counts, row_offsets, keys, values):
+    """Fill an Arrow map: a slot a property, in the order of the wire.
+
+    ``keys`` and ``values``: (offsets, bytes).
+    """
+    key_offsets, key_bytes = keys
+    value_offsets, value_bytes = values
     slot = 0
     key_position = 0
     value_position = 0
@@ -621,24 +558,23 @@ def gather_properties(
     for i in range(len(starts)):
         left = counts[i]
         position = starts[i]
-        end = ends[i]
-        wanted = fields[i] << 3 | 2
-        while left > 0 and position < end:
-            tag, position = _varint(buffer, position, end)
-            if tag != wanted:
-                position = _skip(buffer, position, end, tag & 7)
+        while left > 0 and position < ends[i]:
+            field, wire_type, size, position = read_field(buffer, position, ends[i])
+            if wire_type != 2:
                 continue
-            size, position = _varint(buffer, position, end)
-            key_start, key_size, value_start, value_size = _property_sizes(buffer, position, position + size)
-            memcpy(keys, key_position, buffer, key_start, key_size)
-            memcpy(values, value_position, buffer, value_start, value_size)
-            key_position += key_size
-            value_position += value_size
-            slot += 1
-            key_offsets[slot] = key_position
-            value_offsets[slot] = value_position
+            if field == fields[i]:
+                key_start, key_size, value_start, value_size = _property_sizes(
+                    buffer, position, position + size
+                )
+                memcpy(key_bytes, key_position, buffer, key_start, key_size)
+                memcpy(value_bytes, value_position, buffer, value_start, value_size)
+                key_position += key_size
+                value_position += value_size
+                slot += 1
+                key_offsets[slot] = key_position
+                value_offsets[slot] = value_position
+                left -= 1
             position += size
-            left -= 1
         row_offsets[i + 1] = slot
 
 
@@ -654,6 +590,36 @@ def put_varint(out, position, value):
         written += 1
     out[position] = value & 0x7F
     return position + 1
+
+
+@inlined
+def varint_size(value):
+    if value < 0:
+        return np.int64(10)
+    size = np.int64(1)
+    while value > 0x7F:
+        value >>= 7
+        size += 1
+    return size
+
+
+@inlined_first
+def put_bytes(out, position, buffer, start, size):
+    """Write a size and that many bytes of ``buffer``."""
+    position = put_varint(out, position, size)
+    memcpy(out, position, buffer, start, size)
+    return position + size
+
+
+@inlined_first
+def put_property(out, position, keys, key_start, key_size, values, value_start, value_size):
+    """Write the size and the fields of a ``KeyValue``."""
+    size = 2 + varint_size(key_size) + key_size + varint_size(value_size) + value_size
+    position = put_varint(out, position, size)
+    out[position] = 0x0A
+    position = put_bytes(out, position + 1, keys, key_start, key_size)
+    out[position] = 0x12
+    return put_bytes(out, position + 1, values, value_start, value_size)
 
 
 @kernel

@@ -346,19 +346,8 @@ class FrameDecoder:
         else:
             # This buffer is final: a large frame is not copied again.
             view = memoryview(pending).toreadonly()
-            frames.append(self._read_hot(view) or _read_frame(view, 0, len(view)))
+            frames.append(_read_frame(view, 0, len(view)))
         return taken
-
-    def _read_hot(self, data: memoryview) -> Frame | None:
-        """Return the frame if its command is a hot one; it is complete, and larger than its head."""
-        total, size, kind, tag, body_size, id_tag, number = _HOT_HEAD(data)
-        reader = self._readers.get(kind << 8 | tag)
-        if reader is None or id_tag != 8 or body_size != size - 4 or body_size > 127 or size + 4 > total:
-            return None
-        try:
-            return reader(data, _HOT_HEAD_SIZE, 8 + size, len(data), number)  # type: ignore[arg-type]
-        except (IndexError, ValueError):
-            return None
 
     def _frame_size(self, data: Buffer, position: int) -> int:
         """Return the checked size of the frame at ``position``, including its length field."""
@@ -516,8 +505,7 @@ def _full_message(command: pb.BaseCommand, entry: Buffer) -> MessageFrame:
 # --- the three hot commands, by hand ----------------------------------------------------------------
 #  Each reader gets the position after the first byte of the body's first field, the ends of the command and
 # of the frame, and that byte. It returns None, or raises IndexError or ValueError, for anything unknown,
-# which protobuf then reads. A varint is read byte by byte: adding ``(byte - 1) << shift`` puts the byte in
-# and takes the previous byte's "more follows" bit out.
+# which protobuf then reads.
 
 _HOT_HEAD = Struct(">IIHBBBB").unpack_from
 """Total size; command size; 08 and the type; the body's tag; its size; 08; the first byte of the id."""
@@ -531,21 +519,7 @@ def _read_send(data: bytes, position: int, end: int, frame_end: int, producer_id
         producer_id, position = read_varint(data, position - 1)
     if data[position] != 0x10:
         return None
-    sequence_id = data[position + 1]
-    if sequence_id > 127:
-        byte = data[position + 2]
-        sequence_id += (byte - 1) << 7
-        if byte > 127:
-            byte = data[position + 3]
-            sequence_id += (byte - 1) << 14
-            if byte > 127:
-                sequence_id, position = read_varint(data, position + 1)
-            else:
-                position += 4
-        else:
-            position += 3
-    else:
-        position += 2
+    sequence_id, position = read_varint(data, position + 1)
     num_messages = 1
     highest_sequence_id = 0
     while position < end:
@@ -571,11 +545,7 @@ def _read_receipt(
         producer_id, position = read_varint(data, position - 1)
     if data[position] != 0x10 or end != frame_end:
         return None
-    sequence_id = data[position + 1]
-    if sequence_id > 127:
-        sequence_id, position = read_varint(data, position + 1)
-    else:
-        position += 2
+    sequence_id, position = read_varint(data, position + 1)
     if data[position] != 0x1A:
         return None
     place_end = position + 2 + data[position + 1]

@@ -73,6 +73,7 @@ def _multiply_fold(left: int, right: int) -> int:
 
 
 def _boost_hash(data: bytes) -> int:
+    """Return ``boost::hash<std::string>`` (Boost 1.81 or later), low 31 bits, as ``pulsar-client`` does."""
     size = len(data)
     weight = _multiply_fold(_BOOST_Q, _BOOST_K)
     value = weight ^ size
@@ -95,7 +96,6 @@ def _boost_hash(data: bytes) -> int:
 
 _java_remembered = lru_cache(maxsize=REMEMBERED_KEYS_MAX)(_java_string_hash)
 _murmur_remembered = lru_cache(maxsize=REMEMBERED_KEYS_MAX)(_murmur3_32)
-_boost_remembered = lru_cache(maxsize=REMEMBERED_KEYS_MAX)(_boost_hash)
 
 
 def java_string_hash(key: str) -> int:
@@ -116,13 +116,6 @@ def murmur3_32_numbered(prefix: bytes, count: int) -> list[int]:
     whole = len(prefix) & ~3
     state = _murmur_blocks(prefix, whole)
     return [_murmur3_32(b"%b%d" % (prefix, number), state, whole) for number in range(count)]
-
-
-def boost_hash(data: Buffer) -> int:
-    """``boost::hash<std::string>`` (Boost 1.81 and later), low 31 bits: what ``pulsar-client`` uses."""
-    if len(data) > REMEMBERED_KEY_SIZE_MAX:
-        return _boost_hash(bytes(data))
-    return _boost_remembered(data if type(data) is bytes else bytes(data))
 
 
 def _murmur_of_text(key: str) -> int:

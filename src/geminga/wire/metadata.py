@@ -37,7 +37,7 @@ _CHECKED_HEAD = Struct(">HII").unpack_from
 _SMALL_BYTES_MAX = 4096
 
 REMEMBERED_NAMES_MAX = 4096
-"""Maximum producer names and high bits of publish times that `peek_entry` caches; then it clears them."""
+"""Maximum producer names that `peek_entry` caches; then it clears them."""
 
 
 class RawEntry(NamedTuple):
@@ -224,21 +224,7 @@ class _Names(dict[bytes, str]):
         return name
 
 
-class _HighTimes(dict[bytes, int]):
-    """Bytes 2 to 5 of a publish time's 6-byte varint to their value; they change every 16 seconds."""
-
-    def __missing__(self, data: bytes) -> int:
-        value, end = read_varint(data, 0)
-        if end != 4:
-            raise ValueError("not the end of a varint of 6 bytes")
-        if len(self) >= REMEMBERED_NAMES_MAX:
-            self.clear()
-        self[data] = value << 14
-        return value << 14
-
-
 _NAMES = _Names()
-_HIGH_TIMES = _HighTimes()
 _INT32_MAX = (1 << 31) - 1
 
 # Tags of MessageMetadata: field number << 3 | wire type.
@@ -297,31 +283,10 @@ def _read_head(data: bytes) -> EntryHead | None:
     name = _NAMES[data[2:position]]
     if data[position] != 0x10:
         return None
-    sequence_id = data[position + 1]
-    if sequence_id > 127:
-        # Inlined `read_varint`.
-        byte = data[position + 2]
-        sequence_id += (byte - 1) << 7
-        if byte > 127:
-            byte = data[position + 3]
-            sequence_id += (byte - 1) << 14
-            if byte > 127:
-                sequence_id, position = read_varint(data, position + 1)
-            else:
-                position += 4
-        else:
-            position += 3
-    else:
-        position += 2
+    sequence_id, position = read_varint(data, position + 1)
     if data[position] != 0x18:
         return None
-    low = data[position + 1]
-    middle = data[position + 2]
-    if low > 127 and middle > 127:
-        publish_time = _HIGH_TIMES[data[position + 3 : position + 7]] + (low & 127 | (middle & 127) << 7)
-        position += 7
-    else:
-        publish_time, position = read_varint(data, position + 1)
+    publish_time, position = read_varint(data, position + 1)
     if position == len(data):
         return EntryHead(1, False, publish_time, name, sequence_id, 0, None, False, None, 0)
     return _read_options(data, position, publish_time, name, sequence_id)

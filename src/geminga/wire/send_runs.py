@@ -18,7 +18,7 @@ from geminga.wire.checksum import crc32c
 from geminga.wire.frame_encoding import encode_send, encode_send_receipt
 from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, SendFrame
 from geminga.wire.metadata import MAGIC_CHECKSUM
-from geminga.wire.varint import read_varint, varint, varints
+from geminga.wire.varint import varint, varints
 
 _CHECKED = Struct(">HI").unpack_from
 _FIELD_HEADS = 2
@@ -28,23 +28,20 @@ _BODY_START = 12
 
 
 class SendRun(Frame):
-    """Plain SENDs of one producer: single messages, each with its sequence id and its entry.
-
-    ``sequence_ids`` is a ``range`` when they follow each other, which they mostly do. ``type`` is SEND.
-    """
+    """Plain SENDs of one producer: single messages with consecutive sequence ids. ``type`` is SEND."""
 
     __slots__ = ("entries", "producer_id", "sequence_ids")
 
     type = SendFrame.type
 
-    def __init__(self, producer_id: int, sequence_ids: Sequence[int], entries: list[bytes]) -> None:
+    def __init__(self, producer_id: int, sequence_ids: range, entries: list[bytes]) -> None:
         self.producer_id = producer_id
         self.sequence_ids = sequence_ids
         self.entries = entries
         self.entry = None
 
     def frames(self) -> Iterator[SendFrame]:
-        """Them one by one."""
+        """Yield the frames one by one."""
         for sequence_id, entry in zip(self.sequence_ids, self.entries, strict=True):
             yield SendFrame(self.producer_id, sequence_id, 1, 0, entry)
 
@@ -97,30 +94,13 @@ def read_run(
         count_max -= 1
     if not numbers:
         return None, frame_end
-    first_id = first.sequence_id
-    if numbers == varints(first_id + 1, len(numbers)):
-        return SendRun(first.producer_id, range(first_id, first_id + len(entries)), entries), at
-    return _scattered(first, numbers, entries, frame_end, size)
-
-
-def _scattered(
-    first: SendFrame, numbers: list[bytes], entries: list[bytes], frame_end: int, size: int
-) -> tuple[SendRun | None, int]:
-    """A run whose sequence ids do not follow each other; it ends before bytes that are no number."""
-    ids = [first.sequence_id]
-    end = frame_end
-    for number, entry in zip(numbers, entries[1:], strict=True):
-        try:
-            sequence_id, behind = read_varint(number, 0)
-        except (IndexError, ValueError):
-            break
-        if behind != len(number):
-            break
-        ids.append(sequence_id)
-        end += size + len(entry)
-    if len(ids) == 1:
-        return None, frame_end
-    return SendRun(first.producer_id, ids, entries[: len(ids)]), end
+    following = varints(first.sequence_id + 1, len(numbers))
+    if numbers != following:
+        count = next(index for index, number in enumerate(numbers) if number != following[index])
+        at -= sum(size + len(entry) for entry in entries[1 + count :])
+        del entries[1 + count :]
+    ids = range(first.sequence_id, first.sequence_id + len(entries))
+    return (SendRun(first.producer_id, ids, entries), at) if len(ids) > 1 else (None, frame_end)
 
 
 _PACK_CHECKSUM = Struct(">I").pack
@@ -140,40 +120,6 @@ class _Heads(dict[int, bytes]):
         return head
 
 
-def encode_sends(
-    producer_id: int, first_sequence_id: int, payloads: Sequence[bytes], before: bytes, behind: bytes
-) -> bytes:
-    """The SEND frames of plain messages: single ones, not compressed, nothing but a payload.
-
-    ``before`` and ``behind`` are the bytes of the metadata around the sequence id.
-    """
-    numbers = varints(first_sequence_id, len(payloads))
-    if len(numbers[0]) != len(numbers[-1]):
-        # What is said with more bytes from some number on has other sizes in its frame.
-        same = sum(1 for number in numbers if len(number) == len(numbers[0]))
-        frames = encode_sends(producer_id, first_sequence_id, payloads[:same], before, behind)
-        return frames + encode_sends(producer_id, first_sequence_id + same, payloads[same:], before, behind)
-    size = len(before) + len(numbers[0]) + len(behind)
-    sized = size.to_bytes(4, "big") + before
-    rests = [number + behind for number in numbers]
-    checksums = map(crc32c, payloads, map(crc32c, rests, repeat(crc32c(sized))))
-    overhead = _ENTRY_HEAD_SIZE + size
-    heads = _Heads(producer_id, first_sequence_id)
-    return b"".join(
-        chain.from_iterable(
-            zip(
-                map(heads.__getitem__, [overhead + len(payload) for payload in payloads]),
-                numbers,
-                repeat(_MAGIC),
-                map(_PACK_CHECKSUM, checksums),
-                repeat(sized),
-                rests,
-                payloads,
-            )
-        )
-    )
-
-
 class _Sized(dict[int, bytes]):
     """Bytes behind the sequence id's tag to the size of the metadata, and what precedes the sequence id."""
 
@@ -185,26 +131,37 @@ class _Sized(dict[int, bytes]):
         return sized
 
 
-def encode_rich_sends(
+def encode_sends(
     producer_id: int,
     first_sequence_id: int,
     payloads: Sequence[bytes],
-    fields: Sequence[bytes],
+    fields: Sequence[bytes] | None,
     before: bytes,
     time: bytes,
     behind: bytes,
 ) -> bytes:
-    """Do `encode_sends` for messages with further metadata: ``fields`` follow the publish time ``time``,
-    those of each message; empty for none."""
+    """Return the SEND frames of single messages, not compressed.
+
+    ``before`` is the metadata up to the sequence id, ``time`` follows it, then each message's own ``fields``
+    (None: no message has any), then ``behind``.
+    """
     numbers = varints(first_sequence_id, len(payloads))
     if len(numbers[0]) != len(numbers[-1]):
+        # From some number on ids are longer, and so are the frames.
         same = sum(1 for number in numbers if len(number) == len(numbers[0]))
-        return encode_rich_sends(
-            producer_id, first_sequence_id, payloads[:same], fields[:same], before, time, behind
-        ) + encode_rich_sends(
-            producer_id, first_sequence_id + same, payloads[same:], fields[same:], before, time, behind
-        )
-    rests = [number + time + field + behind for number, field in zip(numbers, fields, strict=True)]
+        parts = (slice(same), slice(same, None))
+        return b"".join(
+            encode_sends(
+                producer_id, first_sequence_id + (part.start or 0), payloads[part],
+                None if fields is None else fields[part], before, time, behind,
+            )
+            for part in parts
+        )  # fmt: skip
+    if fields is None:
+        tail = time + behind
+        rests = [number + tail for number in numbers]
+    else:
+        rests = [number + time + field + behind for number, field in zip(numbers, fields, strict=True)]
     sized = list(map(_Sized(before).__getitem__, map(len, rests)))
     checksums = map(crc32c, payloads, map(crc32c, rests, map(crc32c, sized)))
     heads = _Heads(producer_id, first_sequence_id)
@@ -230,20 +187,17 @@ _ENTRY_HEAD_SIZE = 2 + 4 + 4
 """The magic number, the checksum, and the size of the metadata."""
 
 
-def encode_send_receipts(
-    producer_id: int, sequence_ids: Sequence[int], ledger_id: int, first_entry_id: int
-) -> bytes:
-    """The SEND_RECEIPTs of a run whose entries follow each other in a ledger."""
+def encode_send_receipts(producer_id: int, sequence_ids: range, ledger_id: int, first_entry_id: int) -> bytes:
+    """Return the SEND_RECEIPTs of a run whose entries follow each other in a ledger."""
     count = len(sequence_ids)
-    if type(sequence_ids) is range:
-        sequences, entries = varints(sequence_ids[0], count), varints(first_entry_id, count)
-        if len(sequences[0]) == len(sequences[-1]) and len(entries[0]) == len(entries[-1]):
-            # What precedes and follows the sequence id is alike in all.
-            receipt = encode_send_receipt(producer_id, sequence_ids[0], None, ledger_id, first_entry_id)
-            behind = len(receipt) - len(entries[0])
-            head_size = _BODY_START + _FIELD_HEADS + len(varint(producer_id))
-            head, middle = receipt[:head_size], receipt[head_size + len(sequences[0]) : behind]
-            return b"".join(chain.from_iterable(zip(repeat(head), sequences, repeat(middle), entries)))
+    sequences, entries = varints(sequence_ids[0], count), varints(first_entry_id, count)
+    if len(sequences[0]) == len(sequences[-1]) and len(entries[0]) == len(entries[-1]):
+        # What precedes and follows the sequence id is alike in all.
+        receipt = encode_send_receipt(producer_id, sequence_ids[0], None, ledger_id, first_entry_id)
+        behind = len(receipt) - len(entries[0])
+        head_size = _BODY_START + _FIELD_HEADS + len(varint(producer_id))
+        head, middle = receipt[:head_size], receipt[head_size + len(sequences[0]) : behind]
+        return b"".join(chain.from_iterable(zip(repeat(head), sequences, repeat(middle), entries)))
     return b"".join(
         [
             encode_send_receipt(producer_id, sequence_id, None, ledger_id, first_entry_id + index)

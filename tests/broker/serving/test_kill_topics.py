@@ -1,7 +1,7 @@
 """``kill -9`` while topics are created, read ahead, published to and fenced: no receipted message is lost.
 
-The broker's store makes a checkpoint every few writes and rebuilds the Bloom filter over its catalog all the
-time, so that each start looks up topics of the starts before in the filter and by the reading threads.
+The broker's store makes a checkpoint every few writes, so that each start looks up topics of the starts
+before by the reading threads.
 """
 
 from __future__ import annotations
@@ -34,11 +34,8 @@ PROGRAM = """
 import asyncio, sys
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
-from geminga.ledger import bloom_filter_builder, key_bloom_filter
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-
-key_bloom_filter.DENIED_MIN, key_bloom_filter._STEMS_FIRST, bloom_filter_builder.PAGE_NAMES = 5, 64, 20
 
 async def main(folder, deduplication):
     settings = StoreSettings(checkpoint_records=150, cache_bytes=20_000)

@@ -19,7 +19,8 @@ from geminga.broker.managed_ledger import ManagedLedger, Segment
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.errors import StoreError
-from geminga.ledger.api import EntryStore, Tier, TieredLedger
+from geminga.ledger.api import EntryStore, Tier
+from geminga.offload.manifest import OffloadedLedger
 
 log = logging.getLogger("geminga.broker")
 
@@ -87,7 +88,7 @@ class Offload:
         self.succeeded_ms = self.failed_ms = 0
         self._offloads_from_ms = self._drops_from_ms = 0
         """Times of the next tries; 0 if the last try did not fail."""
-        self._records: dict[int, TieredLedger] | None = None
+        self._records: dict[int, OffloadedLedger] | None = None
         self._here: set[int] = set()
         self._queue: deque[tuple[int, bool]] = deque()
         """(ledger, whether to offload it or to delete its local copy), in the order of the work."""
@@ -103,7 +104,7 @@ class Offload:
 
     # --- what there is ---
     @property
-    def records(self) -> dict[int, TieredLedger]:
+    def records(self) -> dict[int, OffloadedLedger]:
         """Offloaded ledgers by id; read at the first use."""
         if self._records is None:
             owner = self.topic.text

@@ -9,7 +9,6 @@ peers, which are limited (`memory_backpressure`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Final, Protocol
 
@@ -40,7 +39,7 @@ class StoringTopic(Protocol):
         self,
         error: StoreError | None,
         producer: Producer,
-        sequence_ids: int | Sequence[int],
+        sequence_ids: int | range,
         highest: int,
         record: DedupRecord,
         offset: int,

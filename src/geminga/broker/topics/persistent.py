@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Position
@@ -321,7 +321,7 @@ class PersistentTopic:
         self,
         error: StoreError | None,
         producer: Producer,
-        sequence_ids: int | Sequence[int],
+        sequence_ids: int | range,
         highest: int,
         record: DedupRecord,
         offset: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from geminga.broker.delivery.limits import RateLimit
@@ -125,7 +125,7 @@ class Producer:
             )
         )
 
-    def receipt_run(self, sequence_ids: Sequence[int], ledger_id: int, first_entry_id: int) -> None:
+    def receipt_run(self, sequence_ids: range, ledger_id: int, first_entry_id: int) -> None:
         """Send the SEND_RECEIPTs of consecutive entries."""
         self.peer.output.write(
             encode_send_receipts(self.producer_id, sequence_ids, ledger_id, first_entry_id)
