@@ -124,11 +124,9 @@ def batch_writer(options: WriteOptions, schema: StructType) -> DataSourceWriter:
     """Return the writer of a batch query for the options."""
     if not options.exactly_once:
         return PulsarWriter(options, schema)
-    from geminga.spark.exactly_once import NumberedWriter, StagedWriter
+    from geminga.spark.exactly_once import NumberedWriter
 
-    if options.batch_id is not None:
-        return NumberedWriter(options, schema)
-    return StagedWriter(options, schema)
+    return NumberedWriter(options, schema)
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStreamWriter:
