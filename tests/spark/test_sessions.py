@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +13,6 @@ import geminga.spark
 from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration
-from geminga.spark import sessions
-from geminga.spark.sessions import _made
 from geminga.testing.apache_pulsar import free_ports
 
 if TYPE_CHECKING:
@@ -126,7 +123,7 @@ def test_only_local_sessions_created_here_are_tuned(
     def ask(builder: Any) -> Any:
         raise Asked(dict(builder._options))
 
-    monkeypatch.setattr(sessions, "_made", ask)
+    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", ask)
     with pytest.raises(Asked) as asked:
         geminga.spark.session(master, "app", {**config, "spark.x": "y"})
     given = asked.value.options
@@ -228,32 +225,6 @@ def test_a_spark_connect_session_reads_a_topic(
             server.terminate()
     assert output.split() == ["pyspark.sql.connect.session", "5", "True"]
     assert plain.split() == ["5", "True", "5"]
-
-
-def test_ctrl_c_during_the_start_of_the_jvm_stops_it_afterwards() -> None:
-    stopped: list[bool] = []
-
-    class Builder:
-        def getOrCreate(self) -> Any:
-            os.kill(os.getpid(), signal.SIGINT)
-            return SimpleNamespace(stop=lambda: stopped.append(True))
-
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        _made(Builder())  # type: ignore[arg-type]
-    assert stopped == [True]
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_a_second_ctrl_c_ends_at_once() -> None:
-    class Builder:
-        def getOrCreate(self) -> Any:
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
-            raise AssertionError("the second one came through")
-
-    with pytest.raises(KeyboardInterrupt):
-        _made(Builder())  # type: ignore[arg-type]
 
 
 def test_importing_the_package_loads_no_spark() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +92,7 @@ def session(
     if (master or given.get("spark.master") or _configured_master() or "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         given = {**_LOCAL_CONFIGURATION, **given}
-    return register(_made(_configured(builder, app_name, given)))
+    return register(_configured(builder, app_name, given).getOrCreate())
 
 
 def _configured(
@@ -136,30 +134,3 @@ def _configured_master() -> str | None:
         return None
     match = re.search(r"^\s*spark\.master[ \t=:]+(\S+)", text, re.MULTILINE)
     return match[1] if match else None
-
-
-def _made(builder: SparkSession.Builder) -> SparkSession:
-    """Call ``builder.getOrCreate()`` with Ctrl-C deferred until the JVM is up; a second Ctrl-C ends the wait.
-
-    If interrupted while the JVM starts, PySpark would leave it running without a parent.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return builder.getOrCreate()
-    interrupted = False
-
-    def put_off(_number: int, _frame: object) -> None:
-        nonlocal interrupted
-        if interrupted:
-            raise KeyboardInterrupt
-        interrupted = True
-
-    before = signal.signal(signal.SIGINT, put_off)
-    try:
-        spark = builder.getOrCreate()
-    finally:
-        if signal.getsignal(signal.SIGINT) is put_off:  # PySpark has set its own handler
-            signal.signal(signal.SIGINT, before)
-    if interrupted:
-        spark.stop()
-        raise KeyboardInterrupt
-    return spark

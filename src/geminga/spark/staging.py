@@ -139,7 +139,6 @@ class Staging:
         `InvalidConfiguration` when another name is stored."""
         known = self._json("sink.json")
         if known is None:
-            self._check_location()
             return wanted or default
         if wanted is not None and known["name"] != wanted:
             raise InvalidConfiguration(
@@ -152,16 +151,6 @@ class Staging:
         """Store the sink's name."""
         if self._json("sink.json") is None:
             self._write(self._path("sink.json"), json.dumps({"name": name}).encode())
-
-    def _check_location(self) -> None:
-        """Reject staging of unknown owner, which could be mistaken for this query's, or be forgotten."""
-        location = self.root.rsplit("/", 2)[0]
-        for name in ("epochs", "staged"):
-            if self.files.get_file_info(f"{location}/{name}").type != fs.FileType.NotFound:
-                raise InvalidConfiguration(
-                    f"{location} holds the staging of an unknown query (its folder {name!r}): if "
-                    "that query is done, delete the folders epochs and staged and the file sink.json there"
-                )
 
     def epoch(self, number: int) -> Epoch | None:
         """Return the decision for a micro-batch; None before that."""

@@ -8,9 +8,7 @@ five hundred cost little more than one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,8 +30,6 @@ LOOK_SECONDS = 0.1
 """Seconds without an entry after which the topic's end is queried; doubled for each further query."""
 _PERMITS_MAX = 1000
 """Maximum permits of one reader; it requests no more entries than are wanted."""
-MANY = 64
-"""Number of queries from which on Python's garbage collector is paused."""
 READERS_MAX = 128
 """Maximum readers that are open at once."""
 
@@ -295,18 +291,4 @@ def all_at_once(client: Client, answer: Callable[[Q], Awaitable[T]], questions: 
 
     if not questions:
         return []
-    with _collector_rests() if len(questions) >= MANY else contextlib.nullcontext():
-        return client.runtime.call(ask())
-
-
-@contextlib.contextmanager
-def _collector_rests() -> Iterator[None]:
-    """Pause the garbage collector: with thousands of new tasks and futures it scans the whole heap
-    repeatedly, for a third of the time. None of them is in a cycle, and all are freed soon."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    return client.runtime.call(ask())
