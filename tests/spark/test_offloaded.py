@@ -214,7 +214,7 @@ def test_a_scan_reads_files_and_the_live_tail_once(tmp_path: Path) -> None:
         publish(broker, 200, 30)
         reader = source(broker, place).reader(schema)
         parts = reader.partitions()
-        assert len({each.ledger for part in parts for each in part.range.offloaded}) == 4
+        assert len({each.ledger for part in parts for each in part.parts[0].offloaded}) == 4
         assert rows(reader, parts) == [b"%d" % number for number in range(230)]
 
         stream = source(broker, place, startingOffsets="earliest").streamReader(schema)
@@ -244,8 +244,8 @@ def test_tasks_read_files_without_the_broker(tmp_path: Path) -> None:
         reader = source(broker, place).reader(StructType().add("value", BinaryType()))
         parts = reader.partitions()
     # The first task has to learn where the topic begins, the last ones read what was not offloaded.
-    last = max(each.ledger for part in parts for each in part.range.offloaded)
-    alone = [part for part in parts[1:] if part.range.end.ledger <= last]
+    last = max(each.ledger for part in parts for each in part.parts[0].offloaded)
+    alone = [part for part in parts[1:] if part.parts[0].end.ledger <= last]
     found = [int(value) for value in rows(reader, alone)]
     assert found == list(range(found[0], found[-1] + 1))
     assert len(found) >= 100
@@ -335,7 +335,7 @@ def _scanned(place: Path, broker: EmbeddedBroker, columns: list[str], **options:
     converter, batches = Columns(columns), []
     cluster = clusters.connect(reader.options.connection)
     for part in reader.partitions():
-        batches += RangeReader(cluster, reader.options, part.range, converter).batches()
+        batches += RangeReader(cluster, reader.options, part.parts[0], converter).batches()
     return pa.Table.from_batches(batches).to_pylist(), converter.others
 
 

@@ -68,30 +68,19 @@ logger = logging.getLogger("geminga.spark")
 
 
 @dataclass
-class PulsarRange(InputPartition):
-    """A `Range` as sent to a task."""
+class PulsarRanges(InputPartition):
+    """The ranges that one task reads, one after the other."""
 
-    range: Range
+    parts: tuple[Range, ...]
     report: CountsAddress | None = None
     """Address for the counts of messages that the task leaves out."""
 
 
-@dataclass
-class PulsarRanges(InputPartition):
-    """Small ranges that one task reads, one after the other."""
-
-    parts: tuple[PulsarRange, ...]
-
-
 def _tasks(
     ranges: Sequence[Range], min_partitions: int, report: CountsAddress | None = None
-) -> list[InputPartition]:
+) -> list[PulsarRanges]:
     """Return the ranges as sent to the tasks."""
-    found: list[InputPartition] = []
-    for task in combined(ranges, max(TASKS_MIN, min_partitions)):
-        parts = tuple(PulsarRange(part, report) for part in task)
-        found.append(parts[0] if len(parts) == 1 else PulsarRanges(parts))
-    return found
+    return [PulsarRanges(tuple(task), report) for task in combined(ranges, max(TASKS_MIN, min_partitions))]
 
 
 class PulsarDataSource(DataSource):
@@ -158,23 +147,20 @@ def _read(
     query: str,
     tests: Sequence[RowTest] = (),
 ) -> Iterator[pa.RecordBatch]:
-    if isinstance(part, PulsarRanges):
-        for each in part.parts:
-            yield from _read(options, schema, plan, each, query, tests)
-    # Spark makes up an empty partition when there is nothing to read.
-    if not isinstance(part, PulsarRange):
-        return
-    cluster = clusters.connect(options.connection)
-    skip_counters = SkipCounters()
-    with _letters(options, part.range, query) as letters:
-        converter: BatchConverter = (
-            ArrowBatchConverter(schema)
-            if plan is None
-            else _payload_shaper(cluster, options, schema, plan, part.range.partition, letters, skip_counters)
-        )
-        for batch in read_range(cluster, options, part.range, converter, skip_counters):
-            yield kept(tests, batch) if tests else batch
-    skip_counters.tell(cluster, part.report, part.range)
+    if not isinstance(part, PulsarRanges):
+        return  # Spark makes up an empty partition when there is nothing to read
+    for each in part.parts:
+        cluster = clusters.connect(options.connection)
+        skip_counters = SkipCounters()
+        with _letters(options, each, query) as letters:
+            converter: BatchConverter = (
+                ArrowBatchConverter(schema)
+                if plan is None
+                else _payload_shaper(cluster, options, schema, plan, each.partition, letters, skip_counters)
+            )
+            for batch in read_range(cluster, options, each, converter, skip_counters):
+                yield kept(tests, batch) if tests else batch
+        skip_counters.tell(cluster, part.report, each)
 
 
 def _letters(
