@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from geminga.client.metrics_port import serve
+from geminga.client.runtime import LoopThread
 from geminga.spark.counting import SKIPPED
 from geminga.spark.lag import LAG
 
@@ -212,13 +213,9 @@ class MetricsServer:
     def __init__(self, spark: SparkSession, host: str, port: int) -> None:
         self.listener = MetricsListener(self._newest)
         self._spark = spark
-        self._server = ThreadingHTTPServer((host, port), _handler(self.listener))
-        self._server.daemon_threads = True
-        self.url = f"http://{host}:{self._server.server_address[1]}/metrics"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="geminga-metrics", daemon=True
-        )
-        self._thread.start()
+        self._loop = LoopThread("geminga-metrics")
+        self._server = self._loop.call(serve(self.listener.text, port, host))
+        self.url = f"http://{host}:{self._server.sockets[0].getsockname()[1]}/metrics"
         spark.streams.addListener(self.listener)
 
     def _newest(self, query: str) -> Any:
@@ -227,9 +224,8 @@ class MetricsServer:
 
     def close(self) -> None:
         self._spark.streams.removeListener(self.listener)
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._loop.post(self._server.close)
+        self._loop.close()
 
     def __enter__(self) -> MetricsServer:
         return self
@@ -246,22 +242,3 @@ def serve_metrics(spark: SparkSession, port: int = 0, host: str = "127.0.0.1") -
     ``port`` 0 takes a free one. ``host`` is the loopback address by default.
     """
     return MetricsServer(spark, host, port)
-
-
-def _handler(listener: MetricsListener) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path.partition("?")[0] != "/metrics":
-                self.send_error(404)
-                return
-            body = listener.text().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: Any) -> None:
-            """Do not log scrapes."""
-
-    return Handler
