@@ -67,6 +67,37 @@ def reader_field(reader: SchemaNode | None, name: str) -> SchemaField | None:
     return None if known is None else reader.inner.field(known)
 
 
+def pruned(node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | None) -> SchemaNode:
+    """Return ``node`` without the fields that are not in ``wanted``."""
+    if wanted is None:
+        return node
+    if node.kind == "union" and node.inner is not node:
+        branches = tuple(
+            branch if branch.kind == "null" else pruned(branch, wanted, reader) for branch in node.branches
+        )
+        return SchemaNode("union", branches=branches)
+    reader = None if reader is None else reader.inner
+    if node.kind == "record" and pa.types.is_struct(wanted):
+        names = [field.name for field in node.fields]
+        chosen = {}
+        for each in wanted:
+            source = source_of(names, each.name, reader)
+            if source is not None:
+                known = reader_field(reader, each.name)
+                chosen[source] = (each.type, None if known is None else known.node)
+        fields = tuple(
+            type(field)(field.name, pruned(field.node, *chosen[field.name]), field.default, field.aliases)
+            for field in node.fields
+            if field.name in chosen
+        )
+        return SchemaNode("record", fields=fields)
+    if (node.kind, wanted.id) in (("array", pa.lib.Type_LIST), ("map", pa.lib.Type_MAP)):
+        items = reader.branches[0] if reader is not None and reader.kind == node.kind else None
+        kind = wanted.value_type if node.kind == "array" else wanted.item_type
+        return SchemaNode(node.kind, branches=(pruned(node.branches[0], kind, items),))
+    return node
+
+
 def _struct(array: pa.StructArray, kind: pa.StructType, reader: SchemaNode | None) -> pa.Array:
     names = [field.name for field in array.type]
     columns = []

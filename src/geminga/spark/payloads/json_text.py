@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from geminga.spark.payloads.arrays import booleans, validity
-from geminga.spark.payloads.fitting import fit, reader_field, source_of
+from geminga.spark.payloads.fitting import fit, pruned
 from geminga.spark.payloads.json_columns import UNITS_US, converted, parsed_type
 from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import members_of, number_of, spark_type
@@ -156,36 +156,6 @@ class JsonReader:
             except (ValueError, RecursionError):
                 values[number], damaged[number] = None, True
         return _column(values, self.node, self.kind, self.zone, damaged), damaged
-
-
-def pruned(node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | None) -> SchemaNode:
-    """Return ``node`` without the fields that are not in ``wanted``."""
-    if wanted is None:
-        return node
-    if node.kind == "union" and node.inner is not node:
-        branches = tuple(
-            branch if branch.kind == "null" else pruned(branch, wanted, reader) for branch in node.branches
-        )
-        return SchemaNode("union", branches=branches)
-    reader = None if reader is None else reader.inner
-    if node.kind == "record" and pa.types.is_struct(wanted):
-        names = [field.name for field in node.fields]
-        chosen = {}
-        for each in wanted:
-            source = source_of(names, each.name, reader)
-            if source is not None:
-                known = reader_field(reader, each.name)
-                chosen[source] = (each.type, None if known is None else known.node)
-        fields = tuple(
-            type(field)(field.name, pruned(field.node, *chosen[field.name]), field.default, field.aliases)
-            for field in node.fields
-            if field.name in chosen
-        )
-        return SchemaNode("record", fields=fields)
-    if node.kind == "array" and pa.types.is_list(wanted):
-        items = reader.branches[0] if reader is not None and reader.kind == "array" else None
-        return SchemaNode("array", branches=(pruned(node.branches[0], wanted.value_type, items),))
-    return node
 
 
 def _parses_at_once(node: SchemaNode) -> bool:
