@@ -13,6 +13,7 @@ import geminga.spark
 from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration
+from geminga.spark.sessions import CONFIGURED
 from geminga.testing.apache_pulsar import free_ports
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ class Asked(Exception):
         ("local[2]", {}, "spark.master spark://cluster:7077", True),
         ("spark://cluster:7077", {}, "", False),
         (None, {"spark.master": "yarn"}, "", False),
-        (None, {}, "# spark.master local\nspark.master   spark://cluster:7077\n", False),
-        (None, {}, "spark.master=local[4]", True),
+        (None, {}, "spark.master   spark://cluster:7077\n", False),
+        ("local", {}, "spark.master   spark://cluster:7077\n", True),
     ],
 )
 def test_only_local_sessions_created_here_are_tuned(
@@ -114,10 +115,11 @@ def test_only_local_sessions_created_here_are_tuned(
     tmp_path: Path,
 ) -> None:
     """Workers of a cluster know neither our interpreter nor our daemon: a plain map would fail there."""
-    (tmp_path / "spark-defaults.conf").write_text(defaults)
-    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    for name in ("PYSPARK_PYTHON", *CONFIGURED):
+        monkeypatch.delenv(name, raising=False)
+    if defaults:
+        (tmp_path / "spark-defaults.conf").write_text(defaults)
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
 
     def ask(builder: Any) -> Any:
