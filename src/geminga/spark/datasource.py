@@ -28,7 +28,7 @@ from geminga.spark import cluster as clusters
 from geminga.spark.admission import BatchLimits
 from geminga.spark.counting import SKIPPED, CountsAddress, SkipCountCollector, SkipCounters, may_skip
 from geminga.spark.data_loss import DataLossError
-from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted_partitions
+from geminga.spark.filters import Test, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
 from geminga.spark.offset_log import newest_offsets
 from geminga.spark.offsets import (
@@ -145,7 +145,6 @@ def _read(
     plan: PayloadPlan | None,
     part: InputPartition,
     query: str,
-    tests: Sequence[RowTest] = (),
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(part, PulsarRanges):
         return  # Spark makes up an empty partition when there is nothing to read
@@ -158,8 +157,7 @@ def _read(
                 if plan is None
                 else _payload_shaper(cluster, options, schema, plan, each.partition, letters, skip_counters)
             )
-            for batch in read_range(cluster, options, each, converter, skip_counters):
-                yield kept(tests, batch) if tests else batch
+            yield from read_range(cluster, options, each, converter, skip_counters)
         skip_counters.tell(cluster, part.report, each)
 
 
@@ -209,7 +207,7 @@ class PulsarReader(DataSourceReader):
             raise InvalidConfiguration("startingOffsets=latest gives a batch query nothing to read")
         self.options = options
         self.schema = schema
-        self.tests: list[RowTest] = []
+        self.tests: list[Test] = []
         _check_dead_letters(options)
         # Tasks get this object in its present state: all attempts at this query have one name.
         self.query = f"batch-{uuid.uuid4().hex}"
@@ -227,7 +225,7 @@ class PulsarReader(DataSourceReader):
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.schema, self.plan, partition, self.query, self.tests)
+        return _read(self.options, self.schema, self.plan, partition, self.query)
 
 
 class FilteringReader(PulsarReader):
