@@ -253,7 +253,7 @@ class RangeEntries:
         logger.warning("%s", what)
 
     def first_entries(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
-        """Return the first entry at or after each position, by rarely needed `PulsarPartitions` of this task."""
+        """Return the first entry at or after each position, by queries of this task, which are rare."""
         watch = self.cluster.watch(name=self.options.subscription_prefix)
         try:
             return self.retry_policy.call(f"looking for entries of {self.topic}", lambda: watch.first(places))

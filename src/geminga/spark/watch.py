@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.errors import PulsarException, SubscriptionNotFound, Timeout
 from geminga.ids import MessageId
 from geminga.spark.admission import EntryCost, EntrySample, MeasuredEntry
-from geminga.spark.cursor import SubscriptionCursor
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.wire.metadata import RawEntry
 
@@ -194,6 +194,14 @@ class PulsarPartitions:
         self._consumers.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriptionCursor:
+    """A partition's newest message, and the mark-delete position of the subscription; None: unknown."""
+
+    newest: MessageId
+    marked: MessageId | None
+
+
 class PulsarCursors:
     """One durable subscription on a query's partitions, moved from the driver."""
 
@@ -209,15 +217,19 @@ class PulsarCursors:
         from_latest: Collection[Partition] = (),
         known: Collection[Partition] = (),
     ) -> dict[Partition, SubscriptionCursor | None]:
-        """Return the cursors. Raises `ConsumerBusy` when another query uses the subscription."""
+        """Return the cursors. Create a missing subscription: after the newest message for the partitions in
+        ``from_latest``, else before the first. For those in ``known``, which had it before, return None
+        instead. Raises `ConsumerBusy` when another query uses the subscription."""
         asked = [(partition, partition in from_latest, partition in known) for partition in partitions]
         found = all_at_once(self.client, self._state, asked)
         return {partition: state for (partition, *_), state in zip(asked, found, strict=True)}
 
     def move(self, places: Mapping[Partition, MessageId]) -> None:
+        """Acknowledge everything up to and including these positions; return when it is stored."""
         all_at_once(self.client, self._move, list(places.items()))
 
     def rewind(self, places: Mapping[Partition, MessageId]) -> None:
+        """Set the cursors back before these positions."""
         all_at_once(self.client, self._rewind, list(places.items()))
 
     def close(self) -> None:
