@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -109,6 +110,38 @@ def puts_whole_files(files: fs.FileSystem) -> bool:
     renaming copies it."""
     kinds = [getattr(fs, name, None) for name in ("S3FileSystem", "GcsFileSystem", "AzureFileSystem")]
     return isinstance(files, tuple(kind for kind in kinds if kind is not None))
+
+
+def write_whole(files: fs.FileSystem, path: str, content: bytes) -> None:
+    """Write a file of which readers see all or nothing, even after a crash; create its folder.
+
+    Raises `OSError`, also where renaming does not replace a file that exists.
+    """
+    folder, _, name = path.rpartition("/")
+    written = path if puts_whole_files(files) else f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    if written != path:
+        files.create_dir(folder, recursive=True)
+    with files.open_output_stream(written) as stream:
+        stream.write(content)
+    if written == path:
+        return
+    sync(files, written)
+    try:
+        files.move(written, path)
+    except OSError:
+        files.delete_file(written)
+        raise
+    sync(files, folder)
+
+
+def sync(files: fs.FileSystem, path: str) -> None:
+    """Sync a file or a folder to disk, on a local file system."""
+    if isinstance(files, fs.LocalFileSystem):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _local_path(location: str, rest: str) -> str:

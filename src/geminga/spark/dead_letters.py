@@ -17,7 +17,6 @@ import itertools
 import logging
 import re
 import threading
-import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from pyarrow import fs
 
 from geminga.consumer.dead_letters import PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_REAL_TOPIC
 from geminga.errors import PulsarException
-from geminga.filesystems import puts_whole_files, resolve
+from geminga.filesystems import resolve, write_whole
 from geminga.spark.cluster import client_for
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions, WriteOptions
@@ -235,27 +234,17 @@ class _Files:
                 yield known
 
     def _write(self, rows: pa.Table, name: str) -> None:
-        """Write the complete file or nothing: write and rename, or an object store's atomic write."""
         from pyarrow import parquet
 
-        path = f"{self.folder}/{name}"
-        if puts_whole_files(self.files):
-            with self.files.open_output_stream(path) as stream:
-                parquet.write_table(rows, stream)
-            return
-        self.files.create_dir(self.folder, recursive=True)
-        # Spark skips files whose name begins with a dot.
-        unfinished = f"{self.folder}/.{name}.{uuid.uuid4().hex}.tmp"
-        with self.files.open_output_stream(unfinished) as stream:
-            parquet.write_table(rows, stream)
+        path, content = f"{self.folder}/{name}", pa.BufferOutputStream()
+        parquet.write_table(rows, content)
         try:
-            self.files.move(unfinished, path)
+            write_whole(self.files, path, content.getvalue())
         except OSError:
             # Where renaming does not replace, another attempt at this task was faster: its file has the same
             # rows.
             if self.files.get_file_info(path).type == fs.FileType.NotFound:
                 raise
-            self.files.delete_file(unfinished)
 
 
 # --- a topic -------------------------------------------------------------------------------------
