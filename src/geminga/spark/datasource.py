@@ -310,7 +310,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planner.reach()
             if options.subscription is not None and not options.says_start:
                 planner.subscribe(options.subscription)
-                self._initial = planner.position(planner.partitions())
+                partitions = planner.partitions()
+                self._initial = planner.with_cursor("opening", lambda each: each.position(partitions))
             else:
                 self._initial = planner.starting("latest")
         name = self._subscription(None)
@@ -437,14 +438,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         self.planner.subscribe(name)
         is_new = is_new or begin.offsets == self._initial
-        return self.planner.follow(
-            begin.offsets,
-            partitions,
-            is_new=is_new,
-            is_known=begin.subscription == name and (is_known or not is_new),
-            first=begin.first,
-            waiting=begin.waiting,
-        )
+        is_known = begin.subscription == name and (is_known or not is_new)
+        return self.planner.with_cursor(
+            "moving",
+            lambda cursor: cursor.follow(
+                begin.offsets, partitions, is_new=is_new, is_known=is_known, first=begin.first,
+                waiting=begin.waiting,
+            ),
+        )  # fmt: skip
 
     def _check_gone(self, begin: Offsets, latest: Offsets) -> None:
         gone = sorted(set(begin) - set(latest))

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration
+from geminga.spark.payloads.arrays import as_text
 from geminga.spark.releases import arrow_schema
 
 if TYPE_CHECKING:
@@ -141,13 +142,7 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind):
         # Unchecked: an out-of-range event time must not stop the query.
         return array.cast(kind, safe=False)
-    try:
-        return array.cast(kind)
-    except pa.ArrowInvalid:
-        if not pa.types.is_string(kind):
-            raise
-        words = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
-        return pa.array(words, kind)
+    return as_text(array) if pa.types.is_string(kind) else array.cast(kind)
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -55,11 +55,8 @@ def nulls_of(array: pa.Array) -> Mask:
     return found
 
 
-def gathered(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], kind: pa.DataType
-) -> pa.Array:
-    """Return slices of ``data`` as an array of ``kind`` (binary or string, unchecked); null where the size is
-    < 0.
+def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.Array:
+    """Return slices of ``data`` as a binary array; null where the size is < 0.
 
     Raises `OverflowError` for more than 2 GiB.
     """
@@ -74,7 +71,8 @@ def gathered(
     offsets = np.empty(len(starts) + 1, np.int32)
     gather(data, starts, sizes, offsets, out)
     valid, nulls = validity(sizes < 0)
-    return pa.Array.from_buffers(kind, len(starts), [valid, pa.py_buffer(offsets), pa.py_buffer(out)], nulls)
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(out)]
+    return pa.Array.from_buffers(pa.binary(), len(starts), buffers, nulls)
 
 
 def scattered(values: NDArray[Any], absent: Mask | None, fill: Any = 0) -> NDArray[Any]:
@@ -89,3 +87,12 @@ def scattered(values: NDArray[Any], absent: Mask | None, fill: Any = 0) -> NDArr
 def indices(present: Mask) -> pa.Array:
     """Return indices that spread a dense array over the present slots; null elsewhere."""
     return numbers(np.cumsum(present) - 1, pa.int64(), ~present)
+
+
+def as_text(array: pa.Array) -> pa.Array:
+    """Return binary values as text, with replacement characters for invalid UTF-8."""
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        words = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
+        return pa.array(words, pa.string())

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.spark.payloads.arrays import (
+    as_text,
     binary_parts,
     booleans,
     gathered,
@@ -200,9 +201,8 @@ class _Built:
         if node.logical == "decimal":
             return numbers(scattered(pairs, absent), arrow_type(spark_type(node)), absent)
         starts, sizes = scattered(pairs[:, 0], absent), scattered(pairs[:, 1], absent, -1)
-        kind = pa.binary() if node.kind != "string" else pa.string()
-        found = gathered(self.data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes), kind)
-        return checked_text(found) if node.kind == "string" else found
+        found = gathered(self.data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes))
+        return as_text(found) if node.kind == "string" else found
 
     def _record(self, number: int, absent: Mask | None) -> pa.Array:
         node = self.program.nodes[number]
@@ -279,14 +279,3 @@ def _leaf(values: Int64s, node: SchemaNode, absent: Mask | None) -> pa.Array:
     if node.kind == "int":
         return numbers(values.astype(np.int32), kind, absent)
     return numbers(values, kind, absent)
-
-
-def checked_text(array: pa.Array) -> pa.Array:
-    """Return text with replacement characters for invalid UTF-8."""
-    try:
-        array.validate(full=True)
-        return array
-    except pa.ArrowInvalid:
-        raw = pa.Array.from_buffers(pa.binary(), len(array), array.buffers(), array.null_count)
-        words = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
-        return pa.array(words, pa.string())

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from geminga.errors import IncompatibleSchema
+from geminga.spark.payloads.arrays import as_text
 from geminga.spark.payloads.nodes import NO_DEFAULT, SchemaField, SchemaNode
 from geminga.spark.payloads.types import same_name
 
@@ -36,13 +37,9 @@ def fit(array: pa.Array, kind: pa.DataType, reader: SchemaNode | None = None) ->
         return nested(
             array, kind, pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])
         )
-    try:
-        return array.cast(kind, safe=not pa.types.is_floating(kind))
-    except pa.ArrowInvalid:
-        if not pa.types.is_string(kind):
-            raise
-        words = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
-        return pa.array(words, kind)
+    if pa.types.is_string(kind):
+        return as_text(array)
+    return array.cast(kind, safe=not pa.types.is_floating(kind))
 
 
 def nested(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
