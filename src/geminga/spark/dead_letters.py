@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import logging
 import re
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,8 +37,6 @@ from geminga.spark.staging import folder_name
 
 if TYPE_CHECKING:
     from geminga.client.producer import Producer
-
-logger = logging.getLogger("geminga.spark")
 
 PART_BYTES_MAX = 16 * 1024 * 1024
 """Bytes collected before they are written; the rest of a range is written at its end."""
@@ -252,9 +248,6 @@ class _Files:
 _INDEX_BITS = 24
 """Bits of a sequence id for the batch index; the entry id has the others."""
 
-_told: set[str] = set()
-_lock = threading.Lock()
-
 
 class _Topic:
     """Messages of a topic. Those of one source partition go to one target partition, in their order."""
@@ -280,29 +273,11 @@ class _Topic:
                 _publish(producer, rows.slice(first, behind - first))
             # Wait if another attempt at this work, in another process, holds the name.
             kept.drop(self.options, target, name)
-            self._check_deduplication(target, name)
 
     def _partition(self) -> str:
         """Return the target partition, which is the same at every attempt."""
         names = client_for(self.options.connection).get_topic_partitions(self.topic)
         return names[zlib.crc32(partition_topic(self.part.partition).encode()) % len(names)]
-
-    def _check_deduplication(self, target: str, name: str) -> None:
-        """Warn once per process if the broker does not deduplicate."""
-        with _lock:
-            if target in _told:
-                return
-            _told.add(target)
-        with kept.borrowed(self.options, target, name) as producer:
-            is_remembered = producer.last_sequence_id() >= 0
-        kept.drop(self.options, target, name)
-        if is_remembered:
-            return
-        namespace = "/".join(target.split("://")[1].split("/")[:2])
-        logger.warning(
-            "%s: the broker does not deduplicate: a task that runs again publishes its dead letters again; "
-            "turn it on with 'pulsar-admin namespaces set-deduplication %s --enable'", target, namespace,
-        )  # fmt: skip
 
 
 def _publish(producer: Producer[Any], rows: pa.Table) -> None:

@@ -429,11 +429,10 @@ class _Target:
                 compression=batch["compression"],
                 partition_key=batch["partition_key"],
                 ordering_key=batch["ordering_key"],
-                # Batches staged by an older release lack these.
-                partition_key_b64=batch.get("partition_key_b64", False),
-                deliver_at_ms=batch.get("deliver_at_ms", 0),
-                schema_version=batch.get("schema_version"),
-                sealed=batch.get("sealed"),
+                partition_key_b64=batch["partition_key_b64"],
+                deliver_at_ms=batch["deliver_at_ms"],
+                schema_version=batch["schema_version"],
+                sealed=batch["sealed"],
             )
         )
         self.size += len(batch["body"])
