@@ -25,10 +25,11 @@ from pyspark.sql.types import (
 from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration
 from geminga.spark.payloads.arrays import as_text
+from geminga.spark.payloads.types import same_name
 from geminga.spark.releases import arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,6 @@ COLUMNS: dict[str, SourceColumn] = {
 
 DEFAULT_COLUMNS = tuple(COLUMNS)[:7]
 
-_ALWAYS_PRESENT = frozenset(COLUMNS) - {"value", "__key", "__eventTime", "__orderingKey"}
-
 
 def _known(name: str) -> str:
     """Return the column's own spelling; Spark's names are case-insensitive by default."""
@@ -77,12 +76,25 @@ def _known(name: str) -> str:
 
 def source_schema(columns: Sequence[str] | None) -> StructType:
     """Return the schema for the option ``columns``, or the default one."""
-    names = DEFAULT_COLUMNS if columns is None else tuple(_known(name) for name in columns)
-    if not names:
+    known = {name: column.kind for name, column in COLUMNS.items()}
+    return chosen(DEFAULT_COLUMNS if columns is None else columns, known)
+
+
+def chosen(names: Sequence[str], known: Mapping[str, DataType]) -> StructType:
+    """Return the columns that the option ``columns`` names. Raises `InvalidConfiguration`."""
+    found: dict[str, DataType] = {}
+    for name in names:
+        spelled = same_name(list(known), name)
+        if spelled is None:
+            raise InvalidConfiguration(
+                f"no column {name!r}{suggestion(name, known)}; the query has {', '.join(known)}"
+            )
+        if spelled in found:
+            raise InvalidConfiguration(f"option columns names a column twice: {spelled!r}")
+        found[spelled] = known[spelled]
+    if not found:
         raise InvalidConfiguration("option columns names no column")
-    if len(set(names)) < len(names):
-        raise InvalidConfiguration(f"option columns names a column twice: {', '.join(names)}")
-    return StructType([StructField(name, COLUMNS[name].kind, True) for name in names])
+    return StructType([StructField(name, kind, True) for name, kind in found.items()])
 
 
 def without_collations(kind: Any) -> Any:
