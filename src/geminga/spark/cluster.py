@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +18,7 @@ from geminga.errors import InvalidConfiguration, PulsarException, Timeout, Topic
 from geminga.ids import MessageId, TopicName
 from geminga.schema_info import SchemaInfo
 from geminga.spark.offsets import Offset, Partition, partition_topic
+from geminga.spark.option_values import matches
 from geminga.spark.options import ConnectionOptions
 from geminga.spark.watch import PulsarCursors, PulsarPartitions
 from geminga.wire.metadata import RawEntry
@@ -53,12 +53,9 @@ class EntrySource(Protocol):
 
 def matching_topics(pattern: str, topics: list[str]) -> list[str]:
     """Return the topics, without partition suffixes, whose whole local name matches the pattern's."""
-    local = re.compile(TopicName.parse(pattern).local)
-    bases = {str(TopicName.parse(topic).base) for topic in topics}
+    bases = {TopicName.parse(topic).base for topic in topics}
     return sorted(
-        base
-        for base in bases
-        if local.fullmatch(TopicName.parse(base).local) and not TopicName.parse(base).local.startswith("__")
+        str(base) for base in bases if matches(pattern, str(base)) and not base.local.startswith("__")
     )
 
 

@@ -514,9 +514,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._collector = SkipCountCollector(self.planner.cluster, ranges[0].partition[0])
         return self._collector.plan(what)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark calls this late, and not for the last micro-batch. See `geminga.spark.cursor`."""
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, self.plan, partition, self._query())
 

@@ -161,7 +161,7 @@ class MetricsListener(StreamingQueryListener):
         lines: list[str] = []
         for field, (name, about) in _QUERY_GAUGES.items():
             samples = [(_labels(each), each[field]) for each in kept if each.get(field) is not None]
-            lines += _gauge(name, about, samples)
+            lines += _family(name, about, samples)
         for field, (name, about) in _TOPIC_GAUGES.items():
             samples = [
                 (_labels(each, topic=topic), one[field])
@@ -169,7 +169,7 @@ class MetricsListener(StreamingQueryListener):
                 for topic, one in query_lag(each).items()
                 if one.get(field) is not None
             ]
-            lines += _gauge(name, about, samples)
+            lines += _family(name, about, samples)
         skipped = [
             (_labels(each, topic=topic, reason=reason), count)
             for each in kept
@@ -184,15 +184,11 @@ class MetricsListener(StreamingQueryListener):
             for field, value in found.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         ]
-        lines += _gauge(*_OBSERVED, counted)
+        lines += _family(*_OBSERVED, counted)
         return "\n".join([*lines, ""])
 
 
-def _gauge(name: str, about: str, samples: list[tuple[str, float]]) -> list[str]:
-    return _family(name, about, samples, "gauge")
-
-
-def _family(name: str, about: str, samples: Sequence[tuple[str, float]], kind: str) -> list[str]:
+def _family(name: str, about: str, samples: Sequence[tuple[str, float]], kind: str = "gauge") -> list[str]:
     head = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"] if samples else []
     return head + [f"{name}{labels} {value}" for labels, value in samples]
 

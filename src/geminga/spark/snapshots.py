@@ -38,6 +38,7 @@ from geminga.ids import MessageId
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.storage import folder_of
 from geminga.spark import cluster as clusters
+from geminga.spark import lag
 from geminga.spark.offloaded import Manifests
 from geminga.spark.offsets import EARLIEST, OTHERS, WHOLE_ENTRY, Offset, Offsets, Partition, partition_topic
 from geminga.spark.options import ReadOptions, read_options, without
@@ -152,7 +153,7 @@ def snapshot(
     if cut.files:
         native = _native(spark, read, cut, files_location)
         if native is None:
-            cut = _Cut(gaps=[_behind(start, end)], firsts=cut.firsts)
+            cut = _Cut(gaps=[lag.behind(start, end)], firsts=cut.firsts)
         else:
             frames.append(native)
     rest = without(options, _SET_BY_SCANS)
@@ -173,19 +174,11 @@ def _check(options: ReadOptions) -> None:
         )
 
 
-def _behind(start: Offsets, end: Offsets) -> dict[Partition, tuple[Offset, Offset]]:
-    return {
-        p: (start.get(p, EARLIEST), place)
-        for p, place in sorted(end.items())
-        if place > start.get(p, EARLIEST)
-    }
-
-
 # --- the cut ----------------------------------------------------------------------------------------
 
 
 def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -> _Cut:
-    wanted = _behind(start, end)
+    wanted = lag.behind(start, end)
     begins = planner.queries.begins({p: begin for p, (begin, _) in wanted.items()})
     found = _Cut(firsts={p: begins[p] for p, (begin, _) in wanted.items() if begins[p] > begin == EARLIEST})
     runs: dict[Partition, list[list[OffloadedLedger]]] = {}
