@@ -47,14 +47,6 @@ _ROW = re.compile(r" in row (\d+)$")
 """End of the errors in which Arrow names the damaged payload."""
 
 
-class Unfit(ValueError):
-    """Payloads that Arrow's parser cannot read; ``row``: number of the first of them, None if unknown."""
-
-    def __init__(self, row: int | None) -> None:
-        super().__init__(row)
-        self.row = row
-
-
 class JsonReader:
     """Reads the payloads of one definition. ``wanted`` and ``reader`` as for Avro; ``zone``: the default time
     zone of times without one, as returned by `zone_of`."""
@@ -86,13 +78,14 @@ class JsonReader:
         start, size, exact_size, parts = 0, len(payloads), _FEW, []
         while start < len(payloads):
             piece = payloads[start : start + size]
-            try:
-                parts.append((self._at_once(piece), np.zeros(len(piece), np.bool_)))
+            found = self._at_once(piece)
+            if not isinstance(found, int):
+                parts.append((found, np.zeros(len(piece), np.bool_)))
                 size, exact_size = 2 * size, _FEW
-            except Unfit as unfit:
-                size = len(piece) // 2 if unfit.row is None else unfit.row
-                if size >= _FEW:
-                    continue
+            elif found >= _FEW:
+                size = found
+                continue
+            else:
                 piece = payloads[start : start + exact_size]
                 parts.append(self.exactly(piece))
                 size = exact_size = 2 * exact_size  # more may follow
@@ -100,21 +93,20 @@ class JsonReader:
         values, masks = zip(*parts, strict=True)
         return pa.concat_arrays(values), np.concatenate(masks)
 
-    def _at_once(self, payloads: pa.Array) -> pa.Array:
-        """Return the values. Raises `Unfit` if one needs Python's parser."""
-        failed = None
+    def _at_once(self, payloads: pa.Array) -> pa.Array | int:
+        """Return the values; or the number of the first payload that needs Python's parser, as far as Arrow
+        names it, and otherwise half of them."""
+        first = 0
         for number, way in enumerate(self.at_once):
             try:
                 found = self._parsed_as(*way, payloads)
             except (pa.ArrowException, AttributeError) as error:
                 row = _ROW.search(str(error))
-                unfit = Unfit(None if row is None else int(row[1]))
-                failed = unfit if failed is None or (unfit.row or 0) > (failed.row or 0) else failed
+                first = max(first, len(payloads) // 2 if row is None else int(row[1]))
                 continue
             self.at_once.insert(0, self.at_once.pop(number))
             return found
-        assert failed is not None
-        raise failed
+        return first
 
     def _parsed_as(self, kind: pa.DataType, numbers: str, payloads: pa.Array) -> pa.Array:
         """Return the values, parsed as ``kind``, with quotes around the numbers that the pattern ``numbers``
