@@ -24,8 +24,6 @@ from pyspark.sql.types import (
 
 from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration
-from geminga.spark.payloads.arrays import as_text
-from geminga.spark.payloads.types import same_name
 from geminga.spark.releases import arrow_schema
 
 if TYPE_CHECKING:
@@ -155,6 +153,23 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         # Unchecked: an out-of-range event time must not stop the query.
         return array.cast(kind, safe=False)
     return as_text(array) if pa.types.is_string(kind) else array.cast(kind)
+
+
+def as_text(array: pa.Array) -> pa.Array:
+    """Return binary values as text, with replacement characters for invalid UTF-8."""
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        words = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
+        return pa.array(words, pa.string())
+
+
+def same_name(names: list[str], wanted: str) -> str | None:
+    """Return the name that equals ``wanted``, or the only one that does so ignoring case."""
+    if wanted in names:
+        return wanted
+    near = [name for name in names if name.lower() == wanted.lower()]
+    return near[0] if len(near) == 1 else None
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -87,12 +87,3 @@ def scattered(values: NDArray[Any], absent: Mask | None, fill: Any = 0) -> NDArr
 def indices(present: Mask) -> pa.Array:
     """Return indices that spread a dense array over the present slots; null elsewhere."""
     return numbers(np.cumsum(present) - 1, pa.int64(), ~present)
-
-
-def as_text(array: pa.Array) -> pa.Array:
-    """Return binary values as text, with replacement characters for invalid UTF-8."""
-    try:
-        return array.cast(pa.string())
-    except pa.ArrowInvalid:
-        words = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
-        return pa.array(words, pa.string())

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.spark.payloads.arrays import (
-    as_text,
     binary_parts,
     booleans,
     gathered,
@@ -23,6 +22,7 @@ from geminga.spark.payloads.fitting import pruned
 from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import number_of, spark_type
 from geminga.spark.releases import arrow_type
+from geminga.spark.schema import as_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from geminga.errors import IncompatibleSchema
-from geminga.spark.payloads.arrays import as_text
 from geminga.spark.payloads.nodes import NO_DEFAULT, SchemaField, SchemaNode
-from geminga.spark.payloads.types import same_name
+from geminga.spark.schema import as_text, same_name
 
 
 def fit(array: pa.Array, kind: pa.DataType, reader: SchemaNode | None = None) -> pa.Array:

@@ -15,9 +15,9 @@ from geminga.spark.offsets import Partition
 from geminga.spark.options import ReadOptions
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.rows import PERMISSIVE, PayloadPlan, is_message_column
-from geminga.spark.payloads.types import check_readable, columns_of, merged, same_name
+from geminga.spark.payloads.types import check_readable, columns_of, merged
 from geminga.spark.retry_policy import RetryPolicy
-from geminga.spark.schema import COLUMNS, DEFAULT_COLUMNS, chosen, message_columns
+from geminga.spark.schema import COLUMNS, DEFAULT_COLUMNS, chosen, message_columns, same_name
 
 VERSIONS_MAX = 1000
 """Maximum versions of one topic whose columns are merged."""

@@ -34,8 +34,9 @@ from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.nodes import NO_DEFAULT, Definition, SchemaField, SchemaNode
-from geminga.spark.payloads.types import check_readable, columns_of, same_name
+from geminga.spark.payloads.types import check_readable, columns_of
 from geminga.spark.releases import arrow_type
+from geminga.spark.schema import same_name
 
 if TYPE_CHECKING:
     from geminga.spark.payloads.protobuf_writing import ProtobufWriter
