@@ -65,7 +65,11 @@ _VALUES = (
         ]
     )
 )
-_PAYLOADS = _VALUES | st.lists(_VALUES, max_size=3) | st.fixed_dictionaries({"t": _VALUES, "b": _VALUES})
+_PAYLOADS = (
+    _VALUES
+    | st.lists(_VALUES, max_size=3)
+    | st.fixed_dictionaries({}, optional={"t": _VALUES, "b": _VALUES, "u": st.just({})})
+)
 
 
 def fields(kind: DataType) -> SchemaNode:

@@ -237,7 +237,9 @@ def _column(values: list[Any], node: SchemaNode, kind: pa.DataType, zone: Zone, 
     absent = np.fromiter((value is None for value in values), np.bool_, len(values))
     if node.kind == "record":
         columns = [
-            _column([v and v.get(each.name) for v in values], each.node, field.type, zone, wrong)
+            _column(
+                [v if v is None else v.get(each.name) for v in values], each.node, field.type, zone, wrong
+            )
             for each, field in zip(node.fields, kind, strict=True)
         ]
         if not columns:
