@@ -246,13 +246,14 @@ def _column(values: list[Any], node: SchemaNode, kind: pa.DataType, zone: Zone, 
             return pa.array([None if no else {} for no in absent | wrong], kind)
         return pa.StructArray.from_arrays(columns, fields=list(kind), mask=booleans(absent | wrong))
     sizes = np.fromiter((len(value or ()) for value in values), np.int32, len(values))
-    items = list(chain.from_iterable(_items(value) for value in values if value))
+    parts = (value.values() if node.kind == "map" else value for value in values if value)
+    items = list(chain.from_iterable(parts))
     below = np.zeros(len(items), np.bool_)
     item_kind = kind.value_type if node.kind == "array" else kind.item_type
     child = _column(items, node.branches[0], item_kind, zone, below)
     wrong[np.repeat(np.arange(len(values)), sizes)[below]] = True
     if node.kind == "map":
-        keys, bad_keys = list(chain.from_iterable(value for value in values if value)), below.copy()
+        keys, bad_keys = list(chain.from_iterable(filter(None, values))), below.copy()
         texts = _leaf(keys, SchemaNode("string"), pa.string(), zone, bad_keys)
         wrong[np.repeat(np.arange(len(values)), sizes)[bad_keys]] = True
         texts = pc.fill_null(texts, "")
@@ -260,10 +261,6 @@ def _column(values: list[Any], node: SchemaNode, kind: pa.DataType, zone: Zone, 
     offsets = pa.py_buffer(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32))
     valid, nulls = validity(absent | wrong)
     return pa.Array.from_buffers(kind, len(values), [valid, offsets], nulls, children=[child])
-
-
-def _items(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value
 
 
 def _union(values: list[Any], node: SchemaNode, kind: pa.DataType, zone: Zone, wrong: Mask) -> pa.Array:
