@@ -11,7 +11,8 @@ from pyarrow import fs
 
 from geminga import filesystems
 from geminga.errors import InvalidConfiguration
-from geminga.filesystems import puts_whole_files, resolve, resolve_soon_failing
+from geminga.filesystems import puts_whole_files, resolve
+from geminga.offload.arrow_storage import resolve_soon_failing
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,38 +24,6 @@ _SAME = {"s3a": "s3", "s3n": "s3"}
 
 _DBFS = "/dbfs"
 """Mount point of ``dbfs:/`` on all machines of Databricks."""
-
-
-CONNECT_SECONDS = 5.0
-SILENT_SECONDS = 5.0
-"""Time without data after which a request to an object store has failed."""
-ATTEMPTS = 5
-GCS_SECONDS = 30
-"""Retry limit of Google's client."""
-
-
-def resolve_soon_failing(location: str) -> tuple[fs.FileSystem, str]:
-    """Resolve a location, like `resolve`, to a file system whose requests fail within about half a minute
-    without an answer.
-
-    For callers that retry and have a time limit themselves: by default Arrow's S3 client retries a request
-    for a minute and a half, Google's for a quarter of an hour, and the interpreter's end waits for both.
-    Raises `InvalidConfiguration`.
-    """
-    if re.match(r"(gs|gcs)://", location, re.IGNORECASE) and "retry_limit_seconds=" not in location:
-        location += f"{'&' if '?' in location else '?'}retry_limit_seconds={GCS_SECONDS}"
-    files, path = resolve(location)
-    kind = getattr(fs, "S3FileSystem", None)
-    if kind is None or not isinstance(files, kind):
-        return files, path
-    # URIs cannot express this; a file system pickles as the arguments of its constructor.
-    arguments = {**files.__reduce__()[1][0]}
-    for name, seconds in (("connect_timeout", CONNECT_SECONDS), ("request_timeout", SILENT_SECONDS)):
-        if arguments[name] < 0:
-            arguments[name] = seconds
-    if "allow_delayed_open" in arguments:  # small files need one request, and leave no partial upload
-        arguments["allow_delayed_open"] = True
-    return kind(**arguments, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS)), path
 
 
 def resolve(location: str) -> tuple[fs.FileSystem, str]:
@@ -109,6 +78,36 @@ def puts_whole_files(files: fs.FileSystem) -> bool:
     renaming copies it."""
     kinds = [getattr(fs, name, None) for name in ("S3FileSystem", "GcsFileSystem", "AzureFileSystem")]
     return isinstance(files, tuple(kind for kind in kinds if kind is not None))
+
+
+def write_whole(files: fs.FileSystem, path: str, content: bytes) -> None:
+    """Write a file of which readers see all or nothing, even after a crash; create its folder. Raises
+    `OSError`, also where renaming does not replace a file that exists."""
+    folder, _, name = path.rpartition("/")
+    written = path if puts_whole_files(files) else f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    if written != path:
+        files.create_dir(folder, recursive=True)
+    with files.open_output_stream(written) as stream:
+        stream.write(content)
+    if written == path:
+        return
+    sync(files, written)
+    try:
+        files.move(written, path)
+    except OSError:
+        files.delete_file(written)
+        raise
+    sync(files, folder)
+
+
+def sync(files: fs.FileSystem, path: str) -> None:
+    """Sync a file or a folder to disk, on a local file system."""
+    if isinstance(files, fs.LocalFileSystem):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _local_path(location: str, rest: str) -> str:

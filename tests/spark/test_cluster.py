@@ -11,7 +11,7 @@ from geminga.client.admin import admin
 from geminga.errors import Timeout, TopicNotFound
 from geminga.ids import MessageId
 from geminga.spark import cluster as clusters
-from geminga.spark.cluster import PulsarCluster, client_for, connect, discover, matching_topics
+from geminga.spark.cluster import Cluster, client_for, connect, discover, matching_topics
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ConnectionOptions
 
@@ -64,7 +64,7 @@ def test_partitions_and_entries_of_a_topic_are_found(
         [(pulsar_topic, 0), (pulsar_topic, 1)],
         [(pulsar_topic, 1)],
     ]
-    assert isinstance(cluster, PulsarCluster)
+    assert isinstance(cluster, Cluster)
     assert cluster.topics_matching(pulsar_topic) == [pulsar_topic]
     with cluster.client.create_producer(f"{pulsar_topic}-partition-1") as producer:
         producer.send(b"x")

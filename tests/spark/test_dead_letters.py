@@ -21,7 +21,7 @@ from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.filesystems import resolve
 from geminga.schema import AvroSchema
 from geminga.spark import dead_letters
-from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader
+from geminga.spark.datasource import PulsarDataSource, PulsarRanges, PulsarReader
 from geminga.spark.dead_letters import LETTERS
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ReadOptions, read_options
@@ -193,12 +193,12 @@ def test_other_splits_of_the_same_messages_store_each_dead_letter_once(
     publish(client, topic)
     found = reader(broker, topic, deadLetterPath=tmp_path)
     (whole,) = found.partitions()
-    assert isinstance(whole, PulsarRange)
-    start, end = whole.range.start, whole.range.end
+    assert isinstance(whole, PulsarRanges)
+    start, end = whole.parts[0].start, whole.parts[0].end
     cuts = [start, Offset(end.ledger, 12), Offset(end.ledger, 20), end]
 
-    def part(begin: Offset, stop: Offset) -> PulsarRange:
-        return PulsarRange(replace(whole.range, start=begin, end=stop, head=()))
+    def part(begin: Offset, stop: Offset) -> PulsarRanges:
+        return PulsarRanges((replace(whole.parts[0], start=begin, end=stop, head=()),))
 
     ids(found, [part(cuts[1], cuts[2])])
     assert 0 < len(letters_in(tmp_path)) < 20
@@ -217,14 +217,14 @@ def test_malformed_messages_inside_batches_are_stored(
         producer.send_table(pa.table({"value": pa.array(values(50), pa.binary())}))
     found = reader(broker, topic, deadLetterPath=tmp_path, deadLetterTopic=f"{topic}-letters")
     (whole,) = found.partitions()
-    assert isinstance(whole, PulsarRange)
-    end = whole.range.end
+    assert isinstance(whole, PulsarRanges)
+    end = whole.parts[0].end
     middle = Offset(end.ledger, end.entry, 20)
-    first, rest = replace(whole.range, end=middle), replace(whole.range, start=middle, head=())
-    ids(found, [PulsarRange(first)])
+    first, rest = replace(whole.parts[0], end=middle), replace(whole.parts[0], start=middle, head=())
+    ids(found, [PulsarRanges((first,))])
     assert [row["value"] for row in letters_in(tmp_path)][1:] == values(50)[:21]
-    for part in (rest, first, rest, whole.range):
-        ids(found, [PulsarRange(part)])
+    for part in (rest, first, rest, whole.parts[0]):
+        ids(found, [PulsarRanges((part,))])
     assert [row["value"] for row in letters_in(tmp_path)][1:] == values(50)
     assert [row["__batchIndex"] for row in letters_in(tmp_path)][1:] == list(range(50))
 

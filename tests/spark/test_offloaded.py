@@ -214,7 +214,7 @@ def test_a_scan_reads_files_and_the_live_tail_once(tmp_path: Path) -> None:
         publish(broker, 200, 30)
         reader = source(broker, place).reader(schema)
         parts = reader.partitions()
-        assert len({each.ledger for part in parts for each in part.range.offloaded}) == 4
+        assert len({each.ledger for part in parts for each in part.parts[0].offloaded}) == 4
         assert rows(reader, parts) == [b"%d" % number for number in range(230)]
 
         stream = source(broker, place, startingOffsets="earliest").streamReader(schema)
@@ -244,8 +244,8 @@ def test_tasks_read_files_without_the_broker(tmp_path: Path) -> None:
         reader = source(broker, place).reader(StructType().add("value", BinaryType()))
         parts = reader.partitions()
     # The first task has to learn where the topic begins, the last ones read what was not offloaded.
-    last = max(each.ledger for part in parts for each in part.range.offloaded)
-    alone = [part for part in parts[1:] if part.range.end.ledger <= last]
+    last = max(each.ledger for part in parts for each in part.parts[0].offloaded)
+    alone = [part for part in parts[1:] if part.parts[0].end.ledger <= last]
     found = [int(value) for value in rows(reader, alone)]
     assert found == list(range(found[0], found[-1] + 1))
     assert len(found) >= 100
@@ -335,7 +335,7 @@ def _scanned(place: Path, broker: EmbeddedBroker, columns: list[str], **options:
     converter, batches = Columns(columns), []
     cluster = clusters.connect(reader.options.connection)
     for part in reader.partitions():
-        batches += RangeReader(cluster, reader.options, part.range, converter).batches()
+        batches += RangeReader(cluster, reader.options, part.parts[0], converter).batches()
     return pa.Table.from_batches(batches).to_pylist(), converter.others
 
 
@@ -354,20 +354,10 @@ ALL_COLUMNS = [
         ("batches", ["message_id", "key_bytes", "topic"]),
     ],
 )  # fmt: skip
-def test_columns_of_files_equal_those_of_entries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, columns: list[str]
-) -> None:
+def test_messages_of_files_equal_those_of_the_broker(tmp_path: Path, kind: str, columns: list[str]) -> None:
     """Chunks that end in a later ledger, what has no rows, and all that a message has."""
     place = tmp_path / "tier"
     keys = Path(__file__).parent.parent / "vectors/keys"
-    taken: list[Any] = []
-    read_messages = OffloadedSource.read_messages
-
-    def read(self: OffloadedSource, *given: Any) -> Any:
-        found = read_messages(self, *given)
-        taken.append(found)
-        return found
-
     with embedded(
         tmp_path / "store", offload_location=str(place), ledger_entries_max=7, offload_deletion_lag_seconds=0,
         max_message_size=20_000,
@@ -395,36 +385,6 @@ def test_columns_of_files_equal_those_of_entries(
         options = {
             "crypto.privateKeyPath": str(keys / "k1_private_pkcs1.pem"), "receiverQueueSize": "50"
         }  # fmt: skip
-        monkeypatch.setattr(OffloadedSource, "read_messages", lambda *_: None)
-        expected = _scanned(place, broker, columns, **options)
-        monkeypatch.setattr(OffloadedSource, "read_messages", read)
-        assert _scanned(place, broker, columns, **options) == expected
-    assert len(expected[1]) >= 60
-    if kind in ("batches", "single"):
-        assert sum(one is not None for one in taken) >= 2
-
-
-def test_ranges_may_begin_and_end_within_a_group(tmp_path: Path) -> None:
-    records = offload(ArrowStorage(str(tmp_path)), [3, 5])
-    for start in range(4):
-        for stop in range(start, 4):
-            reader = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, start), Broker)
-            found = reader.read_messages(["value", "entry_id"], (3, stop))
-            assert found is not None
-            assert (found.entry_id, found.last_entry_id) == (start, stop)
-            assert found.batch.column(1).to_pylist() == list(range(start, stop + 1))
-            assert [each.entry for each in found.entries()] == [entry(3, n) for n in range(start, stop + 1)]
-            assert reader.read_messages(["value"], (3, stop)) is None
-            following = reader.read_messages(["value"], (6, 0))
-            assert following is not None
-            assert (following.ledger_id, following.entry_id) == ((3, stop + 1) if stop < 3 else (5, 0))
-            reader.close()
-
-
-@pytest.mark.parametrize("harm", ["gone", "cut", "other"])
-def test_columns_of_a_missing_file_are_read_from_the_broker(tmp_path: Path, harm: str) -> None:
-    records = offload(ArrowStorage(str(tmp_path)), [3, 5, 6])
-    do_harm(tmp_path / folder_of(TOPIC), harm)
-    reader = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 5, 0), Broker)
-    assert reader.read_messages(["value"], (9, 0)) is None
-    assert read(reader) == [each for each in ALL if each >= (5, 0)]
+        found = _scanned(place, broker, columns, **options)
+        assert found == _scanned(tmp_path / "nothing", broker, columns, **options)
+    assert len(found[1]) >= 60

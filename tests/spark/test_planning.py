@@ -443,12 +443,6 @@ def test_tasks_are_even_and_of_a_size_in_bytes() -> None:
     cluster.questions = 0
     assert len(planner(cluster, max_bytes_per_split=1).ranges({ONE: Offset(3, 1969)}, end)) == 1
     assert cluster.questions == 0
-    # What was looked at for the lag tells of a small range that it is one.
-    found = planner(cluster)
-    found.lag({ONE: Offset(3, 99)}, end)
-    cluster.questions = 0
-    assert len(found.ranges({ONE: Offset(3, 99)}, end)) == 1
-    assert cluster.questions == 0
 
 
 def test_many_large_partitions_are_estimated_by_samples() -> None:

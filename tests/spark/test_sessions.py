@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +13,7 @@ import geminga.spark
 from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration
-from geminga.spark import sessions
-from geminga.spark.sessions import _made
+from geminga.spark.sessions import CONFIGURED
 from geminga.testing.apache_pulsar import free_ports
 
 if TYPE_CHECKING:
@@ -104,8 +102,8 @@ class Asked(Exception):
         ("local[2]", {}, "spark.master spark://cluster:7077", True),
         ("spark://cluster:7077", {}, "", False),
         (None, {"spark.master": "yarn"}, "", False),
-        (None, {}, "# spark.master local\nspark.master   spark://cluster:7077\n", False),
-        (None, {}, "spark.master=local[4]", True),
+        (None, {}, "spark.master   spark://cluster:7077\n", False),
+        ("local", {}, "spark.master   spark://cluster:7077\n", True),
     ],
 )
 def test_only_local_sessions_created_here_are_tuned(
@@ -117,16 +115,17 @@ def test_only_local_sessions_created_here_are_tuned(
     tmp_path: Path,
 ) -> None:
     """Workers of a cluster know neither our interpreter nor our daemon: a plain map would fail there."""
-    (tmp_path / "spark-defaults.conf").write_text(defaults)
-    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    for name in ("PYSPARK_PYTHON", *CONFIGURED):
+        monkeypatch.delenv(name, raising=False)
+    if defaults:
+        (tmp_path / "spark-defaults.conf").write_text(defaults)
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
 
     def ask(builder: Any) -> Any:
         raise Asked(dict(builder._options))
 
-    monkeypatch.setattr(sessions, "_made", ask)
+    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", ask)
     with pytest.raises(Asked) as asked:
         geminga.spark.session(master, "app", {**config, "spark.x": "y"})
     given = asked.value.options
@@ -228,32 +227,6 @@ def test_a_spark_connect_session_reads_a_topic(
             server.terminate()
     assert output.split() == ["pyspark.sql.connect.session", "5", "True"]
     assert plain.split() == ["5", "True", "5"]
-
-
-def test_ctrl_c_during_the_start_of_the_jvm_stops_it_afterwards() -> None:
-    stopped: list[bool] = []
-
-    class Builder:
-        def getOrCreate(self) -> Any:
-            os.kill(os.getpid(), signal.SIGINT)
-            return SimpleNamespace(stop=lambda: stopped.append(True))
-
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        _made(Builder())  # type: ignore[arg-type]
-    assert stopped == [True]
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_a_second_ctrl_c_ends_at_once() -> None:
-    class Builder:
-        def getOrCreate(self) -> Any:
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
-            raise AssertionError("the second one came through")
-
-    with pytest.raises(KeyboardInterrupt):
-        _made(Builder())  # type: ignore[arg-type]
 
 
 def test_importing_the_package_loads_no_spark() -> None:

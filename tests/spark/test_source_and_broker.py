@@ -32,7 +32,7 @@ from geminga.errors import (
 from geminga.ids import TopicName
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.spark.data_loss import DataLossError
-from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader, PulsarStreamReader
+from geminga.spark.datasource import PulsarDataSource, PulsarRanges, PulsarReader, PulsarStreamReader
 from geminga.spark.offsets import Checkpoint
 from geminga.spark.writing import PulsarCommit
 from geminga.testing.apache_pulsar import free_ports
@@ -193,7 +193,7 @@ def test_a_task_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
             publish(client, topic, 0, 40_000)
         reader = batch_reader(broker.service_url, topic, receiverQueueSize=100)
         (part,) = reader.partitions()
-        assert isinstance(part, PulsarRange)
+        assert isinstance(part, PulsarRanges)
         batches = reader.read(part)
         first = next(batches)
         rows = first.column(0).to_pylist()

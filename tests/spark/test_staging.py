@@ -82,13 +82,6 @@ def test_each_query_and_target_has_its_own_folder(tmp_path: Path) -> None:
     assert Staging(str(tmp_path), "q2", "t").is_done(0)
 
 
-def test_staging_without_an_owner_is_named(tmp_path: Path) -> None:
-    """Neither taken for this query's, whose micro-batches it would drop, nor forgotten."""
-    Staging(str(tmp_path)).finish(0)
-    with pytest.raises(InvalidConfiguration, match=rf"{tmp_path} holds the staging of an unknown query"):
-        Staging(str(tmp_path), "q", "t").sink_name(None, "n")
-
-
 def test_a_micro_batch_is_decided_and_finished(staging: Staging) -> None:
     for number in range(4):
         names = [staging.stage(iter([batch(b"a")])), staging.stage(iter([batch(b"b")]))]

@@ -1,4 +1,4 @@
-"""Prometheus endpoint on loopback, for functions and mirrors."""
+"""Prometheus endpoint, for functions, mirrors and Spark's queries."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 _REQUEST_BYTES_MAX = 8192
 
 
-async def serve(exposition: Callable[[], str], port: int) -> asyncio.Server:
-    """Serve ``GET /metrics`` on loopback, in Prometheus' text format.
+async def serve(exposition: Callable[[], str], port: int, host: str = "127.0.0.1") -> asyncio.Server:
+    """Serve ``GET /metrics`` in Prometheus' text format; ``host`` is the loopback address by default.
 
     Raises `OSError` if the port is in use.
     """
@@ -32,4 +32,4 @@ async def serve(exposition: Callable[[], str], port: int) -> asyncio.Server:
         finally:
             writer.close()
 
-    return await asyncio.start_server(answer, "127.0.0.1", port, limit=_REQUEST_BYTES_MAX)
+    return await asyncio.start_server(answer, host, port, limit=_REQUEST_BYTES_MAX)

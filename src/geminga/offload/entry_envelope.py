@@ -12,7 +12,6 @@ a codec compresses differently, the messages are delivered uncompressed (`Joined
 from __future__ import annotations
 
 import logging
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -77,11 +76,6 @@ _SIZE = Struct(">I")
 _HEAD = Struct("<4sIIQ")
 _SECTION = Struct("<QQ")
 _MAGIC = b"GRS1"
-_PART_SIZE_BYTES = 2
-"""Length field before each part of an entry's tags (`geminga.offload.envelope_kernels`)."""
-_INNER_BASE64, _OUTER_BASE64 = re.compile(rb"\x30[^\0]|\xb0", re.DOTALL), re.compile(rb"\x88[\x01\x81]")
-"""Patterns of ``partition_key_b64_encoded`` in tags: field 6 of a message in a batch, 17 of a single one.
-Without a match it is not true in any message; tags in more bytes than necessary match, too."""
 _LEVEL = 3
 
 
@@ -112,30 +106,6 @@ class EntryEnvelope:
         if self.flags[index] & _CHECKED:
             return bytes(entry[: _MAGIC_AND_CRC.size]) == _MAGIC_AND_CRC.pack(MAGIC_CHECKSUM, crc)
         return crc32c(entry) == crc
-
-    def has_chunks(self) -> bool:
-        """Whether an entry is a chunk of a message."""
-        entries: list[RawEntry] = []
-        at = 0
-        for size in self.whole_sizes[self.whole_sizes > 0].tolist():
-            entries.append(RawEntry("", -1, 0, len(entries), self.whole[at : at + size]))
-            at += size
-        return bool(entries) and bool((entry_heads(entries)[:, columnar_fields.CHUNK_COUNT] > 1).any())
-
-    def may_have_base64_keys(self) -> bool:
-        """Whether a message may have a base64-encoded key of bytes, which has no column."""
-        if self.whole:
-            return True
-        if not (self.flags & _BATCH).any():
-            return _OUTER_BASE64.search(self.tags) is not None
-        at = 0
-        for flag, size in zip(self.flags.tolist(), self.tag_sizes.tolist(), strict=True):
-            tags, at = self.tags[at : at + size], at + size
-            # The first part is the batch's own metadata.
-            first = _PART_SIZE_BYTES + int.from_bytes(tags[:_PART_SIZE_BYTES]) if flag & _BATCH else 0
-            if (_INNER_BASE64 if flag & _BATCH else _OUTER_BASE64).search(tags, first) is not None:
-                return True
-        return False
 
     def encode(self) -> bytes:
         """Encode and compress the envelope."""

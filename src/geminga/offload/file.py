@@ -27,10 +27,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from geminga.errors import CorruptPayload
 from geminga.offload.entry_envelope import (
@@ -44,7 +42,7 @@ from geminga.offload.entry_envelope import (
     joined,
 )
 from geminga.wire.checksum import crc32c
-from geminga.wire.columnar import message_ids, message_schema
+from geminga.wire.columnar import message_schema
 
 VERSION = 1
 METADATA_KEY = b"geminga.offload"
@@ -296,23 +294,6 @@ def _span(before: tuple[int, int] | None, column: pa.ChunkedArray) -> tuple[int,
 
 # --- reading ----------------------------------------------------------------------------------------
 
-DERIVED = {
-    "key_bytes": ("key",),
-    "message_id": ("ledger_id", "entry_id", "partition", "batch_index", "batch_size"),
-}
-"""Columns of messages that are computed from those in the file."""
-_FEW_WORDS = ("producer_name", "topic", "schema_version")
-"""Columns that are dictionaries in messages."""
-
-
-def _needed(column: str) -> tuple[str, ...]:
-    return DERIVED.get(column, (column,))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
-
 
 class LedgerFile:
     """Open file of an offloaded ledger. ``source``: a file with random access. Used by one thread."""
@@ -321,9 +302,7 @@ class LedgerFile:
         """Read the footer. Raises `NotOffloaded`, or the source's exceptions."""
         self._source = source
         try:
-            self._parquet = pq.ParquetFile(
-                source, pre_buffer=True, page_checksum_verification=True, read_dictionary=list(_FEW_WORDS)
-            )
+            self._parquet = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
         except (pa.ArrowInvalid, KeyError, UnicodeDecodeError) as error:
             raise NotOffloaded(f"no Parquet file of a ledger: {error}") from error
         lacking = set(COLUMNS).difference(self._parquet.schema_arrow.names)
@@ -359,39 +338,6 @@ class LedgerFile:
         `CorruptPayload`, or the source's exceptions."""
         group = self.group_of(entry_id)
         return self._envelope(group).is_of(entry_id - self.first_of(group), entry)
-
-    def messages(self, group: int, columns: Sequence[str]) -> tuple[pa.RecordBatch, NDArray[np.int32]] | None:
-        """Return the messages of a group, with these of `COLUMNS` and `DERIVED`, as
-        `wire.columnar.decode_entries` would return them, and the number of messages per entry. None if the
-        columns do not contain everything: an entry is a chunk, or has no rows (encrypted, a marker, or
-        unreadable); or keys are requested as bytes and may be base64.
-
-        Raises `CorruptPayload`, or the source's exceptions.
-        """
-        envelope = self._envelope(group)
-        counts = envelope.counts
-        rows = self.summary.groups[group][2]
-        if not len(counts) or int(counts.min()) < 1 or int(counts.sum()) != rows or envelope.has_chunks():
-            return None
-        if not columns:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([]))), counts
-        table = self._rows(group, list(dict.fromkeys(name for each in columns for name in _needed(each))))
-        if table is None or table.num_rows != rows:
-            raise CorruptPayload(f"{0 if table is None else table.num_rows} rows are where {rows} should be")
-        wanted = message_schema(columns)
-        arrays = []
-        for each in wanted:
-            parts = [_one_array(table.column(name)) for name in _needed(each.name)]
-            if each.name == "message_id":
-                arrays.append(message_ids(*(part.to_numpy().astype(np.int64) for part in parts)))
-            elif each.name == "key_bytes":
-                if parts[0].null_count < rows and envelope.may_have_base64_keys():
-                    return None
-                arrays.append(parts[0].cast(each.type))
-            else:
-                is_plain = pa.types.is_dictionary(each.type) and not pa.types.is_dictionary(parts[0].type)
-                arrays.append(parts[0].dictionary_encode() if is_plain else parts[0])
-        return pa.RecordBatch.from_arrays(arrays, schema=wanted), counts
 
     def _envelope(self, group: int) -> EntryEnvelope:
         first, entries, _, _, at, size, crc = self.summary.groups[group]

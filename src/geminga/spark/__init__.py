@@ -36,17 +36,7 @@ _PLACES = {
     "snapshot": "geminga.spark.snapshots",
 }
 
-__all__ = (
-    "PulsarDataSource",
-    "Snapshot",
-    "observed",
-    "query_lag",
-    "query_skipped",
-    "register",
-    "serve_metrics",
-    "session",
-    "snapshot",
-)
+__all__ = (*_PLACES,)
 
 
 def __getattr__(name: str) -> Any:

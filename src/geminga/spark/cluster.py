@@ -10,18 +10,17 @@ import asyncio
 import contextlib
 import gc
 import os
-import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from geminga.errors import InvalidConfiguration, PulsarException, Timeout, TopicNotFound
 from geminga.ids import MessageId, TopicName
 from geminga.schema_info import SchemaInfo
-from geminga.spark.admission import EntrySample, MeasuredEntry
-from geminga.spark.cursor import SubscriptionCursors
 from geminga.spark.offsets import Offset, Partition, partition_topic
+from geminga.spark.option_values import matches
 from geminga.spark.options import ConnectionOptions
+from geminga.spark.watch import PulsarCursors, PulsarPartitions
 from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:
@@ -52,97 +51,22 @@ class EntrySource(Protocol):
     def close(self) -> None: ...
 
 
-class Watch(Protocol):
-    """Queries of the driver over many partitions at once. See `geminga.spark.watch`."""
-
-    def newest(self, partitions: Iterable[Partition]) -> dict[Partition, MessageId]:
-        """Return the newest message of each partition; its entry id is -1 if the partition is empty."""
-
-    def first(self, places: Sequence[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
-        """Return the first entry at or after each position; None if there is no later entry."""
-
-    def look(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
-        """Return the entries of each sample, and whether they are all the entries up to its end."""
-
-    def close(self) -> None: ...
-
-
-class CountsTopic(Protocol):
-    """The driver's subscription to a query's topic of counts."""
-
-    def messages(self) -> list[bytes]:
-        """Return the messages received since the last call, without waiting."""
-
-    def close(self) -> None: ...
-
-
-class Cluster(Protocol):
-    """A cluster as planner and tasks use it."""
-
-    def reach(self, topic: str) -> None:
-        """Connect as a query starts. Raises `ServiceUnreachable` after a third of the operation time-out."""
-
-    def partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
-        """Return the partitions of each topic, or `TopicNotFound`."""
-
-    def topics_matching(self, pattern: str) -> list[str]:
-        """Return the topics, without partition suffixes, whose local name matches; see `matching_topics`."""
-
-    def watch(self, *, name: str, from_first: bool = False, compacted: bool = False) -> Watch:
-        """Open the `Watch` of one query's driver; ``name`` begins the names of its readers. ``from_first``:
-        it will query the first entries too. ``compacted``: a topic whose own ledgers are empty has the newest
-        message that compaction kept."""
-
-    def cursors(self, subscription: str) -> SubscriptionCursors:
-        """Open one query's own durable subscription, for its driver."""
-
-    def newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
-        """Return the newest schema of each partition's topic with its version; None if it has no schema."""
-
-    def schema(self, partition: Partition, version: bytes) -> SchemaInfo | None:
-        """Return a version of its topic's schema; None when there is no such version."""
-
-    def mailbox(self, topic: str) -> CountsTopic:
-        """Subscribe to the messages posted to the non-persistent ``topic`` from now on."""
-
-    def post(self, topic: str, message: bytes) -> None:
-        """Send a message; return when the broker has it, or raise."""
-
-    def open(
-        self,
-        partition: Partition,
-        start: MessageId,
-        stop: Offset,
-        *,
-        queue_size: int,
-        name: str,
-        compacted: bool = False,
-    ) -> EntrySource:
-        """Read entries from ``start`` on, including the one at ``start``; few after ``stop``, if any.
-
-        ``compacted``: read the compacted topic; `EntrySource.last_message_id` is then its newest message,
-        once compaction has seen all messages.
-        """
-
-
 def matching_topics(pattern: str, topics: list[str]) -> list[str]:
     """Return the topics, without partition suffixes, whose whole local name matches the pattern's."""
-    local = re.compile(TopicName.parse(pattern).local)
-    bases = {str(TopicName.parse(topic).base) for topic in topics}
+    bases = {TopicName.parse(topic).base for topic in topics}
     return sorted(
-        base
-        for base in bases
-        if local.fullmatch(TopicName.parse(base).local) and not TopicName.parse(base).local.startswith("__")
+        str(base) for base in bases if matches(pattern, str(base)) and not base.local.startswith("__")
     )
 
 
 class PulsarMailbox:
-    """A temporary subscription of its own on a non-persistent topic."""
+    """The driver's subscription to its query's topic of counts, which is not persistent."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self._consumer = client.subscribe(topic, "driver", receiver_queue_size=MAIL_MAX)
 
     def messages(self) -> list[bytes]:
+        """Return the messages received since the last call, without waiting."""
         found = []
         with contextlib.suppress(Timeout):
             while True:
@@ -154,13 +78,14 @@ class PulsarMailbox:
             self._consumer.close()
 
 
-class PulsarCluster:
-    """A real cluster, through a `geminga.Client`."""
+class Cluster:
+    """A cluster as planner and tasks use it, through a `geminga.Client`."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
 
     def reach(self, topic: str) -> None:
+        """Connect as a query starts. Raises `ServiceUnreachable` after a third of the operation time-out."""
         from geminga.client.service_lookup import ServiceUnreachable
 
         context = self.client.context
@@ -174,6 +99,7 @@ class PulsarCluster:
             return  # the query's own requests raise it
 
     def partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
+        """Return the partitions of each topic, or `TopicNotFound`."""
         return self.client.runtime.call(self._partitions(topics))
 
     async def _partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
@@ -190,6 +116,7 @@ class PulsarCluster:
         return [(str(name), index) for index in range(count)] if count else [(str(name), -1)]
 
     def topics_matching(self, pattern: str) -> list[str]:
+        """Return the topics, without partition suffixes, whose local name matches; see `matching_topics`."""
         from geminga.wire.proto import pulsar_wire_pb2 as pb
 
         name = TopicName.parse(pattern)
@@ -199,24 +126,27 @@ class PulsarCluster:
         answer = self.client.runtime.call(self.client.context.topics_of_namespace(name.namespace_name, mode))
         return matching_topics(pattern, list(answer.topics))
 
-    def watch(self, *, name: str, from_first: bool = False, compacted: bool = False) -> Watch:
-        from geminga.spark.watch import PulsarPartitions
-
+    def watch(self, *, name: str, from_first: bool = False, compacted: bool = False) -> PulsarPartitions:
+        """Open the queries of one query's driver; ``name`` begins the names of its readers. ``from_first``:
+        it will query the first entries too. ``compacted``: a topic whose own ledgers are empty has the newest
+        message that compaction kept."""
         return PulsarPartitions(self.client, name, from_first=from_first, compacted=compacted)
 
-    def cursors(self, subscription: str) -> SubscriptionCursors:
-        from geminga.spark.watch import PulsarCursors
-
+    def cursors(self, subscription: str) -> PulsarCursors:
+        """Open one query's own durable subscription, for its driver."""
         return PulsarCursors(self.client, subscription)
 
-    def mailbox(self, topic: str) -> CountsTopic:
+    def mailbox(self, topic: str) -> PulsarMailbox:
+        """Subscribe to the messages posted to the non-persistent ``topic`` from now on."""
         return PulsarMailbox(self.client, topic)
 
     def post(self, topic: str, message: bytes) -> None:
+        """Send a message; return when the broker has it, or raise."""
         with self.client.create_producer(topic) as producer:
             producer.send(message)
 
     def newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
+        """Return the newest schema of each partition's topic with its version; None if it has no schema."""
         return self.client.runtime.call(self._newest_schemas(partitions))
 
     async def _newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
@@ -225,6 +155,7 @@ class PulsarCluster:
         return list(await asyncio.gather(*asked))
 
     def schema(self, partition: Partition, version: bytes) -> SchemaInfo | None:
+        """Return a version of its topic's schema; None when there is no such version."""
         topic, name = partition_topic(partition), version.decode("latin-1")
         schemas = self.client.context.schemas
         return schemas.known(topic, name) or self.client.runtime.call(schemas.get(topic, name))
@@ -239,6 +170,11 @@ class PulsarCluster:
         name: str,
         compacted: bool = False,
     ) -> EntrySource:
+        """Read entries from ``start`` on, including the one at ``start``; few after ``stop``, if any.
+
+        ``compacted``: read the compacted topic; `EntrySource.last_message_id` is then its newest message,
+        once compaction has seen all messages.
+        """
         from geminga.client.entry_reader import EntryReader
 
         return EntryReader.open(
@@ -335,7 +271,7 @@ def _keep_loaded() -> None:
         gc.freeze()
 
 
-connect: Callable[[ConnectionOptions], Cluster] = lambda options: PulsarCluster(client_for(options))  # noqa: E731
+connect: Callable[[ConnectionOptions], Cluster] = lambda options: Cluster(client_for(options))  # noqa: E731
 """Factory of the readers' cluster; tests replace it with a scripted one."""
 
 

@@ -16,7 +16,7 @@ from geminga.ids import MessageId
 from geminga.spark.cluster import EntrySource
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.range_entries import RangeEntries
-from geminga.spark.ranges import MessageColumns, Range, behind_message
+from geminga.spark.ranges import Range, behind_message
 from geminga.wire.metadata import RawEntry
 
 _IDLE_SECONDS = (0.05, 1.0)
@@ -29,10 +29,10 @@ class CompactedEntries(RangeEntries):
     def open(self, start: MessageId, stop: Offset) -> EntrySource:
         return self._open_broker(start, stop)
 
-    def _check_follows(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
+    def _check_follows(self, place: Offset, entry: RawEntry) -> None:
         """Accept any entry: compaction may have removed those before it."""
 
-    def _check_missing(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
+    def _check_missing(self, place: Offset, entry: RawEntry) -> None:
         """Accept gaps: compaction removes single entries."""
 
     def _arriving(self, after: Offset) -> Iterator[RawEntry]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
-from geminga.spark.cluster import Cluster, CountsTopic
+from geminga.spark.cluster import Cluster, PulsarMailbox
 from geminga.spark.options import ReadOptions
 from geminga.spark.ranges import Range
 
@@ -82,7 +82,7 @@ class SkipCountCollector:
         """``a_topic``: a topic that the query reads; the counts go through its namespace."""
         namespace = TopicName.parse(a_topic).namespace_name
         self.topic = f"non-persistent://{namespace}/__geminga-counts-{uuid.uuid4().hex}"
-        self._mailbox: CountsTopic | None = None
+        self._mailbox: PulsarMailbox | None = None
         try:
             self._mailbox = cluster.mailbox(self.topic)
         except PulsarException as error:

@@ -11,13 +11,13 @@ ledger was trimmed is known to be no loss (`QueryCursor.kept`).
 
 That holds only for the original subscription. If it was removed (by an administrator, or by the namespace's
 subscription expiration) and recreated, then on a topic that was trimmed empty its cursor is where the old one
-would be. So it is never recreated silently (`SubscriptionCursors.states`, ``known``): if the message read
+would be. So it is never recreated silently (`PulsarCursors.states`, ``known``): if the message read
 last still exists, so do all later ones; otherwise a loss cannot be excluded. If another client recreated it,
 or a time to live moved it past whole ledgers, the query cannot detect that: the protocol returns only the
 cursor's position. (Keeping the last message read unacknowledged would show it, except for a time to live on
 an idle topic, but it would be a permanent backlog that counts towards time-based quotas.)
 
-No I/O here: `SubscriptionCursors` moves the subscriptions, see `geminga.spark.watch`.
+`geminga.spark.watch.PulsarCursors` moves the subscriptions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from geminga.ids import MessageId
 from geminga.spark.offsets import (
@@ -37,49 +36,10 @@ from geminga.spark.offsets import (
     is_another_topic,
     partition_topic,
 )
+from geminga.spark.queries import PartitionQueries
+from geminga.spark.watch import PulsarCursors, SubscriptionCursor
 
 logger = logging.getLogger("geminga.spark")
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionCursor:
-    """A partition's newest message, and the mark-delete position of the subscription; None: unknown."""
-
-    newest: MessageId
-    marked: MessageId | None
-
-
-class SubscriptionCursors(Protocol):
-    """One subscription on many partitions; every call applies to all of them at once."""
-
-    def states(
-        self,
-        partitions: Iterable[Partition],
-        *,
-        from_latest: Collection[Partition] = (),
-        known: Collection[Partition] = (),
-    ) -> dict[Partition, SubscriptionCursor | None]:
-        """Return the cursors. Create a missing subscription: after the newest message for the partitions in
-        ``from_latest``, else before the first. For those in ``known``, which had it before, return None
-        instead."""
-
-    def move(self, places: Mapping[Partition, MessageId]) -> None:
-        """Acknowledge everything up to and including these positions; return when it is stored."""
-
-    def rewind(self, places: Mapping[Partition, MessageId]) -> None:
-        """Set the cursors back before these positions."""
-
-    def close(self) -> None: ...
-
-
-class LossPolicy(Protocol):
-    """Checks and reactions for a subscription that may not have kept all messages."""
-
-    def still_there(self, places: Offsets) -> Collection[Partition]:
-        """Return the partitions that still have the message before the offset, and so all after it."""
-
-    def lost(self, what: str) -> None:
-        """Raise `DataLossError`, or log the loss and continue."""
 
 
 @dataclass
@@ -87,8 +47,8 @@ class QueryCursor:
     """The subscription ``name`` of one query."""
 
     name: str
-    cursors: SubscriptionCursors
-    losses: LossPolicy
+    cursors: PulsarCursors
+    losses: PartitionQueries
     is_own: bool = False
     """The name was generated for this query, so no other client created the subscription."""
     kept: set[Partition] = field(default_factory=set)

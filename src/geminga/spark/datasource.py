@@ -28,7 +28,7 @@ from geminga.spark import cluster as clusters
 from geminga.spark.admission import BatchLimits
 from geminga.spark.counting import SKIPPED, CountsAddress, SkipCountCollector, SkipCounters, may_skip
 from geminga.spark.data_loss import DataLossError
-from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted_partitions
+from geminga.spark.filters import Test, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
 from geminga.spark.offset_log import newest_offsets
 from geminga.spark.offsets import (
@@ -68,30 +68,19 @@ logger = logging.getLogger("geminga.spark")
 
 
 @dataclass
-class PulsarRange(InputPartition):
-    """A `Range` as sent to a task."""
+class PulsarRanges(InputPartition):
+    """The ranges that one task reads, one after the other."""
 
-    range: Range
+    parts: tuple[Range, ...]
     report: CountsAddress | None = None
     """Address for the counts of messages that the task leaves out."""
 
 
-@dataclass
-class PulsarRanges(InputPartition):
-    """Small ranges that one task reads, one after the other."""
-
-    parts: tuple[PulsarRange, ...]
-
-
 def _tasks(
     ranges: Sequence[Range], min_partitions: int, report: CountsAddress | None = None
-) -> list[InputPartition]:
+) -> list[PulsarRanges]:
     """Return the ranges as sent to the tasks."""
-    found: list[InputPartition] = []
-    for task in combined(ranges, max(TASKS_MIN, min_partitions)):
-        parts = tuple(PulsarRange(part, report) for part in task)
-        found.append(parts[0] if len(parts) == 1 else PulsarRanges(parts))
-    return found
+    return [PulsarRanges(tuple(task), report) for task in combined(ranges, max(TASKS_MIN, min_partitions))]
 
 
 class PulsarDataSource(DataSource):
@@ -156,25 +145,20 @@ def _read(
     plan: PayloadPlan | None,
     part: InputPartition,
     query: str,
-    tests: Sequence[RowTest] = (),
 ) -> Iterator[pa.RecordBatch]:
-    if isinstance(part, PulsarRanges):
-        for each in part.parts:
-            yield from _read(options, schema, plan, each, query, tests)
-    # Spark makes up an empty partition when there is nothing to read.
-    if not isinstance(part, PulsarRange):
-        return
-    cluster = clusters.connect(options.connection)
-    skip_counters = SkipCounters()
-    with _letters(options, part.range, query) as letters:
-        converter: BatchConverter = (
-            ArrowBatchConverter(schema)
-            if plan is None
-            else _payload_shaper(cluster, options, schema, plan, part.range.partition, letters, skip_counters)
-        )
-        for batch in read_range(cluster, options, part.range, converter, skip_counters):
-            yield kept(tests, batch) if tests else batch
-    skip_counters.tell(cluster, part.report, part.range)
+    if not isinstance(part, PulsarRanges):
+        return  # Spark makes up an empty partition when there is nothing to read
+    for each in part.parts:
+        cluster = clusters.connect(options.connection)
+        skip_counters = SkipCounters()
+        with _letters(options, each, query) as letters:
+            converter: BatchConverter = (
+                ArrowBatchConverter(schema)
+                if plan is None
+                else _payload_shaper(cluster, options, schema, plan, each.partition, letters, skip_counters)
+            )
+            yield from read_range(cluster, options, each, converter, skip_counters)
+        skip_counters.tell(cluster, part.report, each)
 
 
 def _letters(
@@ -223,7 +207,7 @@ class PulsarReader(DataSourceReader):
             raise InvalidConfiguration("startingOffsets=latest gives a batch query nothing to read")
         self.options = options
         self.schema = schema
-        self.tests: list[RowTest] = []
+        self.tests: list[Test] = []
         _check_dead_letters(options)
         # Tasks get this object in its present state: all attempts at this query have one name.
         self.query = f"batch-{uuid.uuid4().hex}"
@@ -241,7 +225,7 @@ class PulsarReader(DataSourceReader):
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.schema, self.plan, partition, self.query, self.tests)
+        return _read(self.options, self.schema, self.plan, partition, self.query)
 
 
 class FilteringReader(PulsarReader):
@@ -326,7 +310,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planner.reach()
             if options.subscription is not None and not options.says_start:
                 planner.subscribe(options.subscription)
-                self._initial = planner.position(planner.partitions())
+                partitions = planner.partitions()
+                self._initial = planner.with_cursor("opening", lambda each: each.position(partitions))
             else:
                 self._initial = planner.starting("latest")
         name = self._subscription(None)
@@ -453,14 +438,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         self.planner.subscribe(name)
         is_new = is_new or begin.offsets == self._initial
-        return self.planner.follow(
-            begin.offsets,
-            partitions,
-            is_new=is_new,
-            is_known=begin.subscription == name and (is_known or not is_new),
-            first=begin.first,
-            waiting=begin.waiting,
-        )
+        is_known = begin.subscription == name and (is_known or not is_new)
+        return self.planner.with_cursor(
+            "moving",
+            lambda cursor: cursor.follow(
+                begin.offsets, partitions, is_new=is_new, is_known=is_known, first=begin.first,
+                waiting=begin.waiting,
+            ),
+        )  # fmt: skip
 
     def _check_gone(self, begin: Offsets, latest: Offsets) -> None:
         gone = sorted(set(begin) - set(latest))
@@ -528,9 +513,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._collector is None:
             self._collector = SkipCountCollector(self.planner.cluster, ranges[0].partition[0])
         return self._collector.plan(what)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark calls this late, and not for the last micro-batch. See `geminga.spark.cursor`."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, self.plan, partition, self._query())

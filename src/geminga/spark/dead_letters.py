@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import logging
 import re
-import threading
-import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +27,7 @@ from pyarrow import fs
 
 from geminga.consumer.dead_letters import PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_REAL_TOPIC
 from geminga.errors import PulsarException
-from geminga.filesystems import puts_whole_files, resolve
+from geminga.filesystems import resolve, write_whole
 from geminga.spark.cluster import client_for
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions, WriteOptions
@@ -40,8 +37,6 @@ from geminga.spark.staging import folder_name
 
 if TYPE_CHECKING:
     from geminga.client.producer import Producer
-
-logger = logging.getLogger("geminga.spark")
 
 PART_BYTES_MAX = 16 * 1024 * 1024
 """Bytes collected before they are written; the rest of a range is written at its end."""
@@ -235,36 +230,23 @@ class _Files:
                 yield known
 
     def _write(self, rows: pa.Table, name: str) -> None:
-        """Write the complete file or nothing: write and rename, or an object store's atomic write."""
         from pyarrow import parquet
 
-        path = f"{self.folder}/{name}"
-        if puts_whole_files(self.files):
-            with self.files.open_output_stream(path) as stream:
-                parquet.write_table(rows, stream)
-            return
-        self.files.create_dir(self.folder, recursive=True)
-        # Spark skips files whose name begins with a dot.
-        unfinished = f"{self.folder}/.{name}.{uuid.uuid4().hex}.tmp"
-        with self.files.open_output_stream(unfinished) as stream:
-            parquet.write_table(rows, stream)
+        path, content = f"{self.folder}/{name}", pa.BufferOutputStream()
+        parquet.write_table(rows, content)
         try:
-            self.files.move(unfinished, path)
+            write_whole(self.files, path, content.getvalue())
         except OSError:
             # Where renaming does not replace, another attempt at this task was faster: its file has the same
             # rows.
             if self.files.get_file_info(path).type == fs.FileType.NotFound:
                 raise
-            self.files.delete_file(unfinished)
 
 
 # --- a topic -------------------------------------------------------------------------------------
 
 _INDEX_BITS = 24
 """Bits of a sequence id for the batch index; the entry id has the others."""
-
-_told: set[str] = set()
-_lock = threading.Lock()
 
 
 class _Topic:
@@ -291,29 +273,11 @@ class _Topic:
                 _publish(producer, rows.slice(first, behind - first))
             # Wait if another attempt at this work, in another process, holds the name.
             kept.drop(self.options, target, name)
-            self._check_deduplication(target, name)
 
     def _partition(self) -> str:
         """Return the target partition, which is the same at every attempt."""
         names = client_for(self.options.connection).get_topic_partitions(self.topic)
         return names[zlib.crc32(partition_topic(self.part.partition).encode()) % len(names)]
-
-    def _check_deduplication(self, target: str, name: str) -> None:
-        """Warn once per process if the broker does not deduplicate."""
-        with _lock:
-            if target in _told:
-                return
-            _told.add(target)
-        with kept.borrowed(self.options, target, name) as producer:
-            is_remembered = producer.last_sequence_id() >= 0
-        kept.drop(self.options, target, name)
-        if is_remembered:
-            return
-        namespace = "/".join(target.split("://")[1].split("/")[:2])
-        logger.warning(
-            "%s: the broker does not deduplicate: a task that runs again publishes its dead letters again; "
-            "turn it on with 'pulsar-admin namespaces set-deduplication %s --enable'", target, namespace,
-        )  # fmt: skip
 
 
 def _publish(producer: Producer[Any], rows: pa.Table) -> None:

@@ -12,7 +12,7 @@ Spark's ``commit``, on the driver, publishes them. A stream's commit for micro-b
 3. marks *n* as done, and deletes the staged files.
 
 Deduplication must be on for the topic's namespace; otherwise the sink fails with instructions. A batch query
-is one commit: nothing is published before every task has succeeded.
+is one micro-batch: nothing is published before every task has succeeded.
 
 A staging folder belongs to one query and one target. Only tasks know the query: they send its id to the
 commit with their messages.
@@ -203,51 +203,34 @@ def _another(options: WriteOptions, number: int, decided: Epoch, mine: Epoch) ->
 
 
 class NumberedWriter(DataSourceArrowWriter):
-    """Batch queries with ``batchId``: each number is published once, like a stream's micro-batch."""
+    """Batch queries: nothing is published before every task has succeeded, and what a ``batchId`` numbers is
+    published once, like a stream's micro-batch. A write without a number is a stream of its own."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        self.stream = ExactlyOnceWriter(options, schema)
+        # Spark sends this object, in its present state, to the tasks and to the commit.
+        self.own_folder: str | None = None
         self.number = options.batch_id or 0
+        if options.batch_id is None:
+            job = f"job-{uuid.uuid4().hex}"
+            self.own_folder = f"{location_of(options)}/{job}"
+            name = options.sink_name or f"geminga-{job}"
+            options = replace(options, sink_name=name, batch_id=0, staging_location=self.own_folder)
+        self.stream = ExactlyOnceWriter(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self.stream.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self.stream.commit(messages, self.number)
+        self._remove_own_folder()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self.stream.abort(messages, self.number)
+        self._remove_own_folder()
 
-
-class StagedWriter(DataSourceArrowWriter):
-    """Batch queries: nothing is published before every task has succeeded."""
-
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        self.info = OutgoingFrame(options, schema).info
-        Staging(location_of(options))
-        self.options = options
-        self.schema = schema
-        # Spark sends this object, in its present state, to the tasks and to the commit.
-        self.job = f"job-{uuid.uuid4().hex}"
-        self.name = options.sink_name or f"geminga-{self.job}"
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _stage(self.options, self.schema, iterator, self.job, self.name)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        staging = staging_of(self.options, self.job)
-        names = [message.name for message in _staged(messages) if message.name]
-        if names:
-            partitions = _partitions(_staged(messages))
-            publication = _Publication(
-                self.options, staging, self.name, None, info=self.info, partitions=partitions
-            )
-            publication.check_unused(partitions)
-            publication.publish(Epoch(files=tuple(names)))
-        staging.remove()
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        staging_of(self.options, self.job).remove()
+    def _remove_own_folder(self) -> None:
+        if self.own_folder is not None:
+            Staging(self.own_folder).remove()
 
 
 def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[StagedCommit]:
@@ -446,11 +429,10 @@ class _Target:
                 compression=batch["compression"],
                 partition_key=batch["partition_key"],
                 ordering_key=batch["ordering_key"],
-                # Batches staged by an older release lack these.
-                partition_key_b64=batch.get("partition_key_b64", False),
-                deliver_at_ms=batch.get("deliver_at_ms", 0),
-                schema_version=batch.get("schema_version"),
-                sealed=batch.get("sealed"),
+                partition_key_b64=batch["partition_key_b64"],
+                deliver_at_ms=batch["deliver_at_ms"],
+                schema_version=batch["schema_version"],
+                sealed=batch["sealed"],
             )
         )
         self.size += len(batch["body"])
@@ -489,20 +471,19 @@ class _Publication:
         options: WriteOptions,
         staging: Staging,
         name: str,
-        epoch: int | None,
+        epoch: int,
         *,
         info: SchemaInfo | None,
         partitions: Mapping[str, int],
         is_repeated: bool = False,
     ) -> None:
-        """``epoch``: number of the micro-batch; None for a batch write."""
+        """``epoch``: number of the micro-batch."""
         self.options = options
         self.info = info
         self.partitions = partitions
         self.staging = staging
         self.name = name
-        self.is_batch = epoch is None
-        self.epoch = epoch or 0
+        self.epoch = epoch
         self.base = self.epoch << EPOCH_BITS
         self.is_repeated = is_repeated
         self._partition_names: dict[str, list[str]] = {}
@@ -513,8 +494,7 @@ class _Publication:
             count = self.partitions.get(topic, 0)
             with kept.borrowed(self.options, topic, self.name, self.info, partitions=count) as producer:
                 last_sequence_id = producer.last_sequence_id()
-            if not self.is_batch:
-                ensure_deduplication(self.options, topic)
+            ensure_deduplication(self.options, topic)
             self._check_before(topic, last_sequence_id)
             if last_sequence_id >= self.base:
                 raise self._taken(topic, "has rows under the numbers")
@@ -614,17 +594,16 @@ class _Publication:
 
     def _check_duplicates(self, topic: str, rows: int, duplicates: int) -> None:
         if duplicates and not self.is_repeated:
-            if not self.is_batch:
-                # If it stayed decided, the next attempt would take the other's rows for its own.
-                self.staging.revoke(self.epoch)
+            # If it stayed decided, the next attempt would take the other's rows for its own.
+            self.staging.revoke(self.epoch)
             raise self._taken(topic, f"takes {duplicates} of {rows} rows for duplicates: those")
 
     def _taken(self, topic: str, what: str) -> StoreDamaged:
         return StoreDamaged(
             f"{topic}: the broker {what} of micro-batch {self.epoch}, though it is published for the first "
             f"time: another query uses the sink name {self.name!r}, its checkpoint was replaced, or its "
-            f"staging folder {self.staging.root} was deleted. Choose another sinkName"
-            + (", or number the writes of foreachBatch with the option batchId" if self.is_batch else "")
+            f"staging folder {self.staging.root} was deleted. Choose another sinkName, or "
+            "number the writes of foreachBatch with the option batchId"
         )
 
     def _check_before(self, topic: str, last_sequence_id: int) -> None:
@@ -641,15 +620,8 @@ class _Publication:
         with kept.borrowed(self.options, topic, self.name, self.info) as producer:
             if producer.last_sequence_id() >= 0:
                 return
-        command = command_for(topic)
-        if self.is_batch:
-            logger.warning(
-                "%s: the broker does not deduplicate: rows whose receipts were lost with a connection may be "
-                "there twice; turn it on with %s", topic, command,
-            )  # fmt: skip
-            return
         raise NotAllowedError(
             f"{topic}: the broker does not deduplicate, which exactlyOnce=true requires. Turn it on "
-            f"for the namespace ({command}) before the query starts; micro-batch {self.epoch} was published "
-            "and may be published again"
+            f"for the namespace ({command_for(topic)}) before the query starts; micro-batch {self.epoch} was "
+            "published and may be published again"
         )

@@ -1,56 +1,24 @@
-"""Filters that Spark pushes down into a batch read.
+"""Filters that Spark pushes down into a batch read, where ``__partition`` and ``__topic`` limit what is read.
 
-They only spare work: every one is handed back, so that Spark applies it again, and none decides what is
-right. Partitions and topics that a filter rules out are not read; rows are left out before they are handed to
-the JVM. Publish times do not cut a range: they grow with the position but for clock differences, and a cut
-would lose the rows that those misplace (``startingTime`` and ``endingTime`` are for who accepts that).
+They only spare work: every one is handed back, so that Spark applies it again. Publish times do not cut a
+range: they grow with the position except for clock differences, and a cut would lose the rows that those
+misplace (``startingTime`` and ``endingTime`` are for programs that accept that).
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import datasource
 
 from geminga.spark.offsets import Partition, partition_topic
 
 _WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "EqualTo": pc.equal,
-    "GreaterThan": pc.greater,
-    "GreaterThanOrEqual": pc.greater_equal,
-    "LessThan": pc.less,
-    "LessThanOrEqual": pc.less_equal,
-}
-_VALUES = (bool, int, str, bytes, dt.datetime)
-"""Types of values that Arrow compares as Spark does."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowTest:
-    """One filter in plain values: ``operation`` is the name of Spark's class."""
-
-    column: str
-    operation: str
-    values: tuple[Any, ...] = ()
-
-    def mask(self, column: pa.Array) -> pa.Array:
-        """Return the mask of the rows that pass; a comparison with null does not."""
-        if self.operation == "IsNull":
-            return pc.is_null(column)
-        if self.operation == "IsNotNull":
-            return pc.is_valid(column)
-        if self.operation == "In":
-            return pc.is_in(column, value_set=pa.array(self.values, column.type), skip_nulls=True)
-        compared = _COMPARISONS[self.operation](column, pa.scalar(self.values[0], column.type))
-        return pc.fill_null(compared, False)
+Test = tuple[str, tuple[Any, ...]]
+"""A column, and the values of which it must have one."""
 
 
 def pushes_down() -> bool:
@@ -60,41 +28,22 @@ def pushes_down() -> bool:
     return _WORKER in sys.modules or getattr(main, "name", None) == _WORKER
 
 
-def understood(filters: Iterable[datasource.Filter], columns: Sequence[str]) -> list[RowTest]:
-    """Return the filters that apply to a read of ``columns``."""
-    known = {name.lower(): name for name in columns}
+def understood(filters: Iterable[datasource.Filter], columns: Sequence[str]) -> list[Test]:
+    """Return the filters for equality on the columns that choose partitions, where a read has them."""
+    known = {name.lower(): name for name in columns if name in ("__partition", "__topic")}
     found = []
     for each in filters:
         path: tuple[str, ...] = getattr(each, "attribute", ())
         name = known.get(path[0].lower()) if len(path) == 1 else None
-        operation = type(each).__name__
-        if name is None or operation not in {*_COMPARISONS, "In", "IsNull", "IsNotNull"}:
-            continue
-        given = getattr(each, "value", ())
-        values = tuple(given) if operation == "In" else () if operation.startswith("Is") else (given,)
-        if all(isinstance(value, _VALUES) for value in values):
-            found.append(RowTest(name, operation, values))
+        if name is not None and type(each).__name__ in ("EqualTo", "In"):
+            given: Any = each
+            found.append((name, tuple(given.value) if type(each).__name__ == "In" else (given.value,)))
     return found
 
 
-def wanted_partitions(tests: Iterable[RowTest], partitions: Iterable[Partition]) -> list[Partition]:
-    """Return the partitions that pass the filters on ``__partition`` and ``__topic``."""
+def wanted_partitions(tests: Iterable[Test], partitions: Iterable[Partition]) -> list[Partition]:
+    """Return the partitions that pass the filters."""
     found = list(partitions)
-    for test in tests:
-        if test.operation in ("EqualTo", "In") and test.column == "__partition":
-            found = [partition for partition in found if partition[1] in test.values]
-        elif test.operation in ("EqualTo", "In") and test.column == "__topic":
-            found = [partition for partition in found if partition_topic(partition) in test.values]
+    for column, values in tests:
+        found = [p for p in found if (p[1] if column == "__partition" else partition_topic(p)) in values]
     return found
-
-
-def kept(tests: Sequence[RowTest], batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows that pass all tests. Skip a test that Arrow can't evaluate for the column."""
-    mask: pa.Array | None = None
-    for test in tests:
-        try:
-            one = test.mask(batch.column(test.column))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-            continue
-        mask = one if mask is None else pc.and_(mask, one)
-    return batch if mask is None else batch.filter(mask)

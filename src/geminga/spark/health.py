@@ -184,9 +184,6 @@ class StatsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(partition, TaskTopics) and partition.names:
             yield sample(self.options, partition.names)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the reader keeps no state."""
-
 
 def topics_of(options: StatsOptions) -> list[str]:
     """Return the persistent topics and partitions whose local name matches, in order."""

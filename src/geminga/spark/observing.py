@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from geminga.client.metrics_port import serve
+from geminga.client.runtime import LoopThread
 from geminga.spark.counting import SKIPPED
 from geminga.spark.lag import LAG
 
@@ -160,7 +161,7 @@ class MetricsListener(StreamingQueryListener):
         lines: list[str] = []
         for field, (name, about) in _QUERY_GAUGES.items():
             samples = [(_labels(each), each[field]) for each in kept if each.get(field) is not None]
-            lines += _gauge(name, about, samples)
+            lines += _family(name, about, samples)
         for field, (name, about) in _TOPIC_GAUGES.items():
             samples = [
                 (_labels(each, topic=topic), one[field])
@@ -168,7 +169,7 @@ class MetricsListener(StreamingQueryListener):
                 for topic, one in query_lag(each).items()
                 if one.get(field) is not None
             ]
-            lines += _gauge(name, about, samples)
+            lines += _family(name, about, samples)
         skipped = [
             (_labels(each, topic=topic, reason=reason), count)
             for each in kept
@@ -183,15 +184,11 @@ class MetricsListener(StreamingQueryListener):
             for field, value in found.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         ]
-        lines += _gauge(*_OBSERVED, counted)
+        lines += _family(*_OBSERVED, counted)
         return "\n".join([*lines, ""])
 
 
-def _gauge(name: str, about: str, samples: list[tuple[str, float]]) -> list[str]:
-    return _family(name, about, samples, "gauge")
-
-
-def _family(name: str, about: str, samples: Sequence[tuple[str, float]], kind: str) -> list[str]:
+def _family(name: str, about: str, samples: Sequence[tuple[str, float]], kind: str = "gauge") -> list[str]:
     head = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"] if samples else []
     return head + [f"{name}{labels} {value}" for labels, value in samples]
 
@@ -212,13 +209,9 @@ class MetricsServer:
     def __init__(self, spark: SparkSession, host: str, port: int) -> None:
         self.listener = MetricsListener(self._newest)
         self._spark = spark
-        self._server = ThreadingHTTPServer((host, port), _handler(self.listener))
-        self._server.daemon_threads = True
-        self.url = f"http://{host}:{self._server.server_address[1]}/metrics"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="geminga-metrics", daemon=True
-        )
-        self._thread.start()
+        self._loop = LoopThread("geminga-metrics")
+        self._server = self._loop.call(serve(self.listener.text, port, host))
+        self.url = f"http://{host}:{self._server.sockets[0].getsockname()[1]}/metrics"
         spark.streams.addListener(self.listener)
 
     def _newest(self, query: str) -> Any:
@@ -227,9 +220,8 @@ class MetricsServer:
 
     def close(self) -> None:
         self._spark.streams.removeListener(self.listener)
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._loop.post(self._server.close)
+        self._loop.close()
 
     def __enter__(self) -> MetricsServer:
         return self
@@ -246,22 +238,3 @@ def serve_metrics(spark: SparkSession, port: int = 0, host: str = "127.0.0.1") -
     ``port`` 0 takes a free one. ``host`` is the loopback address by default.
     """
     return MetricsServer(spark, host, port)
-
-
-def _handler(listener: MetricsListener) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path.partition("?")[0] != "/metrics":
-                self.send_error(404)
-                return
-            body = listener.text().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: Any) -> None:
-            """Do not log scrapes."""
-
-    return Handler

@@ -3,8 +3,7 @@
 The driver reads the manifests (`geminga.offload.manifest`) and gives each range its offloaded ledgers;
 ledgers offloaded later are read from the broker. A task tracks the id of the next entry: in an offloaded
 ledger it is read from the file, otherwise from the broker. So every entry is read once, and a range that is
-entirely in files needs no broker. If a file's columns represent all of its entries, which is almost always
-so, they are used directly; otherwise the entries are rebuilt byte for byte.
+entirely in files needs no broker. The entries are rebuilt byte for byte.
 """
 
 from __future__ import annotations
@@ -16,25 +15,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pyarrow as pa
 
 from geminga.errors import CorruptPayload, InvalidConfiguration, ReadError
 from geminga.ids import MessageId
 from geminga.offload.arrow_storage import ArrowStorage
-from geminga.offload.entry_envelope import COLUMNS
-from geminga.offload.file import DERIVED, LedgerFile, NotOffloaded
+from geminga.offload.file import LedgerFile, NotOffloaded
 from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger, load
 from geminga.offload.storage import folder_of
 from geminga.spark.cluster import EntrySource, closed_quietly
 from geminga.spark.offsets import Offset, Partition, partition_topic
-from geminga.spark.ranges import MessageColumns
 from geminga.wire.checksum import crc32c
 from geminga.wire.metadata import RawEntry
 
 logger = logging.getLogger("geminga.spark")
 
-_COLUMNS = frozenset((*COLUMNS, *DERIVED))
 LOOK_AGAIN_SECONDS = 30.0
 """Age after which a streaming query rereads a manifest."""
 CHECKED_AT_ONCE = 16
@@ -147,8 +142,6 @@ class OffloadedSource:
         self._file: tuple[int, LedgerFile] | None = None
         self._entries: list[bytes] = []
         self._first = 0
-        self._without_columns: tuple[int, int] | None = None
-        """The last group, by ledger and number, that its columns do not represent completely."""
 
     def read(self, max_entries: int, timeout: float) -> list[RawEntry]:
         while True:
@@ -158,44 +151,6 @@ class OffloadedSource:
             found = self._from_file(ledger, max_entries)
             if found:
                 return found
-
-    def read_messages(self, columns: Sequence[str], last: tuple[int, int]) -> MessageColumns | None:
-        """Return the next messages as columns, if the next entries are in a file whose columns represent them
-        completely, up to the entry ``last``. None: use `read`. Raises `ReadError`."""
-        ledger = self._at()
-        if ledger is None or not _COLUMNS.issuperset(columns):
-            return None
-        first = max(self._next.entry_id, 0)
-        if (ledger.ledger, first) > last or self._has(ledger, first):
-            return None
-        found: list[MessageColumns] = []
-
-        def take() -> None:
-            file = self._opened(ledger)
-            group = file.group_of(first)
-            if (ledger.ledger, group) == self._without_columns:
-                return
-            told = file.messages(group, columns)
-            if told is None:
-                self._without_columns = ledger.ledger, group
-                return
-            batch, counts = told
-            offset, begins = file.first_of(group), np.concatenate(([0], np.cumsum(counts)))
-            stop = offset + len(counts)
-            if ledger.ledger == last[0]:
-                stop = min(stop, last[1] + 1)
-            start_row, stop_row = int(begins[first - offset]), int(begins[stop - offset])
-
-            def entries() -> list[RawEntry]:
-                whole = self._joined(file, group)[first - offset : stop - offset]
-                return self._raw(ledger, first, whole)
-
-            batch = batch.slice(start_row, stop_row - start_row)
-            found.append(MessageColumns(ledger.ledger, first, stop - 1, batch, entries))
-            self._next = MessageId(self._index, ledger.ledger, stop)
-
-        self._from(ledger, first, take)
-        return found[0] if found else None
 
     def _at(self) -> OffloadedLedger | None:
         """Return the offloaded ledger of the next entry; None if only the broker knows it."""

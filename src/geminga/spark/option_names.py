@@ -28,7 +28,7 @@ NO_EFFECT: frozenset[str] = frozenset(
         ("pulsar.client.", _NO_CLIENT_EFFECT),
         ("pulsar.reader.", _NO_READER_EFFECT),
         ("pulsar.producer.", _NO_PRODUCER_EFFECT),
-        ("", ("allowDifferentTopicSchemas", "jsonOptions", "fetchOffset.numRetries",
+        ("", ("allowDifferentTopicSchemas", "jsonOptions", "includeHeaders", "fetchOffset.numRetries",
               "fetchOffset.retryIntervalMs", "kafkaConsumer.isolationLevel")),
     )
     for name in (f"{prefix}{each}" for each in group)

@@ -208,8 +208,6 @@ _TABLE = (
                 "compacted messages in its first micro-batch. Default false."),
     Option(name="waitingForNonExistedTopic", field="wait_for_topics", use=READ, parse=values.flag,
            text="Treat a missing topic as empty. Default false: the query fails."),
-    Option(name="includeHeaders", field="include_headers", use=READ, parse=values.flag,
-           text="No effect: properties are always in the column ``__messageProperties``."),
     Option(name="crypto.privateKeyPath", field="crypto_private_key_path", use=READ, parse=values.text,
            text="PEM file, present on every machine, of the private key that decrypts messages. Without it "
                 "encrypted messages fail the query."),
@@ -472,7 +470,6 @@ class WriteOptions:
 
 
 _CONNECTION_FIELDS = frozenset(ConnectionOptions.__dataclass_fields__)
-_UNUSED_FIELDS = frozenset({"admin_url", "include_headers"})
 
 
 def without(options: Mapping[str, str], fields: Collection[str]) -> dict[str, str]:
@@ -563,7 +560,8 @@ def access_options(options: Mapping[str, str]) -> ConnectionOptions:
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check the options of a read. Raises `InvalidConfiguration` naming option, value and range."""
-    found = {name: value for name, value in _parsed(options, READ).items() if name not in _UNUSED_FIELDS}
+    found = _parsed(options, READ)
+    found.pop("admin_url", None)
     if found.keys() & {"dead_letter_path", "dead_letter_topic"}:
         found.setdefault("payload_mode", "DROPMALFORMED")
     return ReadOptions(connection=_connection(found), **found)
@@ -572,7 +570,6 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write. Raises `InvalidConfiguration` naming option, value and range."""
     found = _parsed(options, WRITE)
-    found.pop("include_headers", None)
     path = found.pop("settings_file", None)
     if path is not None:
         of_file = _from_file(path)

@@ -7,18 +7,15 @@ partitions at once (`geminga.spark.watch`), and are retried while a broker resta
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
-from geminga.spark.admission import BatchLimits
 from geminga.spark.bounds import QueryBounds
 from geminga.spark.cluster import Cluster
 from geminga.spark.cursor import QueryCursor
 from geminga.spark.micro_batches import MicroBatches
-from geminga.spark.offsets import Offsets, Partition
+from geminga.spark.offsets import Offsets
 from geminga.spark.options import ReadOptions
 from geminga.spark.queries import PartitionQueries
-from geminga.spark.ranges import Range
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.task_planning import TaskPlanner
 
@@ -45,9 +42,13 @@ class Planner:
         self.queries = PartitionQueries(cluster, options, self.retry_policy, watch)
         self.bounds = QueryBounds(self.queries, wall_clock)
         self.cursor: QueryCursor | None = None
-        """The query's own subscription, if it has one; see `follow`."""
+        """The query's own subscription, if it has one."""
         self.micro_batches = MicroBatches(self.queries, is_batch=is_batch, clock=clock)
         self.tasks = TaskPlanner(self.queries, self.micro_batches, lambda: self.cursor, is_batch=is_batch)
+        self.partitions, self.latest = self.queries.partitions, self.queries.latest
+        self.starting, self.ending = self.bounds.starting, self.bounds.ending
+        self.limited, self.lag = self.micro_batches.limited, self.micro_batches.lag
+        self.ranges = self.tasks.ranges
 
     def close(self) -> None:
         self.queries.watch.close()
@@ -65,58 +66,8 @@ class Planner:
             self.cursor = QueryCursor(name, self.cluster.cursors(name), self.queries, is_own=is_own)
         return self.cursor
 
-    def follow(
-        self,
-        committed: Offsets,
-        partitions: Iterable[Partition],
-        *,
-        is_new: bool,
-        is_known: bool = False,
-        first: Offsets | None = None,
-        waiting: Offsets | None = None,
-    ) -> Offsets:
-        """Move the subscription to Spark's committed offsets; return the same offsets as `latest`. See
-        `geminga.spark.cursor.QueryCursor.follow`."""
-        cursor, asked = self.cursor, list(partitions)
+    def with_cursor(self, what: str, use: Callable[[QueryCursor], Offsets]) -> Offsets:
+        """Return ``use(cursor)`` of the query's subscription, retried while a broker restarts."""
+        cursor = self.cursor
         assert cursor is not None
-        return self.retry_policy.call(
-            f"moving the subscription {cursor.name}",
-            lambda: cursor.follow(
-                committed, asked, is_new=is_new, is_known=is_known, first=first, waiting=waiting
-            ),
-        )
-
-    def position(self, partitions: Iterable[Partition]) -> Offsets:
-        """Return the subscription's position; create it after the newest messages if it is missing."""
-        cursor, asked = self.cursor, list(partitions)
-        assert cursor is not None
-        return self.retry_policy.call(
-            f"opening the subscription {cursor.name}", lambda: cursor.position(asked)
-        )
-
-    def partitions(self, *, missing_is_empty: bool = False) -> list[Partition]:
-        return self.queries.partitions(missing_is_empty=missing_is_empty)
-
-    def latest(self, partitions: Iterable[Partition]) -> Offsets:
-        """Return the offset after the newest message of each partition, `EARLIEST` for an empty topic."""
-        return self.queries.latest(partitions)
-
-    def starting(self, default: str) -> Offsets:
-        """Return the start of a new query; see `QueryBounds.starting`."""
-        return self.bounds.starting(default)
-
-    def ending(self, partitions: Iterable[Partition], known: Iterable[Partition] = ()) -> Offsets:
-        """Return the end of a batch query; see `QueryBounds.ending`."""
-        return self.bounds.ending(partitions, known)
-
-    def limited(self, start: Offsets, latest: Offsets, limits: BatchLimits) -> Offsets:
-        """Return the end of a micro-batch; see `MicroBatches.limited`."""
-        return self.micro_batches.limited(start, latest, limits)
-
-    def lag(self, end: Offsets, latest: Offsets) -> dict[str, dict[str, Any]]:
-        """Return the lag of ``end``, by topic; see `geminga.spark.lag.by_topic`."""
-        return self.micro_batches.lag(end, latest)
-
-    def ranges(self, start: Offsets, end: Offsets, first: Offsets | None = None) -> list[Range]:
-        """Return the tasks that read everything between the offsets; see `TaskPlanner.ranges`."""
-        return self.tasks.ranges(start, end, first)
+        return self.retry_policy.call(f"{what} the subscription {cursor.name}", lambda: use(cursor))

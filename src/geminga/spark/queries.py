@@ -8,13 +8,14 @@ from typing import TypeVar
 
 from geminga.ids import MessageId
 from geminga.spark.admission import EntrySample, MeasuredEntry
-from geminga.spark.cluster import Cluster, Watch, discover
+from geminga.spark.cluster import Cluster, discover
 from geminga.spark.data_loss import refusal
 from geminga.spark.offsets import EARLIEST, Offsets, Partition
 from geminga.spark.options import ReadOptions
 from geminga.spark.ranges import behind_message
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.search import Search, at, before_first, run
+from geminga.spark.watch import PulsarPartitions
 from geminga.wire.metadata import RawEntry
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ class PartitionQueries:
     """Requests of one query about its partitions."""
 
     def __init__(
-        self, cluster: Cluster, options: ReadOptions, retry_policy: RetryPolicy, watch: Watch
+        self, cluster: Cluster, options: ReadOptions, retry_policy: RetryPolicy, watch: PulsarPartitions
     ) -> None:
         self.cluster = cluster
         self.options = options

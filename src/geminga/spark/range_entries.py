@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from geminga.errors import PulsarException, Timeout
@@ -14,7 +14,7 @@ from geminga.spark.counting import LOST, SkipCounters
 from geminga.spark.data_loss import refusal
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions
-from geminga.spark.ranges import MessageColumns, Range
+from geminga.spark.ranges import Range
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.wire.metadata import RawEntry
 
@@ -28,7 +28,7 @@ _IDLE_SECONDS = 1.0
 
 
 class RangeEntries:
-    """Entries of one range, in order; iterate once. Entries in files come as columns where possible."""
+    """Entries of one range, in order; iterate once."""
 
     def __init__(
         self,
@@ -38,13 +38,10 @@ class RangeEntries:
         *,
         retry_policy: RetryPolicy,
         skip_counters: SkipCounters,
-        columns: Sequence[str] | None = None,
     ) -> None:
-        """``columns``: message columns to take from files; None: take entries only."""
         self.cluster = cluster
         self.options = options
         self.part = part
-        self.columns = columns
         self.topic = partition_topic(part.partition)
         self.retry_policy = retry_policy
         self.skip_counters = skip_counters
@@ -97,7 +94,7 @@ class RangeEntries:
         if source is not None:
             closed_quietly(source)
 
-    def __iter__(self) -> Iterator[RawEntry | MessageColumns]:
+    def __iter__(self) -> Iterator[RawEntry]:
         """Yield the range's entries: first the planner's, then those of the broker or of files."""
         after, end = self.part.start, self.part.end
         for entry in self.part.head:
@@ -113,8 +110,7 @@ class RangeEntries:
                 self._check_follows(after, found)
             elif found.ledger_id != previous.ledger or found.entry_id != previous.entry + 1:
                 self._check_follows(previous, found)
-            last = found.entry_id if isinstance(found, RawEntry) else found.last_entry_id
-            place = (found.ledger_id, last)
+            place = (found.ledger_id, found.entry_id)
             if place > end[:2]:
                 if previous.ledger == end.ledger < found.ledger_id and previous[:2] < end[:2]:
                     self._check_missing(previous, found)
@@ -124,17 +120,12 @@ class RangeEntries:
                 return
             previous = Offset.after_entry(*place)
 
-    def _arriving(self, after: Offset) -> Iterator[RawEntry | MessageColumns]:
+    def _arriving(self, after: Offset) -> Iterator[RawEntry]:
         """Yield the entries after ``after``, until none arrives any more."""
         poll_seconds = self.options.poll_timeout_ms / 1000
         deadline = time.monotonic() + poll_seconds
         self._place = after.next_place
         while True:
-            messages = self._take_messages()
-            if messages is not None:
-                yield messages
-                deadline = time.monotonic() + poll_seconds
-                continue
             entries = self._take(min(_IDLE_SECONDS, poll_seconds))
             if entries:
                 yield from entries
@@ -142,23 +133,6 @@ class RangeEntries:
             elif self._ends_early() or time.monotonic() > deadline:
                 self._give_up()
                 return
-
-    def _take_messages(self) -> MessageColumns | None:
-        """Return the next messages as columns, if they are in a file with such columns."""
-        if not self.part.offloaded or self.columns is None:
-            return None
-        from geminga.spark.offloaded import OffloadedSource
-
-        columns, last = self.columns, self.part.end[:2]
-
-        def take(source: EntrySource) -> MessageColumns | None:
-            return source.read_messages(columns, last) if isinstance(source, OffloadedSource) else None
-
-        found = self._ask("reading", take)
-        if found is not None:
-            self._place = MessageId(-1, found.ledger_id, found.last_entry_id + 1)
-            self._read_through = Offset.after_entry(found.ledger_id, found.last_entry_id)
-        return found
 
     def _take(self, idle_seconds: float) -> list[RawEntry]:
         """Return the available entries; wait ``idle_seconds`` for the first one."""
@@ -169,7 +143,7 @@ class RangeEntries:
             self._read_through = Offset.after_entry(last.ledger_id, last.entry_id)
         return entries
 
-    def _check_follows(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
+    def _check_follows(self, place: Offset, entry: RawEntry) -> None:
         """Check that no entry between ``place`` and ``entry`` is missing; otherwise look for the cause.
 
         An entry in a later ledger may follow if ``place`` is the last entry of its own ledger, which is
@@ -197,7 +171,7 @@ class RangeEntries:
             "removed before they were read"
         )
 
-    def _check_missing(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
+    def _check_missing(self, place: Offset, entry: RawEntry) -> None:
         """Handle missing entries after ``place`` whose ledger exists. Retention removes whole ledgers only,
         so either a damaged store lost single entries, or Apache Pulsar's broker withholds them (markers of
         transactions and replication); a reader can't distinguish the two."""
@@ -214,7 +188,7 @@ class RangeEntries:
                 "entries between are lost; this task logs no further gaps", what,
             )  # fmt: skip
 
-    def _follows_by_manifest(self, wanted: MessageId, entry: RawEntry | MessageColumns) -> bool:
+    def _follows_by_manifest(self, wanted: MessageId, entry: RawEntry) -> bool:
         """Return whether ``entry`` directly follows an offloaded ledger that ends at ``wanted``: one ledger's
         offset is then the end of the other. No broker is needed for that."""
         offloaded = self.part.offloaded
@@ -253,7 +227,7 @@ class RangeEntries:
         logger.warning("%s", what)
 
     def first_entries(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
-        """Return the first entry at or after each position, by a rarely needed `Watch` of this task."""
+        """Return the first entry at or after each position, by queries of this task, which are rare."""
         watch = self.cluster.watch(name=self.options.subscription_prefix)
         try:
             return self.retry_policy.call(f"looking for entries of {self.topic}", lambda: watch.first(places))

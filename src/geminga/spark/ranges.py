@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import pyarrow as pa
 
 from geminga.ids import MessageId
 from geminga.offload.manifest import OffloadedLedger
@@ -43,19 +41,6 @@ class Range:
 
     def __str__(self) -> str:
         return f"{partition_topic(self.partition)} after {self.start} up to {self.end}"
-
-
-@dataclass(frozen=True, slots=True)
-class MessageColumns:
-    """Messages of consecutive entries of a ledger, as columns."""
-
-    ledger_id: int
-    entry_id: int
-    """Id of the first entry."""
-    last_entry_id: int
-    batch: pa.RecordBatch
-    entries: Callable[[], list[RawEntry]]
-    """Returns the entries themselves; call it before reading on."""
 
 
 def combined(ranges: Sequence[Range], tasks_min: int) -> list[list[Range]]:

@@ -19,7 +19,7 @@ from geminga.spark.decrypting import Opener, opener
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, partition_topic
 from geminga.spark.options import ReadOptions
 from geminga.spark.range_entries import READ_ENTRIES, RangeEntries
-from geminga.spark.ranges import MessageColumns, Range
+from geminga.spark.ranges import Range
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.search import run, stepped_back
 from geminga.wire.metadata import RawEntry
@@ -85,11 +85,9 @@ class RangeReader:
         self._open_entries: Opener = opener(options, skip_counters)
         # Ends inside a batch are cut by row; no other range needs the extra columns.
         self.cuts_batches = any(WHOLE_ENTRY != place.batch_index >= 0 for place in (part.start, part.end))
-        by_columns = not self.cuts_batches and not part.compacted
         entries = CompactedEntries if part.compacted else RangeEntries
         self.entries = entries(
-            cluster, options, part, retry_policy=self.retry_policy, skip_counters=skip_counters,
-            columns=converter.columns if by_columns else None,
+            cluster, options, part, retry_policy=self.retry_policy, skip_counters=skip_counters
         )  # fmt: skip
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -100,14 +98,7 @@ class RangeReader:
         try:
             pending: list[RawEntry] = []
             size = 0
-            for found in self.entries:
-                if not isinstance(found, RawEntry):
-                    if pending:
-                        yield from self._decoded(pending)
-                        pending, size = [], 0
-                    yield from self._shaped(found)
-                    continue
-                entry = found
+            for entry in self.entries:
                 pending.append(entry)
                 size += len(entry.entry)
                 if size >= BATCH_BYTES or len(pending) >= BATCH_ROWS:
@@ -117,17 +108,6 @@ class RangeReader:
                 yield from self._decoded(pending)
         finally:
             self.entries.close()
-
-    def _shaped(self, found: MessageColumns) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a file in steps of about `BATCH_ROWS` rows."""
-        from geminga.wire.columnar import decode_entries
-
-        def again(first: int, rows: int, columns: list[str]) -> pa.RecordBatch:
-            return decode_entries(found.entries(), columns).slice(first, rows)
-
-        for first in range(0, found.batch.num_rows, BATCH_ROWS):
-            piece = found.batch.slice(first, BATCH_ROWS)
-            yield self.converter.shape(piece, partial(again, first, piece.num_rows))
 
     def _decoded(self, arrived: list[RawEntry]) -> Iterator[pa.RecordBatch]:
         """Decode in steps of about `BATCH_ROWS` rows."""

@@ -27,7 +27,7 @@ from geminga.errors import InvalidConfiguration
 from geminga.spark.releases import arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,6 @@ COLUMNS: dict[str, SourceColumn] = {
 
 DEFAULT_COLUMNS = tuple(COLUMNS)[:7]
 
-_ALWAYS_PRESENT = frozenset(COLUMNS) - {"value", "__key", "__eventTime", "__orderingKey"}
-
 
 def _known(name: str) -> str:
     """Return the column's own spelling; Spark's names are case-insensitive by default."""
@@ -76,12 +74,25 @@ def _known(name: str) -> str:
 
 def source_schema(columns: Sequence[str] | None) -> StructType:
     """Return the schema for the option ``columns``, or the default one."""
-    names = DEFAULT_COLUMNS if columns is None else tuple(_known(name) for name in columns)
-    if not names:
+    known = {name: column.kind for name, column in COLUMNS.items()}
+    return chosen(DEFAULT_COLUMNS if columns is None else columns, known)
+
+
+def chosen(names: Sequence[str], known: Mapping[str, DataType]) -> StructType:
+    """Return the columns that the option ``columns`` names. Raises `InvalidConfiguration`."""
+    found: dict[str, DataType] = {}
+    for name in names:
+        spelled = same_name(list(known), name)
+        if spelled is None:
+            raise InvalidConfiguration(
+                f"no column {name!r}{suggestion(name, known)}; the query has {', '.join(known)}"
+            )
+        if spelled in found:
+            raise InvalidConfiguration(f"option columns names a column twice: {spelled!r}")
+        found[spelled] = known[spelled]
+    if not found:
         raise InvalidConfiguration("option columns names no column")
-    if len(set(names)) < len(names):
-        raise InvalidConfiguration(f"option columns names a column twice: {', '.join(names)}")
-    return StructType([StructField(name, COLUMNS[name].kind, True) for name in names])
+    return StructType([StructField(name, kind, True) for name, kind in found.items()])
 
 
 def without_collations(kind: Any) -> Any:
@@ -141,13 +152,24 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind):
         # Unchecked: an out-of-range event time must not stop the query.
         return array.cast(kind, safe=False)
+    return as_text(array) if pa.types.is_string(kind) else array.cast(kind)
+
+
+def as_text(array: pa.Array) -> pa.Array:
+    """Return binary values as text, with replacement characters for invalid UTF-8."""
     try:
-        return array.cast(kind)
+        return array.cast(pa.string())
     except pa.ArrowInvalid:
-        if not pa.types.is_string(kind):
-            raise
         words = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
-        return pa.array(words, kind)
+        return pa.array(words, pa.string())
+
+
+def same_name(names: list[str], wanted: str) -> str | None:
+    """Return the name that equals ``wanted``, or the only one that does so ignoring case."""
+    if wanted in names:
+        return wanted
+    near = [name for name in names if name.lower() == wanted.lower()]
+    return near[0] if len(near) == 1 else None
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 import sys
-import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geminga.spark.java import check_java
@@ -74,7 +70,8 @@ def session(
     ``master`` defaults to Spark's configuration, else to ``local[*]``; ``sc://host:port`` is a Spark Connect
     server. A local session created here is tuned: its workers run this interpreter and start with all modules
     loaded, use Unix domain sockets to the JVM, and the time zone is UTC. Any other session gets ``config``
-    and nothing else. Raises `InvalidConfiguration` when Java is missing.
+    and nothing else; so does one whose master may be named by Spark's own configuration (spark-submit,
+    ``SPARK_CONF_DIR``, ``SPARK_HOME``). Raises `InvalidConfiguration` when Java is missing.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -91,10 +88,10 @@ def session(
     builder = SparkSession.builder
     if master is not None:
         builder = builder.master(master)
-    if (master or given.get("spark.master") or _configured_master() or "local").startswith("local"):
+    if _is_local(master or given.get("spark.master")):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         given = {**_LOCAL_CONFIGURATION, **given}
-    return register(_made(_configured(builder, app_name, given)))
+    return register(_configured(builder, app_name, given).getOrCreate())
 
 
 def _configured(
@@ -119,47 +116,11 @@ def _connected(app_name: str, config: Mapping[str, str]) -> SparkSession:
     return active  # type: ignore[no-any-return]
 
 
-def _configured_master() -> str | None:
-    """Return the master that Spark's own configuration names, if known before a JVM runs."""
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit: its JVM knows
-        from pyspark import SparkConf, SparkContext
-
-        SparkContext._ensure_initialized()
-        return str(SparkConf().get("spark.master", "") or "") or None
-    match = re.search(r"--master[= ]+(\S+)", os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    if match:
-        return match[1]
-    folder = os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME', '')}/conf"
-    try:
-        text = (Path(folder) / "spark-defaults.conf").read_text()
-    except OSError:
-        return None
-    match = re.search(r"^\s*spark\.master[ \t=:]+(\S+)", text, re.MULTILINE)
-    return match[1] if match else None
+CONFIGURED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
+"""Environment variables with which Spark's own configuration may name a master."""
 
 
-def _made(builder: SparkSession.Builder) -> SparkSession:
-    """Call ``builder.getOrCreate()`` with Ctrl-C deferred until the JVM is up; a second Ctrl-C ends the wait.
-
-    If interrupted while the JVM starts, PySpark would leave it running without a parent.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return builder.getOrCreate()
-    interrupted = False
-
-    def put_off(_number: int, _frame: object) -> None:
-        nonlocal interrupted
-        if interrupted:
-            raise KeyboardInterrupt
-        interrupted = True
-
-    before = signal.signal(signal.SIGINT, put_off)
-    try:
-        spark = builder.getOrCreate()
-    finally:
-        if signal.getsignal(signal.SIGINT) is put_off:  # PySpark has set its own handler
-            signal.signal(signal.SIGINT, before)
-    if interrupted:
-        spark.stop()
-        raise KeyboardInterrupt
-    return spark
+def _is_local(master: str | None) -> bool:
+    if master is not None:
+        return master.startswith("local")
+    return not any(name in os.environ for name in CONFIGURED)

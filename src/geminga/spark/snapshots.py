@@ -34,10 +34,11 @@ from pyspark.sql.types import (
 
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import hadoop_location
-from geminga.offload.entry_envelope import ROWS_MAX
+from geminga.ids import MessageId
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.storage import folder_of
 from geminga.spark import cluster as clusters
+from geminga.spark import lag
 from geminga.spark.offloaded import Manifests
 from geminga.spark.offsets import EARLIEST, OTHERS, WHOLE_ENTRY, Offset, Offsets, Partition, partition_topic
 from geminga.spark.options import ReadOptions, read_options, without
@@ -117,8 +118,6 @@ class _Cut:
     """Files and offset ranges to read, by method: each of ``gaps`` is read by one scan."""
 
     files: list[str] = field(default_factory=list)
-    ledgers: list[OffloadedLedger] = field(default_factory=list)
-    partitions: set[int] = field(default_factory=set)
     gaps: list[dict[Partition, tuple[Offset, Offset]]] = field(default_factory=list)
     firsts: Offsets = field(default_factory=dict)
     """For partitions read from their first message on, the offset before it."""
@@ -154,7 +153,7 @@ def snapshot(
     if cut.files:
         native = _native(spark, read, cut, files_location)
         if native is None:
-            cut = _Cut(gaps=[_behind(start, end)], firsts=cut.firsts)
+            cut = _Cut(gaps=[lag.behind(start, end)], firsts=cut.firsts)
         else:
             frames.append(native)
     rest = without(options, _SET_BY_SCANS)
@@ -175,19 +174,11 @@ def _check(options: ReadOptions) -> None:
         )
 
 
-def _behind(start: Offsets, end: Offsets) -> dict[Partition, tuple[Offset, Offset]]:
-    return {
-        p: (start.get(p, EARLIEST), place)
-        for p, place in sorted(end.items())
-        if place > start.get(p, EARLIEST)
-    }
-
-
 # --- the cut ----------------------------------------------------------------------------------------
 
 
 def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -> _Cut:
-    wanted = _behind(start, end)
+    wanted = lag.behind(start, end)
     begins = planner.queries.begins({p: begin for p, (begin, _) in wanted.items()})
     found = _Cut(firsts={p: begins[p] for p, (begin, _) in wanted.items() if begins[p] > begin == EARLIEST})
     runs: dict[Partition, list[list[OffloadedLedger]]] = {}
@@ -210,8 +201,6 @@ def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -
             runs[p] = _runs(ledgers)
             for each in (each for run in runs[p] for each in run):
                 found.files.append(f"{folder_of(partition_topic(p))}/{each.file}")
-                found.ledgers.append(each)
-                found.partitions.add(p[1])
     for p, (begin, place) in wanted.items():
         at_begin = begins[p]
         for number, (before, behind) in enumerate(_gaps(runs.get(p, []), at_begin, place)):
@@ -345,10 +334,7 @@ def _native(
         )  # fmt: skip
         return None
     schema = source_schema(options.columns)
-    sizes = _Sizes.of(cut)
-    return rows.select(
-        *(_column(each.name, sizes).cast(each.dataType).alias(each.name) for each in schema.fields)
-    )
+    return rows.select(*(_column(each.name).cast(each.dataType).alias(each.name) for each in schema.fields))
 
 
 @contextlib.contextmanager
@@ -380,72 +366,14 @@ _IN_FILES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Smallest and largest values of the numbers in message ids."""
-
-    ledgers: tuple[int, int]
-    entries_max: int
-    partitions: tuple[int, int]
-
-    @classmethod
-    def of(cls, cut: _Cut) -> _Sizes:
-        ledgers = [each.ledger for each in cut.ledgers]
-        return cls(
-            (min(ledgers), max(ledgers)),
-            max(each.entries for each in cut.ledgers),
-            (min(cut.partitions), max(cut.partitions)),
-        )
-
-
-def _column(name: str, sizes: _Sizes) -> Column:
+def _column(name: str) -> Column:
     if name == "__messageId":
-        return _message_id(sizes)
-    if name == "__redeliveryCount":
-        return F.lit(0)
-    return F.col(_IN_FILES[name])
+        numbers = (
+            F.col(each) for each in ("partition", "ledger_id", "entry_id", "batch_index", "batch_size")
+        )
+        return F.udf(_message_id, BinaryType())(*numbers)
+    return F.lit(0) if name == "__redeliveryCount" else F.col(_IN_FILES[name])
 
 
-_ALL_BYTES = bytes(range(256))
-
-
-def _message_id(sizes: _Sizes) -> Column:
-    """Return the bytes of ``MessageIdData``, as `geminga.ids.MessageId.serialize` writes them."""
-    partition, index, size = F.col("partition"), F.col("batch_index"), F.col("batch_size")
-    parts = [
-        _field(0x08, F.col("ledger_id"), *sizes.ledgers),
-        _field(0x10, F.col("entry_id"), 0, sizes.entries_max),
-    ]
-    if sizes.partitions[1] >= 0:
-        parts.append(_if(partition >= 0, _field(0x18, partition, 0, sizes.partitions[1])))
-    parts.append(_if(index >= 0, _field(0x20, index, 0, ROWS_MAX)))
-    parts.append(_if(size > 0, _field(0x30, size, 0, ROWS_MAX)))
-    return F.concat(*parts)
-
-
-def _if(condition: Column, part: Column) -> Column:
-    return F.when(condition, part).otherwise(F.lit(b""))
-
-
-def _field(tag: int, number: Column, least: int, most: int) -> Column:
-    """Return a tag and a varint of a number between the two bounds."""
-    fewest, largest = _varint_bytes(least), _varint_bytes(most)
-    found = _varint(tag, number, largest)
-    for count in range(largest - 1, fewest - 1, -1):
-        found = F.when(number < 1 << 7 * count, _varint(tag, number, count)).otherwise(found)
-    return found
-
-
-def _varint_bytes(number: int) -> int:
-    return max(1, -(-number.bit_length() // 7))
-
-
-def _varint(tag: int, number: Column, count: int) -> Column:
-    """Return a varint of exactly ``count`` bytes."""
-    groups = [F.shiftright(number, 7 * place) if place else number for place in range(count)]
-    bits = [group.bitwiseAND(127).bitwiseOR(128) for group in groups[:-1]]
-    return F.concat(F.lit(bytes([tag])), *(_byte(each) for each in [*bits, groups[-1]]))
-
-
-def _byte(number: Column) -> Column:
-    return F.substring(F.lit(_ALL_BYTES), (number + 1).cast("int"), F.lit(1))
+def _message_id(partition: int, ledger: int, entry: int, index: int, size: int) -> bytes:
+    return MessageId(partition, ledger, entry, index, batch_size=size).serialize()

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from geminga.errors import CorruptPayload, InvalidConfiguration, StoreDamaged
-from geminga.filesystems import puts_whole_files, resolve
+from geminga.filesystems import puts_whole_files, resolve, sync, write_whole
 from geminga.wire.checksum import crc32c
 
 STAGED_SCHEMA = pa.schema(
@@ -89,35 +88,12 @@ class Staging:
     def __init__(self, location: str, *keys: str) -> None:
         self.files, root = resolve(location)
         self.root = "/".join((root.rstrip("/"), *map(folder_name, keys)))
-        self.is_local = isinstance(self.files, fs.LocalFileSystem)
         self.puts_whole_files = puts_whole_files(self.files)
 
     def _path(self, *parts: str) -> str:
         return "/".join((self.root, *parts))
 
     # --- small files --------------------------------------------------------------------------
-
-    def _write(self, path: str, content: bytes) -> None:
-        """Write atomically: write and rename, or an object store's atomic write."""
-        if self.puts_whole_files:
-            with self.files.open_output_stream(path) as stream:
-                stream.write(content)
-            return
-        self.files.create_dir(path.rpartition("/")[0], recursive=True)
-        unfinished = f"{path}.{uuid.uuid4().hex}.tmp"
-        with self.files.open_output_stream(unfinished) as stream:
-            stream.write(content)
-        self._sync(unfinished)
-        self.files.move(unfinished, path)
-        self._sync(path.rpartition("/")[0])
-
-    def _sync(self, path: str) -> None:
-        if self.is_local:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
 
     def _read(self, path: str) -> bytes | None:
         try:
@@ -139,7 +115,6 @@ class Staging:
         `InvalidConfiguration` when another name is stored."""
         known = self._json("sink.json")
         if known is None:
-            self._check_location()
             return wanted or default
         if wanted is not None and known["name"] != wanted:
             raise InvalidConfiguration(
@@ -151,17 +126,7 @@ class Staging:
     def keep_name(self, name: str) -> None:
         """Store the sink's name."""
         if self._json("sink.json") is None:
-            self._write(self._path("sink.json"), json.dumps({"name": name}).encode())
-
-    def _check_location(self) -> None:
-        """Reject staging of unknown owner, which could be mistaken for this query's, or be forgotten."""
-        location = self.root.rsplit("/", 2)[0]
-        for name in ("epochs", "staged"):
-            if self.files.get_file_info(f"{location}/{name}").type != fs.FileType.NotFound:
-                raise InvalidConfiguration(
-                    f"{location} holds the staging of an unknown query (its folder {name!r}): if "
-                    "that query is done, delete the folders epochs and staged and the file sink.json there"
-                )
+            write_whole(self.files, self._path("sink.json"), json.dumps({"name": name}).encode())
 
     def epoch(self, number: int) -> Epoch | None:
         """Return the decision for a micro-batch; None before that."""
@@ -178,7 +143,7 @@ class Staging:
 
     def decide(self, number: int, epoch: Epoch) -> None:
         """Fix the content of micro-batch ``number``; from now on every attempt publishes this."""
-        self._write(self._path("epochs", f"{number}.json"), json.dumps(asdict(epoch)).encode())
+        write_whole(self.files, self._path("epochs", f"{number}.json"), json.dumps(asdict(epoch)).encode())
 
     def revoke(self, number: int) -> None:
         """Revoke the decision for micro-batch ``number``: the rows published under it are another query's."""
@@ -199,7 +164,7 @@ class Staging:
         ``places``: by partition's full name, offsets up to which all rows published so far are.
         """
         content = json.dumps(places).encode() if places else b""
-        self._write(self._path("epochs", f"{number}.done"), content)
+        write_whole(self.files, self._path("epochs", f"{number}.done"), content)
         for info in self._list("staged"):
             self.discard([info.base_name])
         for info in self._list("epochs"):
@@ -231,8 +196,8 @@ class Staging:
         ):
             for batch in batches:
                 writer.write_batch(batch)
-        self._sync(path)
-        self._sync(path.rpartition("/")[0])
+        sync(self.files, path)
+        sync(self.files, path.rpartition("/")[0])
         return name
 
     def staged(self, name: str) -> Iterator[dict[str, Any]]:

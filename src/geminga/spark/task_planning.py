@@ -94,11 +94,7 @@ class TaskPlanner:
         if not self.splits:
             return dict.fromkeys(wanted)
         most = self.entries_per_split
-        large = {
-            p: places
-            for p in sorted(wanted)
-            if not self._is_small(p, *wanted[p]) and (places := _samples(*wanted[p]))
-        }
+        large = {p: places for p in sorted(wanted) if (places := _samples(*wanted[p]))}
         asked = [(p, place) for p in list(large)[:SAMPLED_MAX] for place in large[p]]
         lengths: dict[Partition, list[int]] = {}
         for (partition, _), entry in zip(
@@ -114,16 +110,6 @@ class TaskPlanner:
                 fitting = self.bytes_per_split * len(seen) // max(1, sum(seen))
                 sizes[partition] = min(most, max(ENTRIES_MIN, fitting))
         return sizes
-
-    def _is_small(self, partition: Partition, begin: Offset, end: Offset) -> bool:
-        """Return whether a range is less than half a task, by entries sampled for a limit or the lag: no
-        further sampling is needed."""
-        entries, known = entries_between(begin, end), self.micro_batches.gauge.partitions.get(partition)
-        # Dead letters in a topic are identified by their task, which a restart must cut in the same way; it
-        # does not know the entries sampled so far.
-        if entries is None or known is None or self.options.dead_letter_topic is not None:
-            return False
-        return entries * known.bytes < self.bytes_per_split / 2
 
     def _known_start(self, partition: Partition, start: Offset) -> Offset:
         """Return the offset before the first sampled entry, if the start is only `EARLIEST`."""

@@ -8,16 +8,14 @@ five hundred cost little more than one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.errors import PulsarException, SubscriptionNotFound, Timeout
 from geminga.ids import MessageId
 from geminga.spark.admission import EntryCost, EntrySample, MeasuredEntry
-from geminga.spark.cursor import SubscriptionCursor
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.wire.metadata import RawEntry
 
@@ -32,8 +30,6 @@ LOOK_SECONDS = 0.1
 """Seconds without an entry after which the topic's end is queried; doubled for each further query."""
 _PERMITS_MAX = 1000
 """Maximum permits of one reader; it requests no more entries than are wanted."""
-MANY = 64
-"""Number of queries from which on Python's garbage collector is paused."""
 READERS_MAX = 128
 """Maximum readers that are open at once."""
 
@@ -198,6 +194,14 @@ class PulsarPartitions:
         self._consumers.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriptionCursor:
+    """A partition's newest message, and the mark-delete position of the subscription; None: unknown."""
+
+    newest: MessageId
+    marked: MessageId | None
+
+
 class PulsarCursors:
     """One durable subscription on a query's partitions, moved from the driver."""
 
@@ -213,15 +217,19 @@ class PulsarCursors:
         from_latest: Collection[Partition] = (),
         known: Collection[Partition] = (),
     ) -> dict[Partition, SubscriptionCursor | None]:
-        """Return the cursors. Raises `ConsumerBusy` when another query uses the subscription."""
+        """Return the cursors. Create a missing subscription: after the newest message for the partitions in
+        ``from_latest``, else before the first. For those in ``known``, which had it before, return None
+        instead. Raises `ConsumerBusy` when another query uses the subscription."""
         asked = [(partition, partition in from_latest, partition in known) for partition in partitions]
         found = all_at_once(self.client, self._state, asked)
         return {partition: state for (partition, *_), state in zip(asked, found, strict=True)}
 
     def move(self, places: Mapping[Partition, MessageId]) -> None:
+        """Acknowledge everything up to and including these positions; return when it is stored."""
         all_at_once(self.client, self._move, list(places.items()))
 
     def rewind(self, places: Mapping[Partition, MessageId]) -> None:
+        """Set the cursors back before these positions."""
         all_at_once(self.client, self._rewind, list(places.items()))
 
     def close(self) -> None:
@@ -295,18 +303,4 @@ def all_at_once(client: Client, answer: Callable[[Q], Awaitable[T]], questions: 
 
     if not questions:
         return []
-    with _collector_rests() if len(questions) >= MANY else contextlib.nullcontext():
-        return client.runtime.call(ask())
-
-
-@contextlib.contextmanager
-def _collector_rests() -> Iterator[None]:
-    """Pause the garbage collector: with thousands of new tasks and futures it scans the whole heap
-    repeatedly, for a third of the time. None of them is in a cycle, and all are freed soon."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    return client.runtime.call(ask())

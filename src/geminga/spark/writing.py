@@ -40,11 +40,9 @@ logger = logging.getLogger("geminga.spark")
 
 @dataclass
 class PulsarCommit(WriterCommitMessage):
-    """Counts of the rows, batches and bytes that a task has published."""
+    """Number of rows that a task has published."""
 
     rows: int = 0
-    batches: int = 0
-    bytes: int = 0
 
 
 class _Publication:
@@ -75,10 +73,7 @@ class _Publication:
 
     def _collect(self, *, wait: bool) -> None:
         while self.results and (wait or self.results[0].done()):
-            result = self.results.popleft().result()
-            self.commit.rows += result.rows
-            self.commit.batches += result.batches
-            self.commit.bytes += result.bytes
+            self.commit.rows += self.results.popleft().result().rows
 
 
 def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch]) -> PulsarCommit:
@@ -104,8 +99,7 @@ class PulsarWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         done = [message for message in messages if isinstance(message, PulsarCommit)]
-        logger.info("published %d rows in %d batches from %d tasks",
-                    sum(c.rows for c in done), sum(c.batches for c in done), len(done))  # fmt: skip
+        logger.info("published %d rows from %d tasks", sum(commit.rows for commit in done), len(done))
 
 
 class PulsarStreamWriter(releases.DataSourceStreamArrowWriter):
@@ -124,11 +118,9 @@ def batch_writer(options: WriteOptions, schema: StructType) -> DataSourceWriter:
     """Return the writer of a batch query for the options."""
     if not options.exactly_once:
         return PulsarWriter(options, schema)
-    from geminga.spark.exactly_once import NumberedWriter, StagedWriter
+    from geminga.spark.exactly_once import NumberedWriter
 
-    if options.batch_id is not None:
-        return NumberedWriter(options, schema)
-    return StagedWriter(options, schema)
+    return NumberedWriter(options, schema)
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStreamWriter:

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from geminga.spark import exactly_once, frames, reading
 from geminga.spark.datasource import PulsarDataSource, PulsarReader, PulsarStreamReader
-from geminga.spark.exactly_once import ExactlyOnceWriter, StagedWriter
+from geminga.spark.exactly_once import ExactlyOnceWriter, NumberedWriter
 from geminga.spark.staging import Staging
 from geminga.spark.writing import PulsarStreamWriter, PulsarWriter
 
@@ -278,8 +278,8 @@ class FaultyStreamWriter(_Writing, PulsarStreamWriter):
     stands_for = PulsarStreamWriter
 
 
-class FaultyStagedWriter(_Committing, StagedWriter):
-    stands_for = StagedWriter
+class FaultyNumberedWriter(_Committing, NumberedWriter):
+    stands_for = NumberedWriter
 
 
 class FaultyExactlyOnceWriter(_Committing, ExactlyOnceWriter):
@@ -305,7 +305,7 @@ class FaultyDataSource(PulsarDataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         made = super().writer(schema, overwrite)
-        return (FaultyStagedWriter if isinstance(made, StagedWriter) else FaultyWriter).take_over(
+        return (FaultyNumberedWriter if isinstance(made, NumberedWriter) else FaultyWriter).take_over(
             made, self.script
         )
 

@@ -15,7 +15,9 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     DecimalType,
+    DoubleType,
     LongType,
+    MapType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -29,6 +31,8 @@ from geminga.spark.payloads.writing import node_of_type
 _TYPES: list[DataType] = [
     TimestampType(), TimestampNTZType(), DateType(), BinaryType(), DecimalType(20, 6), LongType(),
     StringType(), ArrayType(TimestampType()), StructType().add("t", TimestampType()).add("b", BinaryType()),
+    StructType().add("t", StringType()).add("b", LongType()), ArrayType(StringType()), DoubleType(),
+    MapType(StringType(), StringType()), MapType(StringType(), StructType().add("t", StringType())),
 ]  # fmt: skip
 _DAYS = st.sampled_from(
     ["2024-02-29", "2023-02-29", "1969-12-31", "0001-01-01", "9999-12-31", "2024-03-31", "2024-10-27",
@@ -43,9 +47,29 @@ _TIMES = st.builds("".join, st.tuples(_DAYS, _CLOCKS, _ZONES)) | st.integers(-(1
 _VALUES = (
     st.none()
     | _TIMES
-    | st.sampled_from(["YWJj", "YWJ", "ü", "", "1.5", True, 1.5, 1700000000, " 2024-05-06"])
+    | st.sampled_from(
+        [
+            "YWJj",
+            "YWJ",
+            "ü",
+            "",
+            "1.5",
+            True,
+            1.5,
+            -0.0,
+            1e-7,
+            1e22,
+            1700000000,
+            " 2024-05-06",
+            '{"v":1,"t":2}',
+        ]
+    )
 )
-_PAYLOADS = _VALUES | st.lists(_VALUES, max_size=3) | st.fixed_dictionaries({"t": _VALUES, "b": _VALUES})
+_PAYLOADS = (
+    _VALUES
+    | st.lists(_VALUES, max_size=3)
+    | st.fixed_dictionaries({}, optional={"t": _VALUES, "b": _VALUES, "u": st.just({})})
+)
 
 
 def fields(kind: DataType) -> SchemaNode:
@@ -58,13 +82,13 @@ def fields(kind: DataType) -> SchemaNode:
     values=st.lists(_PAYLOADS, min_size=1, max_size=8),
     zone=st.sampled_from(["UTC", "Europe/Rome", "-02:30", ""]),
 )
-def test_payloads_parsed_at_once_equal_payloads_parsedone_by_one(
+def test_payloads_parsed_at_once_equal_payloads_parsed_by_python(
     kind: DataType, values: list[Any], zone: str
 ) -> None:
     reader = JsonReader(fields(kind), zone=zone)
     payloads = pa.array([json.dumps({"v": value}).encode() for value in values], pa.binary())
     found, damaged = reader.read(payloads)
-    expected, expected_damaged = reader.one_by_one(payloads)
+    expected, expected_damaged = reader.exactly(payloads)
     assert damaged.tolist() == expected_damaged.tolist()
     assert found.equals(expected), (found, expected)
 
@@ -80,8 +104,8 @@ def test_columns_in_the_usual_notation_need_no_python_object_per_row(
     }
     value = text.get(kind.typeName(), "YWJj" if kind == BinaryType() else 17)
     reader = JsonReader(fields(kind), zone="Europe/Rome")
-    expected, _ = reader.one_by_one(payloads := pa.array([json.dumps({"v": value}).encode()] * 200))
-    monkeypatch.setattr(JsonReader, "one_by_one", None)
+    expected, _ = reader.exactly(payloads := pa.array([json.dumps({"v": value}).encode()] * 200))
+    monkeypatch.setattr(JsonReader, "exactly", None)
     found, damaged = reader.read(payloads)
     assert found.equals(expected)
     assert not damaged.any()
@@ -92,6 +116,6 @@ def test_numbers_in_time_columns_are_read_in_the_unit_of_the_schema() -> None:
     reader = JsonReader(node)
     payloads = pa.array([b'{"v":1700000000123}'] * 100 + [b'{"v":"2024-05-06T07:08:09Z"}'] * 100, pa.binary())
     found, damaged = reader.read(payloads)
-    assert found.equals(reader.one_by_one(payloads)[0])
+    assert found.equals(reader.exactly(payloads)[0])
     assert not damaged.any()
     assert found[0].as_py()["v"].microsecond == 123_000

@@ -55,11 +55,8 @@ def nulls_of(array: pa.Array) -> Mask:
     return found
 
 
-def gathered(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], kind: pa.DataType
-) -> pa.Array:
-    """Return slices of ``data`` as an array of ``kind`` (binary or string, unchecked); null where the size is
-    < 0.
+def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.Array:
+    """Return slices of ``data`` as a binary array; null where the size is < 0.
 
     Raises `OverflowError` for more than 2 GiB.
     """
@@ -74,7 +71,8 @@ def gathered(
     offsets = np.empty(len(starts) + 1, np.int32)
     gather(data, starts, sizes, offsets, out)
     valid, nulls = validity(sizes < 0)
-    return pa.Array.from_buffers(kind, len(starts), [valid, pa.py_buffer(offsets), pa.py_buffer(out)], nulls)
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(out)]
+    return pa.Array.from_buffers(pa.binary(), len(starts), buffers, nulls)
 
 
 def scattered(values: NDArray[Any], absent: Mask | None, fill: Any = 0) -> NDArray[Any]:

@@ -18,10 +18,11 @@ from geminga.spark.payloads.arrays import (
     scattered,
     validity,
 )
-from geminga.spark.payloads.fitting import source_of
+from geminga.spark.payloads.fitting import pruned
 from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import number_of, spark_type
 from geminga.spark.releases import arrow_type
+from geminga.spark.schema import as_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +47,7 @@ class WalkTable:
     ) -> WalkTable:
         """Build the table; ``wanted`` and ``reader`` as for `AvroReader`."""
         program = WalkTable()
-        program._descend(node, wanted, reader, True)
+        program._descend(node, pruned(node, wanted, reader))
         return program
 
     @property
@@ -71,27 +72,23 @@ class WalkTable:
         self.keep.append(wanted)
         return number
 
-    def _descend(
-        self, node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | None, keep: bool
-    ) -> int:
-        number = self._add(node, keep)
+    def _descend(self, node: SchemaNode, kept: SchemaNode | None) -> int:
+        """Add a node and those below it; ``kept`` is its counterpart in the tree without unused fields."""
+        number = self._add(node, kept is not None)
         children = self.children[number]
-        reader = None if reader is None else reader.inner
         if node.kind == "record":
-            chosen = _chosen(node, wanted, reader)
             for each in node.fields:
-                kind, known = chosen.get(each.name, (None, None))
-                children.append(self._descend(each.node, kind, known, keep and each.name in chosen))
-        elif node.kind in ("array", "map"):
-            if node.kind == "map":
-                children.append(self._descend(SchemaNode("string"), None, None, keep))
-            inner = _item_type(wanted)
-            known = reader.branches[0] if reader is not None and reader.kind == node.kind else None
-            children.append(self._descend(node.branches[0], inner, known, keep))
-        elif node.kind == "union":
-            kind = wanted if node.inner is not node else None
-            children += [self._descend(branch, kind, reader, keep) for branch in node.branches]
+                known = None if kept is None else kept.field(each.name)
+                children.append(self._descend(each.node, None if known is None else known.node))
+            return number
+        if node.kind == "map":
+            children.append(self._descend(_KEY, None if kept is None else _KEY))
+        below = kept.branches if kept is not None else [None] * len(node.branches)
+        children += map(self._descend, node.branches, below)
         return number
+
+
+_KEY = SchemaNode("string")
 
 
 def _operation(node: SchemaNode) -> int:
@@ -161,30 +158,6 @@ class AvroReader:
         return values, ~(good | absent)
 
 
-def _chosen(
-    node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | None
-) -> dict[str, tuple[pa.DataType | None, SchemaNode | None]]:
-    """Return the record's requested fields, each with its requested type."""
-    names = [each.name for each in node.fields]
-    if wanted is None or not pa.types.is_struct(wanted):
-        return dict.fromkeys(names, (None, None))
-    found: dict[str, tuple[pa.DataType | None, SchemaNode | None]] = {}
-    for each in wanted:
-        source = source_of(names, each.name, reader)
-        if source is not None:
-            known = None if reader is None or reader.kind != "record" else reader.field(each.name)
-            found[source] = (each.type, None if known is None else known.node)
-    return found
-
-
-def _item_type(wanted: pa.DataType | None) -> pa.DataType | None:
-    if wanted is None:
-        return None
-    if pa.types.is_list(wanted):
-        return wanted.value_type
-    return wanted.item_type if pa.types.is_map(wanted) else None
-
-
 def _width(node: SchemaNode) -> int:
     if node.kind in ("bytes", "string", "fixed"):
         return 2
@@ -228,9 +201,8 @@ class _Built:
         if node.logical == "decimal":
             return numbers(scattered(pairs, absent), arrow_type(spark_type(node)), absent)
         starts, sizes = scattered(pairs[:, 0], absent), scattered(pairs[:, 1], absent, -1)
-        kind = pa.binary() if node.kind != "string" else pa.string()
-        found = gathered(self.data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes), kind)
-        return checked_text(found) if node.kind == "string" else found
+        found = gathered(self.data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes))
+        return as_text(found) if node.kind == "string" else found
 
     def _record(self, number: int, absent: Mask | None) -> pa.Array:
         node = self.program.nodes[number]
@@ -307,14 +279,3 @@ def _leaf(values: Int64s, node: SchemaNode, absent: Mask | None) -> pa.Array:
     if node.kind == "int":
         return numbers(values.astype(np.int32), kind, absent)
     return numbers(values, kind, absent)
-
-
-def checked_text(array: pa.Array) -> pa.Array:
-    """Return text with replacement characters for invalid UTF-8."""
-    try:
-        array.validate(full=True)
-        return array
-    except pa.ArrowInvalid:
-        raw = pa.Array.from_buffers(pa.binary(), len(array), array.buffers(), array.null_count)
-        words = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
-        return pa.array(words, pa.string())

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from geminga.errors import IncompatibleSchema
 from geminga.spark.payloads.nodes import NO_DEFAULT, SchemaField, SchemaNode
-from geminga.spark.payloads.types import same_name
+from geminga.spark.schema import as_text, same_name
 
 
 def fit(array: pa.Array, kind: pa.DataType, reader: SchemaNode | None = None) -> pa.Array:
@@ -36,13 +36,9 @@ def fit(array: pa.Array, kind: pa.DataType, reader: SchemaNode | None = None) ->
         return nested(
             array, kind, pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])
         )
-    try:
-        return array.cast(kind, safe=not pa.types.is_floating(kind))
-    except pa.ArrowInvalid:
-        if not pa.types.is_string(kind):
-            raise
-        words = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
-        return pa.array(words, kind)
+    if pa.types.is_string(kind):
+        return as_text(array)
+    return array.cast(kind, safe=not pa.types.is_floating(kind))
 
 
 def nested(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
@@ -65,6 +61,37 @@ def reader_field(reader: SchemaNode | None, name: str) -> SchemaField | None:
         return None
     known = same_name([field.name for field in reader.inner.fields], name)
     return None if known is None else reader.inner.field(known)
+
+
+def pruned(node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | None) -> SchemaNode:
+    """Return ``node`` without the fields that are not in ``wanted``."""
+    if wanted is None:
+        return node
+    if node.kind == "union" and node.inner is not node:
+        branches = tuple(
+            branch if branch.kind == "null" else pruned(branch, wanted, reader) for branch in node.branches
+        )
+        return SchemaNode("union", branches=branches)
+    reader = None if reader is None else reader.inner
+    if node.kind == "record" and pa.types.is_struct(wanted):
+        names = [field.name for field in node.fields]
+        chosen = {}
+        for each in wanted:
+            source = source_of(names, each.name, reader)
+            if source is not None:
+                known = reader_field(reader, each.name)
+                chosen[source] = (each.type, None if known is None else known.node)
+        fields = tuple(
+            type(field)(field.name, pruned(field.node, *chosen[field.name]), field.default, field.aliases)
+            for field in node.fields
+            if field.name in chosen
+        )
+        return SchemaNode("record", fields=fields)
+    if (node.kind, wanted.id) in (("array", pa.lib.Type_LIST), ("map", pa.lib.Type_MAP)):
+        items = reader.branches[0] if reader is not None and reader.kind == node.kind else None
+        kind = wanted.value_type if node.kind == "array" else wanted.item_type
+        return SchemaNode(node.kind, branches=(pruned(node.branches[0], kind, items),))
+    return node
 
 
 def _struct(array: pa.StructArray, kind: pa.StructType, reader: SchemaNode | None) -> pa.Array:

@@ -3,20 +3,23 @@
 Arrow's own parser parses all payloads of a record batch at once. Each payload is on its own line, ``{"v":
 payload}``: after the closing brace only another line may begin, so a payload can't extend into the next one,
 and as many values as lines means one each. If that fails, the payloads before the one that Arrow names are
-parsed (or the first half, if it names none), that one by Python's parser with exact decimals, and so on.
+parsed (or the first half, if it names none), that one and some after it by Python's parser with exact
+decimals, whose values are converted a column at a time, and so on.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import datetime as dt
 import decimal
 import functools
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -24,8 +27,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from geminga.spark.payloads.arrays import nulls_of
-from geminga.spark.payloads.fitting import fit, reader_field, source_of
+from geminga.spark.payloads.arrays import booleans, validity
+from geminga.spark.payloads.fitting import fit, pruned
 from geminga.spark.payloads.json_columns import UNITS_US, converted, parsed_type
 from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import members_of, number_of, spark_type
@@ -39,17 +42,9 @@ if TYPE_CHECKING:
 _WHOLE = {"int8": 1 << 7, "int16": 1 << 15, "int": 1 << 31, "long": 1 << 63}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FEW = 64
-"""Payloads that are parsed one by one where they can't be parsed at once."""
+"""Payloads for which Python's parser is used first where Arrow's fails; twice as many after each failure."""
 _ROW = re.compile(r" in row (\d+)$")
 """End of the errors in which Arrow names the damaged payload."""
-
-
-class Unfit(ValueError):
-    """Payloads that Arrow's parser cannot read; ``row``: number of the first of them, None if unknown."""
-
-    def __init__(self, row: int | None) -> None:
-        super().__init__(row)
-        self.row = row
 
 
 class JsonReader:
@@ -66,62 +61,63 @@ class JsonReader:
         self.node = pruned(node, wanted, reader)
         self.kind = arrow_type(spark_type(self.node))
         self.zone = zone_of(zone)
-        self.convert = _converter(self.node, self.zone)
-        self.at_once: list[pa.DataType] = []
-        """Types to parse payloads as: with times as text or as numbers. The one that fitted last is first."""
+        self.at_once: list[tuple[pa.DataType, str]] = []
+        """Ways to parse payloads: the type, with times as text or as numbers, and the pattern of numbers that
+        are text. The one that fitted last is first."""
         self.has_decimals = _has_decimals(self.node)
         if _parses_at_once(self.node):
             types = [parsed_type(self.node, self.kind, times_are_text=text) for text in (True, False)]
-            self.at_once = types[: 1 if types[0] == types[1] else 2]
+            patterns = dict.fromkeys(("", _numbers_in_text(self.node)))
+            self.at_once = [(kind, each) for each in patterns for kind in dict.fromkeys(types)]
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         """Return the values of ``payloads`` (binary), null where a payload is null or damaged, and the mask
         of the damaged. A value of another type than its field's, or out of its range, is damaged."""
-        count = size = len(payloads)
-        if not count or not self.at_once:
-            return self.one_by_one(payloads)
-        start, alone, parts = 0, 1, []
-        while start < count:
+        if not len(payloads) or not self.at_once:
+            return self.exactly(payloads)
+        start, size, exact_size, parts = 0, len(payloads), _FEW, []
+        while start < len(payloads):
             piece = payloads[start : start + size]
-            try:
-                parts.append((self._at_once(piece), np.zeros(len(piece), np.bool_)))
-                alone, size = 1, 2 * size
-            except Unfit as unfit:
-                row, good = unfit.row, len(piece) // 2 if unfit.row is None else unfit.row
-                if good >= _FEW:
-                    size = good
-                    continue
-                piece = piece if row is None else piece[: good + alone]
-                parts.append(self.one_by_one(piece))
-                size = size if alone == 1 else 2 * _FEW  # several in a row: more may follow
-                alone = min(2 * alone, _FEW)
+            found = self._at_once(piece)
+            if not isinstance(found, int):
+                parts.append((found, np.zeros(len(piece), np.bool_)))
+                size, exact_size = 2 * size, _FEW
+            elif found >= _FEW:
+                size = found
+                continue
+            else:
+                piece = payloads[start : start + exact_size]
+                parts.append(self.exactly(piece))
+                size = exact_size = 2 * exact_size  # more may follow
             start += len(piece)
         values, masks = zip(*parts, strict=True)
         return pa.concat_arrays(values), np.concatenate(masks)
 
-    def _at_once(self, payloads: pa.Array) -> pa.Array:
-        """Return the values. Raises `Unfit` if one needs Python's parser."""
-        failed = None
-        for number, kind in enumerate(self.at_once):
+    def _at_once(self, payloads: pa.Array) -> pa.Array | int:
+        """Return the values; or the number of the first payload that needs Python's parser, as far as Arrow
+        names it, and otherwise half of them."""
+        first = 0
+        for number, way in enumerate(self.at_once):
             try:
-                found = self._parsed_as(kind, payloads)
+                found = self._parsed_as(*way, payloads)
             except (pa.ArrowException, AttributeError) as error:
                 row = _ROW.search(str(error))
-                unfit = Unfit(None if row is None else int(row[1]))
-                failed = unfit if failed is None or (unfit.row or 0) > (failed.row or 0) else failed
+                first = max(first, len(payloads) // 2 if row is None else int(row[1]))
                 continue
             self.at_once.insert(0, self.at_once.pop(number))
             return found
-        assert failed is not None
-        raise failed
+        return first
 
-    def _parsed_as(self, kind: pa.DataType, payloads: pa.Array) -> pa.Array:
-        """Return the values, parsed as ``kind``. Raises `AttributeError` or an Arrow error."""
+    def _parsed_as(self, kind: pa.DataType, numbers: str, payloads: pa.Array) -> pa.Array:
+        """Return the values, parsed as ``kind``, with quotes around the numbers that the pattern ``numbers``
+        finds. Raises `AttributeError` or an Arrow error."""
         from pyarrow import json as arrow_json
 
         filled = pc.fill_null(payloads, b"null") if payloads.null_count else payloads
         if self.has_decimals and pc.any(pc.match_substring_regex(filled, _WRAPS)).as_py():
             raise pa.ArrowInvalid("a number that Arrow's decimals may not hold")
+        if numbers:
+            filled = pc.replace_substring_regex(filled, numbers, r'\1"\2"')
         lines = pc.binary_join_element_wise(b'{"v":', filled, b"}\n", b"")
         # One array with 32-bit offsets, or an error: invalid UTF-8 is detected here.
         text = lines.cast(pa.string()).buffers()[2]
@@ -139,58 +135,50 @@ class JsonReader:
         values = pa.concat_arrays(table.column("v").chunks)
         return fit(converted(values, self.node, self.kind, self.zone), self.kind)
 
-    def one_by_one(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
+    def exactly(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         """Return the same as `read`, from Python's parser alone."""
-        values: list[Any] = []
         damaged = np.zeros(len(payloads), np.bool_)
-        absent = nulls_of(payloads)
-        for number, payload in enumerate(payloads):
+        try:
+            values: list[Any] = payloads.cast(pa.string()).to_pylist()
+        except pa.ArrowInvalid:
+            values = payloads.to_pylist()
+        for number, payload in enumerate(values):
             try:
-                value = None if absent[number] else self.convert(parsed(payload.as_py()))
-            except (ValueError, TypeError, OverflowError, RecursionError, ArithmeticError):
-                value, damaged[number] = None, True
-            values.append(value)
-        return pa.array(values, self.kind), damaged
-
-
-def pruned(node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | None) -> SchemaNode:
-    """Return ``node`` without the fields that are not in ``wanted``."""
-    if wanted is None:
-        return node
-    if node.kind == "union" and node.inner is not node:
-        branches = tuple(
-            branch if branch.kind == "null" else pruned(branch, wanted, reader) for branch in node.branches
-        )
-        return SchemaNode("union", branches=branches)
-    reader = None if reader is None else reader.inner
-    if node.kind == "record" and pa.types.is_struct(wanted):
-        names = [field.name for field in node.fields]
-        chosen = {}
-        for each in wanted:
-            source = source_of(names, each.name, reader)
-            if source is not None:
-                known = reader_field(reader, each.name)
-                chosen[source] = (each.type, None if known is None else known.node)
-        fields = tuple(
-            type(field)(field.name, pruned(field.node, *chosen[field.name]), field.default, field.aliases)
-            for field in node.fields
-            if field.name in chosen
-        )
-        return SchemaNode("record", fields=fields)
-    if node.kind == "array" and pa.types.is_list(wanted):
-        items = reader.branches[0] if reader is not None and reader.kind == "array" else None
-        return SchemaNode("array", branches=(pruned(node.branches[0], wanted.value_type, items),))
-    return node
+                values[number] = None if payload is None else parsed(payload)
+            except (ValueError, RecursionError):
+                values[number], damaged[number] = None, True
+        return _column(values, self.node, self.kind, self.zone, damaged), damaged
 
 
 def _parses_at_once(node: SchemaNode) -> bool:
-    """Return whether Arrow's parser reads a node's values, with the same results as `_converter`."""
+    """Return whether Arrow's parser reads a node's values, with the same results as Python's."""
     node = node.inner
     if node.kind == "record":
         return bool(node.fields) and all(_parses_at_once(field.node) for field in node.fields)
     if node.kind == "array":
         return _parses_at_once(node.branches[0])
     return bool(node.logical) or node.kind not in ("union", "map", "null")
+
+
+def _numbers_in_text(node: SchemaNode) -> str:
+    """Return the pattern of numbers in fields that hold any value as text; empty without such fields.
+
+    The text before a match ends with a key: after a brace or a comma, a quotation mark begins one. If a key
+    names fields of other types too, or a match ends within a number, Arrow's parser fails.
+    """
+    names = {json.dumps(name, ensure_ascii=False) for name, each in _leaves(node) if each.kind == "text"}
+    if not names:
+        return ""
+    keys = "|".join(map(re.escape, sorted(names)))
+    return rf"([{{,]\s*(?:{keys})\s*:\s*)(-?[1-9]\d*(?:\.\d{{1,6}})?|0(?:\.\d{{1,6}})?|-0\.\d{{1,6}})"
+
+
+def _leaves(node: SchemaNode) -> Iterator[tuple[str, SchemaNode]]:
+    for field in node.inner.fields:
+        yield field.name, field.node.inner
+        yield from _leaves(field.node.inner)
+    for branch in node.inner.branches:
+        yield from _leaves(branch)
 
 
 def _has_decimals(node: SchemaNode) -> bool:
@@ -204,15 +192,25 @@ _WRAPS = r"\d{39}|\d[eE]\+?\d"
 """Numbers that could overflow in Arrow's parser when it rescales them to a decimal."""
 
 
-# --- one by one -----------------------------------------------------------------------------------
+# --- Python's parser ------------------------------------------------------------------------------
 
 Convert = Callable[[Any], Any]
+
+_DECODER = json.JSONDecoder(parse_float=decimal.Decimal)
+_SCAN: Any = _DECODER.scan_once  # type: ignore[attr-defined] # half of the decoder's time is around it
 
 
 def parsed(text: bytes | str, *, twice: bool = True) -> Any:
     """Parse JSON with exact numbers: integers as int, others as Decimal. Raises `ValueError`; without
     ``twice`` also for an object with a duplicate key."""
-    return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=None if twice else _once)
+    text = text if isinstance(text, str) else text.decode()
+    if not twice:
+        return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=_once)
+    try:
+        value, end = _SCAN(text, 0)
+    except StopIteration:
+        end = -1
+    return value if end == len(text) else _DECODER.decode(text)  # spaces around the value, or a fault
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -222,35 +220,95 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def converter(node: SchemaNode) -> Convert:
-    """Return the function from a value of `parsed` to Arrow's input, None for null. It raises `ValueError`,
-    `TypeError` or `ArithmeticError` for a value that the node can't have."""
-    return _converter(node, dt.UTC)
+def _column(values: list[Any], node: SchemaNode, kind: pa.DataType, zone: Zone, wrong: Mask) -> pa.Array:
+    """Return values of `parsed` as an array, null where ``wrong``: set for each that the node can't have."""
+    node = node.inner
+    if node.logical or node.kind not in ("record", "array", "map", "union"):
+        return _leaf(values, node, kind, zone, wrong)
+    if node.kind == "union" and number_of(node) is None:
+        return _union(values, node, kind, zone, wrong)
+    if node.kind == "union":
+        kinds = [member.kind for member in members_of(node)]
+        return _leaf(values, SchemaNode("long" if "long" in kinds else "double"), kind, zone, wrong)
+    wanted = list if node.kind == "array" else dict
+    for number, value in enumerate(values) if not set(map(type, values)) <= {wanted, type(None)} else ():
+        if not isinstance(value, wanted):
+            values[number], wrong[number] = None, wrong[number] or value is not None
+    absent = np.fromiter((value is None for value in values), np.bool_, len(values))
+    if node.kind == "record":
+        columns = [
+            _column(
+                [v if v is None else v.get(each.name) for v in values], each.node, field.type, zone, wrong
+            )
+            for each, field in zip(node.fields, kind, strict=True)
+        ]
+        if not columns:
+            return pa.array([None if no else {} for no in absent | wrong], kind)
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=booleans(absent | wrong))
+    sizes = np.fromiter((len(value or ()) for value in values), np.int32, len(values))
+    parts = (value.values() if node.kind == "map" else value for value in values if value)
+    items = list(chain.from_iterable(parts))
+    below = np.zeros(len(items), np.bool_)
+    item_kind = kind.value_type if node.kind == "array" else kind.item_type
+    child = _column(items, node.branches[0], item_kind, zone, below)
+    wrong[np.repeat(np.arange(len(values)), sizes)[below]] = True
+    if node.kind == "map":
+        keys, bad_keys = list(chain.from_iterable(filter(None, values))), below.copy()
+        texts = _leaf(keys, SchemaNode("string"), pa.string(), zone, bad_keys)
+        wrong[np.repeat(np.arange(len(values)), sizes)[bad_keys]] = True
+        texts = pc.fill_null(texts, "")
+        child = pa.StructArray.from_arrays([texts, child], fields=[kind.key_field, kind.item_field])
+    offsets = pa.py_buffer(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32))
+    valid, nulls = validity(absent | wrong)
+    return pa.Array.from_buffers(kind, len(values), [valid, offsets], nulls, children=[child])
 
 
-def _converter(node: SchemaNode, zone: Zone) -> Convert:
-    inner = node.inner
-    convert = _converter_of(inner, zone)
-    return lambda value: None if value is None else convert(value)
+def _union(values: list[Any], node: SchemaNode, kind: pa.DataType, zone: Zone, wrong: Mask) -> pa.Array:
+    """Return values as the first matching member; Java writes a union's value without its type."""
+    columns, left = [], values
+    for member, field in zip(members_of(node), kind, strict=True):
+        unfit = np.zeros(len(left), np.bool_)
+        columns.append(_column(list(left), member, field.type, zone, unfit))
+        left = [value if unfit[number] else None for number, value in enumerate(left)]
+    wrong |= np.fromiter((value is not None for value in left), np.bool_, len(left))
+    absent = wrong | np.fromiter((value is None for value in values), np.bool_, len(values))
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=booleans(absent))
 
 
-def _converter_of(node: SchemaNode, zone: Zone) -> Convert:
+_EXACT: dict[str, set[type]] = {
+    "boolean": {bool}, "int8": {int}, "int16": {int}, "int": {int}, "long": {int}, "string": {str},
+    "text": {str}, "enum": {str},
+}  # fmt: skip
+"""Types of Python whose values Arrow takes as they are, or refuses."""
+
+
+def _leaf(values: list[Any], node: SchemaNode, kind: pa.DataType, zone: Zone, wrong: Mask) -> pa.Array:
+    types = {*map(type, values)} - {type(None)}
+    try:
+        if not node.logical and types <= _EXACT.get(node.kind, set()):
+            return pa.array(values, kind)
+        if node.kind == "double" and types <= {int, decimal.Decimal}:
+            return pa.array([value if value is None else float(value) for value in values], kind)
+    except (pa.ArrowException, ValueError, OverflowError):
+        pass  # one of them; determined below
+    convert = converter(node, zone)
+    for number, value in enumerate(values):
+        try:
+            values[number] = None if value is None else convert(value)
+        except (ValueError, TypeError, OverflowError, ArithmeticError, RecursionError):
+            values[number], wrong[number] = None, True
+    return pa.array(values, kind)
+
+
+def converter(node: SchemaNode, zone: Zone = dt.UTC) -> Convert:
+    """Return the function from a value of `parsed` to Arrow's input, for a type without others inside. It
+    raises `ValueError`, `TypeError` or `ArithmeticError` for a value that the node can't have."""
     if node.logical == "decimal":
         return _decimal(node)
     if node.logical == "date":
         return _date(node)
     if node.logical:
         return _moment(node, zone)
-    if node.kind == "record":
-        return _record(node, zone)
-    if node.kind == "array":
-        item = _converter(node.branches[0], zone)
-        return lambda value: [item(one) for one in _checked(value, list)]
-    if node.kind == "map":
-        of_value = _converter(node.branches[0], zone)
-        return lambda value: [(key, of_value(one)) for key, one in _checked(value, dict).items()]
-    if node.kind == "union":
-        return _union(node, zone)
     if node.kind in _WHOLE:
         return _whole(_WHOLE[node.kind])
     return _SIMPLE[node.kind]
@@ -260,34 +318,6 @@ def _checked(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"{value!r} is no {kind.__name__}")
     return value
-
-
-def _record(node: SchemaNode, zone: Zone) -> Convert:
-    fields = [(field.name, _converter(field.node, zone)) for field in node.fields]
-
-    def convert(value: Any) -> dict[str, Any]:
-        _checked(value, dict)
-        return {name: of_field(value.get(name)) for name, of_field in fields}
-
-    return convert
-
-
-def _union(node: SchemaNode, zone: Zone) -> Convert:
-    members = members_of(node)
-    if number_of(node) is not None:
-        return _whole(1 << 63) if any(member.kind == "long" for member in members) else _float
-    converters = [_converter(member, zone) for member in members]
-
-    def convert(value: Any) -> dict[str, Any]:
-        """Convert to the first matching member; Java writes a union's value without its type."""
-        for number, member in enumerate(converters):
-            try:
-                return {f"member{number}": member(value)}
-            except (ValueError, TypeError, ArithmeticError):
-                continue
-        raise TypeError(f"{value!r} is of no type of the union")
-
-    return convert
 
 
 def _whole(bound: int) -> Convert:
@@ -338,13 +368,18 @@ def _any_text(value: Any) -> str:
     return _text(value if isinstance(value, str) else text_of(value))
 
 
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def text_of(value: Any) -> str:
     """Return the JSON text of a value of `parsed`, without spaces and with its numbers' original digits."""
+    with contextlib.suppress(TypeError):  # it has decimals inside
+        return _ENCODE(value)
     if isinstance(value, dict):
         return f"{{{','.join(f'{text_of(key)}:{text_of(one)}' for key, one in value.items())}}}"
     if isinstance(value, list):
         return f"[{','.join(map(text_of, value))}]"
-    return str(value) if isinstance(value, decimal.Decimal) else json.dumps(value, ensure_ascii=False)
+    return str(value)
 
 
 def _raw(value: Any) -> bytes:

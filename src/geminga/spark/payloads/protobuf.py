@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from geminga.schema_info import SchemaInfo
-from geminga.spark.payloads.json_text import pruned
+from geminga.spark.payloads.fitting import pruned
 from geminga.spark.payloads.nodes import DEPTH_MAX, SchemaField, SchemaNode
 from geminga.spark.payloads.types import spark_type
 from geminga.spark.releases import arrow_type

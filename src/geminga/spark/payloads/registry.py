@@ -15,9 +15,9 @@ from geminga.spark.offsets import Partition
 from geminga.spark.options import ReadOptions
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.rows import PERMISSIVE, PayloadPlan, is_message_column
-from geminga.spark.payloads.types import check_readable, columns_of, merged, same_name
+from geminga.spark.payloads.types import check_readable, columns_of, merged
 from geminga.spark.retry_policy import RetryPolicy
-from geminga.spark.schema import COLUMNS, DEFAULT_COLUMNS, message_columns
+from geminga.spark.schema import COLUMNS, DEFAULT_COLUMNS, chosen, message_columns, same_name
 
 VERSIONS_MAX = 1000
 """Maximum versions of one topic whose columns are merged."""
@@ -82,23 +82,7 @@ def payload_columns(options: ReadOptions, cluster: Cluster) -> StructType:
             fields[corrupt] = BinaryType()
         return StructType([StructField(name, kind, True) for name, kind in fields.items()])
     own: dict[str, DataType] = {name: COLUMNS[name].kind for name in COLUMNS if name != "value"}
-    return _chosen(options.columns, {**own, corrupt: BinaryType(), **fields})
-
-
-def _chosen(names: tuple[str, ...], known: dict[str, DataType]) -> StructType:
-    found: dict[str, DataType] = {}
-    for name in names:
-        spelled = same_name(list(known), name)
-        if spelled is None:
-            raise InvalidConfiguration(
-                f"no column {name!r}{suggestion(name, known)}; the query has {', '.join(known)}"
-            )
-        if spelled in found:
-            raise InvalidConfiguration(f"option columns names {spelled!r} twice")
-        found[spelled] = known[spelled]
-    if not found:
-        raise InvalidConfiguration("option columns names no column")
-    return StructType([StructField(name, kind, True) for name, kind in found.items()])
+    return chosen(options.columns, {**own, corrupt: BinaryType(), **fields})
 
 
 def _check_all_have(options: ReadOptions, known: Registered) -> None:

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 
 from geminga.errors import IncompatibleSchema
 from geminga.spark.payloads.nodes import Definition, SchemaNode
+from geminga.spark.schema import same_name
 
 _KINDS: Mapping[str, DataType] = {
     "null": NullType(),
@@ -200,11 +201,3 @@ def check_readable(written: DataType, wanted: DataType, path: str) -> None:
         f"field {path or 'value'} is written as {written.simpleString()} and can't be read as "
         f"{wanted.simpleString()}"
     )
-
-
-def same_name(names: list[str], wanted: str) -> str | None:
-    """Return the name that equals ``wanted``, or the only one that does so ignoring case."""
-    if wanted in names:
-        return wanted
-    near = [name for name in names if name.lower() == wanted.lower()]
-    return near[0] if len(near) == 1 else None

@@ -34,29 +34,37 @@ from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.nodes import NO_DEFAULT, Definition, SchemaField, SchemaNode
-from geminga.spark.payloads.types import check_readable, columns_of, same_name
+from geminga.spark.payloads.types import check_readable, columns_of
 from geminga.spark.releases import arrow_type
+from geminga.spark.schema import same_name
 
 if TYPE_CHECKING:
     from geminga.spark.payloads.protobuf_writing import ProtobufWriter
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-_DEFINED: dict[DataType, Any] = {
-    BinaryType(): "bytes",
-    BooleanType(): "boolean",
-    ByteType(): "int",
-    ShortType(): "int",
-    IntegerType(): "int",
-    LongType(): "long",
-    FloatType(): "float",
-    DoubleType(): "double",
-    StringType(): "string",
-    NullType(): "null",
-    DateType(): {"type": "int", "logicalType": "date"},
-    TimestampType(): {"type": "long", "logicalType": "timestamp-micros"},
-    TimestampNTZType(): {"type": "long", "logicalType": "local-timestamp-micros"},
-}
+_FORMS: dict[DataType, tuple[Any, SchemaNode]] = {
+    BinaryType(): ("bytes", SchemaNode("bytes")),
+    BooleanType(): ("boolean", SchemaNode("boolean")),
+    ByteType(): ("int", SchemaNode("int8")),
+    ShortType(): ("int", SchemaNode("int16")),
+    IntegerType(): ("int", SchemaNode("int")),
+    LongType(): ("long", SchemaNode("long")),
+    FloatType(): ("float", SchemaNode("float")),
+    DoubleType(): ("double", SchemaNode("double")),
+    StringType(): ("string", SchemaNode("text")),
+    NullType(): ("null", SchemaNode("null")),
+    DateType(): ({"type": "int", "logicalType": "date"}, SchemaNode("string", "date")),
+    TimestampType(): (
+        {"type": "long", "logicalType": "timestamp-micros"}, SchemaNode("long", "timestamp-seconds")
+    ),
+    TimestampNTZType(): (
+        {"type": "long", "logicalType": "local-timestamp-micros"},
+        SchemaNode("string", "local-timestamp-micros"),
+    ),
+}  # fmt: skip
+"""Avro definitions of types, and their nodes for JSON without a schema: there a time may be a number of
+seconds, a date may not, and any value is text."""
 
 
 def avro_definition(schema: StructType, name: str, namespace: str = "") -> dict[str, Any]:
@@ -88,9 +96,9 @@ def _defined(kind: DataType, name: str, namespace: str) -> Any:
         return {"type": "map", "values": _optional(_defined(kind.valueType, name, namespace))}
     if isinstance(kind, DecimalType):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-    if kind not in _DEFINED:
+    if kind not in _FORMS:
         raise IncompatibleSchema(f"column {name!r}: {_not_representable(kind)}")
-    return _DEFINED[kind]
+    return _FORMS[kind][0]
 
 
 def _not_representable(kind: DataType) -> str:
@@ -104,24 +112,6 @@ def _not_representable(kind: DataType) -> str:
 
 def _optional(defined: Any) -> Any:
     return defined if defined == "null" else ["null", defined]
-
-
-_NODES: dict[DataType, SchemaNode] = {
-    BinaryType(): SchemaNode("bytes"),
-    BooleanType(): SchemaNode("boolean"),
-    ByteType(): SchemaNode("int8"),
-    ShortType(): SchemaNode("int16"),
-    IntegerType(): SchemaNode("int"),
-    LongType(): SchemaNode("long"),
-    FloatType(): SchemaNode("float"),
-    DoubleType(): SchemaNode("double"),
-    StringType(): SchemaNode("text"),
-    NullType(): SchemaNode("null"),
-    DateType(): SchemaNode("string", "date"),
-    TimestampType(): SchemaNode("long", "timestamp-seconds"),
-    TimestampNTZType(): SchemaNode("string", "local-timestamp-micros"),
-}
-"""Nodes for JSON without a schema: a time may be a number of seconds, a date may not; any value is text."""
 
 
 def node_of_type(kind: DataType) -> SchemaNode:
@@ -139,9 +129,9 @@ def node_of_type(kind: DataType) -> SchemaNode:
         return SchemaNode("map", branches=(node_of_type(kind.valueType),))
     if isinstance(kind, DecimalType):
         return SchemaNode("bytes", "decimal", precision=kind.precision, scale=kind.scale)
-    if kind not in _NODES:
+    if kind not in _FORMS:
         raise IncompatibleSchema(_not_representable(kind))
-    return _NODES[kind]
+    return _FORMS[kind][1]
 
 
 def frame_schema(schema: StructType, value_schema: str, name: str, namespace: str) -> SchemaInfo:

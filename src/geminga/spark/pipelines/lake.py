@@ -30,7 +30,7 @@ import pyarrow.parquet as parquet
 from pyarrow import fs
 
 from geminga.errors import InvalidConfiguration, StoreDamaged, UsageError
-from geminga.filesystems import puts_whole_files, resolve
+from geminga.filesystems import puts_whole_files, resolve, sync, write_whole
 
 METADATA = "_spark_metadata"
 TARGET_BYTES = 128 << 20
@@ -278,7 +278,8 @@ def _put_together(system: fs.FileSystem, root: str, group: Sequence[ListedFile])
     written = parquet.read_metadata(target, filesystem=system).num_rows
     if not rows == wanted == written:
         raise StoreDamaged(f"{target} has {written} rows of {wanted}: nothing was replaced")
-    _sync(system, target)
+    sync(system, target)
+    sync(system, root)
     info = system.get_file_info(target)
     first = group[0].line
     line = {
@@ -295,34 +296,15 @@ def _replace_list(system: fs.FileSystem, path: str, entries: Sequence[ListedFile
     text.write(_VERSION)
     for entry in entries:
         text.write("\n" + json.dumps(entry.line, separators=(",", ":")))
-    content = text.getvalue().encode()
-    if not isinstance(system, fs.LocalFileSystem):
-        with system.open_output_stream(path) as stream:  # the file appears complete, when it is closed
-            stream.write(content)
-        return
-    folder, _, name = path.rpartition("/")
-    unfinished = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
-    with open(unfinished, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
     # Hadoop rejects a local file whose checksum file does not match; a missing one is allowed.
-    checksum = f"{folder}/.{name}.crc"
-    if os.path.exists(checksum):
+    _delete_checksum(system, path)
+    write_whole(system, path, text.getvalue().encode())
+
+
+def _delete_checksum(system: fs.FileSystem, path: str) -> None:
+    folder, _, name = path.rpartition("/")
+    if isinstance(system, fs.LocalFileSystem) and os.path.exists(checksum := f"{folder}/.{name}.crc"):
         os.unlink(checksum)
-    os.replace(unfinished, path)
-    _sync(system, folder)
-
-
-def _sync(system: fs.FileSystem, path: str) -> None:
-    if not isinstance(system, fs.LocalFileSystem):
-        return
-    for each in (path, os.path.dirname(path)):
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def clean(table: str, *, keep_seconds: float = KEEP_SECONDS) -> list[str]:
@@ -343,9 +325,5 @@ def clean(table: str, *, keep_seconds: float = KEEP_SECONDS) -> list[str]:
     gone = [info.path for info in present if info.path not in counting and info.mtime_ns <= limit_ns]
     for path in gone:
         system.delete_file(path)
-        if isinstance(system, fs.LocalFileSystem):
-            folder, _, name = path.rpartition("/")
-            checksum = f"{folder}/.{name}.crc"
-            if os.path.exists(checksum):
-                os.unlink(checksum)
+        _delete_checksum(system, path)
     return gone

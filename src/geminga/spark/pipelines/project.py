@@ -94,6 +94,15 @@ TEMPLATES: Mapping[str, Template] = {
             },
         ),
         Template(
+            "publish",
+            "a topic's messages into another topic, chosen and reshaped by SQL, each once and in their order",
+            {
+                **_PLACE, "topic": "events", "schema": "id BIGINT, name STRING",
+                "where": "name IS NOT NULL", "select": "id, upper(name) AS name", "key": "__key",
+                "output_topic": "named-events",
+            },
+        ),
+        Template(
             "backfill",
             "a table of the lake and the topic that it came from as one table: no gap, nothing twice",
             {

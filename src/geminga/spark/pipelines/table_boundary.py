@@ -7,8 +7,6 @@ same way whether a row comes from the table or the topic.
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.errors import InvalidConfiguration, StoreDamaged
-from geminga.filesystems import resolve
+from geminga.filesystems import resolve, write_whole
 from geminga.ids import TopicName
 from geminga.spark.offsets import (
     EARLIEST,
@@ -90,13 +88,8 @@ def pinned_seam(file: str, *, table: str, service_url: str, topic: str) -> Table
     if not places:
         raise InvalidConfiguration(f"{table} has no row of {name}: was it made of this topic?")
     seam = TableBoundary({**_partitions(service_url, topic), **places})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    with open(unfinished, "w", encoding="utf-8") as stream:
-        json.dump({"table": table, "topic": name, "offsets": _to_text(seam.offsets)}, stream, indent=2)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(unfinished, path)
+    content = {"table": table, "topic": name, "offsets": _to_text(seam.offsets)}
+    write_whole(*resolve(path.as_posix()), json.dumps(content, indent=2).encode())
     return seam
 
 
