@@ -4,62 +4,26 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import geminga
 from geminga.client.admin import admin
-from geminga.errors import InvalidConfiguration, InvalidUrl, ProducerQueueIsFull
+from geminga.errors import InvalidUrl, ProducerQueueIsFull
 from geminga.producer.settings import ProducerSettings
 from geminga.tuning.measuring import host, load
 from geminga.tuning.measuring.conversation import ChildFailedError, MeasuredProcess
-from geminga.tuning.measuring.load import Receipts, Sender, library_arguments
+from geminga.tuning.measuring.load import Pace, Receipts, Sender, library_arguments
 from geminga.tuning.measuring.outcome import Latency, RunOutcome, Spread
-from geminga.tuning.measuring.pacing import Pace
 from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, structured_json
 from geminga.tuning.measuring.perf import arguments
-from geminga.tuning.measuring.run_log import RunLog
 from geminga.tuning.measuring.slow_partition import SlowPartition
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.stock import JAVA, PULSAR_CLIENT
-
-EXCHANGE = """
-import os, socket
-from geminga.tuning.measuring import host
-
-with (
-    socket.create_server(("127.0.0.1", 0)) as server,
-    socket.create_connection(server.getsockname()) as one,
-    server.accept()[0] as other,
-):
-    one.sendall(b"before")
-    assert other.recv(100) == b"before"
-    meter = host.WireMeter(frozenset([os.getpid()]))
-    meter.start()
-    one.sendall(bytes(100_000))
-    received = 0
-    while received < 100_000:
-        received += len(other.recv(65_536))
-    counted = meter.stop()
-    print(counted.sent, counted.received)
-"""
-
-
-def test_bytes_of_a_connection_are_counted_from_outside() -> None:
-    # In its own process: in this one, Spark's session of another test may send messages to its JVM meanwhile.
-    run = subprocess.run([sys.executable, "-c", EXCHANGE], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    sent, received = map(int, run.stdout.split())
-    # Both ends are its own, so the bytes count once on either side.
-    assert sent == pytest.approx(100_000, abs=2)
-    assert received == pytest.approx(100_000, abs=2)
 
 
 def test_the_listening_process_is_found() -> None:
@@ -258,9 +222,3 @@ def test_the_proxys_thread_ends() -> None:
     with SlowPartition("pulsar://127.0.0.1:1", 0, 1.0):
         assert any(t.name == "geminga-relay" for t in threading.enumerate())
     assert not any(t.name == "geminga-relay" for t in threading.enumerate())
-
-
-def test_differing_conditions_of_stored_runs_are_named(tmp_path: Path) -> None:
-    RunLog(tmp_path, {"seconds": 5, "profile": {"rate": 1.0, "partitions": 4, "bursts": None}})
-    with pytest.raises(InvalidConfiguration, match=r"\(profile\.rate 1\.0 and now 2\.0\)"):
-        RunLog(tmp_path, {"seconds": 5, "profile": {"rate": 2.0, "partitions": 4, "bursts": None}})

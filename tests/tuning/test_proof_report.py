@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from geminga.errors import InvalidConfiguration
 from geminga.tuning.measuring.outcome import Latency, RunOutcome
-from geminga.tuning.measuring.run_log import RunLog
 from geminga.tuning.proof_report import headline, picture, summary, table
 from geminga.tuning.prove import Proof
 from geminga.tuning.traffic import TrafficProfile
@@ -74,19 +72,11 @@ def test_without_the_needed_runs_the_summary_is_the_table() -> None:
     assert "One run of each" in table(partial)
 
 
-def test_stored_runs_are_loaded_at_any_time(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfiguration, match="holds no runs"):
-        Proof.kept(tmp_path)
-    log = RunLog(tmp_path, {"broker": "a broker", **CONDITIONS})
-    with pytest.raises(InvalidConfiguration, match="holds no runs"):
-        Proof.kept(tmp_path)
-    for one in OUTCOMES:
-        log.keep(one)
-    with (tmp_path / "runs.jsonl").open("a") as file:
-        file.write('{"subject": "cut off by a')
-    found = Proof.kept(tmp_path)
-    assert (found.broker, found.conditions, found.outcomes) == ("a broker", CONDITIONS, OUTCOMES)
-    assert found.machine["at"] == "2026-01-02"
-    assert Proof.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+def test_a_saved_comparison_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match="holds no comparison"):
+        Proof.load(tmp_path)
+    proof().save(tmp_path)
+    found = Proof.load(tmp_path)
+    assert found == proof()
     picture(found, tmp_path / "proof.svg")
     assert "<svg" in (tmp_path / "proof.svg").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ from geminga.tuning.prove import PARTS, ProofPlan, Prover
 @click.option(
     "--part", "parts", type=click.Choice(PARTS), multiple=True, default=("settings", "slow"),
     show_default=True,
-    help="settings: defaults and advice; slow: one slow partition; break: fault by a command.",
+    help="settings: defaults and advice; slow: one slow partition.",
 )  # fmt: skip
 @click.option(
     "--client", "clients", type=click.Choice(["geminga", "java", "pulsar"]), multiple=True,
@@ -64,10 +63,6 @@ from geminga.tuning.prove import PARTS, ProofPlan, Prover
     help="Folder of a Pulsar distribution, for pulsar-perf.",
 )  # fmt: skip
 @server_pid_option
-@click.option("--break-with", "break_command", help="Command that causes the fault of part break.")
-@click.option(
-    "--mend-with", "mend_command", help="Command that repairs the fault and returns after recovery."
-)
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("build/proof"),
     show_default=True, help="Folder for table, picture, JSON and runs; an existing folder is resumed.",
@@ -86,8 +81,6 @@ def command(
     Test topics are created, filled and deleted in the namespace. Each run is stored in the output folder:
     if the broker fails, only the current run is lost and the same command resumes.
     """
-    if "break" in chosen["parts"] and chosen["break_command"] is None:
-        raise click.UsageError("--part break needs --break-with: a command that breaks something")
     plan = ProofPlan(
         service_url=cluster.service_url, admin_url=cluster.admin_url, cluster=cluster,
         profile=traffic_profile(traffic),
@@ -99,9 +92,6 @@ def command(
 
     text = proof_report.table(proof)
     (output / "proof.md").write_text(text)
-    (output / "proof.json").write_text(
-        json.dumps({**proof.to_dict(), "headline": proof_report.headline(proof)}, indent=1)
-    )
     proof_report.picture(proof, output / "proof.svg")
     click.echo(text)
     if proof.stopped:

@@ -50,15 +50,6 @@ FRONT = (
     "end to end p99, ms",
 )
 """Columns of the short table."""
-BLOCKED_COLUMNS: tuple[tuple[str, str, Measure], ...] = (
-    ("due, msg/s", "{:,.0f}", lambda o: o.offered / o.window_seconds if o.window_seconds else None),
-    ("rate, msg/s", "{:,.0f}", RATE),
-    ("of what was due, %", "{:.1f}", lambda o: 100 * kept(o)),
-    ("longest silence, s", "{:.2f}", lambda o: o.longest_gap_seconds if o.by_slice else None),
-    ("receipt p50, ms", "{:.1f}", lambda o: o.receipt.p50_ms),
-    ("receipt p99, ms", "{:.1f}", lambda o: o.receipt.p99_ms),
-    ("failed", "{:,.0f}", lambda o: float(o.failed)),
-)
 
 
 def kept(outcome: RunOutcome) -> float:
@@ -67,10 +58,24 @@ def kept(outcome: RunOutcome) -> float:
     return outcome.rate / due if due else 0.0
 
 
+def _gap_seconds(outcome: RunOutcome) -> float | None:
+    return outcome.longest_gap_seconds if outcome.by_slice else None
+
+
+BLOCKED_COLUMNS: tuple[tuple[str, str, Measure], ...] = (
+    ("due, msg/s", "{:,.0f}", lambda o: o.offered / o.window_seconds if o.window_seconds else None),
+    ("rate, msg/s", "{:,.0f}", RATE),
+    ("of what was due, %", "{:.1f}", lambda o: 100 * kept(o)),
+    ("longest silence, s", "{:.2f}", _gap_seconds),
+    ("receipt p50, ms", "{:.1f}", lambda o: o.receipt.p50_ms),
+    ("receipt p99, ms", "{:.1f}", lambda o: o.receipt.p99_ms),
+    ("failed", "{:,.0f}", lambda o: float(o.failed)),
+)
+
+SKIPPING = ("stepping over", "skipping blocked partitions")
 PART_TITLES = {
     "settings": "Settings",
     "slow": "One of eight partitions takes a small part of its share",
-    "break": "Something breaks",
 }
 
 
@@ -96,23 +101,17 @@ def part_table(proof: Proof, part: str) -> str:
 def sentences(proof: Proof) -> list[str]:
     """Return the results as sentences."""
     found: list[str] = list(headline(proof).get("sentences", ()))
-    for part, what in (("slow", "with one of eight partitions slow"), ("break", "during a fault")):
-        skipping = ("stepping over", "skipping blocked partitions")
-        runs = {name.replace(*skipping): outcomes for name, outcomes in proof.of(part).items()}
-        if runs:
-            shares = [
-                f"{100 * spread.median:.0f} % with {name}"
-                for name, outcomes in runs.items()
-                if (spread := Spread.of([kept(o) for o in outcomes])) is not None
-            ]
-            found.append(f"Messages receipted on schedule, {what}: {'; '.join(shares)}")
-            gaps = [
-                f"{spread.median:.1f} s with {name}"
-                for name, outcomes in runs.items()
-                if (spread := Spread.of([o.longest_gap_seconds if o.by_slice else None for o in outcomes]))
-                is not None
-            ]
-            found.append(f"Longest time between two receipts, {what}: {'; '.join(gaps)}")
+    for text, form, measure in (
+        ("Messages receipted on schedule", "{:.0f} %", lambda o: 100 * kept(o)),
+        ("Longest time between two receipts", "{:.1f} s", _gap_seconds),
+    ):
+        values = [
+            f"{form.format(spread.median)} with {name.replace(*SKIPPING)}"
+            for name, outcomes in proof.of("slow").items()
+            if (spread := Spread.of([measure(o) for o in outcomes])) is not None
+        ]
+        if values:
+            found.append(f"{text}, with one of eight partitions slow: {'; '.join(values)}")
     return found
 
 
@@ -248,13 +247,13 @@ def headline(proof: Proof) -> dict[str, Any]:
 
 
 def picture(proof: Proof, path: Path) -> None:
-    """Draw bars for the settings, and receipts over time for blocked partitions, as SVG or PNG."""
+    """Draw bars for the settings, and receipts over time for a slow partition, as SVG or PNG."""
     settings = proof.of("settings")
-    blocked = [(part, proof.of(part)) for part in ("slow", "break") if proof.of(part)]
-    rows = (2 if settings else 0) + len(blocked)
+    slow = proof.of("slow")
+    rows = (2 if settings else 0) + bool(slow)
     if not rows:
         return
-    heights = ([0.35 * len(settings) + 0.8] * 2 if settings else []) + [2.6] * len(blocked)
+    heights = ([0.35 * len(settings) + 0.8] * 2 if settings else []) + [2.6] * bool(slow)
     figure = new_figure(11, sum(heights) + 0.4)
     grid = figure.add_gridspec(rows, 2, height_ratios=heights, hspace=0.45, wspace=0.08)
     if settings:
@@ -267,9 +266,8 @@ def picture(proof: Proof, path: Path) -> None:
         for number, (title, measure) in enumerate(panels):
             axes = figure.add_subplot(grid[number // 2, number % 2])
             _bars(axes, title, settings, measure, names=number % 2 == 0)
-    for number, (part, runs) in enumerate(blocked):
-        axes = figure.add_subplot(grid[rows - len(blocked) + number, :])
-        _lines_over_time(axes, part, runs)
+    if slow:
+        _lines_over_time(figure.add_subplot(grid[-1, :]), slow)
     save(figure, path)
 
 
@@ -291,7 +289,7 @@ def _bars(
     axes.margins(x=0.12)
 
 
-def _lines_over_time(axes: Any, part: str, subjects: dict[str, list[RunOutcome]]) -> None:
+def _lines_over_time(axes: Any, subjects: dict[str, list[RunOutcome]]) -> None:
     for subject, runs in subjects.items():
         run = next((o for o in runs if o.by_slice), None)
         if run is None:
@@ -302,10 +300,7 @@ def _lines_over_time(axes: Any, part: str, subjects: dict[str, list[RunOutcome]]
         means = [sum(counts[max(0, n - smooth + 1) : n + 1]) / min(n + 1, smooth) for n in range(end)]
         times = [n / SLICES_PER_SECOND for n in range(end)]
         axes.plot(times, [m * SLICES_PER_SECOND for m in means], label=subject, linewidth=1.2)
-    axes.set_title(
-        "receipts a second, one of eight partitions slow" if part == "slow" else "receipts a second",
-        fontsize=9,
-    )
+    axes.set_title("receipts a second, one of eight partitions slow", fontsize=9)
     axes.set_xlabel("s", fontsize=8)
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=7)

@@ -1,9 +1,8 @@
 """Comparison of stock settings and the formula's on a real broker.
 
-Three parts. *Settings*: the same rate with stock settings, with and without compression, and with the
+Two parts. *Settings*: the same rate with stock settings, with and without compression, and with the
 formula's settings with each codec, by Geminga's producer, by Java's and by ``pulsar-client``. *Slow*: one of
-eight partitions accepts a twentieth of its share; a producer that skips it keeps the rate. *Break*: a command
-causes a fault while messages flow (a killed broker, a cut network), for clusters of several brokers.
+eight partitions accepts a twentieth of its share; a producer that skips it keeps the rate.
 
 Subjects run in turn, and the round is repeated, so that other load of the machine affects all alike. Each run
 is stored when it ends: after an error, the same command resumes.
@@ -11,14 +10,13 @@ is stored when it ends: after an error, the same command resumes.
 
 from __future__ import annotations
 
+import json
 import statistics
-import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from geminga.client.cluster import Cluster
 from geminga.config import check_choice, check_int, refuse
@@ -27,23 +25,24 @@ from geminga.producer.settings import CompressionType
 from geminga.tuning.advise import CODECS, codec_title
 from geminga.tuning.formula import formula
 from geminga.tuning.measuring.broker_view import APACHE, BrokerView
+from geminga.tuning.measuring.host import machine
 from geminga.tuning.measuring.outcome import RunOutcome
 from geminga.tuning.measuring.run import Conditions, Run, Subject, measure_idle
-from geminga.tuning.measuring.run_log import RunLog, machine
 from geminga.tuning.measuring.slow_partition import SlowPartition
 from geminga.tuning.stock import JAVA, PULSAR_CLIENT
 from geminga.tuning.traffic import TrafficProfile, check_number
 
-PARTS = ("settings", "slow", "break")
+FILE = "proof.json"
+"""File of a comparison in its folder."""
+PARTS = ("settings", "slow")
 JVM_WARM_SECONDS = 60.0
 JVM_WARM_RATE = 5_000.0
 """Messages per second, each an entry: enough to compile every code path of the broker."""
 """Load before anything is measured, on a broker in Java."""
 SLOW_PARTITIONS = 8
 BLOCKED_TIMEOUT_SECONDS = 120.0
-BREAK_AFTER = 1 / 3
-"""Time of the fault, as a fraction of the measured time."""
-MEND_SECONDS_MAX = 120.0
+SLOW_SHARE = 0.05
+"""Fraction of its share of the rate that the slow partition accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +67,9 @@ class ProofPlan:
     jvm_warm_seconds: float = JVM_WARM_SECONDS
     """Seconds of uncounted load before the first run, if the broker is Apache Pulsar."""
     namespace: str = "public/default"
-    slow_share: float = 0.05
-    """Fraction of its share of the rate that the slow partition accepts."""
+    slow_share: float = SLOW_SHARE
     java_home: Path | None = None
     server_pids: tuple[int, ...] = ()
-    break_command: str | None = None
-    mend_command: str | None = None
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -152,11 +148,19 @@ class Proof:
         return Proof(values["broker"], values["conditions"], values["machine"], outcomes, values["stopped"])
 
     @staticmethod
-    def kept(folder: Path) -> Proof:
-        """Return the stored runs of a folder. Raises `InvalidConfiguration` without any."""
-        conditions, outcomes = RunLog.read(folder)
-        broker = conditions.pop("broker")
-        return Proof(broker, conditions, machine(outcomes[-1].at), outcomes)
+    def load(folder: Path) -> Proof:
+        """Return the comparison in a folder. Raises `InvalidConfiguration` without one."""
+        try:
+            return Proof.from_dict(json.loads((folder / FILE).read_text()))
+        except (OSError, ValueError, KeyError) as error:
+            raise InvalidConfiguration(f"{folder} holds no comparison: {error}") from None
+
+    def save(self, folder: Path) -> None:
+        """Write the comparison to a folder, so that `load` returns it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{FILE}.new"
+        file.write_text(json.dumps(self.to_dict(), indent=1))
+        file.replace(folder / FILE)
 
 
 def _median(values: list[float]) -> float:
@@ -221,18 +225,11 @@ def _blocked_subjects(plan: ProofPlan, profile: TrafficProfile) -> list[Subject]
 class Prover:
     """Executes a plan. ``say`` is called with a line for each step."""
 
-    def __init__(
-        self, plan: ProofPlan, folder: Path, say: Callable[[str], None], breaker: Breaker | None = None
-    ) -> None:
-        if breaker is None and plan.break_command is not None:
-            breaker = CommandBreaker(plan.break_command, plan.mend_command)
-        if breaker is None and "break" in plan.parts:
-            refuse("break_command", None, "a command that breaks something, for the part 'break'")
-        self._breaker = breaker
+    def __init__(self, plan: ProofPlan, folder: Path, say: Callable[[str], None]) -> None:
         self._plan = plan
         self._folder = folder
         self._say = say
-        self.proof = Proof("", plan.conditions(), machine())
+        self.proof = Proof("", json.loads(json.dumps(plan.conditions())), machine())
 
     def _view(self) -> BrokerView:
         plan = self._plan
@@ -243,8 +240,8 @@ class Prover:
         finished runs are included. Raises errors before the first run."""
         view = self._view()
         self.proof.broker = view.title
-        self._log = RunLog(self._folder, {"broker": view.title, **self._plan.conditions()})
-        self.proof.outcomes = self._log.outcomes
+        if (self._folder / FILE).exists():
+            self._resume(Proof.load(self._folder))
         todo = list(self._todo())
         if not todo:
             self._say("everything is measured already")
@@ -261,6 +258,17 @@ class Prover:
         except KeyboardInterrupt:
             self.proof.stopped = "interrupted"
         return self.proof
+
+    def _resume(self, before: Proof) -> None:
+        """Continue an earlier comparison. Raises `InvalidConfiguration` if its conditions were different."""
+        for name in ("broker", "conditions"):
+            was, now = getattr(before, name), getattr(self.proof, name)
+            if was != now:
+                raise InvalidConfiguration(
+                    f"{self._folder} holds runs of {name} {was}, and now these are {now}: name another "
+                    "folder, or remove it"
+                )
+        self.proof.outcomes = before.outcomes
 
     def _todo(self) -> Iterator[tuple[str, Subject, int]]:
         done = {(outcome.part, outcome.subject, outcome.run) for outcome in self.proof.outcomes}
@@ -290,16 +298,11 @@ class Prover:
         )  # fmt: skip
 
     def _measure(self, part: str, subject: Subject, run: int) -> None:
-        # A new view per run: after a fault other processes may serve.
         view = self._view()
         conditions = replace(self._base(), part=part, idle=measure_idle(view, self._plan.idle_seconds))
         self._say(f"{part}, turn {run + 1} of {self._plan.repeats}: {subject.title}")
         if part == "slow":
             outcome = self._with_slow_partition(view, conditions, subject)
-        elif part == "break":
-            assert self._breaker is not None
-            with _TimedBreak(self._breaker, self._plan.seconds * BREAK_AFTER, self._say) as events:
-                outcome = Run(view, conditions, subject).measure(events)
         else:
             outcome = Run(view, conditions, subject).measure()
         self._keep(replace(outcome, run=run))
@@ -309,74 +312,12 @@ class Prover:
         rate = self._plan.slow_share * profile.rate_messages_per_second / SLOW_PARTITIONS
         with SlowPartition(view.service_url, SLOW_PARTITIONS // 2, rate) as relay:
             slow = replace(conditions, profile=profile, producer_service_url=relay.service_url)
-            return Run(view, slow, subject).measure(_SlowDown(relay))
+            return Run(view, slow, subject).measure(relay.slow_down)
 
     def _keep(self, outcome: RunOutcome) -> None:
-        self._log.keep(outcome)
+        self.proof.outcomes.append(outcome)
+        self.proof.save(self._folder)
         self._say("    " + _line(outcome))
-
-
-class _SlowDown:
-    """Makes the partition slow when the measured part begins."""
-
-    def __init__(self, relay: SlowPartition) -> None:
-        self._relay = relay
-
-    def measuring(self) -> None:
-        self._relay.slow_down()
-
-
-class Breaker(Protocol):
-    """Causes a fault while messages flow, and repairs it."""
-
-    def break_it(self) -> None: ...
-
-    def mend(self) -> None:
-        """Repair the fault; return when the cluster has recovered."""
-
-
-class CommandBreaker:
-    """Causes and repairs the fault by shell commands."""
-
-    def __init__(self, break_command: str, mend_command: str | None) -> None:
-        self._break = break_command
-        self._mend = mend_command
-
-    def break_it(self) -> None:
-        subprocess.run(self._break, shell=True, check=False, timeout=MEND_SECONDS_MAX)
-
-    def mend(self) -> None:
-        if self._mend:
-            subprocess.run(self._mend, shell=True, check=False, timeout=MEND_SECONDS_MAX)
-
-
-class _TimedBreak:
-    """Causes the fault in the middle of a run, and repairs it afterwards."""
-
-    def __init__(self, breaker: Breaker, after_seconds: float, say: Callable[[str], None]) -> None:
-        self._breaker = breaker
-        self._after_seconds = after_seconds
-        self._say = say
-        self._timer: threading.Timer | None = None
-
-    def measuring(self) -> None:
-        self._timer = threading.Timer(self._after_seconds, self._break)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _break(self) -> None:
-        self._say("    breaking")
-        self._breaker.break_it()
-
-    def __enter__(self) -> _TimedBreak:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
-        self._say("    mending")
-        self._breaker.mend()
 
 
 def _line(outcome: RunOutcome) -> str:

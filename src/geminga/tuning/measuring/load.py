@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import math
 import random
 import resource
 import threading
@@ -22,10 +23,9 @@ from typing import Any
 from geminga.client.cluster import Cluster
 from geminga.tuning.measuring import conversation
 from geminga.tuning.measuring.outcome import SLICE_NS
-from geminga.tuning.measuring.pacing import Pace
 from geminga.tuning.measuring.payloads import Payloads, of_samples, stamp_ns, structured_json
 from geminga.tuning.publish_settings import PublishSettings
-from geminga.tuning.traffic import Bursts, zipf_shares
+from geminga.tuning.traffic import zipf_shares
 
 TICK_SECONDS = 0.0002
 CHUNK = 64
@@ -36,6 +36,30 @@ BASELINE_SECONDS = 1.0
 DRAIN_SECONDS_MAX = 60.0
 KEYS_MAX = 1 << 16
 """Most distinct keys; then they repeat."""
+_FUZZ = 1e-9
+"""Rounding error of the arithmetic, in messages."""
+
+
+class Pace:
+    """Due times of messages numbered from 0, at a steady rate, in seconds from the start."""
+
+    def __init__(self, rate_messages_per_second: float) -> None:
+        self._rate = rate_messages_per_second
+
+    def due_by(self, seconds: float) -> int:
+        """Return the number of messages due before a time; the first one is due at 0."""
+        return math.ceil(seconds * self._rate - _FUZZ)
+
+    def first_due(self, seconds: float) -> int:
+        """Return the number of the first message that is not due before a time."""
+        number = self.due_by(seconds)
+        while self.due_at(number) < seconds:
+            number += 1
+        return number
+
+    def due_at(self, number: int) -> float:
+        """Return the time at which a message is due."""
+        return number / self._rate
 
 
 class Receipts:
@@ -248,8 +272,7 @@ def publish(given: dict[str, Any]) -> None:
     """Main function of the process; see `geminga.tuning.measuring.run` for the specification."""
     library = importlib.import_module(given["library"])
     payloads = _payloads(given["payload"])
-    bursts = Bursts(**given["bursts"]) if given.get("bursts") else None
-    pace = Pace(given["rate"], bursts)
+    pace = Pace(given["rate"])
     keys = _keys(given["keys"], given["key_skew"])
     ok = library.Result.Ok
     baseline = _baseline(payloads, pace, keys, ok)

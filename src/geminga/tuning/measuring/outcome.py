@@ -76,11 +76,9 @@ class RunOutcome:
     others_per_second: float | None = None
     """CPU seconds per second of all other processes on the broker's machine, before the load."""
     wire_published_bytes: int | None = None
-    """TCP payload between producers and broker, both directions."""
+    """Bytes of published entries, counted by the broker."""
     wire_delivered_bytes: int | None = None
-    """TCP payload between broker and readers, both directions."""
-    stored_bytes: int = 0
-    """Bytes of incoming entries, counted by the broker."""
+    """Bytes of delivered entries, counted by the broker."""
     disk_bytes: int | None = None
     longest_gap_seconds: float = 0.0
     """Longest time between two receipts."""
@@ -112,7 +110,7 @@ class RunOutcome:
 
     @property
     def wire_bytes(self) -> int | None:
-        """TCP payload of publishing and delivering."""
+        """Bytes of published and delivered entries."""
         if self.wire_published_bytes is None or self.wire_delivered_bytes is None:
             return None
         return self.wire_published_bytes + self.wire_delivered_bytes
