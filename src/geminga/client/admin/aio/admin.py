@@ -89,7 +89,7 @@ class Admin:
     @property
     def admin_url(self) -> str:
         """The admin URL, as given."""
-        return self._calls.settings.admin_url
+        return self._calls.sender.settings.admin_url
 
     async def call(
         self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None
@@ -100,7 +100,7 @@ class Admin:
 
     async def close(self) -> None:
         """Close idle connections; later calls raise `AlreadyClosed`."""
-        self._calls.close()
+        self._calls.sender.close()
 
     async def __aenter__(self) -> Admin:
         return self
@@ -111,4 +111,4 @@ class Admin:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<geminga.asyncio.Admin {self.admin_url}{' closed' if self._calls.closed else ''}>"
+        return f"<geminga.asyncio.Admin {self.admin_url}{' closed' if self._calls.sender.closed else ''}>"

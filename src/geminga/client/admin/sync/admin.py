@@ -92,7 +92,7 @@ class Admin:
     @property
     def admin_url(self) -> str:
         """The admin URL, as given."""
-        return self._calls.settings.admin_url
+        return self._calls.sender.settings.admin_url
 
     def call(
         self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None
@@ -103,7 +103,7 @@ class Admin:
 
     def close(self) -> None:
         """Close idle connections; later calls raise `AlreadyClosed`."""
-        self._calls.close()
+        self._calls.sender.close()
 
     def __enter__(self) -> Admin:
         return self
@@ -114,4 +114,4 @@ class Admin:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<geminga.Admin {self.admin_url}{(' closed' if self._calls.closed else '')}>"
+        return f"<geminga.Admin {self.admin_url}{(' closed' if self._calls.sender.closed else '')}>"
