@@ -308,7 +308,7 @@ def test_credentials_with_a_line_break_are_refused(scripted: Callable[..., Scrip
 )  # fmt: skip
 def test_an_answer_not_in_http_is_refused(scripted: Callable[..., Scripted], call: Call, said: bytes) -> None:
     server = scripted(said)
-    with pytest.raises(ConnectError, match="in HTTP: is this|announces an answer|before its answer"):
+    with pytest.raises(ConnectError, match=r"in HTTP: is this|announces an answer|before its answer"):
         call(server.url, "GET", "clusters", retries=0, operation_timeout_seconds=20)
 
 
