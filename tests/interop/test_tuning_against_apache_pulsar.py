@@ -1,4 +1,4 @@
-"""The advisor against a real Apache Pulsar: the saving shows, blocked partitions are stepped over."""
+"""The advisor against a real Apache Pulsar: the saving shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from geminga.tuning.advise import advise
 from geminga.tuning.expectation import expected
 from geminga.tuning.measuring.outcome import RunOutcome
 from geminga.tuning.observe import observe
-from geminga.tuning.proof_report import headline, kept, picture, table
+from geminga.tuning.proof_report import headline, picture, table
 from geminga.tuning.prove import ProofPlan, Prover
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.sample import standard_sample
@@ -39,9 +39,8 @@ def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, 
     assert proof.broker == "Apache Pulsar 4.0.4"
     print(table(proof))
     picture(proof, folder / "proof.png")
-    if "settings" in values.get("parts", ()):  # type: ignore[operator]
-        assert headline(proof)["sentences"]
-    return {name: runs[0] for part in ("settings", "slow") for name, runs in proof.of(part).items()}
+    assert headline(proof)["sentences"]
+    return {name: runs[0] for name, runs in proof.by_subject().items()}
 
 
 def _apart(outcome: RunOutcome) -> float:
@@ -53,7 +52,7 @@ def _apart(outcome: RunOutcome) -> float:
 
 def test_the_formula_saves_the_promised_share(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
     runs = proof_of(
-        apache_pulsar, tmp_path, parts=("settings",),
+        apache_pulsar, tmp_path,
         only=("Geminga, stock, LZ4", "Geminga, formula, ZSTD", "Java client, stock, LZ4",
               "pulsar-client, stock"),
     )  # fmt: skip
@@ -85,15 +84,6 @@ def test_the_formula_saves_the_promised_share(apache_pulsar: ApachePulsar, tmp_p
     assert (tuned.wire_published_bytes or 0) / tuned.sent == pytest.approx(
         foreseen.stored_bytes_per_second / PROFILE.rate_messages_per_second, rel=0.15
     )
-
-
-def test_stepping_over_a_slow_partition_keeps_the_rate(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
-    runs = proof_of(apache_pulsar, tmp_path, parts=("slow",), clients=("geminga", "pulsar"), slow_share=0.2)
-    over = runs["Geminga, stepping over"]
-    assert kept(over) > 0.9
-    assert over.stepped_over
-    for name in ("Geminga, not stepping over", "pulsar-client"):
-        assert kept(runs[name]) < kept(over) - 0.2
 
 
 def test_a_live_topic_is_observed_as_it_is(apache_pulsar: ApachePulsar) -> None:

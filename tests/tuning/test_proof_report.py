@@ -21,7 +21,8 @@ STOCK, TUNED = "Geminga, stock, LZ4", "Geminga, formula, ZSTD 6"
 def outcome(subject: str, run: int, *, idle: float, cpu: float, wire: int) -> RunOutcome:
     return RunOutcome(
         subject=subject, library="geminga", settings={}, seconds=10.0, window_seconds=10.0, offered=10_000,
-        receipts=10_000, sent=10_000, entries=400, batch_fill=25.0, client_cpu_seconds=1.0, run=run,
+        receipts=10_000, receipts_in_window=10_000, sent=10_000, entries=400, batch_fill=25.0,
+        client_cpu_seconds=1.0, run=run,
         broker_cpu_seconds=cpu, broker_idle_per_second=idle, wire_published_bytes=wire,
         wire_delivered_bytes=wire, receipt=Latency(p50_ms=2.0, p99_ms=5.0), others_per_second=0.1 * run,
         end_to_end=Latency(p50_ms=3.0, p99_ms=6.0), at=f"2026-01-0{run + 1}T00:00:00+00:00",
@@ -42,7 +43,7 @@ def proof() -> Proof:
 
 
 def test_the_idle_brokers_cpu_is_the_median_of_a_parts_runs() -> None:
-    runs = proof().of("settings")
+    runs = proof().by_subject()
     assert [o.broker_cpu_above_idle for o in runs[TUNED]] == pytest.approx([0.2, 0.2])
     assert headline(proof())["subjects"][TUNED]["broker_cpu"] == pytest.approx([-90, -90, -90])
     assert OUTCOMES[1].broker_idle_per_second == 0.09  # what was seen stays in the files
@@ -51,7 +52,7 @@ def test_the_idle_brokers_cpu_is_the_median_of_a_parts_runs() -> None:
 def test_the_measuring_loops_cpu_is_the_median_of_all_runs() -> None:
     seen = [replace(o, loop_cpu_seconds=0.5 + n, client_cpu_seconds=3.0 - n) for n, o in enumerate(OUTCOMES)]
     java = replace(OUTCOMES[0], subject="Java client, stock", loop_cpu_seconds=0.0, client_cpu_seconds=2.0)
-    runs = replace(proof(), outcomes=[*seen, java]).of("settings")
+    runs = replace(proof(), outcomes=[*seen, java]).by_subject()
     found = {round(o.client_cpu_seconds, 9) for name in (STOCK, TUNED) for o in runs[name]}
     assert found == {1.5}
     assert runs["Java client, stock"][0].client_cpu_seconds == 2.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Duration, Number
+from geminga.cli.common import Duration
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import (
     namespace_option,
@@ -19,7 +19,7 @@ from geminga.cli.tune_options import (
     traffic_profile,
 )
 from geminga.client.cluster import Cluster
-from geminga.tuning.prove import PARTS, ProofPlan, Prover
+from geminga.tuning.prove import ProofPlan, Prover
 
 
 @click.command("prove", cls=ConnectingCommand)
@@ -38,11 +38,6 @@ from geminga.tuning.prove import PARTS, ProofPlan, Prover
 )
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs per subject.")
 @click.option(
-    "--part", "parts", type=click.Choice(PARTS), multiple=True, default=("settings", "slow"),
-    show_default=True,
-    help="settings: defaults and advice; slow: one slow partition.",
-)  # fmt: skip
-@click.option(
     "--client", "clients", type=click.Choice(["geminga", "java", "pulsar"]), multiple=True,
     help="Client whose producers run; may be repeated.  [default: all that are installed]",
 )  # fmt: skip
@@ -52,10 +47,6 @@ from geminga.tuning.prove import PARTS, ProofPlan, Prover
 @click.option(
     "--idle-seconds", type=Duration(0.1, 600), default=5, show_default=True,
     help="Seconds to measure the idle broker before each run.",
-)  # fmt: skip
-@click.option(
-    "--slow-share", type=Number(0.001, 1), default=0.05, show_default=True,
-    help="Fraction of its share of the rate that the slow partition accepts.",
 )  # fmt: skip
 @namespace_option
 @click.option(

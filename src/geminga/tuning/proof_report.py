@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from geminga.tuning.measuring.outcome import SLICES_PER_SECOND, RunOutcome, Spread
+from geminga.tuning.measuring.outcome import RunOutcome, Spread
 from geminga.tuning.pictures import BAR_COLOURS, new_figure, save
 from geminga.tuning.prove import Proof
 
@@ -52,67 +52,15 @@ FRONT = (
 """Columns of the short table."""
 
 
-def kept(outcome: RunOutcome) -> float:
-    """Return the fraction of due messages whose receipts came while messages were due."""
-    due = outcome.offered / (outcome.window_seconds or outcome.seconds)
-    return outcome.rate / due if due else 0.0
-
-
-def _gap_seconds(outcome: RunOutcome) -> float | None:
-    return outcome.longest_gap_seconds if outcome.by_slice else None
-
-
-BLOCKED_COLUMNS: tuple[tuple[str, str, Measure], ...] = (
-    ("due, msg/s", "{:,.0f}", lambda o: o.offered / o.window_seconds if o.window_seconds else None),
-    ("rate, msg/s", "{:,.0f}", RATE),
-    ("of what was due, %", "{:.1f}", lambda o: 100 * kept(o)),
-    ("longest silence, s", "{:.2f}", _gap_seconds),
-    ("receipt p50, ms", "{:.1f}", lambda o: o.receipt.p50_ms),
-    ("receipt p99, ms", "{:.1f}", lambda o: o.receipt.p99_ms),
-    ("failed", "{:,.0f}", lambda o: float(o.failed)),
-)
-
-SKIPPING = ("stepping over", "skipping blocked partitions")
-PART_TITLES = {
-    "settings": "Settings",
-    "slow": "One of eight partitions takes a small part of its share",
-}
-
-
 def table(proof: Proof) -> str:
     """Return a Markdown table: the median of each subject's runs, with minimum and maximum in brackets."""
-    parts = [heading(proof)]
-    for part, title in PART_TITLES.items():
-        if proof.of(part):
-            parts.append(f"**{title}**\n\n" + part_table(proof, part))
-    found = sentences(proof)
+    parts = [heading(proof), _rows(proof.by_subject())]
+    found = headline(proof).get("sentences", ())
     if found:
         parts.append("\n".join(f"* {line}" for line in found))
     if proof.stopped:
         parts.append(f"It ended early: {proof.stopped}. What was measured till then is above.")
     return "\n\n".join(parts) + "\n"
-
-
-def part_table(proof: Proof, part: str) -> str:
-    """Return the rows of one part."""
-    return _rows(proof.of(part), COLUMNS if part == "settings" else BLOCKED_COLUMNS)
-
-
-def sentences(proof: Proof) -> list[str]:
-    """Return the results as sentences."""
-    found: list[str] = list(headline(proof).get("sentences", ()))
-    for text, form, measure in (
-        ("Messages receipted on schedule", "{:.0f} %", lambda o: 100 * kept(o)),
-        ("Longest time between two receipts", "{:.1f} s", _gap_seconds),
-    ):
-        values = [
-            f"{form.format(spread.median)} with {name.replace(*SKIPPING)}"
-            for name, outcomes in proof.of("slow").items()
-            if (spread := Spread.of([measure(o) for o in outcomes])) is not None
-        ]
-        if values:
-            found.append(f"{text}, with one of eight partitions slow: {'; '.join(values)}")
-    return found
 
 
 TUNED = ("Geminga, formula, ZSTD 6", "Geminga, formula, ZSTD")
@@ -121,7 +69,7 @@ TUNED = ("Geminga, formula, ZSTD 6", "Geminga, formula, ZSTD")
 
 def summary(proof: Proof) -> str:
     """Return the short table in Markdown: stock settings, the formula's, and the change."""
-    runs = proof.of("settings")
+    runs = proof.by_subject()
     tuned = next((name for name in TUNED if name in runs), None)
     if tuned is None or REFERENCE not in runs:
         return table(proof)
@@ -139,8 +87,7 @@ def summary(proof: Proof) -> str:
             cells = [form.format(each.median) for each in medians if each]
             said = ", ".join(_percent(each.median) for each in changes if each)
             lines.append(f"| {name} | {' | '.join(cells)} | {said} |")
-    rest = [f"* {line}" for line in sentences(proof) if not line.startswith("Geminga, formula")]
-    return "\n\n".join(["\n".join(lines), *(["\n".join(rest)] if rest else []), heading(proof, ranges=False)])
+    return "\n\n".join(["\n".join(lines), heading(proof, ranges=False)])
 
 
 def _percent(change: float) -> str:
@@ -167,15 +114,15 @@ def heading(proof: Proof, *, ranges: bool = True) -> str:
 
 
 def _repeats(proof: Proof, ranges: bool) -> str:
-    counts = sorted({len(runs) for part in PART_TITLES for runs in proof.of(part).values()})
+    counts = sorted({len(runs) for runs in proof.by_subject().values()})
     if counts == [1]:
         return "One run of each."
     number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"Medians of {number} runs" + (", with the lowest and the highest in brackets." if ranges else ".")
 
 
-def _rows(subjects: dict[str, list[RunOutcome]], columns: tuple[tuple[str, str, Measure], ...]) -> str:
-    shown = [c for c in columns if any(c[2](o) is not None for runs in subjects.values() for o in runs)]
+def _rows(subjects: dict[str, list[RunOutcome]]) -> str:
+    shown = [c for c in COLUMNS if any(c[2](o) is not None for runs in subjects.values() for o in runs)]
     lines = ["| | " + " | ".join(name for name, _, _ in shown) + " |", "|---|" + "---:|" * len(shown)]
     for subject, runs in subjects.items():
         cells = [_cell(form, Spread.of([measure(o) for o in runs])) for _, form, measure in shown]
@@ -196,7 +143,7 @@ def _cell(form: str, spread: Spread | None) -> str:
 def saving(proof: Proof, reference: str, subject: str, measure: Measure) -> Spread | None:
     """Return a subject's saving against another in percent, computed per round, so that other load of the
     machine affects both alike."""
-    runs = proof.of("settings")
+    runs = proof.by_subject()
     before = {o.run: measure(o) for o in runs.get(reference, [])}
     after = {o.run: measure(o) for o in runs.get(subject, [])}
     changes: list[float | None] = []
@@ -209,7 +156,7 @@ def saving(proof: Proof, reference: str, subject: str, measure: Measure) -> Spre
 
 def headline(proof: Proof) -> dict[str, Any]:
     """Return the savings of the formula as numbers and sentences; empty if the needed runs are missing."""
-    runs = proof.of("settings")
+    runs = proof.by_subject()
     tuned = [name for name in runs if name.startswith("Geminga, formula, ")]
     if REFERENCE not in runs or not tuned:
         return {}
@@ -247,27 +194,21 @@ def headline(proof: Proof) -> dict[str, Any]:
 
 
 def picture(proof: Proof, path: Path) -> None:
-    """Draw bars for the settings, and receipts over time for a slow partition, as SVG or PNG."""
-    settings = proof.of("settings")
-    slow = proof.of("slow")
-    rows = (2 if settings else 0) + bool(slow)
-    if not rows:
+    """Draw the subjects as bars, as SVG or PNG."""
+    subjects = proof.by_subject()
+    if not subjects:
         return
-    heights = ([0.35 * len(settings) + 0.8] * 2 if settings else []) + [2.6] * bool(slow)
-    figure = new_figure(11, sum(heights) + 0.4)
-    grid = figure.add_gridspec(rows, 2, height_ratios=heights, hspace=0.45, wspace=0.08)
-    if settings:
-        panels: tuple[tuple[str, Measure], ...] = (
-            ("broker CPU above idle, s", BROKER_CPU),
-            ("bytes on the wire, MB", WIRE),
-            ("client CPU, s", CLIENT_CPU),
-            ("end to end p99, ms", lambda o: o.end_to_end.p99_ms),
-        )
-        for number, (title, measure) in enumerate(panels):
-            axes = figure.add_subplot(grid[number // 2, number % 2])
-            _bars(axes, title, settings, measure, names=number % 2 == 0)
-    if slow:
-        _lines_over_time(figure.add_subplot(grid[-1, :]), slow)
+    panels: tuple[tuple[str, Measure], ...] = (
+        ("broker CPU above idle, s", BROKER_CPU),
+        ("bytes on the wire, MB", WIRE),
+        ("client CPU, s", CLIENT_CPU),
+        ("end to end p99, ms", lambda o: o.end_to_end.p99_ms),
+    )
+    figure = new_figure(11, 2 * (0.35 * len(subjects) + 0.8) + 0.4)
+    grid = figure.add_gridspec(2, 2, hspace=0.45, wspace=0.08)
+    for number, (title, measure) in enumerate(panels):
+        axes = figure.add_subplot(grid[number // 2, number % 2])
+        _bars(axes, title, subjects, measure, names=number % 2 == 0)
     save(figure, path)
 
 
@@ -287,20 +228,3 @@ def _bars(
     axes.invert_yaxis()
     axes.set_title(title, fontsize=9)
     axes.margins(x=0.12)
-
-
-def _lines_over_time(axes: Any, subjects: dict[str, list[RunOutcome]]) -> None:
-    for subject, runs in subjects.items():
-        run = next((o for o in runs if o.by_slice), None)
-        if run is None:
-            continue
-        end = round(run.window_seconds * SLICES_PER_SECOND)
-        smooth = SLICES_PER_SECOND
-        counts = [run.by_slice.get(str(n), 0) for n in range(end)]
-        means = [sum(counts[max(0, n - smooth + 1) : n + 1]) / min(n + 1, smooth) for n in range(end)]
-        times = [n / SLICES_PER_SECOND for n in range(end)]
-        axes.plot(times, [m * SLICES_PER_SECOND for m in means], label=subject, linewidth=1.2)
-    axes.set_title("receipts a second, one of eight partitions slow", fontsize=9)
-    axes.set_xlabel("s", fontsize=8)
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=7)

@@ -9,16 +9,14 @@ receipt or failure.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from geminga.client.cluster import Cluster
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
 from geminga.tuning.measuring import host
@@ -60,8 +58,6 @@ class Conditions:
     """Conditions that comparable runs share."""
 
     profile: TrafficProfile
-    part: str = "settings"
-    """Part of the comparison: ``settings`` or ``slow``."""
     payload: str = "logs"
     """A kind of `payloads.KINDS`."""
     samples: tuple[bytes, ...] = field(default=(), repr=False)
@@ -71,8 +67,6 @@ class Conditions:
     namespace: str = "public/default"
     idle: Idle = Idle(servers=0.0, others=None)
     """CPU before the load."""
-    producer_service_url: str | None = None
-    """Service URL of the producers, if it differs from the broker's."""
     java_home: Path | None = None
     """Folder of the Pulsar distribution that contains ``pulsar-perf``."""
 
@@ -121,8 +115,8 @@ class Run:
         self._folder = Path()
         self.topic: TopicName | None = None
 
-    def measure(self, on_measuring: Callable[[], None] = lambda: None) -> RunOutcome:
-        """Run and return the outcome. ``on_measuring`` is called when the measured part begins.
+    def measure(self) -> RunOutcome:
+        """Run and return the outcome.
 
         Raises `ChildFailedError` if a client cannot start, and the broker's errors before the load or after
         it, since a partial run is useless. Other errors during the load are part of the outcome.
@@ -135,9 +129,9 @@ class Run:
             self._folder, self.topic = Path(folder), topic
             watcher = self._start_watcher(children, topic)
             if self._subject.library == "java":
-                return self._measure_java(children, topic, watcher, on_measuring)
+                return self._measure_java(children, topic, watcher)
             producers = self._start_producers(children, topic)
-            return self._measure_python(producers, watcher, topic, on_measuring)
+            return self._measure_python(producers, watcher, topic)
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -149,7 +143,7 @@ class Run:
             MeasuredProcess(
                 "geminga.tuning.measuring.watch",
                 {
-                    "cluster": self._cluster().as_dict(),
+                    "cluster": self._view.cluster.as_dict(),
                     "topic": str(topic),
                     "subscriptions": profile.subscriptions,
                     "latency_file": str(self._folder / "end-to-end"),
@@ -158,11 +152,6 @@ class Run:
         )
         watcher.wait("ready", START_SECONDS_MAX)
         return watcher
-
-    def _cluster(self, service_url: str | None = None) -> Cluster:
-        """Return the connection of the processes; ``service_url`` overrides the broker's."""
-        cluster = self._view.cluster
-        return cluster if service_url is None else dataclasses.replace(cluster, service_url=service_url)
 
     def _start_producers(self, children: contextlib.ExitStack, topic: TopicName) -> list[MeasuredProcess]:
         conditions, profile = self._conditions, self._conditions.profile
@@ -173,7 +162,7 @@ class Run:
                     "geminga.tuning.measuring.load",
                     {
                         "library": self._subject.library,
-                        "cluster": self._cluster(conditions.producer_service_url).as_dict(),
+                        "cluster": self._view.cluster.as_dict(),
                         "topic": str(topic),
                         "rate": profile.rate_messages_per_second / count,
                         "keys": profile.keys,
@@ -218,7 +207,6 @@ class Run:
         producers: list[MeasuredProcess],
         watcher: MeasuredProcess | None,
         topic: TopicName,
-        on_measuring: Callable[[], None],
     ) -> RunOutcome:
         conditions = self._conditions
         time.sleep(SETTLE_SECONDS)
@@ -228,7 +216,6 @@ class Run:
             producer.wait("measuring", conditions.warm_seconds + FINISH_SECONDS_MAX) for producer in producers
         ]
         before = self._look(topic, counts_first=True)
-        on_measuring()
         limit = conditions.seconds + FINISH_SECONDS_MAX
         sent = [producer.wait("sent", limit) for producer in producers]
         after = self._look(topic, counts_first=False)
@@ -238,11 +225,6 @@ class Run:
             producer.tell("close")
         failure = next((event["failure"] for event in sent if event["failure"]), "")
         seconds = max(event["seconds"] for event in sent)
-        slices: dict[str, int] = {}
-        for event in sent:
-            for name, count in event["by_slice"].items():
-                slices[name] = slices.get(name, 0) + count
-        stepped = [event["stepped_over"] for event in sent if event["stepped_over"] is not None]
         return self._outcome(
             before, after, read,
             seconds=seconds,
@@ -254,10 +236,8 @@ class Run:
             receipt=latencies,
             client_cpu_seconds=sum(event["cpu_seconds"] - event["own_cpu_seconds"] for event in sent),
             loop_cpu_seconds=sum(event["own_cpu_seconds"] for event in sent),
-            longest_gap_seconds=max(event["longest_gap_seconds"] for event in sent),
             behind_seconds_max=max(event["behind_seconds_max"] for event in sent),
-            stepped_over=sum(stepped) if stepped else None,
-            by_slice=slices,
+            receipts_in_window=sum(event["receipts_in_window"] for event in sent),
         )  # fmt: skip
 
     def _measure_java(
@@ -265,7 +245,6 @@ class Run:
         children: contextlib.ExitStack,
         topic: TopicName,
         watcher: MeasuredProcess | None,
-        on_measuring: Callable[[], None],
     ) -> RunOutcome:
         conditions = self._conditions
         assert conditions.java_home is not None, "pulsar-perf needs the distribution"
@@ -273,7 +252,7 @@ class Run:
             JavaPerf(
                 home=conditions.java_home,
                 folder=self._folder,
-                cluster=self._cluster(conditions.producer_service_url),
+                cluster=self._view.cluster,
                 settings=self._subject.settings,
                 load=JavaLoad(
                     topic=str(topic),
@@ -288,7 +267,6 @@ class Run:
         since_ns = perf.stamp_ns()
         before = self._look(topic, counts_first=True)
         client_cpu = host.cpu_seconds(perf.pid)
-        on_measuring()
         time.sleep(max(0.0, before.at + conditions.seconds - time.monotonic()))
         client_cpu = host.cpu_seconds(perf.pid) - client_cpu
         after = self._look(topic, counts_first=False)
@@ -296,12 +274,6 @@ class Run:
         read = self._end_watcher(watcher, since_ns, after)
         seconds = after.at - before.at
         published = after.counts.messages - before.counts.messages
-        values: dict[str, Any] = {"receipts": published, "sent": published}
-        if conditions.part != "settings" and read is not None:
-            # The tool reports no rate over time; use the arrivals.
-            values["by_slice"] = read["by_slice"]
-            values["longest_gap_seconds"] = read["longest_gap_seconds"]
-            values["receipts"] = sum(read["latencies"]) // max(1, conditions.profile.subscriptions)
         return self._outcome(
             before, after, read,
             seconds=seconds,
@@ -309,7 +281,8 @@ class Run:
             receipt=latency,
             client_cpu_seconds=client_cpu,
             note="receipt latency over the whole run; client CPU with the tool's own",
-            **values,
+            receipts=published, sent=published,
+            receipts_in_window=round(published * conditions.seconds / seconds),
         )  # fmt: skip
 
     def _end_watcher(
@@ -351,7 +324,6 @@ class Run:
             values["end_to_end"] = read.get("latency", Latency())
             values["failure"] = values.get("failure") or read["failure"]
         return RunOutcome(
-            part=self._conditions.part,
             profile=self._conditions.profile.to_dict(),
             subject=self._subject.title,
             window_seconds=self._conditions.seconds,
