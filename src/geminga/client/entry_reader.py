@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import time
 from functools import lru_cache
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from geminga.client.async_consumer import AsyncConsumer
@@ -158,9 +157,7 @@ class EntryReader:
     def __enter__(self) -> EntryReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 

@@ -6,7 +6,6 @@ Made of ``client/admin/aio/admin.py`` by ``tools/generate_sync.py``: do not edit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from geminga.client.admin.exchange import settings_of
@@ -108,9 +107,7 @@ class Admin:
     def __enter__(self) -> Admin:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
