@@ -41,8 +41,6 @@ class DriverProgress:
     queries: dict[str, QueryProgress] = field(
         default_factory=lambda: {name: QueryProgress() for name in pipeline.QUERIES}
     )
-    connector_rows: int = 0
-    connector_seconds: float = 0.0
     passes: list[float] = field(default_factory=list)
     """Seconds of each completed pass."""
     is_done: bool = False
@@ -58,8 +56,6 @@ class DriverProgress:
                 done.lag_messages, done.lag_bytes = event["lag_messages"], event["lag_bytes"]
             case "caught up":
                 self.passes.append(event["seconds"])
-            case "read alone":
-                self.connector_rows, self.connector_seconds = event["rows"], event["seconds"]
             case "done":
                 self.is_done = True
             case "failed":
