@@ -352,7 +352,7 @@ def _typing(node: ast.If) -> ast.If:
 
 
 ADMIN = {
-    "AsyncSender": "Sender",
+    "AsyncAdminSender": "AdminSender",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
 }

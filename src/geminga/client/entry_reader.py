@@ -36,7 +36,7 @@ _FORGETTING_SECONDS = 0.05
 
 
 class EntryReading(TypedDict, total=False):
-    """What an `EntryReader` reads, besides its topic and start."""
+    """Options of an `EntryReader`, besides its topic and start."""
 
     inclusive: bool
     """Whether the entry of the start position is read; default True."""

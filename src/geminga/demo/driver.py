@@ -1,8 +1,8 @@
 """Spark driver process of the demo: ``python -m geminga.demo.driver JOB``.
 
 It runs the queries over the topic's messages, publishes the closing event, and runs the queries again. It may
-be killed at any moment; a restarted driver resumes. Events are written as JSON lines to a pipe, as Spark prints
-to standard output.
+be killed at any moment; a restarted driver resumes. Events are written as JSON lines to a pipe, since Spark
+prints to standard output.
 """
 
 from __future__ import annotations

@@ -434,13 +434,18 @@ def test_an_answer_up_to_the_end_of_the_connection(scripted: Callable[..., Scrip
 
 
 def test_a_cancelled_call_ends_its_thread(scripted: Callable[..., Scripted]) -> None:
-    server = scripted(lambda connected: connected.recv(1))
+    asked = threading.Event()
+
+    def hang(connected: socket.socket) -> None:
+        asked.set()
+        connected.recv(1)
+
+    server = scripted(hang)
 
     async def run() -> None:
         async with geminga.asyncio.Admin(server.url) as admin:
             waiting = asyncio.create_task(admin.call("GET", "clusters"))
-            while not server.requests:
-                await asyncio.sleep(0)
+            assert await asyncio.to_thread(asked.wait, 60)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting

@@ -46,8 +46,8 @@ THREADS_MAX = 32
 _Idle = dict[Address, list[tuple[float, socket.socket]]]
 
 
-class Sender:
-    """Sender of calls whose connections threads share; each serves one thread while that waits for an
+class AdminSender:
+    """AdminSender of calls whose connections threads share; each serves one thread while that waits for an
     answer."""
 
     def __init__(self, settings: AdminSettings) -> None:
@@ -177,11 +177,11 @@ class Sender:
             _close_all(self._idle)
 
 
-class AsyncSender:
-    """Sender of calls for event loops: each call takes a thread while it waits for its answer."""
+class AsyncAdminSender:
+    """AdminSender of calls for event loops: each call takes a thread while it waits for its answer."""
 
     def __init__(self, settings: AdminSettings) -> None:
-        self._sender = Sender(settings)
+        self._sender = AdminSender(settings)
         self._threads: ThreadPoolExecutor | None = None
         self._process_id = os.getpid()
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from geminga.client.admin.exchange import AdminResponse, AdminSettings, Request, make_request
-from geminga.client.admin.transport import AsyncSender
+from geminga.client.admin.transport import AsyncAdminSender
 from geminga.records import decode, encode
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ class AdminCalls:
     """Calls, with their answers decoded."""
 
     def __init__(self, settings: AdminSettings) -> None:
-        self.sender = AsyncSender(settings)
+        self.sender = AsyncAdminSender(settings)
 
     async def send(self, request: Request) -> AdminResponse:
         """Send a request and return the answer. Raises the error that it reports."""

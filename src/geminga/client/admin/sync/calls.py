@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from geminga.client.admin.exchange import AdminResponse, AdminSettings, Request, make_request
-from geminga.client.admin.transport import Sender
+from geminga.client.admin.transport import AdminSender
 from geminga.records import decode, encode
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ class AdminCalls:
     """Calls, with their answers decoded."""
 
     def __init__(self, settings: AdminSettings) -> None:
-        self.sender = Sender(settings)
+        self.sender = AdminSender(settings)
 
     def send(self, request: Request) -> AdminResponse:
         """Send a request and return the answer. Raises the error that it reports."""
