@@ -66,14 +66,13 @@ def publish_proofs(folder: Path, docs: Path, names: list[str]) -> list[str]:
 
 def standalone_plans(service_url: str, admin_url: str, repeats: int) -> dict[str, ProofPlan]:
     """The plans for one broker, by the name of their folder."""
-    home = brokers.pulsar_home()
     return {
         "headline": ProofPlan(
-            service_url=service_url, admin_url=admin_url, profile=HEADLINE, repeats=repeats, java_home=home
+            service_url=service_url, admin_url=admin_url, profile=HEADLINE, repeats=repeats
         ),
         "orders": ProofPlan(
             service_url=service_url, admin_url=admin_url, profile=ORDERS, payload="orders", repeats=repeats,
-            clients=("geminga",), java_home=home,
+            clients=("geminga",)
         ),
     }  # fmt: skip
 

@@ -75,7 +75,6 @@ def test_wrong_options_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(folder)
-    monkeypatch.delenv("PULSAR_HOME", raising=False)
     assert sentence in told(capsys, *(argument.replace("FOLDER", str(folder)) for argument in arguments))
 
 

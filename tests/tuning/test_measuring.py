@@ -12,15 +12,12 @@ import pytest
 
 import geminga
 from geminga.errors import ProducerQueueIsFull
-from geminga.producer.settings import ProducerSettings
 from geminga.tuning.measuring import host, load
 from geminga.tuning.measuring.conversation import ChildFailedError, MeasuredProcess
 from geminga.tuning.measuring.load import Pace, Receipts, Sender, library_arguments
 from geminga.tuning.measuring.outcome import Latency, RunOutcome, Spread
 from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, structured_json
-from geminga.tuning.measuring.perf import arguments
-from geminga.tuning.publish_settings import PublishSettings
-from geminga.tuning.stock import JAVA, PULSAR_CLIENT
+from geminga.tuning.stock import JAVA
 
 
 def test_the_listening_process_is_found() -> None:
@@ -155,17 +152,6 @@ def test_pulsar_client_gets_only_settings_that_it_has() -> None:
     ours, mine = library_arguments(geminga, JAVA.settings)
     assert ours == {"memory_limit_bytes": 64 << 20}
     assert mine["batching_partition_switch_frequency"] == 10
-
-
-def test_pulsar_perf_gets_only_settings_that_it_has() -> None:
-    found = " ".join(arguments(JAVA.settings))
-    assert "-b 1 -bm 1000 -bb 131072" in found
-    assert "-ml 67108864" in found
-    assert "--disable-batching" in arguments(PULSAR_CLIENT.settings)
-    settings = PublishSettings(
-        producer=ProducerSettings(batching_enabled=True, batching_max_publish_delay_seconds=0.0405)
-    )
-    assert "-b 40.5" in " ".join(arguments(settings))
 
 
 def test_percentiles_and_rates_of_runs_are_computed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from geminga.tuning.prove import ProofPlan, Prover
 )
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs per subject.")
 @click.option(
-    "--client", "clients", type=click.Choice(["geminga", "java", "pulsar"]), multiple=True,
+    "--client", "clients", type=click.Choice(["geminga", "pulsar"]), multiple=True,
     help="Client whose producers run; may be repeated.  [default: all that are installed]",
 )  # fmt: skip
 @click.option(
@@ -49,10 +48,6 @@ from geminga.tuning.prove import ProofPlan, Prover
     help="Seconds to measure the idle broker before each run.",
 )  # fmt: skip
 @namespace_option
-@click.option(
-    "--pulsar-home", type=click.Path(exists=True, file_okay=False, path_type=Path), envvar="PULSAR_HOME",
-    help="Folder of a Pulsar distribution, for pulsar-perf.",
-)  # fmt: skip
 @server_pid_option
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("build/proof"),
@@ -62,7 +57,6 @@ def command(
     cluster: Cluster,
     sample: Path | None,
     clients: tuple[str, ...],
-    pulsar_home: Path | None,
     output: Path,
     traffic: dict[str, Any],
     **chosen: Any,
@@ -75,7 +69,7 @@ def command(
     plan = ProofPlan(
         service_url=cluster.service_url, admin_url=cluster.admin_url, cluster=cluster,
         profile=traffic_profile(traffic),
-        samples=read_samples(sample), clients=clients or _installed(pulsar_home), java_home=pulsar_home,
+        samples=read_samples(sample), clients=clients or _installed(),
         **chosen,
     )  # fmt: skip
     proof = Prover(plan, output, lambda line: click.echo(line, err=True)).prove()
@@ -89,12 +83,7 @@ def command(
         raise click.ClickException(f"{proof.stopped}; the runs up to then are in {output}")
 
 
-def _installed(pulsar_home: Path | None) -> tuple[str, ...]:
+def _installed() -> tuple[str, ...]:
     import importlib.util
 
-    found = ["geminga"]
-    if pulsar_home is not None and os.access(pulsar_home / "bin/pulsar-perf", os.X_OK):
-        found.append("java")
-    if importlib.util.find_spec("pulsar") is not None:
-        found.append("pulsar")
-    return tuple(found)
+    return ("geminga", "pulsar") if importlib.util.find_spec("pulsar") is not None else ("geminga",)

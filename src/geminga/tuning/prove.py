@@ -1,7 +1,7 @@
 """Comparison of stock settings and the formula's on a real broker.
 
 The same rate is published with stock settings, with and without compression, and with the formula's settings
-with each codec, by Geminga's producer, by Java's and by ``pulsar-client``.
+with each codec, by Geminga's producer and by ``pulsar-client``.
 
 Subjects run in turn, and the round is repeated, so that other load of the machine affects all alike. Each run
 is stored when it ends: after an error, the same command resumes.
@@ -49,7 +49,7 @@ class ProofPlan:
     """Authentication and TLS."""
     payload: str = "logs"
     samples: tuple[bytes, ...] = field(default=(), repr=False)
-    clients: tuple[str, ...] = ("geminga", "java", "pulsar")
+    clients: tuple[str, ...] = ("geminga", "pulsar")
     only: tuple[str, ...] = ()
     """Patterns such as ``*ZSTD`` of the subjects to run; empty: all."""
     repeats: int = 3
@@ -59,12 +59,11 @@ class ProofPlan:
     jvm_warm_seconds: float = JVM_WARM_SECONDS
     """Seconds of uncounted load before the first run, if the broker is Apache Pulsar."""
     namespace: str = "public/default"
-    java_home: Path | None = None
     server_pids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for client in self.clients:
-            check_choice("client", client, ("geminga", "java", "pulsar"))
+            check_choice("client", client, ("geminga", "pulsar"))
         check_int("repeats", self.repeats, 1, 1000)
         check_number("seconds", self.seconds, 0.1, 3600, "seconds")
         check_number("warm_seconds", self.warm_seconds, 0, 600, "seconds")
@@ -73,11 +72,6 @@ class ProofPlan:
         if not subjects(self):
             titles = [s.title for s in subjects(replace(self, only=()))]
             refuse("only", self.only, "patterns of: " + "; ".join(titles))
-        if "java" in self.clients and self.java_home is None:
-            raise InvalidConfiguration(
-                "the client 'java' is pulsar-perf of a Pulsar distribution: name its folder with "
-                "--pulsar-home or PULSAR_HOME, or leave the client out"
-            )
 
     def conditions(self) -> dict[str, Any]:
         """Return the conditions that comparable runs must share, as JSON."""
@@ -172,10 +166,6 @@ def subjects(plan: ProofPlan) -> list[Subject]:
             add("Geminga", "geminga", "stock", JAVA.settings, codec)
         for codec, level in ((none, 0), *CODECS):
             add("Geminga", "geminga", "formula", tuned, codec, level)
-    if "java" in plan.clients:
-        add("Java client", "java", "stock", JAVA.settings, none)
-        add("Java client", "java", "stock", JAVA.settings, lz4)
-        add("Java client", "java", "formula", tuned, zstd)
     if "pulsar" in plan.clients:
         add("pulsar-client", "pulsar", "stock", PULSAR_CLIENT.settings, none)
         add("pulsar-client", "pulsar", "stock", PULSAR_CLIENT.settings, lz4)
@@ -254,7 +244,7 @@ class Prover:
         plan = self._plan
         return Conditions(
             profile=plan.profile, payload=plan.payload, samples=plan.samples, seconds=plan.seconds,
-            warm_seconds=plan.warm_seconds, namespace=plan.namespace, java_home=plan.java_home,
+            warm_seconds=plan.warm_seconds, namespace=plan.namespace,
         )  # fmt: skip
 
     def _measure(self, subject: Subject, run: int) -> None:

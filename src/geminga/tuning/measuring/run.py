@@ -23,7 +23,6 @@ from geminga.tuning.measuring import host
 from geminga.tuning.measuring.broker_view import BrokerView, PublishedCounts
 from geminga.tuning.measuring.conversation import ChildFailedError, MeasuredProcess
 from geminga.tuning.measuring.outcome import Latency, RunOutcome
-from geminga.tuning.measuring.perf import JavaLoad, JavaPerf
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.traffic import TrafficProfile
 
@@ -40,7 +39,7 @@ class Subject:
 
     title: str
     library: str
-    """``geminga``, ``pulsar`` (pulsar-client for Python) or ``java`` (pulsar-perf)."""
+    """``geminga`` or ``pulsar`` (pulsar-client for Python)."""
     settings: PublishSettings
 
 
@@ -67,8 +66,6 @@ class Conditions:
     namespace: str = "public/default"
     idle: Idle = Idle(servers=0.0, others=None)
     """CPU before the load."""
-    java_home: Path | None = None
-    """Folder of the Pulsar distribution that contains ``pulsar-perf``."""
 
 
 @dataclass(slots=True)
@@ -128,8 +125,6 @@ class Run:
         ):
             self._folder, self.topic = Path(folder), topic
             watcher = self._start_watcher(children, topic)
-            if self._subject.library == "java":
-                return self._measure_java(children, topic, watcher)
             producers = self._start_producers(children, topic)
             return self._measure_python(producers, watcher, topic)
 
@@ -238,51 +233,6 @@ class Run:
             loop_cpu_seconds=sum(event["own_cpu_seconds"] for event in sent),
             behind_seconds_max=max(event["behind_seconds_max"] for event in sent),
             receipts_in_window=sum(event["receipts_in_window"] for event in sent),
-        )  # fmt: skip
-
-    def _measure_java(
-        self,
-        children: contextlib.ExitStack,
-        topic: TopicName,
-        watcher: MeasuredProcess | None,
-    ) -> RunOutcome:
-        conditions = self._conditions
-        assert conditions.java_home is not None, "pulsar-perf needs the distribution"
-        perf = children.enter_context(
-            JavaPerf(
-                home=conditions.java_home,
-                folder=self._folder,
-                cluster=self._view.cluster,
-                settings=self._subject.settings,
-                load=JavaLoad(
-                    topic=str(topic),
-                    rate=conditions.profile.rate_messages_per_second,
-                    seconds=conditions.warm_seconds + conditions.seconds,
-                    payload=self._payload(0),
-                ),
-            )
-        )
-        perf.wait_until_publishing(START_SECONDS_MAX)
-        time.sleep(conditions.warm_seconds)
-        since_ns = perf.stamp_ns()
-        before = self._look(topic, counts_first=True)
-        client_cpu = host.cpu_seconds(perf.pid)
-        time.sleep(max(0.0, before.at + conditions.seconds - time.monotonic()))
-        client_cpu = host.cpu_seconds(perf.pid) - client_cpu
-        after = self._look(topic, counts_first=False)
-        latency = perf.finish(FINISH_SECONDS_MAX)
-        read = self._end_watcher(watcher, since_ns, after)
-        seconds = after.at - before.at
-        published = after.counts.messages - before.counts.messages
-        return self._outcome(
-            before, after, read,
-            seconds=seconds,
-            offered=round(conditions.profile.rate_messages_per_second * conditions.seconds),
-            receipt=latency,
-            client_cpu_seconds=client_cpu,
-            note="receipt latency over the whole run; client CPU with the tool's own",
-            receipts=published, sent=published,
-            receipts_in_window=round(published * conditions.seconds / seconds),
         )  # fmt: skip
 
     def _end_watcher(
