@@ -124,7 +124,7 @@ def test_more_subscriptions_justify_a_higher_compression_level() -> None:
 def test_a_live_topic_is_observed_and_advised(broker: EmbeddedBroker, busy_topic: str) -> None:
     seen = observe(broker.service_url, broker.admin_url, busy_topic, seconds=1.5)
     assert seen.profile.partitions == 3
-    assert (seen.producers, seen.profile.subscriptions, seen.profile.consumers) == (1, 1, 1)
+    assert (seen.producers, seen.profile.subscriptions) == (1, 1)
     assert 500 < seen.profile.rate_messages_per_second < 6000
     assert 1.5 < seen.batch_fill < 60
     assert seen.compression is CompressionType.LZ4

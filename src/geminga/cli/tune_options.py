@@ -46,14 +46,13 @@ _TRAFFIC = (
     ("producers", "producers", click.IntRange(1), "Producers that share the rate."),
     ("producers-per-client", "producers_per_client", click.IntRange(1), "Producers per client."),
     ("subscriptions", "subscriptions", click.IntRange(0), "Subscriptions; each receives every message."),
-    ("consumers", "consumers", click.IntRange(1), "Consumers per subscription."),
     ("keys", "keys", click.IntRange(0), "Distinct keys; 0: messages have no key."),
     ("key-skew", "key_skew", Number(0, 10), "Zipf exponent of the key frequencies."),
     ("write-quorum", "write_quorum", click.IntRange(1), "Copies of each entry that bookies keep."),
 )  # fmt: skip
 _DEFAULTS = {
     "message_bytes_variation": 0, "partitions": 1, "producers": 1, "producers_per_client": 1,
-    "subscriptions": 1, "consumers": 1, "keys": 0, "key_skew": 0, "write_quorum": 1,
+    "subscriptions": 1, "keys": 0, "key_skew": 0, "write_quorum": 1,
 }  # fmt: skip
 
 

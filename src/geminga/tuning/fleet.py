@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 REQUIRED = ("topic", "rate_messages_per_second", "message_bytes")
 OPTIONAL = (
-    "message_bytes_variation", "partitions", "producers", "subscriptions", "consumers", "keys", "key_skew",
+    "message_bytes_variation", "partitions", "producers", "subscriptions", "keys", "key_skew",
     "write_quorum", "latency_budget_seconds",
 )  # fmt: skip
 """Columns that are fields of a `TrafficProfile`."""
@@ -39,7 +39,7 @@ OBSERVED = ("entries_per_second", "stored_bytes_per_second", "compression")
 """Columns with a topic's present state; each may be missing or null."""
 CODECS = {codec.name.upper(): codec for codec in CompressionType}
 """Codecs by upper-case name: statistics of other tools write ZLIB."""
-_WHOLE = {"partitions", "producers", "subscriptions", "consumers", "keys", "write_quorum"}
+_WHOLE = {"partitions", "producers", "subscriptions", "keys", "write_quorum"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

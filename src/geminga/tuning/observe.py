@@ -105,7 +105,6 @@ def observe(
         partitions=max(1, partitions),
         producers=max(1, facts["producers"]),
         subscriptions=facts["subscriptions"],
-        consumers=max(1, facts["consumers"]),
         keys=keys,
         latency_budget_seconds=latency_budget_seconds,
         name=str(name),
@@ -141,18 +140,15 @@ def _message_sizes(contents: Sequence[bytes], bytes_each: float) -> tuple[float,
 
 
 def _facts(admin: Admin, name: TopicName, partitions: int) -> dict[str, int]:
-    """Return the numbers of connected producers, subscriptions and consumers."""
+    """Return the numbers of connected producers and of durable subscriptions."""
     path = topic_path(name)
     kind = "partitioned-stats?perPartition=true" if partitions else "stats"
     stats: dict[str, Any] = admin.call("GET", f"{path}/{kind}")
     rows = list(stats["partitions"].values()) if partitions else [stats]
     # A producer of a partitioned topic has a producer on each partition, all with one name.
     producers = max((len(row["publishers"]) for row in rows), default=0)
-    durable = {n: s for n, s in stats["subscriptions"].items() if s.get("durable", True)}
-    per_partition = max(
-        (len(s["consumers"]) for row in rows for s in row["subscriptions"].values()), default=0
-    )
-    return {"producers": producers, "subscriptions": len(durable), "consumers": per_partition}
+    durable = [s for s in stats["subscriptions"].values() if s.get("durable", True)]
+    return {"producers": producers, "subscriptions": len(durable)}
 
 
 def _sample(

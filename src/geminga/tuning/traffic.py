@@ -46,8 +46,6 @@ class TrafficProfile:
     """Producers per client, which share its memory limit; one is advised."""
     subscriptions: int = 1
     """Number of subscriptions; each receives every message."""
-    consumers: int = 1
-    """Consumers per subscription."""
     keys: int = 0
     """Distinct keys; 0: messages have no key and are sent round robin."""
     key_skew: float = 0.0
@@ -69,7 +67,6 @@ class TrafficProfile:
         check_int("producers", self.producers, 1, PRODUCERS_MAX)
         check_int("producers_per_client", self.producers_per_client, 1, PRODUCERS_MAX)
         check_int("subscriptions", self.subscriptions, 0, 10_000)
-        check_int("consumers", self.consumers, 1, 100_000)
         check_int("keys", self.keys, 0, KEYS_MAX)
         check_number("key_skew", self.key_skew, 0.0, 10.0, "Zipf exponent")
         check_number(

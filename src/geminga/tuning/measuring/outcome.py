@@ -82,7 +82,6 @@ class RunOutcome:
     """Receipts while messages were due."""
     run: int = 0
     at: str = ""
-    note: str = ""
 
     @property
     def rate(self) -> float:
