@@ -43,7 +43,7 @@ class EntryReading(TypedDict, total=False):
     stop_at: MessageId | None
     """The last entry to read, so that no later ones are fetched."""
     queue_size: int
-    """Messages to prefetch."""
+    """Messages to prefetch; 0, for `open_entries` alone: none."""
     queue_bytes_max: int
     """Bytes that may be queued."""
     subscription_role_prefix: str | None
@@ -78,6 +78,8 @@ class EntryReader:
         The first entry is that of ``start`` (the one after it, unless ``inclusive``); an index into its batch
         shows in the ``ack_set`` of the `RawEntry`. ``reading``: as declared in `EntryReading`.
         """
+        for name in ("queue_size", "queue_bytes_max"):
+            check_int(name, reading.get(name, 1), 1)
         consumer = client.runtime.call(open_entries(client.context, topic, start, **reading))
         return cls(client, consumer, start, reading.get("inclusive", True))
 
@@ -172,8 +174,6 @@ def _settings(
     compacted: bool = False,
 ) -> tuple[ConsumerSettings, ReaderSettings]:
     """Return the settings, checked once for all partitions that are opened with the same arguments."""
-    check_int("queue_size", queue_size, 1)
-    check_int("queue_bytes_max", queue_bytes_max, 1)
     settings = ConsumerSettings(
         durable=False,
         start_message_id=start,
