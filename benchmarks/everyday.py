@@ -35,7 +35,7 @@ from benchmarks.everyday_programs import CONTENT, KEYS, LARGE, PROGRAMS, PROPERT
 from benchmarks.figures import JAVA, OURS, PULSAR_CLIENT
 from benchmarks.harness import process_cpu_seconds
 from geminga.testing.certificates import Authority
-from geminga.tuning.measuring.run_log import machine
+from geminga.tuning.measuring.host import machine
 
 LIBRARIES = {PULSAR_CLIENT: "pulsar", OURS: "geminga"}
 PUBLISHED = Path(__file__).parent.parent / "docs/proof/everyday.json"

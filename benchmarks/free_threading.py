@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import brokers
 from benchmarks.everyday import Topics, in_process
 from benchmarks.everyday_programs import PROGRAMS
-from geminga.tuning.measuring.run_log import machine
+from geminga.tuning.measuring.host import machine
 
 PUBLISHED = Path(__file__).parent.parent / "docs/proof/free_threading.json"
 NAMES = (

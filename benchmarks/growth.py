@@ -27,7 +27,7 @@ import geminga.asyncio
 from benchmarks import brokers, figures, output
 from benchmarks.harness import resident_megabytes, threads_cpu_seconds
 from benchmarks.topics import Probe, Standalone, Waits, probing
-from geminga.tuning.measuring.run_log import machine
+from geminga.tuning.measuring.host import machine
 
 PUBLISHED = Path(__file__).parent.parent / "docs/proof/growth.json"
 

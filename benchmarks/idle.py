@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import brokers, figures, output
 from benchmarks.everyday import LIBRARIES
 from benchmarks.harness import python
-from geminga.tuning.measuring.run_log import machine
+from geminga.tuning.measuring.host import machine
 
 PUBLISHED = Path(__file__).parent.parent / "docs/proof/idle.json"
 CONSUMERS = (1, 1000)

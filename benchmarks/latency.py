@@ -28,7 +28,7 @@ from benchmarks import brokers, figures, output
 from benchmarks.brokers import RunningBroker
 from benchmarks.harness import python
 from benchmarks.load import PONG, Peer, Receiver, _frame, _send_command, batch_entry
-from geminga.tuning.measuring.run_log import machine
+from geminga.tuning.measuring.host import machine
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 PUBLISHED = Path(__file__).parent.parent / "docs/proof/latency.json"

@@ -1,11 +1,10 @@
 """Savings of tuned producers on a real Apache Pulsar: ``make bench-tuning``.
 
-Three proofs (`geminga.tuning.prove`). The headline: 20,000 messages a second of 200 B log lines over 60
-partitions, stock settings against the formula's, and one slow partition. A second profile: orders of 1 kB
-with keys, hard to compress, read by two subscriptions. And a cluster of two brokers of which one is killed
-while messages flow. Tables, pictures and every run go to the output folder; a run that is already there is
-not repeated. With ``--publish`` figures and pictures also go into the documentation, and the pages that
-quote them are drawn again: ``make publish-proof``.
+Two proofs (`geminga.tuning.prove`). The headline: 20,000 messages a second of 200 B log lines over 60
+partitions, stock settings against the formula's. A second profile: orders of 1 kB
+with keys, hard to compress, read by two subscriptions. Tables, pictures and every run go to the output
+folder; a run that is already there is not repeated. With ``--publish`` figures and pictures also go into the
+documentation, and the pages that quote them are drawn again: ``make publish-proof``.
 """
 
 from __future__ import annotations
@@ -15,15 +14,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from benchmarks import brokers
-from geminga import Admin
-from geminga.testing.apache_cluster import ApacheCluster
 from geminga.tuning import proof_report
-from geminga.tuning.measuring.outcome import SLICES_PER_SECOND
-from geminga.tuning.prove import Proof, ProofPlan, Prover
+from geminga.tuning.prove import FILE, Proof, ProofPlan, Prover
 from geminga.tuning.traffic import TrafficProfile
 
 HEADLINE = TrafficProfile(
@@ -34,32 +29,9 @@ ORDERS = TrafficProfile(
     rate_messages_per_second=4_000, message_bytes=1_000, message_bytes_variation=0.3, partitions=12,
     keys=20_000, subscriptions=2, latency_budget_seconds=0.1, name="orders",
 )  # fmt: skip
-CLUSTER = TrafficProfile(
-    rate_messages_per_second=10_000, message_bytes=200, partitions=16, name="two brokers"
-)
-NAMES = ("headline", "orders", "cluster")
+NAMES = ("headline", "orders")
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "docs/proof"
-CLUSTER_NAMESPACE = "public/tune"
-BUNDLES = 16
-BREAK_SECONDS = 60.0
-"""Long enough for a client that waits for the cluster to notice."""
-
-
-class KilledBroker:
-    """Kills one of two brokers, and starts it again with its share of the partitions."""
-
-    def __init__(self, cluster: ApacheCluster) -> None:
-        self._cluster = cluster
-
-    def break_it(self) -> None:
-        self._cluster.kill_broker(0)
-
-    def mend(self) -> None:
-        self._cluster.restart_broker(0)
-        # Unloading spreads the partitions again: each broker must have some when it is killed.
-        Admin(self._cluster.admin_url(1)).namespaces.unload(CLUSTER_NAMESPACE)
-        time.sleep(3)
 
 
 def say(line: str) -> None:
@@ -67,14 +39,11 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def prove(plan: ProofPlan, folder: Path, breaker: KilledBroker | None = None) -> str:
+def prove(plan: ProofPlan, folder: Path) -> str:
     """Carry a plan out, and write table, picture and figures; gives the table."""
-    proof = Prover(plan, folder, say, breaker).prove()
+    proof = Prover(plan, folder, say).prove()
     text = proof_report.table(proof)
     (folder / "proof.md").write_text(text)
-    (folder / "proof.json").write_text(
-        json.dumps({**proof.to_dict(), "headline": proof_report.headline(proof)}, indent=1)
-    )
     proof_report.picture(proof, folder / "proof.svg")
     return text
 
@@ -82,35 +51,28 @@ def prove(plan: ProofPlan, folder: Path, breaker: KilledBroker | None = None) ->
 def publish(folder: Path, docs: Path) -> list[str]:
     """Put what was measured so far where the documentation takes it from; gives what was found."""
     docs.mkdir(parents=True, exist_ok=True)
-    found = [name for name in NAMES if (folder / name / "runs.jsonl").exists()]
+    found = [name for name in NAMES if (folder / name / FILE).exists()]
     return publish_proofs(folder, docs, found)
 
 
 def publish_proofs(folder: Path, docs: Path, names: list[str]) -> list[str]:
     """The proofs on brokers; gives their names."""
     for name in names:
-        proof = Proof.kept(folder / name)
+        proof = Proof.load(folder / name)
         proof_report.picture(proof, docs / f"{name}.svg")
-        values = proof.to_dict()
-        for outcome in values["outcomes"]:
-            # Rates over time are in the picture; the rate here counts only the time of the load.
-            end = round(outcome["window_seconds"] * SLICES_PER_SECOND)
-            inside = sum(n for at, n in outcome["by_slice"].items() if int(at) < end)
-            outcome["by_slice"] = {"0": inside} if outcome["by_slice"] else {}
-        (docs / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n")
+        (docs / f"{name}.json").write_text(json.dumps(proof.to_dict(), indent=1) + "\n")
     return names
 
 
 def standalone_plans(service_url: str, admin_url: str, repeats: int) -> dict[str, ProofPlan]:
     """The plans for one broker, by the name of their folder."""
-    home = brokers.pulsar_home()
     return {
         "headline": ProofPlan(
-            service_url=service_url, admin_url=admin_url, profile=HEADLINE, repeats=repeats, java_home=home
+            service_url=service_url, admin_url=admin_url, profile=HEADLINE, repeats=repeats
         ),
         "orders": ProofPlan(
             service_url=service_url, admin_url=admin_url, profile=ORDERS, payload="orders", repeats=repeats,
-            parts=("settings",), clients=("geminga",), java_home=home,
+            clients=("geminga",)
         ),
     }  # fmt: skip
 
@@ -122,19 +84,6 @@ def measure_standalone(folder: Path, names: list[str], repeats: int) -> list[str
     with brokers.work_folder() as work, brokers.apache(work) as broker:
         plans = standalone_plans(broker.service_url, broker.admin_url, repeats)
         return [prove(plans[name], folder / name) for name in names]
-
-
-def measure_cluster(folder: Path, repeats: int) -> str:
-    """The proof on two brokers."""
-    home = brokers.pulsar_home()
-    with brokers.work_folder() as work, ApacheCluster.start(home, work / "cluster") as cluster:
-        address = cluster.admin_url(1)
-        Admin(address).namespaces.create(CLUSTER_NAMESPACE, bundles=BUNDLES)
-        plan = ProofPlan(
-            service_url=cluster.service_url, admin_url=address, profile=CLUSTER, parts=("break",),
-            repeats=repeats, seconds=BREAK_SECONDS, namespace=CLUSTER_NAMESPACE, java_home=home,
-        )  # fmt: skip
-        return prove(plan, folder / "cluster", KilledBroker(cluster))
 
 
 def main() -> None:
@@ -150,10 +99,7 @@ def main() -> None:
     only = given.only or list(NAMES)
     tables = []
     if not given.as_is:
-        alone = [name for name in only if name != "cluster"]
-        tables = measure_standalone(given.output, alone, given.repeats)
-        if "cluster" in only:
-            tables.append(measure_cluster(given.output, given.repeats))
+        tables = measure_standalone(given.output, only, given.repeats)
     if given.publish or given.as_is:
         say(f"published: {', '.join(publish(given.output, PUBLISHED)) or 'nothing, for nothing is there'}")
         subprocess.run([sys.executable, str(ROOT / "tools/generate_docs.py")], check=True)

@@ -352,9 +352,7 @@ def _typing(node: ast.If) -> ast.If:
 
 
 ADMIN = {
-    "AsyncTransport": "ThreadTransport",
-    "async_credentials": "credentials",
-    "async_pause": "pause",
+    "AsyncAdminSender": "AdminSender",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
 }

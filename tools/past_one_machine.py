@@ -25,7 +25,8 @@ import pyarrow as pa
 import geminga
 from geminga.testing.apache_cluster import ApacheCluster
 from geminga.testing.apache_pulsar import free_ports
-from geminga.testing.spark_cluster import ObjectStore, Process, SparkCluster
+from geminga.testing.processes import Process
+from geminga.testing.spark_cluster import ObjectStore, SparkCluster
 
 SOURCE = "persistent://public/default/past-one-machine"
 TARGET = "persistent://public/default/past-one-machine-out"

@@ -10,7 +10,7 @@ from waiting import never
 
 from geminga import MessageId
 from geminga.client.admin import admin
-from geminga.client.entry_reader import EntryReader
+from geminga.client.entry_reader import EntryReader, open_entries
 from geminga.errors import AlreadyClosed, InvalidConfiguration, OperationNotSupported, TopicNotFound
 from geminga.wire.batch import decode_batch
 from geminga.wire.metadata import RawEntry, parse_entry
@@ -134,3 +134,16 @@ def test_refusals(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> 
         assert reader.read(timeout=0.05) == []
         with pytest.raises(InvalidConfiguration, match="max_entries"):
             reader.read(0)
+
+
+def test_a_consumer_on_the_loop_may_prefetch_nothing(pulsar_client: Any, pulsar_topic: str) -> None:
+    """Spark's watch of a partition asks for its newest message alone."""
+    publish(pulsar_client, pulsar_topic, 3)
+    consumer = pulsar_client.runtime.call(
+        open_entries(pulsar_client.context, pulsar_topic, MessageId.earliest, queue_size=0)
+    )
+    assert pulsar_client.runtime.call(consumer.get_last_message_id()).entry_id() >= 0
+    assert not consumer.queue
+    pulsar_client.runtime.call(consumer.close())
+    with pytest.raises(InvalidConfiguration, match="queue_size=0"):
+        EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest, queue_size=0)

@@ -46,7 +46,6 @@ def test_killed_drivers_lose_and_duplicate_no_row(tmp_path: Path, capfd: pytest.
     assert summary["proof"]["published"]["count"] == 8_000
     assert summary["proof"]["rollup"]["windows"] > 100
     assert all(each["files"] == 1 for each in summary["lake"].values())
-    assert summary["connector"]["rows"] == 8_001  # the closing event is one of the topic's
     assert Path(summary["picture"]).stat().st_size > 1000
     assert "Killed the Spark driver" in captured.err
     assert "lag" in captured.err

@@ -1,4 +1,4 @@
-"""The advisor against a real Apache Pulsar: the saving shows, blocked partitions are stepped over."""
+"""The advisor against a real Apache Pulsar: the saving shows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import geminga
 from geminga.client.admin import admin
 from geminga.testing.apache_pulsar import ApachePulsar
 from geminga.tuning.advise import advise
-from geminga.tuning.cost import standard
 from geminga.tuning.expectation import expected
 from geminga.tuning.measuring.outcome import RunOutcome
 from geminga.tuning.observe import observe
-from geminga.tuning.proof_report import headline, kept, picture, table
+from geminga.tuning.proof_report import headline, picture, table
 from geminga.tuning.prove import ProofPlan, Prover
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.sample import standard_sample
@@ -32,7 +31,7 @@ SECONDS = 5.0
 def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, RunOutcome]:
     values = {
         "service_url": broker.service_url, "admin_url": broker.admin_url, "profile": PROFILE,
-        "java_home": broker.home, "repeats": 1, "seconds": SECONDS, "warm_seconds": 1.0, "idle_seconds": 1.0,
+        "repeats": 1, "seconds": SECONDS, "warm_seconds": 1.0, "idle_seconds": 1.0,
         "jvm_warm_seconds": 8.0, **chosen,
     }  # fmt: skip
     proof = Prover(ProofPlan(**values), folder, print).prove()  # type: ignore[arg-type]
@@ -40,9 +39,8 @@ def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, 
     assert proof.broker == "Apache Pulsar 4.0.4"
     print(table(proof))
     picture(proof, folder / "proof.png")
-    if "settings" in values.get("parts", ()):  # type: ignore[operator]
-        assert headline(proof)["sentences"]
-    return {name: runs[0] for part in ("settings", "slow") for name, runs in proof.of(part).items()}
+    assert headline(proof)["sentences"]
+    return {name: runs[0] for name, runs in proof.by_subject().items()}
 
 
 def _apart(outcome: RunOutcome) -> float:
@@ -54,9 +52,8 @@ def _apart(outcome: RunOutcome) -> float:
 
 def test_the_formula_saves_the_promised_share(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
     runs = proof_of(
-        apache_pulsar, tmp_path, parts=("settings",),
-        only=("Geminga, stock, LZ4", "Geminga, formula, ZSTD", "Java client, stock, LZ4",
-              "pulsar-client, stock"),
+        apache_pulsar, tmp_path,
+        only=("Geminga, stock, LZ4", "Geminga, formula, ZSTD", "pulsar-client, stock"),
     )  # fmt: skip
     stock, tuned = runs["Geminga, stock, LZ4"], runs["Geminga, formula, ZSTD"]
     for outcome in runs.values():
@@ -74,29 +71,15 @@ def test_the_formula_saves_the_promised_share(apache_pulsar: ApachePulsar, tmp_p
     assert (tuned.wire_bytes or 0) < 0.6 * (stock.wire_bytes or 0)
     single = runs["pulsar-client, stock"]
     assert single.batch_fill == pytest.approx(1.0, abs=_apart(single))
-    java = runs["Java client, stock, LZ4"]
-    assert java.receipt.p99_ms
-    assert java.end_to_end.p99_ms
     # The measured batch fill is the expected one. On a busy machine a late sender puts more messages into a
     # batch, up to the batch's limit.
-    foreseen = expected(
-        PROFILE, PublishSettings.from_dict(tuned.settings), cost=standard(), sample=standard_sample(200)
-    )
+    foreseen = expected("", PROFILE, PublishSettings.from_dict(tuned.settings), sample=standard_sample(200))
     limit = PublishSettings.from_dict(tuned.settings).producer.batching_max_messages
     least = (1 - max(0.1, _apart(tuned))) * foreseen.batch_fill
     assert least < tuned.batch_fill < max(1.1 * foreseen.batch_fill, 1.02 * limit)
-    assert (tuned.wire_bytes or 0) / tuned.sent == pytest.approx(
-        foreseen.network_bytes_per_second / PROFILE.rate_messages_per_second, rel=0.15
+    assert (tuned.wire_published_bytes or 0) / tuned.sent == pytest.approx(
+        foreseen.stored_bytes_per_second / PROFILE.rate_messages_per_second, rel=0.15
     )
-
-
-def test_stepping_over_a_slow_partition_keeps_the_rate(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
-    runs = proof_of(apache_pulsar, tmp_path, parts=("slow",), clients=("geminga", "pulsar"), slow_share=0.2)
-    over = runs["Geminga, stepping over"]
-    assert kept(over) > 0.9
-    assert over.stepped_over
-    for name in ("Geminga, not stepping over", "pulsar-client"):
-        assert kept(runs[name]) < kept(over) - 0.2
 
 
 def test_a_live_topic_is_observed_as_it_is(apache_pulsar: ApachePulsar) -> None:
@@ -126,6 +109,5 @@ def test_a_live_topic_is_observed_as_it_is(apache_pulsar: ApachePulsar) -> None:
     assert seen.compression is geminga.CompressionType.ZSTD
     assert 2 < seen.batch_fill < 60
     assert seen.sample is not None
-    found = advise(seen.profile, cost=standard(), sample=seen.sample, stock=JAVA, observed=seen)
+    found = advise(seen.profile, sample=seen.sample, stock=JAVA, observed=seen)
     assert found.after.entries_per_second < found.before.entries_per_second / 3
-    assert found.after.broker_cpu.value < found.before.broker_cpu.value

@@ -36,7 +36,7 @@ class Asked:
         send = AdminCalls.send
 
         async def counted(calls: AdminCalls, request: Request) -> AdminResponse:
-            if calls.settings.admin_url != admin_url:
+            if calls.sender.settings.admin_url != admin_url:
                 return await send(calls, request)
             last = request.path.rpartition("/")[2]
             self.calls[last] += 1

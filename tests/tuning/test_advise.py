@@ -18,7 +18,6 @@ from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.producer.settings import CompressionType
 from geminga.tuning import render
 from geminga.tuning.advise import Advice, advise
-from geminga.tuning.cost import standard
 from geminga.tuning.formula import formula
 from geminga.tuning.observe import observe
 from geminga.tuning.publish_settings import PublishSettings
@@ -31,7 +30,7 @@ NUMBERS = ["--rate", "20000", "--message-bytes", "200", "--partitions", "60"]
 
 
 def advice(profile: TrafficProfile = PROFILE, **chosen: Any) -> Advice:
-    values = {"cost": standard(), "sample": standard_sample(200), "stock": JAVA, **chosen}
+    values = {"sample": standard_sample(200), "stock": JAVA, **chosen}
     return advise(profile, **values)
 
 
@@ -90,9 +89,8 @@ def test_advice_from_numbers() -> None:
     assert found.after.end_to_end_p99_seconds is not None
     assert found.after.end_to_end_p99_seconds <= PROFILE.latency_budget_seconds * 1.02
     assert found.before.title.startswith("Java client 4.0.4, stock")
-    assert found.after.broker_cpu.value < 0.25 * found.before.broker_cpu.value
-    assert found.after.broker_cpu.low < found.after.broker_cpu.value < found.after.broker_cpu.high
-    assert found.after.network_bytes_per_second < found.before.network_bytes_per_second
+    assert found.after.entries_per_second < 0.05 * found.before.entries_per_second
+    assert found.after.stored_bytes_per_second < found.before.stored_bytes_per_second
     assert found.findings == ()
 
 
@@ -126,7 +124,7 @@ def test_more_subscriptions_justify_a_higher_compression_level() -> None:
 def test_a_live_topic_is_observed_and_advised(broker: EmbeddedBroker, busy_topic: str) -> None:
     seen = observe(broker.service_url, broker.admin_url, busy_topic, seconds=1.5)
     assert seen.profile.partitions == 3
-    assert (seen.producers, seen.profile.subscriptions, seen.profile.consumers) == (1, 1, 1)
+    assert (seen.producers, seen.profile.subscriptions) == (1, 1)
     assert 500 < seen.profile.rate_messages_per_second < 6000
     assert 1.5 < seen.batch_fill < 60
     assert seen.compression is CompressionType.LZ4
@@ -136,7 +134,7 @@ def test_a_live_topic_is_observed_and_advised(broker: EmbeddedBroker, busy_topic
     assert sum(seen.entries_per_second_by_partition.values()) == pytest.approx(seen.entries_per_second)
     assert seen.profile.keys == 0
     assert seen.sample is not None
-    found = advise(seen.profile, cost=standard(), sample=seen.sample, stock=JAVA, observed=seen)
+    found = advise(seen.profile, sample=seen.sample, stock=JAVA, observed=seen)
     assert found.before.title == "now, LZ4"
     assert found.after.entries_per_second < found.before.entries_per_second / 2
     assert "messages an entry" in render.text(found)
@@ -200,15 +198,13 @@ def test_the_command_observes_a_topic_and_writes_a_settings_file(
         producer.send(b"hello")
 
 
-def test_the_command_draws_a_picture_and_explains_its_advice(tmp_path: Path) -> None:
-    result = run(*NUMBERS, "--picture", str(tmp_path / "a.svg"), *(f"--format={k}" for k in render.FORMATS))
+def test_the_command_explains_its_advice() -> None:
+    result = run(*NUMBERS, *(f"--format={k}" for k in render.FORMATS))
     assert result.exit_code == 0, result.output
-    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
     for word in (
         "max_pending_messages = ", "geminga.Client(", "PulsarClient.builder()",
         "batchingMaxPublishDelayMicros: ", '.option("batchingMaxMessages", "',
-        "broker CPU above idle",
-        "Apache Pulsar 4.0.4",
+        "entries a second", "Sizes are measured on",
     ):  # fmt: skip
         assert word in result.output
 
@@ -277,9 +273,6 @@ def test_advice_compares_with_any_stock_settings(name: str) -> None:
         ([], "--rate and --message-bytes missing"),
         ([*NUMBERS, "--partitions", "0"], "--partitions"),
         ([*NUMBERS, "--latency-budget", "1"], "--latency-budget"),
-        ([*NUMBERS, "--bursts", "many"], "bursts='many'"),
-        ([*NUMBERS, "--bursts", "9,2,3"], "bursts.factor=9.0"),
-        ([*NUMBERS, "--picture", "x.gif"], "picture='x.gif'"),
         (["--topic", "t", "--service-url", "pulsar://127.0.0.1:1"], "127.0.0.1:1"),
     ],
 )

@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from geminga.errors import InvalidConfiguration
-from geminga.tuning.measuring.pacing import Pace
+from geminga.tuning.measuring.load import Pace
 from geminga.tuning.measuring.payloads import (
     KINDS,
     STAMP_OFFSET,
@@ -17,7 +17,6 @@ from geminga.tuning.measuring.payloads import (
     stamp_ns,
     structured_json,
 )
-from geminga.tuning.traffic import Bursts
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -51,13 +50,3 @@ def test_a_steady_pace_has_equal_intervals() -> None:
     pace = Pace(1000)
     assert [pace.due_by(t) for t in (0.0, 0.0005, 0.001, 2.5)] == [0, 1, 1, 2500]
     assert pace.due_at(2500) == pytest.approx(2.5)
-
-
-def test_a_pace_with_bursts_keeps_the_mean() -> None:
-    pace = Pace(1000, Bursts(factor=4, burst_seconds=0.1, period_seconds=1))
-    assert pace.due_by(10) == 10_000
-    assert pace.due_by(0.1) == 400
-    for number in (0, 1, 399, 401, 999, 1000, 4321):
-        at = pace.due_at(number)
-        assert pace.due_by(at + 1e-9) >= number
-        assert pace.due_by(max(0.0, at - 0.002)) <= number

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from geminga.errors import InvalidConfiguration
 from geminga.tuning.measuring.outcome import Latency, RunOutcome
-from geminga.tuning.measuring.run_log import RunLog
 from geminga.tuning.proof_report import headline, picture, summary, table
 from geminga.tuning.prove import Proof
 from geminga.tuning.traffic import TrafficProfile
@@ -23,7 +21,8 @@ STOCK, TUNED = "Geminga, stock, LZ4", "Geminga, formula, ZSTD 6"
 def outcome(subject: str, run: int, *, idle: float, cpu: float, wire: int) -> RunOutcome:
     return RunOutcome(
         subject=subject, library="geminga", settings={}, seconds=10.0, window_seconds=10.0, offered=10_000,
-        receipts=10_000, sent=10_000, entries=400, batch_fill=25.0, client_cpu_seconds=1.0, run=run,
+        receipts=10_000, receipts_in_window=10_000, sent=10_000, entries=400, batch_fill=25.0,
+        client_cpu_seconds=1.0, run=run,
         broker_cpu_seconds=cpu, broker_idle_per_second=idle, wire_published_bytes=wire,
         wire_delivered_bytes=wire, receipt=Latency(p50_ms=2.0, p99_ms=5.0), others_per_second=0.1 * run,
         end_to_end=Latency(p50_ms=3.0, p99_ms=6.0), at=f"2026-01-0{run + 1}T00:00:00+00:00",
@@ -44,7 +43,7 @@ def proof() -> Proof:
 
 
 def test_the_idle_brokers_cpu_is_the_median_of_a_parts_runs() -> None:
-    runs = proof().of("settings")
+    runs = proof().by_subject()
     assert [o.broker_cpu_above_idle for o in runs[TUNED]] == pytest.approx([0.2, 0.2])
     assert headline(proof())["subjects"][TUNED]["broker_cpu"] == pytest.approx([-90, -90, -90])
     assert OUTCOMES[1].broker_idle_per_second == 0.09  # what was seen stays in the files
@@ -52,11 +51,11 @@ def test_the_idle_brokers_cpu_is_the_median_of_a_parts_runs() -> None:
 
 def test_the_measuring_loops_cpu_is_the_median_of_all_runs() -> None:
     seen = [replace(o, loop_cpu_seconds=0.5 + n, client_cpu_seconds=3.0 - n) for n, o in enumerate(OUTCOMES)]
-    java = replace(OUTCOMES[0], subject="Java client, stock", loop_cpu_seconds=0.0, client_cpu_seconds=2.0)
-    runs = replace(proof(), outcomes=[*seen, java]).of("settings")
+    other = replace(OUTCOMES[0], subject="another", loop_cpu_seconds=0.0, client_cpu_seconds=2.0)
+    runs = replace(proof(), outcomes=[*seen, other]).by_subject()
     found = {round(o.client_cpu_seconds, 9) for name in (STOCK, TUNED) for o in runs[name]}
     assert found == {1.5}
-    assert runs["Java client, stock"][0].client_cpu_seconds == 2.0
+    assert runs["another"][0].client_cpu_seconds == 2.0
 
 
 def test_the_summary_shows_stock_formula_and_other_load() -> None:
@@ -74,19 +73,11 @@ def test_without_the_needed_runs_the_summary_is_the_table() -> None:
     assert "One run of each" in table(partial)
 
 
-def test_stored_runs_are_loaded_at_any_time(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfiguration, match="holds no runs"):
-        Proof.kept(tmp_path)
-    log = RunLog(tmp_path, {"broker": "a broker", **CONDITIONS})
-    with pytest.raises(InvalidConfiguration, match="holds no runs"):
-        Proof.kept(tmp_path)
-    for one in OUTCOMES:
-        log.keep(one)
-    with (tmp_path / "runs.jsonl").open("a") as file:
-        file.write('{"subject": "cut off by a')
-    found = Proof.kept(tmp_path)
-    assert (found.broker, found.conditions, found.outcomes) == ("a broker", CONDITIONS, OUTCOMES)
-    assert found.machine["at"] == "2026-01-02"
-    assert Proof.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+def test_a_saved_comparison_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match="holds no comparison"):
+        Proof.load(tmp_path)
+    proof().save(tmp_path)
+    found = Proof.load(tmp_path)
+    assert found == proof()
     picture(found, tmp_path / "proof.svg")
     assert "<svg" in (tmp_path / "proof.svg").read_text()

@@ -1,4 +1,4 @@
-"""The proof, small, against a broker of ours: every subject and part goes the whole way."""
+"""The proof, small, against a broker of ours: every subject goes the whole way."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.cli.main import command
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.ids import TopicName
 from geminga.testing.apache_pulsar import free_ports
 from geminga.tuning import prove
 from geminga.tuning.measuring.broker_view import BrokerView
 from geminga.tuning.measuring.load import GRACE_SECONDS
-from geminga.tuning.proof_report import headline, kept, picture, table
+from geminga.tuning.proof_report import headline, picture, table
 from geminga.tuning.prove import Proof, ProofPlan, Prover, subjects
 from geminga.tuning.traffic import TrafficProfile
 
@@ -50,10 +51,10 @@ def plan(broker: EmbeddedBroker, **chosen: object) -> ProofPlan:
 @pytest.mark.slow
 def test_stock_settings_and_the_formula_are_compared(broker: EmbeddedBroker, tmp_path: Path) -> None:
     said: list[str] = []
-    wanted = plan(broker, parts=("settings",), only=("*stock, LZ4", "*formula, ZSTD"))
+    wanted = plan(broker, only=("*stock, LZ4", "*formula, ZSTD"))
     proof = Prover(wanted, tmp_path, said.append).prove()
     assert proof.stopped == ""
-    stock, tuned = (runs[0] for runs in proof.of("settings").values())
+    stock, tuned = (runs[0] for runs in proof.by_subject().values())
     for outcome in (stock, tuned):
         assert outcome.failure == ""
         assert outcome.receipts == outcome.sent == outcome.delivered
@@ -62,7 +63,6 @@ def test_stock_settings_and_the_formula_are_compared(broker: EmbeddedBroker, tmp
         late = outcome.behind_seconds_max if outcome.behind_seconds_max > GRACE_SECONDS else 0.0
         assert 3998 - 4000 * late <= outcome.sent <= 4002
         assert outcome.wire_bytes
-        assert outcome.stored_bytes
         assert outcome.receipt.p99_ms
         assert outcome.end_to_end.p99_ms
     assert tuned.batch_fill > 100  # 40 ms of 4,000 messages a second
@@ -78,28 +78,14 @@ def test_stock_settings_and_the_formula_are_compared(broker: EmbeddedBroker, tmp
     again = Prover(wanted, tmp_path, said.append).prove()
     assert said[-1] == "everything is measured already"
     assert len(again.outcomes) == 2
-    with pytest.raises(InvalidConfiguration, match=r"other conditions \(seconds 1\.0 and now 2\.0\)"):
-        Prover(plan(broker, seconds=2.0, parts=("settings",)), tmp_path, said.append).prove()
-
-
-@pytest.mark.slow
-def test_producers_that_skip_a_slow_partition_keep_their_rate(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    traffic = PROFILE.changed(rate_messages_per_second=20_000)
-    wanted = plan(
-        broker, parts=("slow",), only=("*, stepping*",), profile=traffic, seconds=1.5, slow_share=0.2
-    )
-    proof = Prover(wanted, tmp_path, lambda line: None).prove()
-    (over,) = (runs[0] for runs in proof.of("slow").values())
-    assert over.stepped_over
-    assert kept(over) > 0.8  # up to its permits the slow partition keeps what it is given
-    assert over.receipts == over.sent
-    assert "One of eight partitions" in table(proof)
+    with pytest.raises(InvalidConfiguration, match="holds runs of conditions"):
+        Prover(plan(broker, seconds=2.0), tmp_path, said.append).prove()
 
 
 def test_finished_runs_are_kept_when_the_broker_stops(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = plan(broker, parts=("settings",), only=("*stock, LZ4", "*formula, ZSTD"), seconds=0.3)
+    wanted = plan(broker, only=("*stock, LZ4", "*formula, ZSTD"), seconds=0.3)
     prover = Prover(wanted, tmp_path, lambda line: None)
     keep = prover._keep
 
@@ -112,7 +98,7 @@ def test_finished_runs_are_kept_when_the_broker_stops(
     assert len(proof.outcomes) == 1
     assert "nothing listens there" in proof.stopped
     assert "It ended early" in table(proof)
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 1
+    assert Proof.load(tmp_path).outcomes == proof.outcomes
 
 
 @pytest.mark.slow
@@ -133,43 +119,35 @@ def test_a_broker_killed_under_load_costs_only_that_run(tmp_path: Path) -> None:
             time.sleep(0.1)
         wanted = ProofPlan(
             service_url=service_url, admin_url=admin_url, profile=PROFILE, clients=("geminga",), repeats=1,
-            seconds=1.0, warm_seconds=0.2, idle_seconds=0.1, parts=("settings",),
+            seconds=1.0, warm_seconds=0.2, idle_seconds=0.1,
             only=("*stock, LZ4", "*formula, ZSTD"),
         )  # fmt: skip
         prover = Prover(wanted, tmp_path / "proof", lambda line: None)
-        measure = prove.Run.measure
-        found = prove._settings_subjects
+        look = prove.Run._look
+        found = prove.subjects
 
-        def impatient(plan: ProofPlan, profile: TrafficProfile) -> list[prove.Subject]:
+        def impatient(plan: ProofPlan) -> list[prove.Subject]:
             """They give up what a dead broker does not answer after 2 s instead of 30."""
             return [
                 replace(subject, settings=subject.settings.changed(send_timeout_seconds=2.0))
-                for subject in found(plan, profile)
+                for subject in found(plan)
             ]
 
-        def measured(run: prove.Run, events: object = None) -> prove.RunOutcome:
-            return measure(run, Kill(server) if prover.proof.outcomes else None)
+        def looked(run: prove.Run, topic: TopicName, counts_first: bool) -> object:
+            if counts_first and prover.proof.outcomes:  # the second run is measured from here on
+                threading.Timer(0.4, server.kill).start()
+            return look(run, topic, counts_first)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(prove.Run, "measure", measured)
-            patch.setattr(prove, "_settings_subjects", impatient)
+            patch.setattr(prove.Run, "_look", looked)
+            patch.setattr(prove, "subjects", impatient)
             proof = prover.prove()
     finally:
         server.kill()
         server.wait()
     assert [outcome.subject for outcome in proof.outcomes] == ["Geminga, stock, LZ4"]
     assert "no answer from" in proof.stopped
-    assert proof.outcomes == Proof.kept(tmp_path / "proof").outcomes, "it is measured again, not kept by half"
-
-
-class Kill:
-    """Kills the broker in the middle of the measured part."""
-
-    def __init__(self, server: subprocess.Popen[bytes]) -> None:
-        self._server = server
-
-    def measuring(self) -> None:
-        threading.Timer(0.4, self._server.kill).start()
+    assert proof.outcomes == Proof.load(tmp_path / "proof").outcomes, "it is measured again, not kept by half"
 
 
 def test_an_unreachable_broker_is_an_error_without_a_traceback(tmp_path: Path) -> None:
@@ -182,28 +160,22 @@ def test_an_unreachable_broker_is_an_error_without_a_traceback(tmp_path: Path) -
     assert "127.0.0.1:1" in str(run.exception)
 
 
-def test_each_part_has_its_subjects() -> None:
+def test_a_round_has_all_settings_and_clients() -> None:
     wanted = ProofPlan(
         service_url="pulsar://x", admin_url="http://x", profile=PROFILE,
-        clients=("geminga", "java", "pulsar"), java_home=Path("/nowhere"),
+        clients=("geminga", "pulsar"),
     )  # fmt: skip
-    titles = [s.title for s in subjects(wanted, "settings")]
+    titles = [s.title for s in subjects(wanted)]
     for codec in ("", ", LZ4", ", ZSTD", ", ZSTD 6", ", ZLIB", ", SNAPPY"):
         assert f"Geminga, formula{codec}" in titles
-    assert {"Geminga, stock", "Geminga, stock, LZ4", "pulsar-client, stock", "Java client, stock, LZ4"} <= {
-        *titles
-    }
-    assert [s.title for s in subjects(wanted, "slow")] == [
-        "Geminga, stepping over", "Geminga, not stepping over", "Java client", "pulsar-client",
-    ]  # fmt: skip
+    assert {"Geminga, stock", "Geminga, stock, LZ4", "pulsar-client, stock"} <= {*titles}
 
 
 @pytest.mark.parametrize(
     ("chosen", "sentence"),
     [
         ({"only": ("nobody",)}, "only=.*patterns of: Geminga, stock;"),
-        ({"parts": ("brake",)}, "did you mean 'break'"),
-        ({"clients": ("java",)}, "pulsar-perf of a Pulsar distribution"),
+        ({"clients": ("java",)}, "'geminga', 'pulsar'"),
         ({"repeats": 0}, "repeats=0"),
     ],
 )
@@ -214,19 +186,10 @@ def test_invalid_plans_are_errors_without_a_traceback(chosen: dict[str, object],
         ProofPlan(**values)  # type: ignore[arg-type]
 
 
-def test_the_part_break_needs_a_fault(tmp_path: Path) -> None:
-    wanted = ProofPlan(
-        service_url="pulsar://x", admin_url="http://x", profile=PROFILE, clients=("geminga",),
-        parts=("break",),
-    )  # fmt: skip
-    with pytest.raises(InvalidConfiguration, match="break_command=None"):
-        Prover(wanted, tmp_path, lambda line: None)
-
-
 def test_a_proof_is_decoded_as_encoded() -> None:
     outcome = prove.RunOutcome(
         subject="Geminga, formula", library="geminga", settings={}, seconds=1.0, offered=10, receipts=10,
-        by_slice={"0": 10}, window_seconds=1.0,
+        receipts_in_window=10, window_seconds=1.0,
     )  # fmt: skip
     proof = Proof("a broker", {"profile": {}}, {}, [outcome])
     again = Proof.from_dict(json.loads(json.dumps(proof.to_dict())))
@@ -241,9 +204,3 @@ def test_local_processes_of_the_broker_are_found(broker: EmbeddedBroker) -> None
     assert view.pids == (os.getpid(),)
     assert view.title.startswith("Geminga")
     assert view.cpu_seconds() > 0
-
-
-def test_the_option_for_faults_needs_a_command() -> None:
-    run = CliRunner().invoke(command, ["tune", "prove", "--part", "break"])
-    assert run.exit_code == 2
-    assert "--part break needs --break-with" in run.output

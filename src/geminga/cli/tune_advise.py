@@ -14,7 +14,6 @@ from geminga.cli.common import Duration, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import (
     OutputFile,
-    picture_option,
     read_samples,
     sample_option,
     traffic_options,
@@ -24,9 +23,7 @@ from geminga.client.cluster import Cluster
 from geminga.producer.settings import CompressionType
 from geminga.tuning import render
 from geminga.tuning.advise import Advice, advise
-from geminga.tuning.cost import standard
 from geminga.tuning.observe import TopicObservation, observe
-from geminga.tuning.pictures import check_picture
 from geminga.tuning.sample import Sample, standard_sample
 from geminga.tuning.stock import STOCK, stock
 
@@ -62,7 +59,6 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
     "--apply", "apply_path", type=OutputFile(),
     help="Write the settings to this file (TOML), for geminga.load_settings and Spark's sink.",
 )  # fmt: skip
-@picture_option
 @json_option
 def command(
     traffic: dict[str, Any],
@@ -75,7 +71,6 @@ def command(
     stock_name: str,
     kinds: tuple[str, ...],
     apply_path: Path | None,
-    picture_path: Path | None,
     as_json: bool,
 ) -> None:
     """Advise producer settings for a topic, with reasons, effects and warnings.
@@ -83,11 +78,8 @@ def command(
     The traffic is given by --rate, --message-bytes and so on, or measured with --topic, which reads the
     topic's statistics and a sample of its entries from the broker and changes nothing there.
     """
-    if picture_path is not None:
-        check_picture(picture_path)
     if compression_level and compression is None:
         raise click.UsageError("--compression-level goes with --compression")
-    cost = standard()
     observed = None
     if topic is not None:
         _refuse_numbers(traffic)
@@ -104,7 +96,6 @@ def command(
         profile = traffic_profile(_complete(traffic, sample))
     found = advise(
         profile,
-        cost=cost,
         sample=_sample(sample, observed, profile.message_bytes),
         stock=stock(stock_name),
         compression=None if compression is None else CODECS[compression.upper()],
@@ -113,8 +104,6 @@ def command(
     )
     if apply_path is not None:
         apply_path.write_text(render.toml(found))
-    if picture_path is not None:
-        render.picture(found, picture_path)
     click.echo(json.dumps(as_dict(found)) if as_json else render.text(found, kinds))
 
 
@@ -175,7 +164,6 @@ def as_dict(advice: Advice) -> dict[str, Any]:
         ],
         "codecs": [{**asdict(codec), "compression": codec.compression.name} for codec in advice.codecs],
         "sample": advice.sample_origin,
-        "model": {"broker": advice.cost.broker, "error": advice.cost.error},
         "observed": None
         if seen is None
         else {

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,13 +13,9 @@ from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
 from geminga.producer.settings import CompressionType
-from geminga.tuning.cost import standard
 from geminga.tuning.fleet import FleetPlan, advise_fleet, check_columns, report, savings
 from geminga.tuning.fleet_statistics import gather
 from geminga.tuning.stock import STOCK
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @click.command("fleet", cls=ConnectingCommand)
@@ -52,10 +44,6 @@ if TYPE_CHECKING:
     help="Client whose default settings are assumed for topics without entry counts.",
 )  # fmt: skip
 @click.option(
-    "--brokers", type=click.IntRange(1), default=1, show_default=True, help="Brokers that share the topics."
-)
-@click.option("--master", help="Spark master.  [default: Spark's configuration, else local[*]]")
-@click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("build/fleet"),
     show_default=True, help="Folder for statistics, settings and summary.",
 )  # fmt: skip
@@ -68,8 +56,6 @@ def command(
     latency_budget_ms: float,
     compression: str,
     stock: str,
-    brokers: int,
-    master: str | None,
     output: Path,
     as_json: bool,
 ) -> None:
@@ -82,22 +68,13 @@ def command(
     import pyarrow.parquet as pq
 
     plan = FleetPlan(
-        cost=standard(),
         latency_budget_seconds=latency_budget_ms / 1000,
         compression=None if compression == "keep" else CompressionType[compression],
         stock=stock,
-        brokers=brokers,
     )
     output.mkdir(parents=True, exist_ok=True)
     if file is None:
-        with _progress("queries", 0) as done:
-            topics = gather(
-                cluster.admin_url,
-                namespaces,
-                cluster=cluster,
-                watch_seconds=watch_seconds,
-                progress=lambda n, total: done(n),
-            )
+        topics = gather(cluster.admin_url, namespaces, cluster=cluster, watch_seconds=watch_seconds)
         pq.write_table(topics, output / "statistics.parquet")
     else:
         try:
@@ -105,54 +82,10 @@ def command(
         except (OSError, ValueError) as error:
             raise InvalidConfiguration(f"{file} is no Parquet file: {error}") from None
         check_columns(topics)
-    with _spark_session(master) as spark:
-        result = advise_fleet(spark, topics, plan)
+    result = advise_fleet(topics, plan)
     pq.write_table(result, output / "settings.parquet")
-    found = savings(result, plan)
+    found = savings(result)
     text = report(result, found)
     (output / "fleet.md").write_text(text)
     (output / "fleet.json").write_text(json.dumps(asdict(found), indent=1))
     click.echo(json.dumps(asdict(found)) if as_json else text + f"\nSettings of all topics are in {output}.")
-
-
-@contextmanager
-def _spark_session(master: str | None) -> Iterator[SparkSession]:
-    """Yield a Spark session that logs errors only; stop the session if it was created here."""
-    from pyspark import SparkContext
-
-    from geminga.spark.sessions import session
-
-    ours = SparkContext._active_spark_context is None
-    options = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-    spark = session(master, "geminga tune", options)
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        if ours:
-            spark.stop()
-
-
-@contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal; yields the function that updates the bar."""
-    if not sys.stderr.isatty() or not total:
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done: bar.update(task, completed=done)

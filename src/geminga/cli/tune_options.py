@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from geminga.cli.common import Duration, Number
-from geminga.config import refuse
-from geminga.tuning.traffic import Bursts, TrafficProfile
+from geminga.tuning.traffic import TrafficProfile
 
 
 class OutputFile(click.Path):
@@ -38,11 +37,6 @@ sample_option = click.option(
     "--sample", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with typical messages, one per line, instead of generated ones.",
 )  # fmt: skip
-picture_option = click.option(
-    "--picture", "picture_path", type=OutputFile(),
-    help="Draw the result to this file, .svg or .png.",
-)  # fmt: skip
-
 _TRAFFIC = (
     ("rate", "rate_messages_per_second", Number(0.001), "Messages per second of all producers."),
     ("message-bytes", "message_bytes", Number(1), "Mean payload size before compression."),
@@ -52,14 +46,13 @@ _TRAFFIC = (
     ("producers", "producers", click.IntRange(1), "Producers that share the rate."),
     ("producers-per-client", "producers_per_client", click.IntRange(1), "Producers per client."),
     ("subscriptions", "subscriptions", click.IntRange(0), "Subscriptions; each receives every message."),
-    ("consumers", "consumers", click.IntRange(1), "Consumers per subscription."),
     ("keys", "keys", click.IntRange(0), "Distinct keys; 0: messages have no key."),
     ("key-skew", "key_skew", Number(0, 10), "Zipf exponent of the key frequencies."),
     ("write-quorum", "write_quorum", click.IntRange(1), "Copies of each entry that bookies keep."),
 )  # fmt: skip
 _DEFAULTS = {
     "message_bytes_variation": 0, "partitions": 1, "producers": 1, "producers_per_client": 1,
-    "subscriptions": 1, "consumers": 1, "keys": 0, "key_skew": 0, "write_quorum": 1,
+    "subscriptions": 1, "keys": 0, "key_skew": 0, "write_quorum": 1,
 }  # fmt: skip
 
 
@@ -70,7 +63,7 @@ def traffic_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        names = [field for _, field, _, _ in _TRAFFIC] + ["latency_budget_ms", "bursts"]
+        names = [field for _, field, _, _ in _TRAFFIC] + ["latency_budget_ms"]
 
         @functools.wraps(command)
         def wrapped(**given: Any) -> Any:
@@ -91,12 +84,6 @@ def traffic_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[
                 help="Limit of the 99th percentile latency from send to receive, in milliseconds.",
             )
         )  # fmt: skip
-        options.append(
-            click.option(
-                "--bursts", metavar="FACTOR,SECONDS,PERIOD",
-                help="Bursts: FACTOR times the mean rate for SECONDS of each PERIOD.",
-            )
-        )  # fmt: skip
         for option in reversed(options):
             wrapped = option(wrapped)
         return wrapped
@@ -106,20 +93,9 @@ def traffic_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[
 
 def traffic_profile(traffic: dict[str, Any]) -> TrafficProfile:
     """Return the profile of the options. Raises `InvalidConfiguration`."""
-    given = {name: value for name, value in traffic.items() if name not in ("latency_budget_ms", "bursts")}
-    return TrafficProfile(
-        latency_budget_seconds=traffic["latency_budget_ms"] / 1000, bursts=_bursts(traffic["bursts"]), **given
-    )
-
-
-def _bursts(text: str | None) -> Bursts | None:
-    if text is None:
-        return None
-    try:
-        factor, burst_seconds, period_seconds = (float(part) for part in text.split(","))
-    except ValueError:
-        refuse("bursts", text, "three numbers with commas between: FACTOR,SECONDS,PERIOD, like 5,2,10")
-    return Bursts(factor=factor, burst_seconds=burst_seconds, period_seconds=period_seconds)
+    budget = traffic["latency_budget_ms"] / 1000
+    given = {name: value for name, value in traffic.items() if name != "latency_budget_ms"}
+    return TrafficProfile(latency_budget_seconds=budget, **given)
 
 
 def read_samples(path: Path | None) -> tuple[bytes, ...]:

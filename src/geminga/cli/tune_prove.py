@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from geminga.cli.common import Duration, Number
+from geminga.cli.common import Duration
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import (
     namespace_option,
@@ -20,7 +18,7 @@ from geminga.cli.tune_options import (
     traffic_profile,
 )
 from geminga.client.cluster import Cluster
-from geminga.tuning.prove import PARTS, ProofPlan, Prover
+from geminga.tuning.prove import ProofPlan, Prover
 
 
 @click.command("prove", cls=ConnectingCommand)
@@ -39,12 +37,7 @@ from geminga.tuning.prove import PARTS, ProofPlan, Prover
 )
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs per subject.")
 @click.option(
-    "--part", "parts", type=click.Choice(PARTS), multiple=True, default=("settings", "slow"),
-    show_default=True,
-    help="settings: defaults and advice; slow: one slow partition; break: fault by a command.",
-)  # fmt: skip
-@click.option(
-    "--client", "clients", type=click.Choice(["geminga", "java", "pulsar"]), multiple=True,
+    "--client", "clients", type=click.Choice(["geminga", "pulsar"]), multiple=True,
     help="Client whose producers run; may be repeated.  [default: all that are installed]",
 )  # fmt: skip
 @click.option(
@@ -54,20 +47,8 @@ from geminga.tuning.prove import PARTS, ProofPlan, Prover
     "--idle-seconds", type=Duration(0.1, 600), default=5, show_default=True,
     help="Seconds to measure the idle broker before each run.",
 )  # fmt: skip
-@click.option(
-    "--slow-share", type=Number(0.001, 1), default=0.05, show_default=True,
-    help="Fraction of its share of the rate that the slow partition accepts.",
-)  # fmt: skip
 @namespace_option
-@click.option(
-    "--pulsar-home", type=click.Path(exists=True, file_okay=False, path_type=Path), envvar="PULSAR_HOME",
-    help="Folder of a Pulsar distribution, for pulsar-perf.",
-)  # fmt: skip
 @server_pid_option
-@click.option("--break-with", "break_command", help="Command that causes the fault of part break.")
-@click.option(
-    "--mend-with", "mend_command", help="Command that repairs the fault and returns after recovery."
-)
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("build/proof"),
     show_default=True, help="Folder for table, picture, JSON and runs; an existing folder is resumed.",
@@ -76,7 +57,6 @@ def command(
     cluster: Cluster,
     sample: Path | None,
     clients: tuple[str, ...],
-    pulsar_home: Path | None,
     output: Path,
     traffic: dict[str, Any],
     **chosen: Any,
@@ -86,12 +66,10 @@ def command(
     Test topics are created, filled and deleted in the namespace. Each run is stored in the output folder:
     if the broker fails, only the current run is lost and the same command resumes.
     """
-    if "break" in chosen["parts"] and chosen["break_command"] is None:
-        raise click.UsageError("--part break needs --break-with: a command that breaks something")
     plan = ProofPlan(
         service_url=cluster.service_url, admin_url=cluster.admin_url, cluster=cluster,
         profile=traffic_profile(traffic),
-        samples=read_samples(sample), clients=clients or _installed(pulsar_home), java_home=pulsar_home,
+        samples=read_samples(sample), clients=clients or _installed(),
         **chosen,
     )  # fmt: skip
     proof = Prover(plan, output, lambda line: click.echo(line, err=True)).prove()
@@ -99,21 +77,13 @@ def command(
 
     text = proof_report.table(proof)
     (output / "proof.md").write_text(text)
-    (output / "proof.json").write_text(
-        json.dumps({**proof.to_dict(), "headline": proof_report.headline(proof)}, indent=1)
-    )
     proof_report.picture(proof, output / "proof.svg")
     click.echo(text)
     if proof.stopped:
         raise click.ClickException(f"{proof.stopped}; the runs up to then are in {output}")
 
 
-def _installed(pulsar_home: Path | None) -> tuple[str, ...]:
+def _installed() -> tuple[str, ...]:
     import importlib.util
 
-    found = ["geminga"]
-    if pulsar_home is not None and os.access(pulsar_home / "bin/pulsar-perf", os.X_OK):
-        found.append("java")
-    if importlib.util.find_spec("pulsar") is not None:
-        found.append("pulsar")
-    return tuple(found)
+    return ("geminga", "pulsar") if importlib.util.find_spec("pulsar") is not None else ("geminga",)

@@ -21,7 +21,6 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.client import arguments
@@ -428,9 +427,7 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
 

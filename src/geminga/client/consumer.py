@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from geminga.client import forks
@@ -331,9 +330,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def _after_fork(self) -> None:

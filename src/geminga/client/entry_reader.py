@@ -11,8 +11,7 @@ import asyncio
 import contextlib
 import time
 from functools import lru_cache
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.columnar_consumer import raw_entry
@@ -36,6 +35,23 @@ QUEUE_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
 _FORGETTING_SECONDS = 0.05
 
 
+class EntryReading(TypedDict, total=False):
+    """Options of an `EntryReader`, besides its topic and start."""
+
+    inclusive: bool
+    """Whether the entry of the start position is read; default True."""
+    stop_at: MessageId | None
+    """The last entry to read, so that no later ones are fetched."""
+    queue_size: int
+    """Messages to prefetch; 0, for `open_entries` alone: none."""
+    queue_bytes_max: int
+    """Bytes that may be queued."""
+    subscription_role_prefix: str | None
+    """Beginning of the subscription's name."""
+    compacted: bool
+    """True reads the compacted topic, followed by the entries after it."""
+
+
 class EntryReader:
     """Reader of the entries of one topic or partition, for threads. Made by `open`.
 
@@ -55,41 +71,17 @@ class EntryReader:
 
     @classmethod
     def open(
-        cls,
-        client: Client,
-        topic: str,
-        start: MessageId,
-        *,
-        inclusive: bool = True,
-        stop_at: MessageId | None = None,
-        queue_size: int = QUEUE_SIZE_DEFAULT,
-        queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
-        subscription_role_prefix: str | None = None,
-        compacted: bool = False,
+        cls, client: Client, topic: str, start: MessageId, **reading: Unpack[EntryReading]
     ) -> EntryReader:
         """Open a reader of ``topic`` (a partition, or an unpartitioned topic) from ``start`` on.
 
         The first entry is that of ``start`` (the one after it, unless ``inclusive``); an index into its batch
-        shows in the ``ack_set`` of the `RawEntry`. ``stop_at``: the last entry to read, so that no later ones
-        are fetched. ``queue_size``: messages to prefetch; ``queue_bytes_max``: bytes that may be queued.
-        ``compacted``: read the compacted topic, followed by the entries after it.
+        shows in the ``ack_set`` of the `RawEntry`. ``reading``: as declared in `EntryReading`.
         """
-        check_int("queue_size", queue_size, 1)
-        check_int("queue_bytes_max", queue_bytes_max, 1)
-        consumer = client.runtime.call(
-            open_entries(
-                client.context,
-                topic,
-                start,
-                inclusive=inclusive,
-                stop_at=stop_at,
-                queue_size=queue_size,
-                queue_bytes_max=queue_bytes_max,
-                subscription_role_prefix=subscription_role_prefix,
-                compacted=compacted,
-            )
-        )
-        return cls(client, consumer, start, inclusive)
+        for name in ("queue_size", "queue_bytes_max"):
+            check_int(name, reading.get(name, 1), 1)
+        consumer = client.runtime.call(open_entries(client.context, topic, start, **reading))
+        return cls(client, consumer, start, reading.get("inclusive", True))
 
     @property
     def topic(self) -> str:
@@ -167,23 +159,22 @@ class EntryReader:
     def __enter__(self) -> EntryReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 
 @lru_cache(maxsize=64)
 def _settings(
     start: MessageId,
-    inclusive: bool,
-    stop_at: MessageId | None,
-    queue_size: int,
-    queue_bytes_max: int,
-    compacted: bool,
-) -> ConsumerSettings:
+    inclusive: bool = True,
+    stop_at: MessageId | None = None,
+    queue_size: int = QUEUE_SIZE_DEFAULT,
+    queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+    subscription_role_prefix: str | None = None,
+    compacted: bool = False,
+) -> tuple[ConsumerSettings, ReaderSettings]:
     """Return the settings, checked once for all partitions that are opened with the same arguments."""
-    return ConsumerSettings(
+    settings = ConsumerSettings(
         durable=False,
         start_message_id=start,
         start_message_id_inclusive=inclusive,
@@ -193,24 +184,15 @@ def _settings(
         is_read_compacted=compacted,
         force_topic_creation=False,
     )
+    return settings, ReaderSettings(subscription_role_prefix=subscription_role_prefix)
 
 
 async def open_entries(
-    context: ClientContext,
-    topic: str,
-    start: MessageId,
-    *,
-    inclusive: bool = True,
-    stop_at: MessageId | None = None,
-    queue_size: int = QUEUE_SIZE_DEFAULT,
-    queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
-    subscription_role_prefix: str | None = None,
-    compacted: bool = False,
+    context: ClientContext, topic: str, start: MessageId, **reading: Unpack[EntryReading]
 ) -> AsyncConsumer[Any]:
     """Open the consumer of an `EntryReader`, for code that runs on the client's loop."""
-    settings = _settings(start, inclusive, stop_at, queue_size, queue_bytes_max, compacted)
+    settings, names = _settings(start, **reading)
     random_hex = f"{context.random.getrandbits(40):010x}"
-    names = ReaderSettings(subscription_role_prefix=subscription_role_prefix)
     topics = TopicSet(context, topic)
     parts = await topics.current()
     if len(parts) != 1:

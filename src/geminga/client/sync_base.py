@@ -7,7 +7,6 @@ import contextlib
 import functools
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from geminga.client import arguments
@@ -104,9 +103,7 @@ class SyncBase:
         self._runtime.check()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

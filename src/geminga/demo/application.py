@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from geminga.demo import driver, pipeline
@@ -42,8 +41,6 @@ class DriverProgress:
     queries: dict[str, QueryProgress] = field(
         default_factory=lambda: {name: QueryProgress() for name in pipeline.QUERIES}
     )
-    connector_rows: int = 0
-    connector_seconds: float = 0.0
     passes: list[float] = field(default_factory=list)
     """Seconds of each completed pass."""
     restarted: list[str] = field(default_factory=list)
@@ -63,8 +60,6 @@ class DriverProgress:
                 self.restarted.append(event["query"])
             case "caught up":
                 self.passes.append(event["seconds"])
-            case "read alone":
-                self.connector_rows, self.connector_seconds = event["rows"], event["seconds"]
             case "done":
                 self.is_done = True
             case "failed":
@@ -108,9 +103,7 @@ class Application:
     def __enter__(self) -> Application:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.kill()
         self._events.close()
         assert self._process.stdin is not None

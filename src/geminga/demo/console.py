@@ -88,11 +88,7 @@ class Console:
                 f"published by {one['how']}: {one['rows'] / one['seconds']:,.0f} events/s, "
                 f"{one['bytes'] / one['seconds'] / 1e6:.0f} MB/s"
             )
-        alone, spark = summary["connector"], summary["spark"]
-        self.line(
-            f"the connector alone, from Pulsar into Spark, all columns: "
-            f"{alone['rows'] / alone['seconds']:,.0f} rows/s"
-        )
+        spark = summary["spark"]
         self.line(
             f"with parsing, joins, windows and files, after the kill: "
             f"{spark['rows'] / spark['seconds']:,.0f} rows/s in {len(spark['queries'])} queries side by side"

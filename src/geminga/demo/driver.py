@@ -1,8 +1,8 @@
 """Spark driver process of the demo: ``python -m geminga.demo.driver JOB``.
 
-It runs the queries over the topic's messages, publishes the closing event, runs the queries again, and
-finally reads the topic with the connector alone. It may be killed at any moment; a restarted driver resumes.
-Events are written as JSON lines to a pipe, as Spark prints to standard output.
+It runs the queries over the topic's messages, publishes the closing event, and runs the queries again. It may
+be killed at any moment; a restarted driver resumes. Events are written as JSON lines to a pipe, since Spark
+prints to standard output.
 """
 
 from __future__ import annotations
@@ -93,7 +93,6 @@ def _work(job: DriverJob, tell: EventWriter) -> None:
     run_queries(spark, job, source, dimensions, tell)
     _publish_closing(job)
     run_queries(spark, job, source, dimensions, tell)
-    _read_alone(spark, source, tell)
     spark.stop()
     tell("done")
 
@@ -164,18 +163,6 @@ def _publish_closing(job: DriverJob) -> None:
             properties={pipeline.CLOSING_PROPERTY: "true"},
             event_timestamp=int(closing.timestamp() * 1000),
         )
-
-
-def _read_alone(spark: SparkSession, source: dict[str, str], tell: EventWriter) -> None:
-    """Read the whole topic with all columns and discard the rows, to measure the connector alone."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    counted = Observation("alone")
-    started = time.perf_counter()
-    frame = spark.read.format("pulsar").options(**source).load()
-    frame.observe(counted, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
-    tell("read alone", rows=counted.get["rows"], seconds=time.perf_counter() - started)
 
 
 if __name__ == "__main__":

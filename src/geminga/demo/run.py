@@ -180,7 +180,6 @@ def _summary(
             {"how": p.how, "rows": p.rows, "bytes": p.bytes, "seconds": round(p.seconds, 3)}
             for p in published
         ],
-        "connector": {"rows": told.connector_rows, "seconds": round(told.connector_seconds, 3)},
         "spark": {
             "rows": rows_after_kill,
             "seconds": round(told.passes[0], 2),

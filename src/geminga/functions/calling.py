@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from geminga.errors import InvalidMessage
+from geminga.functions.context import Context, InstanceContext, Publish
 from geminga.functions.loading import Call
 from geminga.functions.output import Output
-from geminga.functions.running_context import InstanceContext, Publish, RunningContext
 
 CHUNK_SECONDS = 0.005
 """Time after which the results of a plain callable are sent, so that they do not wait for slow calls."""
@@ -94,7 +94,7 @@ class Caller:
             outcomes.append(outcome)
             try:
                 if takes_context:
-                    context = RunningContext(self._shared, message)
+                    context = Context(self._shared, message)
                     self._fill(outcome, function(self._decode(message), context), context)
                 else:
                     self._fill(outcome, function(self._decode(message)), None)
@@ -111,7 +111,7 @@ class Caller:
         """Call an async callable and return the outcome. Runs on the event loop."""
         outcome = CallOutcome(message)
         started = time.perf_counter()
-        context = RunningContext(self._shared, message) if self.call.takes_context else None
+        context = Context(self._shared, message) if self.call.takes_context else None
         try:
             value = self._decode(message)
             result = self.call.function(value, context) if context else self.call.function(value)
@@ -126,7 +126,7 @@ class Caller:
         self._shared.metrics.process_seconds += time.perf_counter() - started
         return outcome
 
-    def _fill(self, outcome: CallOutcome, result: Any, context: RunningContext | None) -> None:
+    def _fill(self, outcome: CallOutcome, result: Any, context: Context | None) -> None:
         """Encode the results of a call; a result that cannot be encoded is a failure of the call."""
         busy = context is not None and (context.publishes or context.changes)
         alone = result is not None and not busy and not self._source and self._output is not None

@@ -27,6 +27,7 @@ from geminga import Result
 from geminga.asyncio import Client
 from geminga.errors import InvalidConfiguration, MessageTooBig, ProducerBusy, PulsarException
 from geminga.functions.calling import CallOutcome
+from geminga.functions.context import Publish
 from geminga.functions.result_producers import (
     METADATA_BYTES,
     close_batches_soon,
@@ -34,7 +35,6 @@ from geminga.functions.result_producers import (
     payload_bytes_max,
     producer_arguments,
 )
-from geminga.functions.running_context import Publish
 from geminga.functions.sending import PendingResults, tell
 from geminga.wire.hashing import partition_of
 

@@ -16,9 +16,9 @@ from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
 from geminga.errors import InvalidConfiguration, PulsarException, Timeout
 from geminga.functions.calling import Caller, CallOutcome, size_of
+from geminga.functions.context import InstanceContext
 from geminga.functions.loading import Call, resolve, schema, serde
 from geminga.functions.metrics import Metrics
-from geminga.functions.running_context import InstanceContext
 from geminga.functions.sending import RETRY_SECONDS_MAX, AtLeastOnce, PendingResults, ResultSender, is_passing
 from geminga.functions.settings import FunctionSettings
 from geminga.functions.thread import CallingThread

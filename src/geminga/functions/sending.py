@@ -25,6 +25,7 @@ from geminga.errors import (
     TopicTerminated,
 )
 from geminga.functions.calling import CallOutcome
+from geminga.functions.context import InstanceContext, Publish
 from geminga.functions.result_producers import (
     REFUSED,
     close_batches_soon,
@@ -32,7 +33,6 @@ from geminga.functions.result_producers import (
     open_producer,
     producer_arguments,
 )
-from geminga.functions.running_context import InstanceContext, Publish
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ from geminga.client.columnar_consumer import refuse_rows
 from geminga.connection.backoff import Backoff
 from geminga.errors import InvalidMessage, MessageTooBig, PulsarException, Timeout
 from geminga.functions.calling import uncancelled
+from geminga.functions.context import Context, InstanceContext
 from geminga.functions.loading import Call, schema
 from geminga.functions.result_producers import (
     is_lost,
@@ -24,7 +25,6 @@ from geminga.functions.result_producers import (
     payload_bytes_max,
     producer_arguments,
 )
-from geminga.functions.running_context import InstanceContext, RunningContext
 from geminga.functions.sending import RETRY_SECONDS_MAX, PendingResults, has_ended, is_passing
 from geminga.functions.thread import CallingThread
 
@@ -168,7 +168,7 @@ class TableRelay:
     async def _result_of(self, table: pa.Table) -> tuple[pa.Table | None, BaseException | None]:
         """Return the call's result or its exception, as in `geminga.functions.calling.CallOutcome`."""
         call = self._call
-        context = RunningContext(self._shared, None) if call.takes_context else None
+        context = Context(self._shared, None) if call.takes_context else None
         given = (table, context) if context else (table,)
 
         def called() -> tuple[Any, BaseException | None]:
@@ -236,7 +236,7 @@ def _halves(table: pa.Table) -> tuple[pa.Table, ...]:
     return (table.slice(0, middle), table.slice(middle)) if middle else (table,)
 
 
-def _checked(result: Any, context: RunningContext | None) -> pa.Table | None:
+def _checked(result: Any, context: Context | None) -> pa.Table | None:
     import pyarrow as pa
 
     if context is not None and (context.publishes or context.changes):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections.abc import Iterable
@@ -135,39 +134,6 @@ async def _in_pages(
             after = None
         if after is None:
             return CursorState(marked, tuple(holes), tuple(partly), properties)
-
-
-def went_back(known: CursorState, state: CursorState) -> bool:
-    """Return whether messages that were acknowledged are not any more: the subscription was reset."""
-    if state.marked < known.marked:
-        return True
-    whole = len(state.holes) + len(state.partly) < HOLES_MAX
-    holes = iter(state.holes)
-    hole = next(holes, None)
-    for low, high in known.holes:
-        if high <= state.marked or not (whole or high <= state.highest):
-            continue
-        while hole is not None and hole[1] < high:
-            hole = next(holes, None)
-        if hole is None or hole[0] > max(low, state.marked):
-            return True
-    done = {place: set(batch.done) for place, batch in state.partly}
-    for place, batch in known.partly:
-        if place > state.highest or (place in done and not done[place].issuperset(batch.done)):
-            return True
-    return False
-
-
-def cursor_of(inside: InternalStats, name: str) -> tuple[str, str]:
-    """Return a subscription's mark-delete position and a digest of its holes; empty if it does not exist."""
-    cursor = inside.cursors.get(name)
-    if cursor is None:
-        return "", ""
-    holes = cursor.individually_deleted_messages
-    more = f"{cursor.raw.get('totalNonContiguousDeletedMessagesRange', '')}" if parse_ranges(holes) else ""
-    partly = str(cursor.raw.get("partlyAcknowledgedBatches") or "")
-    text = f"{holes}{more}{partly}" if more or partly else ""
-    return cursor.mark_delete_position, hashlib.sha256(text.encode()).hexdigest()[:32] if text else ""
 
 
 def mark_of(inside: InternalStats, name: str) -> Position:

@@ -22,10 +22,8 @@ from geminga.mirror.cluster_pair import ClusterPair, PartitionState
 from geminga.mirror.cursor_state import (
     CursorState,
     PartialBatch,
-    cursor_of,
     mark_of,
     source_cursors,
-    went_back,
 )
 from geminga.mirror.history import LedgerLayout, StampHistory
 from geminga.mirror.pairing import readers_of
@@ -36,8 +34,6 @@ from geminga.mirror.positions import NOWHERE, Position
 logger = logging.getLogger("geminga.mirror")
 
 IN_USE = "in use in the target"
-MOVED_BACK = "moved back in the source; stays in the target, where it was used since"
-MOVED_BACK_THERE = "moved back in the target; acknowledgements sent before are not repeated there"
 _ACKS_AT_ONCE = 5_000
 _OPEN_SECONDS = 5.0
 
@@ -50,12 +46,10 @@ class FollowedSubscription:
     """State that was last sent; None: nothing yet."""
     through: Position = NOWHERE
     """Source position up to which entries were mirrored then."""
-    note: str = ""
     in_use: bool = False
+    """Whether the target's subscription has consumers, and so is left alone."""
     marked: Position | None = None
     """Mark-delete position of the target's subscription after the last update."""
-    stood: tuple[str, str] | None = None
-    """State of the target's subscription after the last update; None: it has acknowledged more."""
     older: PositionMap = field(default_factory=lambda: PositionMap(NOWHERE, runs_max=0))
     """Positions of entries older than the partition's map, from the first one that the target's subscription
     has not acknowledged ..."""
@@ -66,7 +60,7 @@ class FollowedSubscription:
 
     def forget(self) -> None:
         """Reset, so that everything is sent again."""
-        self.state, self.through, self.marked, self.stood = None, NOWHERE, None, None
+        self.state, self.through, self.marked = None, NOWHERE, None
         self.older.forget(NOWHERE)
         self.older_through, self.own_after = NOWHERE, None
 
@@ -121,57 +115,35 @@ class CursorMirror:
                 one.forget()
                 await self._create(name, state)
             if there is not None and there.consumers:
-                one.in_use, one.note = True, IN_USE
+                one.in_use = True
                 continue
             try:
-                one.note = await self._update(name, state, one, readers)
+                await self._update(name, state, one, readers)
                 one.in_use = False
             except ConsumerBusy:
-                one.in_use, one.note = True, IN_USE
+                one.in_use = True
         return True
 
     async def _update(
         self, name: str, state: CursorState, one: FollowedSubscription, readers: set[bytes]
-    ) -> str:
-        """Bring the target's subscription to the source's state. Returns a warning or an empty text."""
+    ) -> None:
+        """Acknowledge in the target what is acknowledged in the source."""
         partition, session = self._partition, self._partition.counters.sessions
         done = partition.done  # before the statistics, which then show all entries up to there
         inside = await self._ends.target_admin.topics.internal_stats(self.topic)
-        note, stands = "", mark_of(inside, name)
-        layout = LedgerLayout(inside)
-        if one.state is not None and went_back(one.state, state):
-            note = await self._take_back(name, state, one, readers)
-            inside = await self._ends.target_admin.topics.internal_stats(self.topic)
-            stands = mark_of(inside, name)
-        elif readers and layout.offset_behind(stands) < layout.offset_behind(one.marked or NOWHERE):
-            # Another mirror has acknowledged these entries in the source, and may not have mirrored the reset
-            # yet: sending them would undo it. Later acknowledgements are sent.
-            note, one.stood = MOVED_BACK_THERE, None
-        is_ours = one.stood == cursor_of(inside, name)
-        if one.state is None and not note:
-            is_ours = not await self._is_ahead(inside, name, state)
+        stands = mark_of(inside, name)
         before = partition.places.complete_from
         await self._learn_older(one, state, inside, stands, readers)
         if partition.counters.sessions != session or partition.places.complete_from != before:
             raise NotConnected(f"{self.topic} was opened again meanwhile")
         # No await from here until all positions are looked up: the partition's map changes.
         ranges, partly = self._new_acks(state, one, done)
-        if note != MOVED_BACK_THERE and (ranges or partly):
+        if ranges or partly:
             mark, alone = settled(LedgerLayout(inside), stands, behind(stands, ranges))
             if mark is not None or alone or partly:
                 inside = await self._send(name, mark, alone, partly)
-        if note != MOVED_BACK_THERE:
-            one.stood = cursor_of(inside, name) if is_ours else None
         one.state, one.through = state, min(done, state.highest)
         one.marked = mark_of(inside, name)
-        return note
-
-    async def _is_ahead(self, inside: InternalStats, name: str, state: CursorState) -> bool:
-        """Return whether the target's subscription has acknowledged more than the source's, as far as its
-        mark-delete position and the existence of holes show."""
-        history = self._own_history(inside)
-        last = await history.newest(history.shape.offset_behind(mark_of(inside, name)))
-        return bool(cursor_of(inside, name)[1]) or (last is not None and last.stamp > state.marked)
 
     def _own_history(self, inside: InternalStats) -> StampHistory:
         assert self._partition.pair is not None
@@ -264,52 +236,6 @@ class CursorMirror:
             return await self._ends.target_admin.topics.internal_stats(self.topic)
         finally:
             await consumer.close()
-
-    async def _take_back(
-        self, name: str, state: CursorState, one: FollowedSubscription, readers: set[bytes]
-    ) -> str:
-        """Reset the target's subscription as the source's was, unless consumers have acknowledged in the
-        target since. Returns a warning or an empty text. Raises `ConsumerBusy`."""
-        consumer = await EntryConsumer.open(self._ends.target, self.topic, name, timeout=_OPEN_SECONDS)
-        try:
-            inside = await self._ends.target_admin.topics.internal_stats(self.topic)
-            first = await self._first_behind(state.marked, inside, readers)
-            current, stands = cursor_of(inside, name), mark_of(inside, name)
-            is_ours = current == one.stood
-            one.forget()
-            if first is None or (stands < first and not current[1]):
-                return ""  # the target is not ahead
-            if not is_ours:
-                logger.warning(
-                    "%s of %s was moved back in the source, and stays in the target, where it was used since",
-                    name, self.topic,
-                )  # fmt: skip
-                return MOVED_BACK
-            logger.info("%s of %s was moved back in the source: so it is in the target", name, self.topic)
-            if stands < first:
-                # Only mirrored entries are reopened. Entries of other producers before them stay to be
-                # consumed.
-                first = Position(stands.ledger, stands.entry + 1)
-            await consumer.seek(first.message_id() if first.ledger >= 0 else MessageId.earliest)
-            return ""
-        finally:
-            await consumer.close()
-
-    async def _first_behind(
-        self, marked: Position, inside: InternalStats, readers: set[bytes]
-    ) -> Position | None:
-        """Return the target's first entry whose source entry is after a position."""
-        own = self._own_history(inside)
-        floor = await own.floor(marked)
-        first = await own.first(0 if floor is None else floor.offset + 1)
-        found = [] if first is None else [first.position]
-        if readers:
-            stats = await self._ends.source_admin.topics.internal_stats(self.topic)
-            history = StampHistory(self._ends.source, self.topic, readers, stats)
-            came = await history.first(history.shape.offset_behind(marked))
-            if came is not None:
-                found.append(came.stamp)
-        return min(found, default=None)
 
 
 def settled(

@@ -20,8 +20,6 @@ from geminga.mirror.positions import NOWHERE, Position, parse_position
 _LOOK_ENTRIES = 4
 """Number of newest entries that are read first; each further step reads four times as many."""
 _LOOK_ENTRIES_MAX = 16_384
-_SCAN_ENTRIES = 64
-"""A range of at most this many entries is read completely instead of bisected."""
 _QUEUE_MESSAGES = 20_000
 _QUEUE_BYTES = 8 * 1024 * 1024
 _ENTRY_SECONDS_MAX = 60.0
@@ -105,9 +103,9 @@ class StampHistory:
             pass
         return None
 
-    async def newest(self, stop: int | None = None) -> StampedEntry | None:
-        """Return the last mirrored entry, below offset ``stop``, or None. Reads backwards."""
-        found = await self.last(NOWHERE, 0, self.shape.entries if stop is None else stop, only_one=True)
+    async def newest(self) -> StampedEntry | None:
+        """Return the last mirrored entry, or None. Reads backwards."""
+        found = await self.last(NOWHERE, 0, self.shape.entries, only_one=True)
         return found[-1] if found else None
 
     async def last(
@@ -125,29 +123,6 @@ class StampHistory:
                 break
             stop, count = begin, min(count * 4, _LOOK_ENTRIES_MAX)
         return found
-
-    async def floor(self, stamp: Position) -> StampedEntry | None:
-        """Return the last mirrored entry whose stamp is not after a position, or None."""
-        low, high = 0, self.shape.entries
-        best: StampedEntry | None = None
-        while high - low > _SCAN_ENTRIES:
-            middle = (low + high) // 2
-            first = await self.first(middle, high)
-            if first is None or first.stamp > stamp:
-                high = middle
-            else:
-                best, low = first, first.offset + 1
-        async for one in self.stamped(low, high):
-            if one.stamp > stamp:
-                break
-            best = one
-        return best
-
-    async def first(self, start: int, stop: int | None = None) -> StampedEntry | None:
-        """Return the first mirrored entry with an offset ``start <= offset < stop``, or None."""
-        async for one in self.stamped(start, self.shape.entries if stop is None else stop):
-            return one
-        return None
 
     async def stamped(self, start: int, stop: int) -> AsyncIterator[StampedEntry]:
         """Yield the mirrored entries with offsets ``start <= offset < stop``, with increasing stamps."""

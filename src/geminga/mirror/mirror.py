@@ -22,7 +22,7 @@ from geminga.client.web_address import find_admin_url
 from geminga.errors import AdminError, InvalidConfiguration, NotConnected, PulsarException
 from geminga.ids import TopicName
 from geminga.mirror.cluster_pair import ClusterPair, PartitionState
-from geminga.mirror.cursors import CursorMirror
+from geminga.mirror.cursors import IN_USE, CursorMirror
 from geminga.mirror.pairing import MirrorRefused, subscription_of
 from geminga.mirror.partition import PartitionMirror
 from geminga.mirror.patterns import MirrorPattern
@@ -580,7 +580,9 @@ def _status_of(part: _Part) -> PartitionStatus:
         missed=counters.missed,
         error="" if mirror.error is None else str(mirror.error),
         subscriptions=tuple(
-            SubscriptionStatus(name, "" if one.marked is None else str(one.marked), one.note)
+            SubscriptionStatus(
+                name, "" if one.marked is None else str(one.marked), IN_USE if one.in_use else ""
+            )
             for name, one in sorted(dict(part.cursors.followed).items())
         ),
     )

@@ -13,15 +13,14 @@ import contextlib
 import os
 import random
 import re
-import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+
+from geminga.testing.processes import Process, Stoppable
 
 MEMORY = "-Xms512m -Xmx1500m -XX:MaxDirectMemorySize=1500m"
 
@@ -58,15 +57,15 @@ def _lasting_ports() -> list[int]:
 
 
 @dataclass(kw_only=True)
-class ApachePulsar:
-    """A running standalone broker. ``process`` is the JVM's."""
+class ApachePulsar(Stoppable):
+    """A running standalone broker."""
 
     home: Path
     folder: Path
     port: int
     web_port: int
     bookie_port: int
-    process: subprocess.Popen[bytes]
+    process: Process
 
     @property
     def service_url(self) -> str:
@@ -87,13 +86,10 @@ class ApachePulsar:
         """
         folder.mkdir(parents=True, exist_ok=True)
         port, web_port, bookie_port = free_ports(3)
-        configuration = folder / "standalone.conf"
-        values = {"brokerServicePort": port, "webServicePort": web_port, **settings}
-        text = (home / "conf/standalone.conf").read_text()
-        for key, value in values.items():
-            word = str(value).lower() if isinstance(value, bool) else str(value)
-            text = re.sub(rf"(?m)^#?\s*{re.escape(key)}=.*\n", "", text) + f"\n{key}={word}\n"
-        configuration.write_text(text)
+        configured(
+            home / "conf/standalone.conf", folder / "standalone.conf",
+            **{"brokerServicePort": port, "webServicePort": web_port, **settings},
+        )  # fmt: skip
         process = _standalone(home, folder, bookie_port)
         broker = ApachePulsar(
             home=home, folder=folder, port=port, web_port=web_port, bookie_port=bookie_port, process=process
@@ -108,36 +104,24 @@ class ApachePulsar:
 
     def _wait_until_healthy(self, timeout_seconds: float) -> None:
         try:
-            self._healthy_within(timeout_seconds)
+            self.process.wait_until(self._is_healthy, timeout_seconds)
         except BaseException:
             self.stop()
             raise
 
-    def _healthy_within(self, timeout_seconds: float) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                break
-            try:
-                with urllib.request.urlopen(
-                    f"{self.admin_url}/admin/v2/brokers/health", timeout=10
-                ) as answer:
-                    if answer.read().strip() == b"ok" and self._default_namespace_exists():
-                        return
-            except (OSError, urllib.error.URLError):
-                pass
-            time.sleep(0.3)
-        log = (self.folder / "output.log").read_text(errors="replace")[-3000:]
-        raise TimeoutError(f"Apache Pulsar did not answer within {timeout_seconds} s; end of its log:\n{log}")
-
-    def _default_namespace_exists(self) -> bool:
-        """Return whether ``public/default`` exists: the health check can succeed before its creation."""
-        with urllib.request.urlopen(f"{self.admin_url}/admin/v2/namespaces/public", timeout=10) as answer:
-            return b"public/default" in answer.read()
+    def _is_healthy(self) -> bool:
+        """Return whether the health check succeeds and ``public/default`` exists, which it does not need."""
+        try:
+            health = _read(f"{self.admin_url}/admin/v2/brokers/health")
+            return health.strip() == b"ok" and b"public/default" in _read(
+                f"{self.admin_url}/admin/v2/namespaces/public"
+            )
+        except (OSError, urllib.error.URLError):
+            return False
 
     def cpu_seconds(self) -> float:
         """Return user and system CPU seconds of the broker's process so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.process.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def tool(
@@ -151,45 +135,40 @@ class ApachePulsar:
 
     def suspend(self) -> None:
         """Freeze the process (SIGSTOP): connections stay open, nothing answers."""
-        os.killpg(self.process.pid, signal.SIGSTOP)
+        self.process.suspend()
 
     def resume(self) -> None:
         """Resume the process after `suspend`."""
-        os.killpg(self.process.pid, signal.SIGCONT)
+        self.process.resume()
 
     def stop(self) -> None:
-        """Kill the broker with all its children; may be called repeatedly."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(timeout=30)
-
-    def __enter__(self) -> ApachePulsar:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        self.process.kill()
 
 
-def _standalone(home: Path, folder: Path, bookie_port: int) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        "PULSAR_MEM": MEMORY,
-        "PULSAR_STANDALONE_CONF": str(folder / "standalone.conf"),
-        "PULSAR_LOG_DIR": str(folder / "logs"),
-        "PULSAR_GC_LOG": " ",
-    }
-    with (folder / "output.log").open("ab") as output:
-        return subprocess.Popen(
-            [
-                str(home / "bin/pulsar"), "standalone", "-nss", "-nfw",
-                "--metadata-dir", str(folder / "metadata"),
-                "--bookkeeper-dir", str(folder / "bookkeeper"),
-                "--bookkeeper-port", str(bookie_port),
-            ],
-            env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder,
-        )  # fmt: skip
+def configured(template: Path, file: Path, **values: object) -> Path:
+    """Write a copy of a configuration with some values replaced, and return its path."""
+    text = template.read_text()
+    for key, value in values.items():
+        word = str(value).lower() if isinstance(value, bool) else str(value)
+        text = re.sub(rf"(?m)^#?\s*{re.escape(key)}=.*\n", "", text) + f"\n{key}={word}\n"
+    file.write_text(text)
+    return file
+
+
+def _read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return bytes(answer.read())
+
+
+def _standalone(home: Path, folder: Path, bookie_port: int) -> Process:
+    command = [
+        str(home / "bin/pulsar"), "standalone", "-nss", "-nfw", "--metadata-dir", str(folder / "metadata"),
+        "--bookkeeper-dir", str(folder / "bookkeeper"), "--bookkeeper-port", str(bookie_port),
+    ]  # fmt: skip
+    return Process.start(
+        "output", folder, command, PULSAR_MEM=MEMORY, PULSAR_GC_LOG=" ",
+        PULSAR_STANDALONE_CONF=str(folder / "standalone.conf"), PULSAR_LOG_DIR=str(folder / "logs"),
+    )  # fmt: skip
 
 
 _BRIEF = ("pulsar-admin", "pulsar-client")

@@ -11,23 +11,16 @@ store is ``moto``'s S3 server::
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
-import signal
-import socket
-import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from geminga.errors import OperationNotSupported
 from geminga.testing.apache_pulsar import free_ports
+from geminga.testing.processes import Process, Stoppable
 
-START_SECONDS_MAX = 90.0
 DAEMON_MEMORY = "256m"
 AWS_SDK = "2.35.4"
 HADOOP = "3.5.0"
@@ -52,72 +45,7 @@ S3A_EXCLUDES = ",".join(
 
 
 @dataclass(slots=True)
-class Process:
-    """A process with its log; killed with all its children."""
-
-    name: str
-    log: Path
-    process: subprocess.Popen[bytes]
-
-    @staticmethod
-    def start(name: str, folder: Path, command: list[str], **environment: str) -> Process:
-        folder.mkdir(parents=True, exist_ok=True)
-        log = folder / f"{name}.log"
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                command, env={**os.environ, **environment}, cwd=folder, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
-        return Process(name, log, process)
-
-    def wait_for_port(self, port: int) -> None:
-        """Wait until a port is open. Raises `TimeoutError` with the end of the log."""
-        self._wait(lambda: _listens(port))
-
-    def wait_for_line(self, pattern: str) -> re.Match[str]:
-        """Wait for a line in its log. Raises `TimeoutError` with the end of the log."""
-        found: list[re.Match[str]] = []
-
-        def look() -> bool:
-            match = re.search(pattern, self.log.read_text(errors="replace"))
-            found.extend([match] if match else [])
-            return bool(found)
-
-        self._wait(look)
-        return found[0]
-
-    def _wait(self, is_up: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while not is_up():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                tail = self.log.read_text(errors="replace")[-2000:]
-                raise TimeoutError(f"{self.name} did not come up; the end of its log: {tail}")
-            time.sleep(0.1)
-
-    def suspend(self) -> None:
-        """Freeze it (SIGSTOP): connections stay open, nothing answers."""
-        os.killpg(self.process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Undo `suspend`."""
-        os.killpg(self.process.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        """Kill it with its children (SIGKILL); may be called repeatedly."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@dataclass(slots=True)
-class SparkCluster:
+class SparkCluster(Stoppable):
     """A master and its workers, created by `start`."""
 
     folder: Path
@@ -177,17 +105,9 @@ class SparkCluster:
         for process in (*self.workers, self.master):
             process.kill()
 
-    def __enter__(self) -> SparkCluster:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
 
 @dataclass(slots=True)
-class ObjectStore:
+class ObjectStore(Stoppable):
     """An S3 server with data in memory, created by `start`."""
 
     server: Process
@@ -237,11 +157,3 @@ class ObjectStore:
 
     def stop(self) -> None:
         self.server.kill()
-
-    def __enter__(self) -> ObjectStore:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

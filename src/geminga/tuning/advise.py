@@ -1,7 +1,7 @@
 """Advice for one topic: settings, their effects, and warnings.
 
 "Before" and "after" are two estimates: a client's stock settings against the formula's, or, for an observed
-topic, its present state against the formula's. Both carry the cost model's error.
+topic, its present state against the formula's.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from geminga.producer.settings import CompressionType
-from geminga.tuning.cost import CostModel, Estimate, Load
-from geminga.tuning.expectation import DELIVERY_SECONDS, Expectation, expected
+from geminga.tuning.expectation import DELIVERY_P99_SECONDS, Expectation, expected
 from geminga.tuning.formula import Formula, formula
 from geminga.tuning.observe import TopicObservation
 from geminga.tuning.publish_settings import PublishSettings
@@ -56,37 +55,19 @@ class Codec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedSettings:
-    """One column of the comparison."""
-
-    title: str
-    batch_fill: float
-    entries_per_second: float
-    stored_bytes_per_second: float
-    network_bytes_per_second: float
-    broker_cpu: Estimate
-    receipt_p50_seconds: float | None
-    receipt_p99_seconds: float | None
-    end_to_end_p99_seconds: float | None
-    memory_bytes: float | None
-    memory_bytes_max: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """Advice for a topic's producers."""
 
     profile: TrafficProfile
     formula: Formula
-    before: ComparedSettings
-    after: ComparedSettings
+    before: Expectation
+    after: Expectation
     before_findings: tuple[TrapFinding, ...]
     """Traps of the settings before; empty for an observed topic, whose settings are unknown."""
     findings: tuple[TrapFinding, ...]
     codecs: tuple[Codec, ...]
     codec_reason: str
     sample_origin: str
-    cost: CostModel = field(repr=False)
     observed: TopicObservation | None = field(default=None, repr=False)
 
     @property
@@ -97,7 +78,6 @@ class Advice:
 def advise(
     profile: TrafficProfile,
     *,
-    cost: CostModel,
     sample: Sample,
     stock: Stock,
     compression: CompressionType | None = None,
@@ -109,31 +89,30 @@ def advise(
 
     ``stock``: stock settings to compare with, unless the topic was ``observed``.
     """
-    reserve = cost.receipt_p99_seconds + DELIVERY_SECONDS
+    reserve = DELIVERY_P99_SECONDS
     plain = formula(profile, compression=CompressionType.NONE, reserve_seconds=reserve)
-    fill = expected(profile, plain.settings, cost=cost, sample=sample).batch_fill
+    fill = expected("", profile, plain.settings, sample=sample).batch_fill
     codecs = measured_codecs(profile, fill, sample)
     chosen, level, reason = compression, compression_level, "as it was asked for"
     if chosen is None:
         best, reason = _choose(codecs)
         chosen, level = best.compression, best.level
     found = formula(profile, compression=chosen, compression_level=level, reserve_seconds=reserve)
-    after = expected(profile, found.settings, cost=cost, sample=sample)
+    after = expected("formula", profile, found.settings, sample=sample)
     if observed is None:
         # Compare settings without the effect of the codec: stock settings get the same codec.
         settings = stock.compressed(chosen)
-        expectation = expected(
-            profile, settings, cost=cost, sample=sample, moves_on_when_full=stock.moves_on_when_full
+        title = f"{stock.title}, stock{_codec(chosen)}"
+        before = expected(
+            title, profile, settings, sample=sample, moves_on_when_full=stock.moves_on_when_full
         )
-        codec = f", {chosen.name}" if chosen is not CompressionType.NONE else ""
-        before = _state(f"{stock.title}, stock{codec}", expectation)
         before_findings = traps(profile, settings)
     else:
-        before, before_findings = _observed_state(observed, cost), ()
+        before, before_findings = _observed_state(observed), ()
     return Advice(
-        profile=profile, formula=found, before=before, after=_state("formula", after),
+        profile=profile, formula=found, before=before, after=after,
         before_findings=before_findings, findings=traps(profile, found.settings), codecs=tuple(codecs),
-        codec_reason=reason, sample_origin=sample.origin, cost=cost, observed=observed,
+        codec_reason=reason, sample_origin=sample.origin, observed=observed,
     )  # fmt: skip
 
 
@@ -176,41 +155,15 @@ def _choose(codecs: list[Codec]) -> tuple[Codec, str]:
     )
 
 
-def _state(title: str, found: Expectation) -> ComparedSettings:
-    return ComparedSettings(
-        title=title,
-        batch_fill=found.batch_fill,
-        entries_per_second=found.entries_per_second,
-        stored_bytes_per_second=found.stored_bytes_per_second,
-        network_bytes_per_second=found.network_bytes_per_second,
-        broker_cpu=found.broker_cpu,
-        receipt_p50_seconds=found.receipt_p50_seconds,
-        receipt_p99_seconds=found.receipt_p99_seconds,
-        end_to_end_p99_seconds=found.receipt_p99_seconds + DELIVERY_SECONDS,
-        memory_bytes=found.memory_bytes,
-        memory_bytes_max=found.memory_bytes_max,
-    )
+def _codec(compression: CompressionType) -> str:
+    return f", {compression.name}" if compression is not CompressionType.NONE else ""
 
 
-def _observed_state(observed: TopicObservation, cost: CostModel) -> ComparedSettings:
-    """Return an observed topic's present costs. The time that messages wait for batches is unknown."""
-    load = Load(
-        entries_per_second=observed.entries_per_second,
-        stored_bytes_per_second=observed.stored_bytes_per_second,
-        subscriptions=observed.profile.subscriptions, write_quorum=observed.profile.write_quorum,
-        partitions=observed.profile.partitions,
-    )  # fmt: skip
-    codec = f", {observed.compression.name}" if observed.compression is not CompressionType.NONE else ""
-    return ComparedSettings(
-        title=f"now{codec}",
+def _observed_state(observed: TopicObservation) -> Expectation:
+    """Return an observed topic's present state. The time that messages wait for batches is unknown."""
+    return Expectation(
+        title=f"now{_codec(observed.compression)}",
         batch_fill=observed.batch_fill,
         entries_per_second=observed.entries_per_second,
         stored_bytes_per_second=observed.stored_bytes_per_second,
-        network_bytes_per_second=cost.network(load),
-        broker_cpu=cost.broker_cpu(load),
-        receipt_p50_seconds=None,
-        receipt_p99_seconds=None,
-        end_to_end_p99_seconds=None,
-        memory_bytes=None,
-        memory_bytes_max=None,
     )

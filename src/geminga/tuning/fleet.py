@@ -1,28 +1,23 @@
 """Advice for all topics of a cluster: settings for each topic, and the total savings.
 
 The input is statistics of thousands of topics (from admin REST by `geminga.tuning.fleet_statistics`, or a
-Parquet file); the output is settings by the formula, their expected effects, and totals. Spark distributes
-the topics.
+Parquet file); the output is settings by the formula, their expected effects, and totals.
 
 A topic's present state is taken from its statistics if they hold entries and bytes per second, else from a
 client's stock settings. Stored bytes are assumed to shrink with growing batches as those of a sample of
 structured JSON, in proportion to the topic's present bytes.
-
-A broker's CPU is not the sum of its topics: entries that arrive together share wake-ups. So the CPU is
-computed from the totals per broker, and divided among the topics.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from geminga.config import check_choice, check_int
+from geminga.config import check_choice
 from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.producer.settings import CompressionType
-from geminga.tuning.cost import CostModel, Load
 from geminga.tuning.expectation import expected
 from geminga.tuning.formula import formula
 from geminga.tuning.publish_settings import PublishSettings
@@ -33,14 +28,10 @@ from geminga.tuning.traps import traps
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
-TASKS_PER_CORE = 4
-TOPICS_A_TASK = 250
-"""Most topics per task: a task holds its results in memory."""
 REQUIRED = ("topic", "rate_messages_per_second", "message_bytes")
 OPTIONAL = (
-    "message_bytes_variation", "partitions", "producers", "subscriptions", "consumers", "keys", "key_skew",
+    "message_bytes_variation", "partitions", "producers", "subscriptions", "keys", "key_skew",
     "write_quorum", "latency_budget_seconds",
 )  # fmt: skip
 """Columns that are fields of a `TrafficProfile`."""
@@ -48,26 +39,22 @@ OBSERVED = ("entries_per_second", "stored_bytes_per_second", "compression")
 """Columns with a topic's present state; each may be missing or null."""
 CODECS = {codec.name.upper(): codec for codec in CompressionType}
 """Codecs by upper-case name: statistics of other tools write ZLIB."""
-_WHOLE = {"partitions", "producers", "subscriptions", "consumers", "keys", "write_quorum"}
+_WHOLE = {"partitions", "producers", "subscriptions", "keys", "write_quorum"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetPlan:
     """Parameters for all topics."""
 
-    cost: CostModel
     latency_budget_seconds: float = 0.05
     """Latency budget of topics whose statistics have none."""
     compression: CompressionType | None = None
     """Codec for all topics; None keeps each topic's codec."""
     stock: str = "java"
     """Client whose stock settings are assumed for topics without statistics of entries."""
-    brokers: int = 1
-    """Brokers that share the topics."""
 
     def __post_init__(self) -> None:
         stock(self.stock)
-        check_int("brokers", self.brokers, 1, 100_000)
 
 
 def schema() -> pa.Schema:
@@ -77,8 +64,7 @@ def schema() -> pa.Schema:
     numbers = (
         "rate_messages_per_second", "message_bytes", "delay_ms", "batch_fill_before", "batch_fill_after",
         "entries_per_second_before", "entries_per_second_after", "stored_bytes_per_second_before",
-        "stored_bytes_per_second_after", "network_bytes_per_second_before", "network_bytes_per_second_after",
-        "latency_p50", "latency_p99", "memory_bytes",
+        "stored_bytes_per_second_after", "latency_p99",
     )  # fmt: skip
     return pa.schema(
         [
@@ -88,10 +74,7 @@ def schema() -> pa.Schema:
             ("findings", pa.list_(pa.string())),
             *[
                 (name, pa.int64())
-                for name in (
-                    "batch_messages", "batch_bytes", "permits", "memory_limit_bytes", "subscriptions",
-                    "write_quorum", "partitions",
-                )
+                for name in ("batch_messages", "batch_bytes", "permits", "memory_limit_bytes", "partitions")
             ],
             ("compression", pa.string()),
             *[(name, pa.float64()) for name in numbers],
@@ -133,7 +116,7 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
     if not entries:
         client = stock(plan.stock)
         guessed = expected(
-            profile, client.compressed(used), cost=plan.cost, sample=sample,
+            client.title, profile, client.compressed(used), sample=sample,
             moves_on_when_full=client.moves_on_when_full,
         )  # fmt: skip
         entries = guessed.entries_per_second
@@ -143,7 +126,7 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
     made_up = sample.entry_bytes(fill, used, 0, profile)
     stored = float(stored or entries * made_up)
     settings = formula(profile, compression=codec).settings
-    expectation = expected(profile, settings, cost=plan.cost, sample=sample)
+    expectation = expected("formula", profile, settings, sample=sample)
     entries_after = min(expectation.entries_per_second, rate)
     # Scale by the topic's compressibility, which its stored bytes show.
     stored_after = stored * entries_after / entries
@@ -154,8 +137,6 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
         "findings": [finding.trap.name for finding in traps(profile, settings)],
         "rate_messages_per_second": rate,
         "message_bytes": profile.message_bytes,
-        "subscriptions": profile.subscriptions,
-        "write_quorum": profile.write_quorum,
         "partitions": profile.partitions,
         "delay_ms": producer.batching_max_publish_delay_seconds * 1000,
         "batch_messages": producer.batching_max_messages,
@@ -169,11 +150,7 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
         "entries_per_second_after": entries_after,
         "stored_bytes_per_second_before": stored,
         "stored_bytes_per_second_after": stored_after,
-        "network_bytes_per_second_before": plan.cost.network(_load(profile, entries, stored)),
-        "network_bytes_per_second_after": plan.cost.network(_load(profile, entries_after, stored_after)),
-        "latency_p50": expectation.receipt_p50_seconds,
-        "latency_p99": expectation.receipt_p99_seconds,
-        "memory_bytes": expectation.memory_bytes,
+        "latency_p99": expectation.end_to_end_p99_seconds,
     }
 
 
@@ -185,32 +162,15 @@ def _settings(settings: PublishSettings, keeps_unknown: bool) -> dict[str, Any]:
     return values
 
 
-def _load(profile: TrafficProfile, entries: float, stored: float) -> Load:
-    return Load(
-        entries_per_second=entries, stored_bytes_per_second=stored,
-        subscriptions=profile.subscriptions, write_quorum=profile.write_quorum,
-        partitions=profile.partitions,
-    )  # fmt: skip
-
-
-def advise_fleet(spark: SparkSession, topics: pa.Table, plan: FleetPlan) -> pa.Table:
+def advise_fleet(topics: pa.Table, plan: FleetPlan) -> pa.Table:
     """Return settings for all topics, in the order of the table.
 
     Raises `InvalidConfiguration` for a table without the columns `REQUIRED`.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
+    import pyarrow as pa
 
     check_columns(topics)
-    tasks = max(
-        1,
-        min(topics.num_rows, spark.sparkContext.defaultParallelism * TASKS_PER_CORE),
-        -(-topics.num_rows // TOPICS_A_TASK),
-    )
-    order = {str(name): number for number, name in enumerate(topics.column("topic").to_pylist())}
-    frame = spark.createDataFrame(_known(topics)).repartition(tasks)
-    result: pa.Table = frame.mapInArrow(_adviser(plan), from_arrow_schema(schema())).toArrow()
-    places = sorted(range(result.num_rows), key=lambda i: order.get(result.column("topic")[i].as_py(), 0))
-    return result.take(places).cast(schema())
+    return pa.Table.from_pylist([advise_topic(row, plan) for row in topics.to_pylist()], schema=schema())
 
 
 def check_columns(topics: pa.Table) -> None:
@@ -225,31 +185,12 @@ def check_columns(topics: pa.Table) -> None:
         raise InvalidConfiguration("the statistics hold no topic")
 
 
-def _known(topics: pa.Table) -> pa.Table:
-    """Return the table with the known columns only."""
-    return topics.select([name for name in topics.column_names if name in {*REQUIRED, *OPTIONAL, *OBSERVED}])
-
-
-def _adviser(plan: FleetPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def advise(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            rows = [advise_topic(row, plan) for row in batch.to_pylist()]
-            yield pa.RecordBatch.from_pylist(rows, schema=schema())
-
-    return advise
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sums:
     """Totals of all topics, before or after."""
 
     entries_per_second: float
     stored_bytes_per_second: float
-    network_bytes_per_second: float
-    broker_cpu: float
-    """Cores above idle, of all brokers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,40 +204,17 @@ class Savings:
     after: Sums
 
 
-def savings(result: pa.Table, plan: FleetPlan) -> Savings:
+def savings(result: pa.Table) -> Savings:
     """Return the totals over all advised topics."""
     rows = [row for row in result.to_pylist() if not row["problem"]]
-    return Savings(
-        topics=len(rows),
-        problems=result.num_rows - len(rows),
-        before=_sums(rows, "before", plan),
-        after=_sums(rows, "after", plan),
+    before, after = (
+        Sums(
+            entries_per_second=sum(row[f"entries_per_second_{when}"] for row in rows),
+            stored_bytes_per_second=sum(row[f"stored_bytes_per_second_{when}"] for row in rows),
+        )
+        for when in ("before", "after")
     )
-
-
-def _sums(rows: list[dict[str, Any]], when: str, plan: FleetPlan) -> Sums:
-    entries = sum(row[f"entries_per_second_{when}"] for row in rows)
-    stored = sum(row[f"stored_bytes_per_second_{when}"] for row in rows)
-    cpu = 0.0
-    if entries:
-        # Use the mean numbers of subscriptions and copies per entry.
-        weighted = {
-            name: sum(row[f"entries_per_second_{when}"] * row[name] for row in rows) / entries
-            for name in ("subscriptions", "write_quorum")
-        }
-        load = Load(
-            entries_per_second=entries / plan.brokers, stored_bytes_per_second=stored / plan.brokers,
-            subscriptions=weighted["subscriptions"], write_quorum=weighted["write_quorum"],
-            partitions=sum(min(row["partitions"], row[f"entries_per_second_{when}"]) for row in rows)
-            / plan.brokers,
-        )  # fmt: skip
-        cpu = plan.cost.broker_cpu(load).value * plan.brokers
-    return Sums(
-        entries_per_second=entries,
-        stored_bytes_per_second=stored,
-        network_bytes_per_second=sum(row[f"network_bytes_per_second_{when}"] for row in rows),
-        broker_cpu=cpu,
-    )
+    return Savings(topics=len(rows), problems=result.num_rows - len(rows), before=before, after=after)
 
 
 def report(result: pa.Table, found: Savings, *, topics: int = 20) -> str:
@@ -307,14 +225,6 @@ def report(result: pa.Table, found: Savings, *, topics: int = 20) -> str:
         "| | before | after | change |",
         "|---|---:|---:|---:|",
         _change("entries/s", found.before.entries_per_second, found.after.entries_per_second, 1.0, 0),
-        _change("broker CPU above idle, cores", found.before.broker_cpu, found.after.broker_cpu, 1.0, 3),
-        _change(
-            "network MB/s",
-            found.before.network_bytes_per_second,
-            found.after.network_bytes_per_second,
-            1e6,
-            1,
-        ),
         _change(
             "stored MB/s", found.before.stored_bytes_per_second, found.after.stored_bytes_per_second, 1e6, 1
         ),

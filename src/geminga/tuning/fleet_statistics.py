@@ -8,7 +8,7 @@ topic. If it is not compressed, the message size is that of the statistics, incl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -70,13 +70,11 @@ def gather(
     *,
     watch_seconds: float = 10.0,
     cluster: Cluster | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> pa.Table:
     """Return statistics of every topic to which messages were published during the measurement.
 
-    ``namespaces``: default: all of the cluster; ``cluster``: authentication and TLS. ``progress`` is called
-    with the number of queries done and of all queries. Raises the broker's error, and `InvalidConfiguration`
-    if nothing was published.
+    ``namespaces``: default: all of the cluster; ``cluster``: authentication and TLS. Raises the broker's
+    error, and `InvalidConfiguration` if nothing was published.
     """
     import pyarrow as pa
 
@@ -86,15 +84,11 @@ def gather(
     topics = [topic for namespace in chosen for topic in topics_of(admin, namespace)]
     if len(topics) > TOPICS_MAX:
         raise InvalidConfiguration(f"{len(topics)} topics are more than {TOPICS_MAX}: name some namespaces")
-    done = 0
     failures: list[PulsarException] = []
 
     def looks() -> Iterator[_CounterReading | None]:
-        nonlocal done
         with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
             for look in pool.map(lambda topic: _look(admin, topic[0], topic[1], failures), topics):
-                done += 1
-                progress(done, 2 * len(topics))
                 if look is not None:
                     failures.clear()
                 elif len(failures) >= FAILURES_MAX:

@@ -60,13 +60,6 @@ class Formula:
     settings: PublishSettings
     choices: tuple[ChosenField, ...]
 
-    def choice(self, field: str) -> ChosenField:
-        """Return the choice of a field. Raises `KeyError`."""
-        for choice in self.choices:
-            if choice.field == field:
-                return choice
-        raise KeyError(field)
-
 
 def formula(
     profile: TrafficProfile,
@@ -115,11 +108,11 @@ def formula(
 
 
 def messages_in_delay(profile: TrafficProfile, delay_seconds: float) -> float:
-    """Return the messages that reach one partition while a batch is open, within a burst.
+    """Return the messages that reach one partition while a batch is open.
 
     Without keys a producer stays on a partition for the whole delay; keys spread over all partitions.
     """
-    rate = profile.rate_peak / profile.producers
+    rate = profile.rate_per_producer
     return rate * delay_seconds / (profile.partitions if profile.keyed else 1)
 
 

@@ -40,17 +40,9 @@ KEYED_SHARE = 0.5
 class SampledEntry:
     """Facts of a stored entry, from its metadata."""
 
-    partition: int
-    messages: int
-    stored_bytes: int
-    payload_bytes: int
-    """Uncompressed bytes of its messages alone; 0 if unknown."""
     uncompressed_bytes: int
     compressed_bytes: int
     compression: CompressionType
-    producer: str
-    publish_time_ms: int
-    encrypted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +63,6 @@ class TopicObservation:
     compression_ratio: float
     """Uncompressed batch bytes divided by stored bytes."""
     producers: int
-    entries: tuple[SampledEntry, ...] = field(repr=False)
     sample: Sample | None = field(repr=False)
     """Sample of messages; None if none could be read: the topic is empty, or all is encrypted."""
     notes: tuple[str, ...] = ()
@@ -114,7 +105,6 @@ def observe(
         partitions=max(1, partitions),
         producers=max(1, facts["producers"]),
         subscriptions=facts["subscriptions"],
-        consumers=max(1, facts["consumers"]),
         keys=keys,
         latency_budget_seconds=latency_budget_seconds,
         name=str(name),
@@ -136,7 +126,6 @@ def observe(
         compression=codec,
         compression_ratio=ratio,
         producers=facts["producers"],
-        entries=tuple(sampled),
         sample=Sample(contents, f"{len(contents)} messages of {name}") if contents else None,
         notes=_notes(sampled, contents),
     )
@@ -151,18 +140,15 @@ def _message_sizes(contents: Sequence[bytes], bytes_each: float) -> tuple[float,
 
 
 def _facts(admin: Admin, name: TopicName, partitions: int) -> dict[str, int]:
-    """Return the numbers of connected producers, subscriptions and consumers."""
+    """Return the numbers of connected producers and of durable subscriptions."""
     path = topic_path(name)
     kind = "partitioned-stats?perPartition=true" if partitions else "stats"
     stats: dict[str, Any] = admin.call("GET", f"{path}/{kind}")
     rows = list(stats["partitions"].values()) if partitions else [stats]
     # A producer of a partitioned topic has a producer on each partition, all with one name.
     producers = max((len(row["publishers"]) for row in rows), default=0)
-    durable = {n: s for n, s in stats["subscriptions"].items() if s.get("durable", True)}
-    per_partition = max(
-        (len(s["consumers"]) for row in rows for s in row["subscriptions"].values()), default=0
-    )
-    return {"producers": producers, "subscriptions": len(durable), "consumers": per_partition}
+    durable = [s for s in stats["subscriptions"].values() if s.get("durable", True)]
+    return {"producers": producers, "subscriptions": len(durable)}
 
 
 def _sample(
@@ -181,7 +167,7 @@ def _sample(
                 continue
             with EntryReader.open(client, str(one), start) as reader:
                 for raw in _newest(reader):
-                    entry, messages, of_entry = _opened(number, bytes(raw))
+                    entry, messages, of_entry = _opened(bytes(raw))
                     entries.append(entry)
                     if len(contents) < SAMPLE_MESSAGES_MAX:
                         contents += messages
@@ -209,7 +195,7 @@ def _newest(reader: EntryReader) -> list[Any]:
     return found
 
 
-def _opened(partition: int, raw: bytes) -> tuple[SampledEntry, list[bytes], list[str]]:
+def _opened(raw: bytes) -> tuple[SampledEntry, list[bytes], list[str]]:
     """Return an entry's facts, messages and keys; no messages and keys if they cannot be read."""
     entry = parse_entry(raw, verify=False)
     metadata = entry.metadata
@@ -233,11 +219,10 @@ def _opened(partition: int, raw: bytes) -> tuple[SampledEntry, list[bytes], list
         except CorruptPayload:
             contents, keys = [], []
     sampled = SampledEntry(
-        partition=partition, messages=count, stored_bytes=len(raw),
-        payload_bytes=sum(map(len, contents)), uncompressed_bytes=uncompressed,
-        compressed_bytes=len(entry.payload), compression=CompressionType(metadata.compression),
-        producer=metadata.producer_name, publish_time_ms=metadata.publish_time, encrypted=encrypted,
-    )  # fmt: skip
+        uncompressed_bytes=uncompressed,
+        compressed_bytes=len(entry.payload),
+        compression=CompressionType(metadata.compression),
+    )
     return sampled, contents, keys
 
 

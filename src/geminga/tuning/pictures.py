@@ -5,19 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from geminga.config import refuse
 from geminga.errors import OperationNotSupported
 
 BAR_COLOURS = {"formula": "#2a7fb8", "stock": "#c8743c"}
 """Bar colours by a word in the bar's name."""
-FORMATS = (".svg", ".png")
-
-
-def check_picture(path: Path) -> Path:
-    """Check that a picture can be written to a path. Raises `InvalidConfiguration`."""
-    if path.suffix not in FORMATS:
-        refuse("picture", str(path), f"a file name that ends in {' or '.join(FORMATS)}")
-    return path
 
 
 def new_figure(width_inches: float, height_inches: float) -> Any:
@@ -33,6 +24,5 @@ def new_figure(width_inches: float, height_inches: float) -> Any:
 
 def save(figure: Any, path: Path) -> None:
     """Write a figure as SVG or PNG."""
-    check_picture(path)
     metadata = {"Date": None} if path.suffix == ".svg" else {}
     figure.savefig(path, metadata=metadata, bbox_inches="tight", dpi=130)

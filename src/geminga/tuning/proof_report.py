@@ -50,70 +50,17 @@ FRONT = (
     "end to end p99, ms",
 )
 """Columns of the short table."""
-BLOCKED_COLUMNS: tuple[tuple[str, str, Measure], ...] = (
-    ("due, msg/s", "{:,.0f}", lambda o: o.offered / o.window_seconds if o.window_seconds else None),
-    ("rate, msg/s", "{:,.0f}", RATE),
-    ("of what was due, %", "{:.1f}", lambda o: 100 * kept(o)),
-    ("longest silence, s", "{:.2f}", lambda o: o.longest_gap_seconds if o.by_slice else None),
-    ("receipt p50, ms", "{:.1f}", lambda o: o.receipt.p50_ms),
-    ("receipt p99, ms", "{:.1f}", lambda o: o.receipt.p99_ms),
-    ("failed", "{:,.0f}", lambda o: float(o.failed)),
-)
-
-
-def kept(outcome: RunOutcome) -> float:
-    """Return the fraction of due messages whose receipts came while messages were due."""
-    due = outcome.offered / (outcome.window_seconds or outcome.seconds)
-    return outcome.rate / due if due else 0.0
-
-
-PART_TITLES = {
-    "settings": "Settings",
-    "slow": "One of eight partitions takes a small part of its share",
-    "break": "Something breaks",
-}
 
 
 def table(proof: Proof) -> str:
     """Return a Markdown table: the median of each subject's runs, with minimum and maximum in brackets."""
-    parts = [heading(proof)]
-    for part, title in PART_TITLES.items():
-        if proof.of(part):
-            parts.append(f"**{title}**\n\n" + part_table(proof, part))
-    found = sentences(proof)
+    parts = [heading(proof), _rows(proof.by_subject())]
+    found = headline(proof).get("sentences", ())
     if found:
         parts.append("\n".join(f"* {line}" for line in found))
     if proof.stopped:
         parts.append(f"It ended early: {proof.stopped}. What was measured till then is above.")
     return "\n\n".join(parts) + "\n"
-
-
-def part_table(proof: Proof, part: str) -> str:
-    """Return the rows of one part."""
-    return _rows(proof.of(part), COLUMNS if part == "settings" else BLOCKED_COLUMNS)
-
-
-def sentences(proof: Proof) -> list[str]:
-    """Return the results as sentences."""
-    found: list[str] = list(headline(proof).get("sentences", ()))
-    for part, what in (("slow", "with one of eight partitions slow"), ("break", "during a fault")):
-        skipping = ("stepping over", "skipping blocked partitions")
-        runs = {name.replace(*skipping): outcomes for name, outcomes in proof.of(part).items()}
-        if runs:
-            shares = [
-                f"{100 * spread.median:.0f} % with {name}"
-                for name, outcomes in runs.items()
-                if (spread := Spread.of([kept(o) for o in outcomes])) is not None
-            ]
-            found.append(f"Messages receipted on schedule, {what}: {'; '.join(shares)}")
-            gaps = [
-                f"{spread.median:.1f} s with {name}"
-                for name, outcomes in runs.items()
-                if (spread := Spread.of([o.longest_gap_seconds if o.by_slice else None for o in outcomes]))
-                is not None
-            ]
-            found.append(f"Longest time between two receipts, {what}: {'; '.join(gaps)}")
-    return found
 
 
 TUNED = ("Geminga, formula, ZSTD 6", "Geminga, formula, ZSTD")
@@ -122,7 +69,7 @@ TUNED = ("Geminga, formula, ZSTD 6", "Geminga, formula, ZSTD")
 
 def summary(proof: Proof) -> str:
     """Return the short table in Markdown: stock settings, the formula's, and the change against each."""
-    runs = proof.of("settings")
+    runs = proof.by_subject()
     tuned = next((name for name in TUNED if name in runs), None)
     if tuned is None or REFERENCE not in runs:
         return table(proof)
@@ -140,8 +87,7 @@ def summary(proof: Proof) -> str:
             cells = [form.format(each.median) for each in medians if each]
             cells += [_percent(each.median) for each in changes if each]
             lines.append(f"| {name} | {' | '.join(cells)} |")
-    rest = [f"* {line}" for line in sentences(proof) if not line.startswith("Geminga, formula")]
-    return "\n\n".join(["\n".join(lines), *(["\n".join(rest)] if rest else []), heading(proof, ranges=False)])
+    return "\n\n".join(["\n".join(lines), heading(proof, ranges=False)])
 
 
 def _percent(change: float) -> str:
@@ -172,15 +118,15 @@ def heading(proof: Proof, *, ranges: bool = True) -> str:
 
 
 def _repeats(proof: Proof, ranges: bool) -> str:
-    counts = sorted({len(runs) for part in PART_TITLES for runs in proof.of(part).values()})
+    counts = sorted({len(runs) for runs in proof.by_subject().values()})
     if counts == [1]:
         return "One run of each."
     number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"Medians of {number} runs" + (", with the lowest and the highest in brackets." if ranges else ".")
 
 
-def _rows(subjects: dict[str, list[RunOutcome]], columns: tuple[tuple[str, str, Measure], ...]) -> str:
-    shown = [c for c in columns if any(c[2](o) is not None for runs in subjects.values() for o in runs)]
+def _rows(subjects: dict[str, list[RunOutcome]]) -> str:
+    shown = [c for c in COLUMNS if any(c[2](o) is not None for runs in subjects.values() for o in runs)]
     lines = ["| | " + " | ".join(name for name, _, _ in shown) + " |", "|---|" + "---:|" * len(shown)]
     for subject, runs in subjects.items():
         cells = [_cell(form, Spread.of([measure(o) for o in runs])) for _, form, measure in shown]
@@ -201,7 +147,7 @@ def _cell(form: str, spread: Spread | None) -> str:
 def saving(proof: Proof, reference: str, subject: str, measure: Measure) -> Spread | None:
     """Return a subject's saving against another in percent, computed per round, so that other load of the
     machine affects both alike."""
-    runs = proof.of("settings")
+    runs = proof.by_subject()
     before = {o.run: measure(o) for o in runs.get(reference, [])}
     after = {o.run: measure(o) for o in runs.get(subject, [])}
     changes: list[float | None] = []
@@ -214,7 +160,7 @@ def saving(proof: Proof, reference: str, subject: str, measure: Measure) -> Spre
 
 def headline(proof: Proof) -> dict[str, Any]:
     """Return the savings of the formula as numbers and sentences; empty if the needed runs are missing."""
-    runs = proof.of("settings")
+    runs = proof.by_subject()
     tuned = [name for name in runs if name.startswith("Geminga, formula, ")]
     if REFERENCE not in runs or not tuned:
         return {}
@@ -252,35 +198,23 @@ def headline(proof: Proof) -> dict[str, Any]:
 
 
 def picture(proof: Proof, path: Path) -> None:
-    """Draw bars for the settings, and for blocked partitions, as SVG or PNG."""
-    settings = proof.of("settings")
-    blocked = [(part, proof.of(part)) for part in ("slow", "break") if proof.of(part)]
-    rows = (2 if settings else 0) + len(blocked)
-    if not rows:
+    """Draw the subjects as bars on logarithmic scales, as SVG or PNG."""
+    subjects = proof.by_subject()
+    if not subjects:
         return
-    heights = ([0.35 * len(settings) + 0.8] * 2 if settings else []) + [
-        0.35 * len(runs) + 0.3 for _, runs in blocked
-    ]
-    figure = new_figure(11, sum(heights) + 0.4)
-    grid = figure.add_gridspec(rows, 2, height_ratios=heights, hspace=0.35, wspace=0.08)
-    if settings:
-        panels: tuple[tuple[str, Measure], ...] = (
-            ("broker CPU above idle, s", BROKER_CPU),
-            ("bytes on the wire, MB", WIRE),
-            ("client CPU, s", CLIENT_CPU),
-            ("end to end p99, ms", lambda o: o.end_to_end.p99_ms),
-        )
-        for number, (title, measure) in enumerate(panels):
-            axes = figure.add_subplot(grid[number // 2, number % 2])
-            _bars(axes, title, settings, measure, names=number % 2 == 0)
-        drawn = {f"{word} settings": axes.barh(0, 0, color=colour) for word, colour in BAR_COLOURS.items()}
-        figure.legend(
-            drawn.values(), drawn, loc="lower center", bbox_to_anchor=(0.5, 0.91), ncols=2, fontsize=8
-        )
-    for number, (part, runs) in enumerate(blocked):
-        axes = figure.add_subplot(grid[rows - len(blocked) + number, :])
-        title = "receipted on schedule, %" + (", one of eight partitions slow" if part == "slow" else "")
-        _bars(axes, title, runs, lambda o: 100 * kept(o), names=True)
+    panels: tuple[tuple[str, Measure], ...] = (
+        ("broker CPU above idle, s", BROKER_CPU),
+        ("bytes on the wire, MB", WIRE),
+        ("client CPU, s", CLIENT_CPU),
+        ("end to end p99, ms", lambda o: o.end_to_end.p99_ms),
+    )
+    figure = new_figure(11, 2 * (0.35 * len(subjects) + 0.8) + 0.4)
+    grid = figure.add_gridspec(2, 2, hspace=0.35, wspace=0.08)
+    for number, (title, measure) in enumerate(panels):
+        axes = figure.add_subplot(grid[number // 2, number % 2])
+        _bars(axes, title, subjects, measure, names=number % 2 == 0)
+    drawn = {f"{word} settings": axes.barh(0, 0, color=colour) for word, colour in BAR_COLOURS.items()}
+    figure.legend(drawn.values(), drawn, loc="lower center", bbox_to_anchor=(0.5, 0.91), ncols=2, fontsize=8)
     save(figure, path)
 
 

@@ -1,9 +1,7 @@
 """Comparison of stock settings and the formula's on a real broker.
 
-Three parts. *Settings*: the same rate with stock settings, with and without compression, and with the
-formula's settings with each codec, by Geminga's producer, by Java's and by ``pulsar-client``. *Slow*: one of
-eight partitions accepts a twentieth of its share; a producer that skips it keeps the rate. *Break*: a command
-causes a fault while messages flow (a killed broker, a cut network), for clusters of several brokers.
+The same rate is published with stock settings, with and without compression, and with the formula's settings
+with each codec, by Geminga's producer and by ``pulsar-client``.
 
 Subjects run in turn, and the round is repeated, so that other load of the machine affects all alike. Each run
 is stored when it ends: after an error, the same command resumes.
@@ -11,14 +9,13 @@ is stored when it ends: after an error, the same command resumes.
 
 from __future__ import annotations
 
+import json
 import statistics
-import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from geminga.client.cluster import Cluster
 from geminga.config import check_choice, check_int, refuse
@@ -27,23 +24,18 @@ from geminga.producer.settings import CompressionType
 from geminga.tuning.advise import CODECS, codec_title
 from geminga.tuning.formula import formula
 from geminga.tuning.measuring.broker_view import APACHE, BrokerView
+from geminga.tuning.measuring.host import machine
 from geminga.tuning.measuring.outcome import RunOutcome
 from geminga.tuning.measuring.run import Conditions, Run, Subject, measure_idle
-from geminga.tuning.measuring.run_log import RunLog, machine
-from geminga.tuning.measuring.slow_partition import SlowPartition
 from geminga.tuning.stock import JAVA, PULSAR_CLIENT
 from geminga.tuning.traffic import TrafficProfile, check_number
 
-PARTS = ("settings", "slow", "break")
+FILE = "proof.json"
+"""File of a comparison in its folder."""
 JVM_WARM_SECONDS = 60.0
 JVM_WARM_RATE = 5_000.0
 """Messages per second, each an entry: enough to compile every code path of the broker."""
 """Load before anything is measured, on a broker in Java."""
-SLOW_PARTITIONS = 8
-BLOCKED_TIMEOUT_SECONDS = 120.0
-BREAK_AFTER = 1 / 3
-"""Time of the fault, as a fraction of the measured time."""
-MEND_SECONDS_MAX = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +49,7 @@ class ProofPlan:
     """Authentication and TLS."""
     payload: str = "logs"
     samples: tuple[bytes, ...] = field(default=(), repr=False)
-    parts: tuple[str, ...] = ("settings", "slow")
-    clients: tuple[str, ...] = ("geminga", "java", "pulsar")
+    clients: tuple[str, ...] = ("geminga", "pulsar")
     only: tuple[str, ...] = ()
     """Patterns such as ``*ZSTD`` of the subjects to run; empty: all."""
     repeats: int = 3
@@ -68,32 +59,19 @@ class ProofPlan:
     jvm_warm_seconds: float = JVM_WARM_SECONDS
     """Seconds of uncounted load before the first run, if the broker is Apache Pulsar."""
     namespace: str = "public/default"
-    slow_share: float = 0.05
-    """Fraction of its share of the rate that the slow partition accepts."""
-    java_home: Path | None = None
     server_pids: tuple[int, ...] = ()
-    break_command: str | None = None
-    mend_command: str | None = None
 
     def __post_init__(self) -> None:
-        for part in self.parts:
-            check_choice("part", part, PARTS)
         for client in self.clients:
-            check_choice("client", client, ("geminga", "java", "pulsar"))
+            check_choice("client", client, ("geminga", "pulsar"))
         check_int("repeats", self.repeats, 1, 1000)
         check_number("seconds", self.seconds, 0.1, 3600, "seconds")
-        check_number("slow_share", self.slow_share, 0.001, 1, "shares")
         check_number("warm_seconds", self.warm_seconds, 0, 600, "seconds")
         check_number("idle_seconds", self.idle_seconds, 0.1, 600, "seconds")
         check_number("jvm_warm_seconds", self.jvm_warm_seconds, 0.1, 600, "seconds")
-        if not any(subjects(self, part) for part in self.parts):
-            titles = [s.title for part in self.parts for s in subjects(replace(self, only=()), part)]
+        if not subjects(self):
+            titles = [s.title for s in subjects(replace(self, only=()))]
             refuse("only", self.only, "patterns of: " + "; ".join(titles))
-        if "java" in self.clients and self.java_home is None:
-            raise InvalidConfiguration(
-                "the client 'java' is pulsar-perf of a Pulsar distribution: name its folder with "
-                "--pulsar-home or PULSAR_HOME, or leave the client out"
-            )
 
     def conditions(self) -> dict[str, Any]:
         """Return the conditions that comparable runs must share, as JSON."""
@@ -116,18 +94,17 @@ class Proof:
     stopped: str = ""
     """Reason why the comparison ended early."""
 
-    def of(self, part: str) -> dict[str, list[RunOutcome]]:
-        """Return the runs of a part by subject, in the order of the first round.
+    def by_subject(self) -> dict[str, list[RunOutcome]]:
+        """Return the runs by subject, in the order of the first round.
 
         Costs that do not differ between subjects are subtracted as the median over all runs: the idle broker
         (a JVM does housekeeping in bursts, which may or may not fall before a run) and, per message, the
         measuring loop.
         """
-        mine = [outcome for outcome in self.outcomes if outcome.part == part]
-        idle = _median([o.broker_idle_per_second for o in mine])
-        loop = _median([o.loop_cpu_seconds / o.sent for o in mine if o.loop_cpu_seconds and o.sent])
+        idle = _median([o.broker_idle_per_second for o in self.outcomes])
+        loop = _median([o.loop_cpu_seconds / o.sent for o in self.outcomes if o.loop_cpu_seconds and o.sent])
         found: dict[str, list[RunOutcome]] = {}
-        for outcome in mine:
+        for outcome in self.outcomes:
             same = replace(outcome, broker_idle_per_second=idle)
             if outcome.loop_cpu_seconds:
                 client = outcome.client_cpu_seconds + outcome.loop_cpu_seconds - loop * outcome.sent
@@ -152,25 +129,27 @@ class Proof:
         return Proof(values["broker"], values["conditions"], values["machine"], outcomes, values["stopped"])
 
     @staticmethod
-    def kept(folder: Path) -> Proof:
-        """Return the stored runs of a folder. Raises `InvalidConfiguration` without any."""
-        conditions, outcomes = RunLog.read(folder)
-        broker = conditions.pop("broker")
-        return Proof(broker, conditions, machine(outcomes[-1].at), outcomes)
+    def load(folder: Path) -> Proof:
+        """Return the comparison in a folder. Raises `InvalidConfiguration` without one."""
+        try:
+            return Proof.from_dict(json.loads((folder / FILE).read_text()))
+        except (OSError, ValueError, KeyError) as error:
+            raise InvalidConfiguration(f"{folder} holds no comparison: {error}") from None
+
+    def save(self, folder: Path) -> None:
+        """Write the comparison to a folder, so that `load` returns it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{FILE}.new"
+        file.write_text(json.dumps(self.to_dict(), indent=1))
+        file.replace(folder / FILE)
 
 
 def _median(values: list[float]) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def subjects(plan: ProofPlan, part: str) -> list[Subject]:
+def subjects(plan: ProofPlan) -> list[Subject]:
     """Return the subjects in the order of a round."""
-    profile = plan.profile if part != "slow" else plan.profile.changed(partitions=SLOW_PARTITIONS)
-    found = _settings_subjects(plan, profile) if part == "settings" else _blocked_subjects(plan, profile)
-    return [s for s in found if not plan.only or any(fnmatch(s.title, pattern) for pattern in plan.only)]
-
-
-def _settings_subjects(plan: ProofPlan, profile: TrafficProfile) -> list[Subject]:
     found: list[Subject] = []
 
     def add(
@@ -181,58 +160,27 @@ def _settings_subjects(plan: ProofPlan, profile: TrafficProfile) -> list[Subject
         found.append(Subject(title=f"{client}, {what}{suffix}", library=library, settings=chosen))
 
     none, lz4, zstd = CompressionType.NONE, CompressionType.LZ4, CompressionType.ZSTD
-    tuned = formula(profile).settings
+    tuned = formula(plan.profile).settings
     if "geminga" in plan.clients:
         for codec in (none, lz4, zstd):
             add("Geminga", "geminga", "stock", JAVA.settings, codec)
         for codec, level in ((none, 0), *CODECS):
             add("Geminga", "geminga", "formula", tuned, codec, level)
-    if "java" in plan.clients:
-        add("Java client", "java", "stock", JAVA.settings, none)
-        add("Java client", "java", "stock", JAVA.settings, lz4)
-        add("Java client", "java", "formula", tuned, zstd)
     if "pulsar" in plan.clients:
         add("pulsar-client", "pulsar", "stock", PULSAR_CLIENT.settings, none)
         add("pulsar-client", "pulsar", "stock", PULSAR_CLIENT.settings, lz4)
         add("pulsar-client", "pulsar", "formula", tuned, zstd)
-    return found
-
-
-def _blocked_subjects(plan: ProofPlan, profile: TrafficProfile) -> list[Subject]:
-    tuned = formula(profile, compression=CompressionType.ZSTD).settings
-    # Messages that wait for a slow partition or a failover shall arrive, not time out.
-    tuned = tuned.changed(send_timeout_seconds=BLOCKED_TIMEOUT_SECONDS)
-    found = []
-    if "geminga" in plan.clients:
-        found += [
-            Subject(title="Geminga, stepping over", library="geminga", settings=tuned),
-            Subject(
-                title="Geminga, not stepping over", library="geminga",
-                settings=tuned.changed(step_over_blocked_partitions=False),
-            ),
-        ]  # fmt: skip
-    if "java" in plan.clients:
-        found.append(Subject(title="Java client", library="java", settings=tuned))
-    if "pulsar" in plan.clients:
-        found.append(Subject(title="pulsar-client", library="pulsar", settings=tuned))
-    return found
+    return [s for s in found if not plan.only or any(fnmatch(s.title, pattern) for pattern in plan.only)]
 
 
 class Prover:
     """Executes a plan. ``say`` is called with a line for each step."""
 
-    def __init__(
-        self, plan: ProofPlan, folder: Path, say: Callable[[str], None], breaker: Breaker | None = None
-    ) -> None:
-        if breaker is None and plan.break_command is not None:
-            breaker = CommandBreaker(plan.break_command, plan.mend_command)
-        if breaker is None and "break" in plan.parts:
-            refuse("break_command", None, "a command that breaks something, for the part 'break'")
-        self._breaker = breaker
+    def __init__(self, plan: ProofPlan, folder: Path, say: Callable[[str], None]) -> None:
         self._plan = plan
         self._folder = folder
         self._say = say
-        self.proof = Proof("", plan.conditions(), machine())
+        self.proof = Proof("", json.loads(json.dumps(plan.conditions())), machine())
 
     def _view(self) -> BrokerView:
         plan = self._plan
@@ -243,8 +191,8 @@ class Prover:
         finished runs are included. Raises errors before the first run."""
         view = self._view()
         self.proof.broker = view.title
-        self._log = RunLog(self._folder, {"broker": view.title, **self._plan.conditions()})
-        self.proof.outcomes = self._log.outcomes
+        if (self._folder / FILE).exists():
+            self._resume(Proof.load(self._folder))
         todo = list(self._todo())
         if not todo:
             self._say("everything is measured already")
@@ -252,8 +200,8 @@ class Prover:
         try:
             if view.title.startswith(APACHE):
                 self._warm_up(view)
-            for part, subject, run in todo:
-                self._measure(part, subject, run)
+            for subject, run in todo:
+                self._measure(subject, run)
         except PulsarException as error:
             if not self.proof.outcomes:
                 raise
@@ -262,13 +210,23 @@ class Prover:
             self.proof.stopped = "interrupted"
         return self.proof
 
-    def _todo(self) -> Iterator[tuple[str, Subject, int]]:
-        done = {(outcome.part, outcome.subject, outcome.run) for outcome in self.proof.outcomes}
-        for part in self._plan.parts:
-            for run in range(self._plan.repeats):
-                for subject in subjects(self._plan, part):
-                    if (part, subject.title, run) not in done:
-                        yield part, subject, run
+    def _resume(self, before: Proof) -> None:
+        """Continue an earlier comparison. Raises `InvalidConfiguration` if its conditions were different."""
+        for name in ("broker", "conditions"):
+            was, now = getattr(before, name), getattr(self.proof, name)
+            if was != now:
+                raise InvalidConfiguration(
+                    f"{self._folder} holds runs of {name} {was}, and now these are {now}: name another "
+                    "folder, or remove it"
+                )
+        self.proof.outcomes = before.outcomes
+
+    def _todo(self) -> Iterator[tuple[Subject, int]]:
+        done = {(outcome.subject, outcome.run) for outcome in self.proof.outcomes}
+        for run in range(self._plan.repeats):
+            for subject in subjects(self._plan):
+                if (subject.title, run) not in done:
+                    yield subject, run
 
     def _warm_up(self, view: BrokerView) -> None:
         """Send unmeasured load: a Java broker uses twice the CPU until its code is compiled. Tuned producers
@@ -286,97 +244,19 @@ class Prover:
         plan = self._plan
         return Conditions(
             profile=plan.profile, payload=plan.payload, samples=plan.samples, seconds=plan.seconds,
-            warm_seconds=plan.warm_seconds, namespace=plan.namespace, java_home=plan.java_home,
+            warm_seconds=plan.warm_seconds, namespace=plan.namespace,
         )  # fmt: skip
 
-    def _measure(self, part: str, subject: Subject, run: int) -> None:
-        # A new view per run: after a fault other processes may serve.
+    def _measure(self, subject: Subject, run: int) -> None:
         view = self._view()
-        conditions = replace(self._base(), part=part, idle=measure_idle(view, self._plan.idle_seconds))
-        self._say(f"{part}, turn {run + 1} of {self._plan.repeats}: {subject.title}")
-        if part == "slow":
-            outcome = self._with_slow_partition(view, conditions, subject)
-        elif part == "break":
-            assert self._breaker is not None
-            with _TimedBreak(self._breaker, self._plan.seconds * BREAK_AFTER, self._say) as events:
-                outcome = Run(view, conditions, subject).measure(events)
-        else:
-            outcome = Run(view, conditions, subject).measure()
-        self._keep(replace(outcome, run=run))
-
-    def _with_slow_partition(self, view: BrokerView, conditions: Conditions, subject: Subject) -> RunOutcome:
-        profile = conditions.profile.changed(partitions=SLOW_PARTITIONS)
-        rate = self._plan.slow_share * profile.rate_messages_per_second / SLOW_PARTITIONS
-        with SlowPartition(view.service_url, SLOW_PARTITIONS // 2, rate) as relay:
-            slow = replace(conditions, profile=profile, producer_service_url=relay.service_url)
-            return Run(view, slow, subject).measure(_SlowDown(relay))
+        conditions = replace(self._base(), idle=measure_idle(view, self._plan.idle_seconds))
+        self._say(f"turn {run + 1} of {self._plan.repeats}: {subject.title}")
+        self._keep(replace(Run(view, conditions, subject).measure(), run=run))
 
     def _keep(self, outcome: RunOutcome) -> None:
-        self._log.keep(outcome)
+        self.proof.outcomes.append(outcome)
+        self.proof.save(self._folder)
         self._say("    " + _line(outcome))
-
-
-class _SlowDown:
-    """Makes the partition slow when the measured part begins."""
-
-    def __init__(self, relay: SlowPartition) -> None:
-        self._relay = relay
-
-    def measuring(self) -> None:
-        self._relay.slow_down()
-
-
-class Breaker(Protocol):
-    """Causes a fault while messages flow, and repairs it."""
-
-    def break_it(self) -> None: ...
-
-    def mend(self) -> None:
-        """Repair the fault; return when the cluster has recovered."""
-
-
-class CommandBreaker:
-    """Causes and repairs the fault by shell commands."""
-
-    def __init__(self, break_command: str, mend_command: str | None) -> None:
-        self._break = break_command
-        self._mend = mend_command
-
-    def break_it(self) -> None:
-        subprocess.run(self._break, shell=True, check=False, timeout=MEND_SECONDS_MAX)
-
-    def mend(self) -> None:
-        if self._mend:
-            subprocess.run(self._mend, shell=True, check=False, timeout=MEND_SECONDS_MAX)
-
-
-class _TimedBreak:
-    """Causes the fault in the middle of a run, and repairs it afterwards."""
-
-    def __init__(self, breaker: Breaker, after_seconds: float, say: Callable[[str], None]) -> None:
-        self._breaker = breaker
-        self._after_seconds = after_seconds
-        self._say = say
-        self._timer: threading.Timer | None = None
-
-    def measuring(self) -> None:
-        self._timer = threading.Timer(self._after_seconds, self._break)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _break(self) -> None:
-        self._say("    breaking")
-        self._breaker.break_it()
-
-    def __enter__(self) -> _TimedBreak:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
-        self._say("    mending")
-        self._breaker.mend()
 
 
 def _line(outcome: RunOutcome) -> str:
@@ -384,11 +264,6 @@ def _line(outcome: RunOutcome) -> str:
         return f"{outcome.rate:.0f} msg/s, then {outcome.failure}"
     p99 = outcome.receipt.p99_ms
     latency = "" if p99 is None else f", p99 {p99:.1f} ms"
-    if outcome.part != "settings":
-        return (
-            f"{outcome.rate:.0f} of {outcome.offered / (outcome.window_seconds or 1):.0f} msg/s, longest "
-            f"silence {outcome.longest_gap_seconds:.2f} s{latency}"
-        )
     return (
         f"{outcome.rate:.0f} msg/s, {outcome.batch_fill:.1f} messages an entry, broker CPU above idle "
         f"{outcome.broker_cpu_above_idle:.2f} s, client {outcome.client_cpu_seconds:.2f} s, wire "

@@ -7,7 +7,7 @@ client's memory limit and converts both to arguments of `geminga.Client` and ``c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from geminga.config import check_int, check_type
@@ -84,24 +84,6 @@ class PublishSettings:
             else:
                 found[name] = value
         return found
-
-    @staticmethod
-    def from_arguments(client: Mapping[str, Any], producer: Mapping[str, Any]) -> PublishSettings:
-        """Return settings from arguments of `geminga.Client` and ``create_producer``; arguments without
-        effect on batching and limits are ignored."""
-        milliseconds = {argument: field for field, argument in IN_MILLISECONDS.items()}
-        known = {field.name for field in fields(ProducerSettings)}
-        given: dict[str, Any] = {}
-        for name, value in producer.items():
-            if name in milliseconds:
-                given[milliseconds[name]] = value / 1000
-            elif name in known:
-                given[name] = value
-        if given.get("latency_budget_seconds") is not None:
-            given["batching_enabled"] = True  # default of ``create_producer``
-        return PublishSettings(
-            producer=ProducerSettings(**given), memory_limit_bytes=client.get("memory_limit_bytes", 0)
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values, enumerations by name; the inverse of `from_dict`."""

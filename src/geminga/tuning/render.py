@@ -7,14 +7,13 @@ import math
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from geminga.client.settings_file import FileSettings, dump_settings
 from geminga.config import check_choice
 from geminga.producer.settings import BatchingType, CompressionType
-from geminga.tuning.advise import Advice, ComparedSettings
-from geminga.tuning.pictures import BAR_COLOURS, new_figure, save
+from geminga.tuning.advise import Advice
+from geminga.tuning.expectation import Expectation
 from geminga.tuning.publish_settings import PublishSettings
 
 WIDTH = 100
@@ -192,29 +191,17 @@ def _milliseconds(value: float | None) -> str:
     return "" if value is None else f"{value * 1000:.1f} ms"
 
 
-def _cpu(state: ComparedSettings) -> str:
-    cpu = state.broker_cpu.scaled(100)
-    return f"{cpu.value:.1f} % of a core ({cpu.low:.1f} to {cpu.high:.1f})"
-
-
 def _change(before: float | None, after: float | None) -> str:
     if not before or after is None or math.isinf(before):
         return ""
     return f"{100 * (after / before - 1):+.0f} %"
 
 
-ROWS: tuple[
-    tuple[str, Callable[[ComparedSettings], str], Callable[[ComparedSettings], float | None]], ...
-] = (
+ROWS: tuple[tuple[str, Callable[[Expectation], str], Callable[[Expectation], float | None]], ...] = (
     ("messages an entry", lambda s: f"{s.batch_fill:.1f}", lambda s: s.batch_fill),
     ("entries a second", lambda s: f"{s.entries_per_second:,.0f}", lambda s: s.entries_per_second),
     ("stored a second", lambda s: _bytes(s.stored_bytes_per_second), lambda s: s.stored_bytes_per_second),
-    ("network a second", lambda s: _bytes(s.network_bytes_per_second), lambda s: s.network_bytes_per_second),
-    ("broker CPU above idle", _cpu, lambda s: s.broker_cpu.value),
-    ("receipt p50", lambda s: _milliseconds(s.receipt_p50_seconds), lambda s: s.receipt_p50_seconds),
-    ("receipt p99", lambda s: _milliseconds(s.receipt_p99_seconds), lambda s: s.receipt_p99_seconds),
     ("end to end p99", lambda s: _milliseconds(s.end_to_end_p99_seconds), lambda s: s.end_to_end_p99_seconds),
-    ("waiting in a client", lambda s: _bytes(s.memory_bytes), lambda s: s.memory_bytes),
     ("waiting, at the most", lambda s: _bytes(s.memory_bytes_max), lambda s: s.memory_bytes_max),
 )
 
@@ -243,7 +230,7 @@ def text(advice: Advice, kinds: tuple[str, ...] = ("python",)) -> str:
         why = advice.codec_reason if choice.field == "compression_type" else f"{choice.rule}; {choice.why}"
         unit = f" {choice.unit}" if choice.unit else ""
         reasons.append(f"{choice.field} = {choice.value}{unit}\n{_indented(why)}")
-    parts += ["\n".join(reasons), table(advice), _accuracy(advice)]
+    parts += ["\n".join(reasons), table(advice), f"Sizes are measured on {advice.sample_origin}."]
     for title, findings in (("Before:", advice.before_findings), ("Beware:", advice.findings)):
         if findings:
             parts.append("\n".join([title, *(_indented(str(f), "  - ", "    ") for f in findings)]))
@@ -270,47 +257,3 @@ def _observed(advice: Advice) -> str:
         f"  {seen.compression.name}, {seen.compression_ratio:.2f} times smaller than uncompressed",
     ]
     return "\n".join([*lines, *(f"  {note}" for note in seen.notes)])
-
-
-def _accuracy(advice: Advice) -> str:
-    cost = advice.cost
-    return _indented(
-        f"CPU by a model fitted to {len(cost.observations)} loads on {cost.broker} ({cost.machine['cores']} "
-        f"cores, {cost.machine['processor']}), which was off by {100 * math.expm1(cost.error):.0f} % on "
-        f"loads that it had not seen; the range is 95 %. Sizes are measured on {advice.sample_origin}.",
-        "", "",
-    )  # fmt: skip
-
-
-def picture(advice: Advice, path: Path) -> None:
-    """Draw the estimates before and after as bars, as SVG or PNG by the file name."""
-    panels: list[tuple[str, Callable[[ComparedSettings], float | None]]] = [
-        ("entries a second", lambda s: s.entries_per_second),
-        ("broker CPU above idle, % of a core", lambda s: 100 * s.broker_cpu.value),
-        ("network, MB/s", lambda s: s.network_bytes_per_second / 1e6),
-        (
-            "end to end p99, ms",
-            lambda s: None if s.end_to_end_p99_seconds is None else 1000 * s.end_to_end_p99_seconds,
-        ),
-    ]
-    figure = new_figure(11, 2.4)
-    for number, (title, value) in enumerate(panels):
-        axes = figure.add_subplot(1, len(panels), number + 1)
-        for place, state in enumerate((advice.before, advice.after)):
-            height = value(state)
-            if height is None:
-                continue
-            colour = BAR_COLOURS["formula" if place else "stock"]
-            error, top = None, height
-            if "CPU" in title:
-                cpu = state.broker_cpu.scaled(100)
-                error, top = [[cpu.value - cpu.low], [cpu.high - cpu.value]], cpu.high
-            axes.bar(place, height, color=colour, yerr=error, ecolor="#333333", capsize=3, width=0.6)
-            axes.text(place, top, f"{height:.3g}", ha="center", va="bottom", fontsize=8)
-        axes.set_xticks(
-            [0, 1], [textwrap.fill(s.title, 14) for s in (advice.before, advice.after)], fontsize=7
-        )
-        axes.set_title(title, fontsize=9)
-        axes.margins(y=0.15)
-    figure.subplots_adjust(wspace=0.35)
-    save(figure, path)

@@ -25,8 +25,6 @@ class Stock:
     settings: PublishSettings = field(repr=False)
     moves_on_when_full: bool
     """Whether round robin also moves to the next partition when a batch is full, not only by time."""
-    steps_over_blocked: bool
-    """Whether messages without a key skip blocked partitions."""
 
     @property
     def title(self) -> str:
@@ -42,7 +40,6 @@ JAVA = Stock(
     client="Java client",
     version="4.0.4",
     moves_on_when_full=False,
-    steps_over_blocked=False,
     settings=PublishSettings(
         memory_limit_bytes=64 << 20,
         producer=ProducerSettings(
@@ -63,7 +60,6 @@ PULSAR_CLIENT = Stock(
     client="pulsar-client",
     version="3.13",
     moves_on_when_full=True,
-    steps_over_blocked=False,
     settings=PublishSettings(
         memory_limit_bytes=0,
         producer=ProducerSettings(
@@ -79,7 +75,6 @@ GEMINGA = Stock(
     client="Geminga",
     version="",
     moves_on_when_full=True,
-    steps_over_blocked=True,
     settings=PublishSettings(memory_limit_bytes=0, producer=ProducerSettings()),
 )
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from geminga.config import check_int, check_type, refuse
-from geminga.errors import InvalidConfiguration
 
 RATE_MAX = 100_000_000.0
 MESSAGE_BYTES_MAX = 1 << 30
@@ -28,29 +26,6 @@ def check_number(field: str, value: Any, minimum: float, maximum: float, unit: s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bursts:
-    """A rate with bursts: high for a part of each period, low for the rest, with the given mean."""
-
-    factor: float
-    """Rate within a burst as a multiple of the mean rate, > 1."""
-    burst_seconds: float
-    """Duration of a burst in seconds."""
-    period_seconds: float
-    """Time from the start of a burst to the start of the next, in seconds."""
-
-    def __post_init__(self) -> None:
-        check_number("bursts.period_seconds", self.period_seconds, 0.001, 86_400.0, "seconds")
-        check_number("bursts.burst_seconds", self.burst_seconds, 0.001, self.period_seconds, "seconds")
-        check_number("bursts.factor", self.factor, 1.0, self.period_seconds / self.burst_seconds, "times")
-
-    @property
-    def quiet_factor(self) -> float:
-        """Return the rate outside bursts as a multiple of the mean rate."""
-        rest = self.period_seconds - self.burst_seconds
-        return (self.period_seconds - self.factor * self.burst_seconds) / rest if rest > 0 else 1.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TrafficProfile:
     """The traffic of one topic.
 
@@ -58,7 +33,7 @@ class TrafficProfile:
     """
 
     rate_messages_per_second: float
-    """Mean messages per second over all producers and partitions."""
+    """Messages per second over all producers and partitions; for traffic in bursts, their rate."""
     message_bytes: float
     """Mean payload size in bytes before compression."""
     message_bytes_variation: float = 0.0
@@ -71,14 +46,10 @@ class TrafficProfile:
     """Producers per client, which share its memory limit; one is advised."""
     subscriptions: int = 1
     """Number of subscriptions; each receives every message."""
-    consumers: int = 1
-    """Consumers per subscription."""
     keys: int = 0
     """Distinct keys; 0: messages have no key and are sent round robin."""
     key_skew: float = 0.0
     """Zipf exponent of the key frequencies; 0: equal, 1: the k-th key has 1/k of the first key's share."""
-    bursts: Bursts | None = None
-    """Bursts; None: the rate is steady."""
     latency_budget_seconds: float = 0.05
     """Limit of the 99th percentile latency, from send() to the consumer."""
     write_quorum: int = 1
@@ -96,10 +67,8 @@ class TrafficProfile:
         check_int("producers", self.producers, 1, PRODUCERS_MAX)
         check_int("producers_per_client", self.producers_per_client, 1, PRODUCERS_MAX)
         check_int("subscriptions", self.subscriptions, 0, 10_000)
-        check_int("consumers", self.consumers, 1, 100_000)
         check_int("keys", self.keys, 0, KEYS_MAX)
         check_number("key_skew", self.key_skew, 0.0, 10.0, "Zipf exponent")
-        check_type("bursts", self.bursts, Bursts, optional=True)
         check_number(
             "latency_budget_seconds",
             self.latency_budget_seconds,
@@ -121,11 +90,6 @@ class TrafficProfile:
         return self.rate_messages_per_second / self.producers
 
     @property
-    def rate_peak(self) -> float:
-        """Messages per second over all producers within a burst."""
-        return self.rate_messages_per_second * (self.bursts.factor if self.bursts else 1.0)
-
-    @property
     def payload_bytes_per_second(self) -> float:
         """Payload bytes per second before compression, over all producers."""
         return self.rate_messages_per_second * self.message_bytes
@@ -135,25 +99,8 @@ class TrafficProfile:
         return replace(self, **fields_changed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values; the inverse of `from_dict`."""
+        """Return JSON values."""
         return asdict(self)
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> TrafficProfile:
-        """Return the profile that `to_dict` encoded. Raises `InvalidConfiguration` for wrong fields."""
-        known = {field.name for field in fields(TrafficProfile)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise InvalidConfiguration(
-                f"a traffic profile has no field {unknown[0]!r}; fields: {', '.join(sorted(known))}"
-            )
-        given = dict(values)
-        try:
-            if isinstance(given.get("bursts"), Mapping):
-                given["bursts"] = Bursts(**given["bursts"])
-            return TrafficProfile(**given)
-        except TypeError as error:
-            raise InvalidConfiguration(f"this is no traffic profile: {error}") from None
 
 
 def zipf_shares(count: int, exponent: float) -> list[float]:

@@ -183,7 +183,7 @@ def _stay(profile: TrafficProfile, settings: PublishSettings) -> Iterator[TrapFi
         return
     stay = max(0.001, _delay(settings) * producer.batching_partition_switch_frequency)
     waiting_seconds = min(stay, _delay(settings) + RECEIPT_SECONDS)
-    messages = profile.rate_peak / profile.producers * waiting_seconds
+    messages = profile.rate_per_producer * waiting_seconds
     if permits and messages > permits:
         yield TrapFinding(
             trap=Trap.STAY_USES_UP_PERMITS, severity=Severity.COSTLY,

@@ -34,7 +34,7 @@ from withholding import WithholdingProxy
 from geminga import Client, InitialPosition
 from geminga.client.admin import admin
 from geminga.testing.apache_pulsar import free_ports
-from geminga.testing.spark_cluster import Process
+from geminga.testing.processes import Process
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

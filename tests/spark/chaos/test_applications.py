@@ -17,7 +17,8 @@ import pytest
 from chaos import KEEPING, Audience, GemingaBroker, Rows, rows
 from faulty_source import Script
 
-from geminga.testing.spark_cluster import Process, SparkCluster
+from geminga.testing.processes import Process
+from geminga.testing.spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(2400)]
 

@@ -1,17 +1,20 @@
-"""A call of admin REST without I/O: the request and its host, the meaning of an answer, and retries.
+"""A call of admin REST: the request and its host, reading and meaning of an answer, and retries.
 
-Both transports drive an `Exchange`: they send its bytes, report answers and errors to it, and pause between
-tries. Reads are retried after lost connections and on "temporarily unavailable" answers; a change is sent
-once, unless no host received a byte of it.
+`geminga.client.admin.transport` drives an `Exchange`: it sends its bytes, reports answers and errors to it,
+and pauses between tries. Reads are retried after lost connections and on "temporarily unavailable" answers; a
+change is sent once, unless no host received a byte of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPException, parse_headers
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -50,7 +53,6 @@ REDIRECTS_MAX = 5
 IDLE_SECONDS_MAX = 5.0
 """Idle time after which a connection is not used again: servers close theirs after 30 s or more."""
 BACKOFF_FIRST_SECONDS = 0.1
-HEAD_BYTES_MAX = 64 * 1024
 _AGAIN = (429, 502, 503, 504)
 _FORM = "http://host:port or https://host:port, the broker's web address (usually port 8080 or 8443)"
 
@@ -175,6 +177,8 @@ class Exchange:
         self._unreached: list[str] = []
         self.challenged = False
         """Whether to fetch new credentials, as the broker refused the last ones."""
+        self.line: socket.socket | None = None
+        """Connection that is in use."""
 
     def seconds_left(self, now: float) -> float:
         """Return the seconds left. Raises `Timeout` after the time limit."""
@@ -182,6 +186,14 @@ class Exchange:
         if left <= 0:
             raise self.timed_out()
         return left
+
+    def abort(self) -> None:
+        """End the call soon, on any thread."""
+        self._deadline = float("-inf")
+        line = self.line
+        if line is not None:
+            with contextlib.suppress(OSError):  # it has ended
+                line.shutdown(socket.SHUT_RDWR)
 
     def timed_out(self) -> Timeout:
         """Return the error for a call that exceeds its time limit."""
@@ -337,116 +349,58 @@ def _reason(answer: AdminResponse) -> str:
 # --- HTTP/1.1 answers -----------------------------------------------------------------------------
 
 
-class ResponseReader:
-    """Reader of one answer's bytes, as they arrive."""
+class _TimedSocket(io.RawIOBase):
+    """Socket as `HTTPResponse` reads it, within the call's time limit."""
 
-    def __init__(self, host_port: str, *, no_body: bool = False) -> None:
-        self._host_port = host_port
-        self._no_body = no_body
-        self._data = bytearray()
-        self._body: list[bytes] = []
-        self._total = 0
-        self._status = 0
-        self._headers: dict[str, str] = {}
-        self._length: int | None = None
-        self._chunked = self._in_body = self._keeps = False
+    def __init__(self, line: socket.socket, exchange: Exchange) -> None:
+        self._line = line
+        self._exchange = exchange
+        self._begun = False
 
-    @property
-    def begun(self) -> bool:
-        """Whether any byte has arrived."""
-        return bool(self._data) or self._in_body
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
 
-    def feed(self, data: bytes) -> AdminResponse | None:
-        """Take more bytes; return the answer when it is complete. Raises `ConnectError` for bytes that are
-        not HTTP."""
-        self._data += data
-        if not self._in_body and not self._read_head():
-            return None
-        if self._chunked:
-            return self._read_chunks()
-        if self._length is None:
-            self._take(len(self._data))
-            return None
-        if len(self._data) < self._length:
-            return None
-        self._take(self._length)
-        return self._done()
+    def readable(self) -> bool:
+        return True
 
-    def end(self) -> AdminResponse | None:
-        """Note that the other side closed the connection; return the answer if that completes it, else
-        None."""
-        if self._in_body and self._length is None and not self._chunked:
-            self._keeps = False
-            return self._done()
-        return None
+    def readinto(self, buffer: Any) -> int:
+        self._line.settimeout(self._exchange.seconds_left(time.monotonic()))
+        count = self._line.recv_into(buffer)
+        if count and not self._begun and not b"HTTP/1.".startswith(bytes(buffer[: min(count, 7)])):
+            raise no_http(self._exchange.address.host_port)  # such peers may wait for more
+        self._begun = True
+        return count
 
-    def _done(self) -> AdminResponse:
-        return AdminResponse(
-            self._status, self._headers, b"".join(self._body), self._keeps and not self._data
-        )
 
-    def _take(self, size: int) -> None:
-        self._total += size
-        if self._total > ANSWER_BYTES_MAX:
-            raise ConnectError(f"the answer of {self._host_port} has more than {ANSWER_BYTES_MAX} bytes")
-        self._body.append(bytes(self._data[:size]))
-        del self._data[:size]
+def read_answer(line: socket.socket, exchange: Exchange) -> AdminResponse:
+    """Read the answer to a call. Raises `ConnectError` for bytes that are not HTTP or too many, `Timeout` at
+    the call's time limit, and errors of the socket."""
+    host = exchange.address.host_port
+    response = HTTPResponse(_TimedSocket(line, exchange), method=exchange.request.method)  # type: ignore[arg-type]
+    try:
+        response.begin()
+        length = response.getheader("Content-Length")
+        if length is not None and not (length.isdecimal() and int(length) <= ANSWER_BYTES_MAX):
+            raise ConnectError(f"{host} announces an answer of {length} bytes; allowed: {ANSWER_BYTES_MAX}")
+        body = response.read(ANSWER_BYTES_MAX + 1 if response.length is None else None)
+    except PulsarException:
+        raise
+    except (ConnectionError, IncompleteRead):
+        raise lost(exchange.address) from None
+    except HTTPException:
+        raise no_http(host) from None
+    if len(body) > ANSWER_BYTES_MAX:
+        raise ConnectError(f"the answer of {host} has more than {ANSWER_BYTES_MAX} bytes")
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    return AdminResponse(response.status, headers, body, not response.will_close)
 
-    def _read_head(self) -> bool:
-        while (end := self._data.find(b"\r\n\r\n")) >= 0:
-            line, _, rest = bytes(self._data[: end + 4]).partition(b"\r\n")
-            del self._data[: end + 4]
-            version, _, after = line.partition(b" ")
-            try:
-                if version not in (b"HTTP/1.0", b"HTTP/1.1") or not after[:3].isdigit():
-                    raise ValueError
-                found = {name.lower(): value for name, value in parse_headers(io.BytesIO(rest)).items()}
-                length = int(found["content-length"]) if "content-length" in found else None
-            except (ValueError, HTTPException):
-                raise no_http(self._host_port) from None
-            self._status = int(after[:3])
-            if self._status < 200:
-                continue  # an interim answer (1xx): the final one follows
-            self._chunked = "chunked" in found.get("transfer-encoding", "").lower()
-            if self._no_body or self._status in (204, 304):
-                length, self._chunked = 0, False
-            if length is not None and not 0 <= length <= ANSWER_BYTES_MAX:
-                raise ConnectError(
-                    f"{self._host_port} announces an answer of {length} bytes; allowed: {ANSWER_BYTES_MAX}"
-                )
-            self._headers, self._length, self._in_body = found, length, True
-            keeps = version == b"HTTP/1.1" and "close" not in found.get("connection", "").lower()
-            self._keeps = keeps and (self._chunked or length is not None)
-            return True
-        if len(self._data) > HEAD_BYTES_MAX or not b"HTTP/1.".startswith(bytes(self._data[:7])):
-            raise no_http(self._host_port)
-        return False
 
-    def _read_chunks(self) -> AdminResponse | None:
-        while (end := self._data.find(b"\r\n")) >= 0:
-            try:
-                size = int(bytes(self._data[:end]).split(b";")[0].strip(), 16)
-            except ValueError:
-                raise no_http(self._host_port) from None
-            if not 0 <= size <= ANSWER_BYTES_MAX:
-                raise no_http(self._host_port)
-            if size == 0:
-                return self._read_trailers(end + 2)
-            if len(self._data) < end + 2 + size + 2:
-                return None
-            del self._data[: end + 2]
-            self._take(size)
-            del self._data[:2]
-        return None
-
-    def _read_trailers(self, start: int) -> AdminResponse | None:
-        position = start
-        while (end := self._data.find(b"\r\n", position)) >= 0:
-            if end == position:
-                del self._data[: end + 2]
-                return self._done()
-            position = end + 2
-        return None
+def lost(address: Address) -> ConnectError:
+    """Return the error for a connection that ended before its answer."""
+    return ConnectError(
+        f"{address.host_port} ended the connection before its answer: is this its web address, and does it "
+        "speak HTTP or HTTPS?"
+    )
 
 
 def no_http(host_port: str) -> ConnectError:

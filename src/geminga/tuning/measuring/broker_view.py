@@ -28,7 +28,6 @@ class PublishedCounts:
     entries: int
     bytes_in: int
     bytes_out: int
-    storage_bytes: int
     by_partition: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Messages and entries by partition."""
 
@@ -105,11 +104,6 @@ class BrokerView:
         known = [count for count in written if count is not None]
         return sum(known) if known and len(known) == len(written) else None
 
-    def resident_bytes(self) -> int | None:
-        """Return the memory of the server processes; None for a remote broker."""
-        known = [size for pid in self.pids if (size := host.resident_bytes(pid)) is not None]
-        return sum(known) if known else None
-
     def partitions(self, topic: TopicName) -> int:
         """Return the partitions of a topic; 0 if it is not partitioned."""
         return self.admin.topics.partitions(topic)
@@ -150,7 +144,6 @@ class BrokerView:
             entries=sum(entries for _, entries in by_partition.values()),
             bytes_in=stats["bytesInCounter"],
             bytes_out=stats["bytesOutCounter"],
-            storage_bytes=stats["storageSize"],
             by_partition=by_partition,
         )
 

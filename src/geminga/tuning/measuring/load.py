@@ -1,7 +1,7 @@
 """Process that publishes at a fixed rate and reports the outcome of each message.
 
 The load is open-loop: messages are due by the clock, and the latency of a delayed message (full queue, slow
-partition) counts from its due time. The same code drives Geminga's producer and ``pulsar-client``'s, which
+broker) counts from its due time. The same code drives Geminga's producer and ``pulsar-client``'s, which
 have the same interface. The cost of the loop is measured with a no-op producer, to separate it from the
 library's cost.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import math
 import random
 import resource
 import threading
@@ -21,11 +22,9 @@ from typing import Any
 
 from geminga.client.cluster import Cluster
 from geminga.tuning.measuring import conversation
-from geminga.tuning.measuring.outcome import SLICE_NS
-from geminga.tuning.measuring.pacing import Pace
 from geminga.tuning.measuring.payloads import Payloads, of_samples, stamp_ns, structured_json
 from geminga.tuning.publish_settings import PublishSettings
-from geminga.tuning.traffic import Bursts, zipf_shares
+from geminga.tuning.traffic import zipf_shares
 
 TICK_SECONDS = 0.0002
 CHUNK = 64
@@ -36,6 +35,30 @@ BASELINE_SECONDS = 1.0
 DRAIN_SECONDS_MAX = 60.0
 KEYS_MAX = 1 << 16
 """Most distinct keys; then they repeat."""
+_FUZZ = 1e-9
+"""Rounding error of the arithmetic, in messages."""
+
+
+class Pace:
+    """Due times of messages numbered from 0, at a steady rate, in seconds from the start."""
+
+    def __init__(self, rate_messages_per_second: float) -> None:
+        self._rate = rate_messages_per_second
+
+    def due_by(self, seconds: float) -> int:
+        """Return the number of messages due before a time; the first one is due at 0."""
+        return math.ceil(seconds * self._rate - _FUZZ)
+
+    def first_due(self, seconds: float) -> int:
+        """Return the number of the first message that is not due before a time."""
+        number = self.due_by(seconds)
+        while self.due_at(number) < seconds:
+            number += 1
+        return number
+
+    def due_at(self, number: int) -> float:
+        """Return the time at which a message is due."""
+        return number / self._rate
 
 
 class Receipts:
@@ -55,9 +78,8 @@ class Receipts:
         self.messages_of = array("q")
         """Number of messages that each latency stands for."""
         self.last_at_ns = 0
-        self.longest_gap_ns = 0
-        self.received_by: dict[int, int] = {}
-        """Number of receipts at the end of each time slice."""
+        self.in_window = 0
+        """Receipts until the last due time, as far as it was read."""
 
     @property
     def settled(self) -> int:
@@ -78,14 +100,11 @@ class Receipts:
         if result != self._ok:
             return
         now = stamp_ns()
-        gap = now - self.last_at_ns
-        # Receipts after the last due time do not count as gaps.
-        if gap > self.longest_gap_ns and self.last_at_ns and self.last_at_ns < self._until_ns:
-            self.longest_gap_ns = gap
         self.last_at_ns = now
+        if now <= self._until_ns:
+            self.in_window = self.received
         self.latencies_ns.append(now - due_ns)
         self.messages_of.append(messages)
-        self.received_by[now // SLICE_NS] = self.received
 
     def all_latencies_ns(self) -> Any:
         """Return one latency per message: chunks hold many messages in a burst, otherwise one or two."""
@@ -94,18 +113,6 @@ class Receipts:
         return np.repeat(
             np.frombuffer(self.latencies_ns, np.int64), np.frombuffer(self.messages_of, np.int64)
         )
-
-    def by_slice(self, since_ns: int) -> dict[str, int]:
-        """Return the receipts of each time slice after ``since_ns``."""
-        first, before, found = since_ns // SLICE_NS, 0, {}
-        for number, received in sorted(self.received_by.items()):
-            found[str(number - first)] = received - before
-            before = received
-        if found:
-            found[max(found, key=int)] += (
-                self.received - before
-            )  # counted after the last reading of the clock
-        return found
 
 
 class Sender:
@@ -248,8 +255,7 @@ def publish(given: dict[str, Any]) -> None:
     """Main function of the process; see `geminga.tuning.measuring.run` for the specification."""
     library = importlib.import_module(given["library"])
     payloads = _payloads(given["payload"])
-    bursts = Bursts(**given["bursts"]) if given.get("bursts") else None
-    pace = Pace(given["rate"], bursts)
+    pace = Pace(given["rate"])
     keys = _keys(given["keys"], given["key_skew"])
     ok = library.Result.Ok
     baseline = _baseline(payloads, pace, keys, ok)
@@ -276,7 +282,6 @@ def publish(given: dict[str, Any]) -> None:
     _drain(lambda: warm.settled + receipts.settled >= sender.sent)
     with open(given["latency_file"], "wb") as file:
         receipts.all_latencies_ns().tofile(file)
-    statistics = getattr(producer, "statistics", None)
     conversation.report(
         "sent",
         offered=pace.due_by(warm_seconds + seconds) - pace.due_by(warm_seconds),
@@ -289,9 +294,7 @@ def publish(given: dict[str, Any]) -> None:
         # Subtract the CPU of the loop and of timing from the library's.
         own_cpu_seconds=baseline * sent / given["rate"],
         behind_seconds_max=sender.behind_seconds_max,
-        longest_gap_seconds=receipts.longest_gap_ns / 1e9,
-        by_slice=receipts.by_slice(since_ns),
-        stepped_over=statistics().stepped_over if statistics is not None else None,
+        receipts_in_window=receipts.in_window,
     )
     conversation.await_order("close")
     closing = threading.Thread(target=client.close, daemon=True)

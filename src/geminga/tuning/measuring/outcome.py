@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-SLICES_PER_SECOND = 10
-"""Time slices per second, the resolution of rates over time."""
-SLICE_NS = 1_000_000_000 // SLICES_PER_SECOND
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
 
 
@@ -55,7 +52,6 @@ class RunOutcome:
     """Messages that the client accepted; fewer than due if the sender is blocked."""
     window_seconds: float = 0.0
     """Time during which messages were due."""
-    part: str = "settings"
     profile: dict[str, Any] = field(default_factory=dict)
     """The traffic, from `TrafficProfile.to_dict`."""
     failed: int = 0
@@ -76,29 +72,22 @@ class RunOutcome:
     others_per_second: float | None = None
     """CPU seconds per second of all other processes on the broker's machine, before the load."""
     wire_published_bytes: int | None = None
-    """TCP payload between producers and broker, both directions."""
+    """Bytes of published entries, counted by the broker."""
     wire_delivered_bytes: int | None = None
-    """TCP payload between broker and readers, both directions."""
-    stored_bytes: int = 0
-    """Bytes of incoming entries, counted by the broker."""
+    """Bytes of delivered entries, counted by the broker."""
     disk_bytes: int | None = None
-    longest_gap_seconds: float = 0.0
-    """Longest time between two receipts."""
     behind_seconds_max: float = 0.0
     """Longest delay of the sender behind its clock: it was blocked, or the machine was busy."""
-    stepped_over: int | None = None
-    by_slice: dict[str, int] = field(default_factory=dict, repr=False)
-    """Receipts of each tenth of a second."""
+    receipts_in_window: int = 0
+    """Receipts while messages were due."""
     run: int = 0
     at: str = ""
-    note: str = ""
 
     @property
     def rate(self) -> float:
         """Receipts per second, while messages were due."""
-        if self.by_slice and self.window_seconds:
-            end = round(self.window_seconds * SLICES_PER_SECOND)
-            return sum(n for at, n in self.by_slice.items() if int(at) < end) / self.window_seconds
+        if self.window_seconds:
+            return self.receipts_in_window / self.window_seconds
         return self.receipts / self.seconds if self.seconds else 0.0
 
     @property
@@ -112,7 +101,7 @@ class RunOutcome:
 
     @property
     def wire_bytes(self) -> int | None:
-        """TCP payload of publishing and delivering."""
+        """Bytes of published and delivered entries."""
         if self.wire_published_bytes is None or self.wire_delivered_bytes is None:
             return None
         return self.wire_published_bytes + self.wire_delivered_bytes

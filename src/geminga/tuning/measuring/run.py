@@ -2,30 +2,27 @@
 
 A run creates a topic, starts readers and producers as processes, lets them warm up, and then measures between
 two readings of the counters: CPU and disk writes of the server processes, entries and bytes counted by the
-broker, and bytes of the clients' connections counted by the kernel. It ends when every due message has its
+broker. It ends when every due message has its
 receipt or failure.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from geminga.client.cluster import Cluster
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
 from geminga.tuning.measuring import host
 from geminga.tuning.measuring.broker_view import BrokerView, PublishedCounts
 from geminga.tuning.measuring.conversation import ChildFailedError, MeasuredProcess
 from geminga.tuning.measuring.outcome import Latency, RunOutcome
-from geminga.tuning.measuring.perf import JavaLoad, JavaPerf
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.traffic import TrafficProfile
 
@@ -42,7 +39,7 @@ class Subject:
 
     title: str
     library: str
-    """``geminga``, ``pulsar`` (pulsar-client for Python) or ``java`` (pulsar-perf)."""
+    """``geminga`` or ``pulsar`` (pulsar-client for Python)."""
     settings: PublishSettings
 
 
@@ -60,8 +57,6 @@ class Conditions:
     """Conditions that comparable runs share."""
 
     profile: TrafficProfile
-    part: str = "settings"
-    """Part of the comparison: ``settings``, ``slow`` or ``break``."""
     payload: str = "logs"
     """A kind of `payloads.KINDS`."""
     samples: tuple[bytes, ...] = field(default=(), repr=False)
@@ -71,17 +66,6 @@ class Conditions:
     namespace: str = "public/default"
     idle: Idle = Idle(servers=0.0, others=None)
     """CPU before the load."""
-    producer_service_url: str | None = None
-    """Service URL of the producers, if it differs from the broker's."""
-    java_home: Path | None = None
-    """Folder of the Pulsar distribution that contains ``pulsar-perf``."""
-
-
-class Disturbance(Protocol):
-    """A disturbance during the load."""
-
-    def measuring(self) -> None:
-        """Called when the measured part begins."""
 
 
 @dataclass(slots=True)
@@ -128,12 +112,11 @@ class Run:
         self._folder = Path()
         self.topic: TopicName | None = None
 
-    def measure(self, events: Disturbance | None = None) -> RunOutcome:
-        """Run and return the outcome. ``events`` is called when the measured part begins.
+    def measure(self) -> RunOutcome:
+        """Run and return the outcome.
 
         Raises `ChildFailedError` if a client cannot start, and the broker's errors before the load or after
-        it, since a partial run is useless. Other errors during the load are part of the outcome; in the part
-        ``break`` these include a stopped broker.
+        it, since a partial run is useless. Other errors during the load are part of the outcome.
         """
         with (
             tempfile.TemporaryDirectory(prefix="geminga-tune-") as folder,
@@ -142,10 +125,8 @@ class Run:
         ):
             self._folder, self.topic = Path(folder), topic
             watcher = self._start_watcher(children, topic)
-            if self._subject.library == "java":
-                return self._measure_java(children, topic, watcher, events)
             producers = self._start_producers(children, topic)
-            return self._measure_python(producers, watcher, topic, events)
+            return self._measure_python(producers, watcher, topic)
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -157,7 +138,7 @@ class Run:
             MeasuredProcess(
                 "geminga.tuning.measuring.watch",
                 {
-                    "cluster": self._cluster().as_dict(),
+                    "cluster": self._view.cluster.as_dict(),
                     "topic": str(topic),
                     "subscriptions": profile.subscriptions,
                     "latency_file": str(self._folder / "end-to-end"),
@@ -166,11 +147,6 @@ class Run:
         )
         watcher.wait("ready", START_SECONDS_MAX)
         return watcher
-
-    def _cluster(self, service_url: str | None = None) -> Cluster:
-        """Return the connection of the processes; ``service_url`` overrides the broker's."""
-        cluster = self._view.cluster
-        return cluster if service_url is None else dataclasses.replace(cluster, service_url=service_url)
 
     def _start_producers(self, children: contextlib.ExitStack, topic: TopicName) -> list[MeasuredProcess]:
         conditions, profile = self._conditions, self._conditions.profile
@@ -181,10 +157,9 @@ class Run:
                     "geminga.tuning.measuring.load",
                     {
                         "library": self._subject.library,
-                        "cluster": self._cluster(conditions.producer_service_url).as_dict(),
+                        "cluster": self._view.cluster.as_dict(),
                         "topic": str(topic),
                         "rate": profile.rate_messages_per_second / count,
-                        "bursts": profile.to_dict()["bursts"],
                         "keys": profile.keys,
                         "key_skew": profile.key_skew,
                         "payload": self._payload(number),
@@ -222,26 +197,11 @@ class Run:
             counts = self._view.counts(topic, partitions)
         return _CounterReading(counts, cpu, disk, at)
 
-    def _meters(
-        self, producer_pids: list[int], watcher: MeasuredProcess | None
-    ) -> list[host.WireMeter | None]:
-        found: list[host.WireMeter | None] = []
-        for pids in (producer_pids, [watcher.pid] if watcher else []):
-            meter = host.WireMeter(frozenset(pids))
-            try:
-                meter.start()
-            except OSError:
-                found.append(None)
-            else:
-                found.append(meter)
-        return found
-
     def _measure_python(
         self,
         producers: list[MeasuredProcess],
         watcher: MeasuredProcess | None,
         topic: TopicName,
-        events: Disturbance | None,
     ) -> RunOutcome:
         conditions = self._conditions
         time.sleep(SETTLE_SECONDS)
@@ -251,114 +211,36 @@ class Run:
             producer.wait("measuring", conditions.warm_seconds + FINISH_SECONDS_MAX) for producer in producers
         ]
         before = self._look(topic, counts_first=True)
-        meters = self._meters([producer.pid for producer in producers], watcher)
-        if events is not None:
-            events.measuring()
         limit = conditions.seconds + FINISH_SECONDS_MAX
         sent = [producer.wait("sent", limit) for producer in producers]
-        wire = [meter.stop() if meter else None for meter in meters]
-        gone, after = self._look_after(topic)
+        after = self._look(topic, counts_first=False)
         read = self._end_watcher(watcher, max(event["since_ns"] for event in started), after)
         latencies = self._latencies([self._folder / f"receipts-{n}" for n in range(len(producers))])
         for producer in producers:
             producer.tell("close")
         failure = next((event["failure"] for event in sent if event["failure"]), "")
         seconds = max(event["seconds"] for event in sent)
-        slices: dict[str, int] = {}
-        for event in sent:
-            for name, count in event["by_slice"].items():
-                slices[name] = slices.get(name, 0) + count
-        stepped = [event["stepped_over"] for event in sent if event["stepped_over"] is not None]
         return self._outcome(
-            before, after, wire, read,
+            before, after, read,
             seconds=seconds,
             offered=sum(event["offered"] for event in sent),
             sent=sum(event["sent"] for event in sent),
             receipts=sum(event["receipts"] for event in sent),
             failed=sum(event["failed"] for event in sent),
             failure=failure,
-            note="" if gone is None else f"{type(gone).__name__}: {gone}",
             receipt=latencies,
             client_cpu_seconds=sum(event["cpu_seconds"] - event["own_cpu_seconds"] for event in sent),
             loop_cpu_seconds=sum(event["own_cpu_seconds"] for event in sent),
-            longest_gap_seconds=max(event["longest_gap_seconds"] for event in sent),
             behind_seconds_max=max(event["behind_seconds_max"] for event in sent),
-            stepped_over=sum(stepped) if stepped else None,
-            by_slice=slices,
+            receipts_in_window=sum(event["receipts_in_window"] for event in sent),
         )  # fmt: skip
-
-    def _measure_java(
-        self,
-        children: contextlib.ExitStack,
-        topic: TopicName,
-        watcher: MeasuredProcess | None,
-        events: Disturbance | None,
-    ) -> RunOutcome:
-        conditions = self._conditions
-        assert conditions.java_home is not None, "pulsar-perf needs the distribution"
-        perf = children.enter_context(
-            JavaPerf(
-                home=conditions.java_home,
-                folder=self._folder,
-                cluster=self._cluster(conditions.producer_service_url),
-                settings=self._subject.settings,
-                load=JavaLoad(
-                    topic=str(topic),
-                    rate=conditions.profile.rate_messages_per_second,
-                    seconds=conditions.warm_seconds + conditions.seconds,
-                    payload=self._payload(0),
-                ),
-            )
-        )
-        perf.wait_until_publishing(START_SECONDS_MAX)
-        time.sleep(conditions.warm_seconds)
-        since_ns = perf.stamp_ns()
-        before = self._look(topic, counts_first=True)
-        client_cpu = host.cpu_seconds(perf.pid)
-        meters = self._meters([perf.pid], watcher)
-        if events is not None:
-            events.measuring()
-        time.sleep(max(0.0, before.at + conditions.seconds - time.monotonic()))
-        wire = [meter.stop() if meter else None for meter in meters]
-        client_cpu = host.cpu_seconds(perf.pid) - client_cpu
-        _, after = self._look_after(topic)
-        latency = perf.finish(FINISH_SECONDS_MAX)
-        read = self._end_watcher(watcher, since_ns, after)
-        seconds = (after.at if after else time.monotonic()) - before.at
-        values: dict[str, Any] = {}
-        if after is not None:
-            values["receipts"] = values["sent"] = after.counts.messages - before.counts.messages
-        if conditions.part != "settings" and read is not None:
-            # The tool reports no rate over time; use the arrivals.
-            values["by_slice"] = read["by_slice"]
-            values["longest_gap_seconds"] = read["longest_gap_seconds"]
-            values["receipts"] = sum(read["latencies"]) // max(1, conditions.profile.subscriptions)
-        return self._outcome(
-            before, after, wire, read,
-            seconds=seconds,
-            offered=round(conditions.profile.rate_messages_per_second * conditions.seconds),
-            receipt=latency,
-            client_cpu_seconds=client_cpu,
-            note="receipt latency over the whole run; client CPU with the tool's own",
-            **{"receipts": 0, **values},
-        )  # fmt: skip
-
-    def _look_after(self, topic: TopicName) -> tuple[PulsarException | None, _CounterReading | None]:
-        """Read the counters after the load. In the part ``break`` the broker may be unavailable."""
-        try:
-            return None, self._look(topic, counts_first=False)
-        except PulsarException as error:
-            if self._conditions.part != "break":
-                raise
-            return error, None
 
     def _end_watcher(
-        self, watcher: MeasuredProcess | None, since_ns: int, after: _CounterReading | None
+        self, watcher: MeasuredProcess | None, since_ns: int, after: _CounterReading
     ) -> dict[str, Any] | None:
         if watcher is None:
             return None
-        expected = after.counts.messages if after is not None else 1 << 62
-        watcher.tell(f"end {since_ns} {expected}")
+        watcher.tell(f"end {since_ns} {after.counts.messages}")
         try:
             read = watcher.wait("read", FINISH_SECONDS_MAX)
         except ChildFailedError as error:
@@ -378,31 +260,20 @@ class Run:
     def _outcome(
         self,
         before: _CounterReading,
-        after: _CounterReading | None,
-        wire: list[host.WireBytes | None],
+        after: _CounterReading,
         read: dict[str, Any] | None,
         **values: Any,
     ) -> RunOutcome:
-        published, delivered = wire
-        if after is not None:
-            entries = after.counts.entries - before.counts.entries
-            messages = after.counts.messages - before.counts.messages
-            disk = None
-            if after.disk_bytes is not None and before.disk_bytes is not None:
-                disk = after.disk_bytes - before.disk_bytes
-            values.update(
-                entries=entries,
-                batch_fill=messages / entries if entries else 0.0,
-                broker_cpu_seconds=after.cpu_seconds - before.cpu_seconds,
-                stored_bytes=after.counts.bytes_in - before.counts.bytes_in,
-                disk_bytes=disk,
-            )
+        entries = after.counts.entries - before.counts.entries
+        messages = after.counts.messages - before.counts.messages
+        disk = None
+        if after.disk_bytes is not None and before.disk_bytes is not None:
+            disk = after.disk_bytes - before.disk_bytes
         if read is not None:
             values["delivered"] = sum(read["latencies"])
             values["end_to_end"] = read.get("latency", Latency())
             values["failure"] = values.get("failure") or read["failure"]
         return RunOutcome(
-            part=self._conditions.part,
             profile=self._conditions.profile.to_dict(),
             subject=self._subject.title,
             window_seconds=self._conditions.seconds,
@@ -410,8 +281,12 @@ class Run:
             settings=self._subject.settings.to_dict(),
             broker_idle_per_second=self._conditions.idle.servers,
             others_per_second=self._conditions.idle.others,
-            wire_published_bytes=published.total if published else None,
-            wire_delivered_bytes=delivered.total if delivered else None,
+            entries=entries,
+            batch_fill=messages / entries if entries else 0.0,
+            broker_cpu_seconds=after.cpu_seconds - before.cpu_seconds,
+            wire_published_bytes=after.counts.bytes_in - before.counts.bytes_in,
+            wire_delivered_bytes=after.counts.bytes_out - before.counts.bytes_out,
+            disk_bytes=disk,
             at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             **values,
         )

@@ -13,7 +13,6 @@ from array import array
 from typing import Any
 
 from geminga.tuning.measuring import conversation
-from geminga.tuning.measuring.outcome import SLICE_NS
 from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, stamp_ns
 
 RECEIVER_QUEUE = 50_000
@@ -75,26 +74,6 @@ class LatencyReader:
         due = np.frombuffer(self._due_ns, np.int64)
         return np.frombuffer(self._latencies_ns, np.int64)[due >= since_ns]
 
-    def arrivals_since(self, since_ns: int) -> Any:
-        """Return the arrival times of messages after a time."""
-        import numpy as np
-
-        arrived = np.frombuffer(self._due_ns, np.int64) + np.frombuffer(self._latencies_ns, np.int64)
-        return arrived[arrived >= since_ns]
-
-
-def _arrivals(watcher: LatencyReader, since_ns: int) -> tuple[dict[str, int], float]:
-    """Return the arrivals of each time slice after ``since_ns``, and the longest gap in seconds."""
-    import numpy as np
-
-    arrived = np.sort(watcher.arrivals_since(since_ns))
-    if not len(arrived):
-        return {}, 0.0
-    numbers, counts = np.unique((arrived - since_ns) // SLICE_NS, return_counts=True)
-    by_slice = {str(int(n)): int(c) for n, c in zip(numbers, counts, strict=True)}
-    gaps = np.diff(arrived)
-    return by_slice, float(gaps.max()) / 1e9 if len(gaps) else 0.0
-
 
 def _stamps(values: Any) -> Any:
     """Return the nineteen digits of each message as a number."""
@@ -128,11 +107,8 @@ def watch(given: dict[str, Any]) -> None:
         with open(given["latency_file"], "wb") as file:
             for found in latencies:
                 found.tofile(file)
-        by_slice, longest_gap_seconds = _arrivals(watchers[0], since_ns)
         conversation.report(
             "read",
-            by_slice=by_slice,
-            longest_gap_seconds=longest_gap_seconds,
             received=[watcher.received for watcher in watchers],
             latencies=[len(found) for found in latencies],
             failure=next((watcher.failure for watcher in watchers if watcher.failure), ""),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from geminga.client.admin.aio.calls import AdminCalls
@@ -89,7 +88,7 @@ class Admin:
     @property
     def admin_url(self) -> str:
         """The admin URL, as given."""
-        return self._calls.settings.admin_url
+        return self._calls.sender.settings.admin_url
 
     async def call(
         self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None
@@ -100,15 +99,13 @@ class Admin:
 
     async def close(self) -> None:
         """Close idle connections; later calls raise `AlreadyClosed`."""
-        self._calls.close()
+        self._calls.sender.close()
 
     async def __aenter__(self) -> Admin:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<geminga.asyncio.Admin {self.admin_url}{' closed' if self._calls.closed else ''}>"
+        return f"<geminga.asyncio.Admin {self.admin_url}{' closed' if self._calls.sender.closed else ''}>"

@@ -6,7 +6,6 @@ Made of ``client/admin/aio/admin.py`` by ``tools/generate_sync.py``: do not edit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from geminga.client.admin.exchange import settings_of
@@ -92,7 +91,7 @@ class Admin:
     @property
     def admin_url(self) -> str:
         """The admin URL, as given."""
-        return self._calls.settings.admin_url
+        return self._calls.sender.settings.admin_url
 
     def call(
         self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None
@@ -103,15 +102,13 @@ class Admin:
 
     def close(self) -> None:
         """Close idle connections; later calls raise `AlreadyClosed`."""
-        self._calls.close()
+        self._calls.sender.close()
 
     def __enter__(self) -> Admin:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<geminga.Admin {self.admin_url}{(' closed' if self._calls.closed else '')}>"
+        return f"<geminga.Admin {self.admin_url}{(' closed' if self._calls.sender.closed else '')}>"

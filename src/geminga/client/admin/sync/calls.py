@@ -5,54 +5,25 @@ Made of ``client/admin/aio/calls.py`` by ``tools/generate_sync.py``: do not edit
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from geminga.client.admin.exchange import (
-    AdminResponse,
-    AdminSettings,
-    Exchange,
-    Request,
-    make_request,
-    parse_admin_url,
-)
-from geminga.client.admin.transport import ThreadTransport, credentials, pause
-from geminga.connection.authentication import REFRESH_CHALLENGE
-from geminga.errors import AlreadyClosed, PulsarException
+from geminga.client.admin.exchange import AdminResponse, AdminSettings, Request, make_request
+from geminga.client.admin.transport import AdminSender
 from geminga.records import decode, encode
 
 T = TypeVar("T")
 
 
 class AdminCalls:
-    """Sender of requests, which returns the answers."""
+    """Calls, with their answers decoded."""
 
     def __init__(self, settings: AdminSettings) -> None:
-        self.settings = settings
-        self.closed = False
-        self._addresses = parse_admin_url(settings.admin_url)
-        self._transport = ThreadTransport(settings)
+        self.sender = AdminSender(settings)
 
     def send(self, request: Request) -> AdminResponse:
-        """Send a request, with retries as configured, and return the answer. Raises the error that it
-        reports."""
-        if self.closed:
-            raise AlreadyClosed("the admin is closed")
-        exchange = Exchange(self.settings, self._addresses, request, time.monotonic())
-        while True:
-            challenge = REFRESH_CHALLENGE if exchange.challenged else None
-            shown = credentials(self.settings.credentials, challenge)
-            try:
-                answer = self._transport.exchange(exchange, shown.http_headers)
-            except PulsarException as error:
-                seconds = exchange.failed(error, time.monotonic())
-            else:
-                again = exchange.answered(answer, time.monotonic())
-                if again is None:
-                    return answer
-                seconds = again
-            pause(seconds)
+        """Send a request and return the answer. Raises the error that it reports."""
+        return self.sender.send(request)
 
     def call(
         self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None
@@ -80,10 +51,6 @@ class AdminCalls:
     def text(self, path: str) -> str:
         """Return the answer's text."""
         return self.send(make_request("GET", path)).text().strip()
-
-    def close(self) -> None:
-        self.closed = True
-        self._transport.close()
 
 
 class AdminSection:
