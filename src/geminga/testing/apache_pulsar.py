@@ -172,6 +172,12 @@ class ApachePulsar:
         self.stop()
 
 
+def version_of(home: Path) -> tuple[int, ...]:
+    """Return the version of a distribution, such as (4, 0, 4), by the name of its broker's library."""
+    library = next(home.glob("lib/org.apache.pulsar-pulsar-broker-[0-9]*.jar"))
+    return tuple(map(int, re.findall(r"\d+", library.stem)))
+
+
 def _standalone(home: Path, folder: Path, bookie_port: int) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
@@ -180,11 +186,13 @@ def _standalone(home: Path, folder: Path, bookie_port: int) -> subprocess.Popen[
         "PULSAR_LOG_DIR": str(folder / "logs"),
         "PULSAR_GC_LOG": " ",
     }
+    metadata = ["--metadata-dir", str(folder / "metadata")]
+    if version_of(home) < (2, 11):
+        metadata = ["--zookeeper-dir", str(folder / "metadata"), "--zookeeper-port", str(free_ports(1)[0])]
     with (folder / "output.log").open("ab") as output:
         return subprocess.Popen(
             [
-                str(home / "bin/pulsar"), "standalone", "-nss", "-nfw",
-                "--metadata-dir", str(folder / "metadata"),
+                str(home / "bin/pulsar"), "standalone", "-nss", "-nfw", *metadata,
                 "--bookkeeper-dir", str(folder / "bookkeeper"),
                 "--bookkeeper-port", str(bookie_port),
             ],
