@@ -193,6 +193,20 @@ def test_a_process_that_cannot_start_is_not_restarted(pulsar_broker: Any, capfd:
     assert "has no 'nothing'" in capfd.readouterr().err
 
 
+def test_a_closed_standard_error_does_not_end_the_supervision(
+    pulsar_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = FunctionSettings(
+        function="tests.functions.relayed:nothing", inputs=("a",), service_url=pulsar_broker.service_url
+    )
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("builtins.print", refuse)
+    assert supervise(settings, stop=threading.Event()) == 2  # the line about it cannot be written
+
+
 def _children() -> list[int]:
     psutil = pytest.importorskip("psutil")
     found = []

@@ -49,9 +49,15 @@ class _Instance:
                 self.process.stdin.close()
 
 
+def _to_stderr(line: str) -> None:
+    """Print a line to standard error; drop the line if the pipe is closed."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
 def supervise(
     settings: FunctionSettings,
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    say: Callable[[str], None] = _to_stderr,
     stop: threading.Event | None = None,
 ) -> int:
     """Run ``parallelism`` instances until Ctrl-C, SIGTERM or ``stop``; return 0, or 2 if one cannot start.
