@@ -208,7 +208,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 self._route(waiting, slot)
 
     def skipped_below(self, offset: int) -> None:
-        # Entries without a slot are released without a look at what waits for them.
+        # Releasing an entry without a slot is cheap: it unblocks no other entry.
         self._slots = {at: slot for at, slot in self._slots.items() if at >= offset}
         super().skipped_below(offset)
         held = Counter(self._slots[at] for consumer in self.consumers for at in consumer.pending)

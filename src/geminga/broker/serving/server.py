@@ -483,7 +483,7 @@ class BrokerServer:
                 self._judges.shutdown(wait=False, cancel_futures=True)
             self.stopped.set()
             self.store.close()
-            if not isinstance(self.store.failure, StoreStopped):  # which says that it is closed
+            if not isinstance(self.store.failure, StoreStopped):  # that of a closed store
                 self._note_store_failure()
 
     async def _take_in_what_came(self) -> None:
