@@ -610,8 +610,7 @@ class BrokerServer:
             return
         with self.entry():
             self.broker.poll(time.monotonic(), time.time_ns() // 1_000_000)
-        if self.store_failure is None and self.store.failure is not None:
-            self._note_store_failure()
+        self._note_store_failure()
 
     def _note_store_failure(self) -> None:
         if self.store_failure is None and self.store.failure is not None:
