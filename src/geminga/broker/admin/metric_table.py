@@ -246,7 +246,7 @@ def _all() -> Mapping[str, Metric]:
         (MetricScope.PROCESS, _PROCESS),
     )  # fmt: skip
     found = [
-        Metric(name, of, kind, unit, text, *source)
+        Metric(name, of, kind, unit, text, "".join(source))
         for of, group in groups
         for name, kind, unit, text, *source in group
     ]
