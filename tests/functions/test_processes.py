@@ -4,6 +4,7 @@ is there twice. A process that dies is started again."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import signal
@@ -200,11 +201,13 @@ def test_a_closed_standard_error_does_not_end_the_supervision(
         function="tests.functions.relayed:nothing", inputs=("a",), service_url=pulsar_broker.service_url
     )
 
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr("builtins.print", refuse)
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr(sys, "stderr", os.fdopen(write, "w", buffering=1, closefd=False))
+    monkeypatch.setattr(logging.getLogger("geminga"), "propagate", False)
     assert supervise(settings, stop=threading.Event()) == 2  # the line about it cannot be written
+    monkeypatch.undo()
+    os.close(write)
 
 
 def _children() -> list[int]:

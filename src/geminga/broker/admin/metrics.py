@@ -104,12 +104,7 @@ SUMMED: Final = frozenset((
     "pulsar_subscription_delayed", "pulsar_subscription_unacked_messages",
 ))  # fmt: skip
 """Metrics of topics and subscriptions that namespaces have as sums if topics are left out."""
-_BROKER_SUMS: Final = (
-    ("pulsar_broker_rate_in", "msgRateIn"),
-    ("pulsar_broker_rate_out", "msgRateOut"),
-    ("pulsar_broker_throughput_in", "msgThroughputIn"),
-    ("pulsar_broker_throughput_out", "msgThroughputOut"),
-)
+_BROKER_SUMS: Final = sources(MetricScope.BROKER)
 
 
 class TopicMetrics:

@@ -16,8 +16,6 @@ PRODUCE: Final = "produce"
 CONSUME: Final = "consume"
 FUNCTIONS: Final = "functions"
 PACKAGES: Final = "packages"
-SOURCES: Final = "sources"
-SINKS: Final = "sinks"
 
 
 class Authorization:

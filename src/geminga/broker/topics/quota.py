@@ -28,7 +28,6 @@ from geminga.by_fields import ByFields
 log = logging.getLogger("geminga.broker")
 
 HOLD = "producer_request_hold"
-EXCEPTION = "producer_exception"
 EVICTION = "consumer_backlog_eviction"
 
 
