@@ -125,6 +125,7 @@ class StatsInParts:
 def _whole(topic: Topic, broker_id: str, publishers: list[Json], sums: dict[str, float]) -> Json:
     policies = topic.policies
     stored = topic.ledger.size_bytes if isinstance(topic, PersistentTopic) else 0
+    is_deduplicated = isinstance(topic, PersistentTopic) and topic.dedup is not None
     return {
         **dict.fromkeys((*_ALWAYS_0, *_OFFLOADED), 0),
         "replication": {},
@@ -145,7 +146,7 @@ def _whole(topic: Topic, broker_id: str, publishers: list[Json], sums: dict[str,
         "backlogQuotaLimitTime": policies.backlog_quota_seconds,
         "backlogQuotaExceeded": str(topic.quota_exceeded or ""),
         "waitingPublishers": topic.access.waiting,
-        "deduplicationStatus": _deduplication(topic),
+        "deduplicationStatus": "Enabled" if is_deduplicated else "Disabled",
         "compaction": _compaction(topic),
         "ownerBroker": broker_id,
         **_offloaded(topic),
@@ -205,10 +206,6 @@ def _compaction(topic: Topic) -> Json:
         "entries": 0 if view is None else view.entries,
         "size": 0 if view is None else view.size_bytes,
     }
-
-
-def _deduplication(topic: Topic) -> str:
-    return "Enabled" if isinstance(topic, PersistentTopic) and topic.dedup is not None else "Disabled"
 
 
 def _publisher_stats(producer: Producer, now: float) -> Json:

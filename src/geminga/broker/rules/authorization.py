@@ -14,7 +14,6 @@ from geminga.ids import TopicName
 
 PRODUCE: Final = "produce"
 CONSUME: Final = "consume"
-FUNCTIONS: Final = "functions"
 PACKAGES: Final = "packages"
 
 
