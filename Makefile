@@ -24,7 +24,7 @@ help:
 	@echo "make test     the tests, official clients as witnesses included"
 	@echo "make check    what to run after every change: lint and the tests without Spark and processes"
 	@echo "make lint     ruff, mypy --strict, import contracts, docs tests"
-	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven)"
+	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven); VERSION=2.11.0 names another one"
 	@echo "make long     tests of minutes each: whole pipelines run again and again, the demo under test"
 	@echo "make suite SUITE=DIR  pulsar-client's own tests, from a checkout of it: both libraries on both brokers"
 	@echo "make spark-4.2  the tests of Spark with PySpark 4.2 (also spark-4.1, spark-4.0), in an environment of its own"
@@ -74,11 +74,17 @@ lint: $(STAMP)
 
 # What measures loads and latencies has the machine for itself.
 MEASURING := tests/interop/test_tuning_against_apache_pulsar.py
+ifdef VERSION
+interop: $(STAMP)
+	$(PY) tools/versions.py $(VERSION)
+else
 interop: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PY) tools/fetch_promtool.py
 	$(PYTEST) -m "interop and not long" tests/interop --ignore=$(MEASURING) $(PARALLEL)
 	$(PYTEST) -m "interop and not long" $(MEASURING)
+	$(PY) tools/versions.py next
+endif
 
 # What takes minutes each: whole pipelines run twice and more, the demo under test.
 long: $(STAMP)

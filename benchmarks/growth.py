@@ -27,6 +27,7 @@ import geminga.asyncio
 from benchmarks import brokers, figures, output
 from benchmarks.harness import resident_megabytes, threads_cpu_seconds
 from benchmarks.topics import Probe, Standalone, Waits, probing
+from geminga.testing.apache_pulsar import ApachePulsar
 from geminga.tuning.measuring.host import machine
 
 PUBLISHED = Path(__file__).parent.parent / "docs/proof/growth.json"
@@ -331,6 +332,20 @@ async def delayed_messages(run: Run, count: int) -> float:
     return await run.cost(lambda: asyncio.sleep(due / 1000 + 3 - time.time()))
 
 
+class Apache(Standalone):
+    """Apache Pulsar's standalone broker instead of ours."""
+
+    def start(self) -> float:
+        began = time.perf_counter()
+        self._started = ApachePulsar.start(brokers.pulsar_home(), self.folder, timeout_seconds=300)
+        self.process = self._started.process
+        self.port, self.web_port = self._started.port, self._started.web_port
+        return time.perf_counter() - began
+
+    def stop(self) -> None:
+        self._started.stop()
+
+
 KEY_SHARED, SHARED, FAILOVER = (
     geminga.ConsumerType.KeyShared, geminga.ConsumerType.Shared, geminga.ConsumerType.Failover
 )  # fmt: skip
@@ -388,6 +403,15 @@ AXES: dict[str, tuple[Axis, tuple[int, ...]]] = {
     "100 versions of a schema beside n": (schema_versions, (30, 100, 300, 1000)),
     "n delayed messages fall due at one moment": (delayed_messages, (1000, 3000, 10_000, 30_000)),
 }
+BESIDE = "(Apache Pulsar)"
+AXES |= {
+    f"{name} {BESIDE}": (AXES[name][0], AXES[name][1][:3])
+    for name in (
+        "a scrape of /metrics, n Key_Shared consumers",
+        "stats, n Key_Shared consumers",
+        "partitioned-stats of n partitions",
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,8 +425,7 @@ class Point:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Run]:
-    broker = Standalone(folder)
+async def running(broker: Standalone) -> AsyncIterator[Run]:
     broker.start()
     try:
         with probing(broker) as probe:
@@ -416,9 +439,9 @@ async def running(folder: Path) -> AsyncIterator[Run]:
         broker.stop()
 
 
-async def measure(axis: Axis, count: int) -> Point:
+async def measure(axis: Axis, count: int, kind: type[Standalone]) -> Point:
     with brokers.work_folder() as folder:
-        async with running(folder) as run:
+        async with running(kind(folder)) as run:
             cpu = await axis(run, count)
             return Point(count, cpu, run.waits, resident_megabytes(run.broker.process.pid))
 
@@ -456,7 +479,8 @@ def main() -> int:
         if given.only and given.only not in name:
             continue
         try:
-            found[name] = row(name, [asyncio.run(measure(axis, size)) for size in sizes])
+            kind = Apache if name.endswith(BESIDE) else Standalone
+            found[name] = row(name, [asyncio.run(measure(axis, size, kind)) for size in sizes])
         except Exception as error:
             # One axis that cannot be measured must not cost the figures of the others.
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)

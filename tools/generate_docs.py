@@ -39,6 +39,7 @@ OPTIONS_START, OPTIONS_END = "<!-- options: drawn from the code by `make docs` -
 README, TOUR, TUNING = ROOT / "README.md", ROOT / "docs/tour.md", ROOT / "docs/tuning.md"
 BENCHMARKS, PUBLISHING = ROOT / "docs/benchmarks.md", ROOT / "docs/publish-path.md"
 GROWTH = ROOT / "docs/limits-and-growth.md"
+VERSIONS = ROOT / "docs/versions.md"
 UNLOCKED = ROOT / "docs/decisions/free-threaded-cpython.md"
 PROOFS = ROOT / "docs/proof"
 PROOF = re.compile(r"(<!-- proof: (\w+), (\w+) -->\n).*?(<!-- end of proof -->)", re.DOTALL)
@@ -243,6 +244,8 @@ def proof(name: str, form: str, page: Path) -> str:
         return measured(file, form)
     if name == "suite":
         return suite(file)
+    if name == "versions":
+        return versions(file)
     if not file.exists():
         return f"Not published yet: `python -m benchmarks.tuning --only {name} --publish` measures it."
     values = json.loads(file.read_text())
@@ -270,6 +273,15 @@ def suite(file: Path) -> str:
     if not file.exists():
         return "Not published yet: `python tools/official_suite.py DIR --publish` counts."
     return official_suite.page(json.loads(file.read_text()))
+
+
+def versions(file: Path) -> str:
+    """Return what tests pass with other versions of Apache Pulsar."""
+    import versions as other_versions
+
+    if not file.exists():
+        return "Not published yet: `python tools/versions.py all --publish` runs them."
+    return other_versions.page(json.loads(file.read_text()))
 
 
 def coming_tables() -> str:
@@ -330,6 +342,7 @@ def pages() -> dict[Path, str]:
         BENCHMARKS: with_proofs(BENCHMARKS),
         PUBLISHING: with_proofs(PUBLISHING),
         GROWTH: with_proofs(GROWTH),
+        VERSIONS: with_proofs(VERSIONS),
         UNLOCKED: with_proofs(UNLOCKED),
         DASHBOARD: importlib.import_module("geminga.console.grafana").text(),
         ALERTS: importlib.import_module("geminga.console.alerts").text(),

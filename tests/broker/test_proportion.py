@@ -80,6 +80,18 @@ def unloading(kind: str) -> Callable[[Harness, int], Work]:
     return axis
 
 
+def clearing(kind: str) -> Callable[[Harness, int], Work]:
+    """A consumer holds the whole backlog."""
+
+    def axis(harness: Harness, count: int) -> Work:
+        _, sender = consumers(harness, 1, kind, permits=10 * count), producer(harness)
+        for number in range(10 * count):
+            sender.send(number, keyed(number))
+        return lambda: harness.actions.skip_all(NAME, "s", lambda error: None)
+
+    return axis
+
+
 def second_schemas(harness: Harness, count: int) -> Work:
     schemas, names = harness.broker.schemas, [TopicName.parse(f"t{number}") for number in range(count)]
     for name in names:
@@ -117,6 +129,7 @@ IN_PROPORTION: dict[str, Callable[[Harness, int], Work]] = {
     **{f"close {kind} consumers": closing(kind) for kind in ("Shared", "Key_Shared", "Failover")},
     **{f"unload {kind} consumers": unloading(kind) for kind in ("Shared", "Key_Shared", "Failover")},
     **{f"redeliver {kind} messages": redelivery(kind) for kind in ("Shared", "Key_Shared")},
+    **{f"clear a {kind} backlog": clearing(kind) for kind in ("Shared", "Key_Shared")},
     "close Key_Shared consumers with blocked keys": closing_with_blocked_keys,
     "add the second schema of topics": second_schemas,
     "add versions of a schema": schema_versions,
@@ -247,3 +260,47 @@ def test_nothing_is_redelivered_to_consumers_that_are_about_to_be_disconnected(h
     assert [len(peer.take(pb.BaseCommand.CLOSE_CONSUMER)) for peer in (holder, other)] == [1, 1]
     assert other.messages() == []
     assert len(consumers(harness, 1, "Shared", permits=1000)[0].messages()) == 50
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared", "Failover"])
+def test_the_clients_of_many_consumers_are_notified_of_their_end_in_several_steps(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("geminga.broker.delivery.consumer.CLOSED_AT_ONCE_MAX", 10)
+    peers = consumers(harness, 95, kind)
+    monkeypatch.setattr(type(harness.broker.slices), "over", True)
+    harness.actions.unload(NAME)
+    notified = []
+    for _ in range(12):
+        notified.append(sum(len(peer.take(pb.BaseCommand.CLOSE_CONSUMER)) for peer in peers))
+        harness.broker.turn(harness.now, harness.now_ms)
+    assert sum(notified) == 95
+    assert max(notified) == 10
+
+
+def test_returning_many_entries_does_not_wait_for_the_dispatch_rate(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geminga.broker.delivery.shared.RETURNED_AT_ONCE_MAX", 10)
+    [holder], sender = consumers(harness, 1, "Shared", permits=200), producer(harness)
+    sender.publish(95)
+    rate = {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 60}
+    harness.broker.namespaces.set_topic_policy(NAME, "topicDispatchRate", {"standalone": rate})
+    for number in range(95, 98):
+        sender.send(number, entry_bytes())
+    dispatcher: Any = holder.session.consumers[1].subscription.dispatcher
+    holder.command("redeliverUnacknowledgedMessages", consumer_id=1)
+    harness.advance(0.01)
+    assert dispatcher.replay_size >= 95
+
+
+def test_redelivery_to_all_consumers_sends_each_message_once(harness: Harness) -> None:
+    peers, sender = consumers(harness, 5, "Shared", permits=1000), producer(harness)
+    sender.publish(50)
+    received = [len(peer.messages()) for peer in peers]
+    peers[0].session.consumers[1].permits = 0
+    subscription = harness.actions.found(NAME, "s")[1]
+    assert subscription.redeliver_unacknowledged() == sum(received) == 50
+    again = [message for peer in peers for message in peer.messages()]
+    assert sorted(message.entry_id for message in again) == list(range(50))
+    assert {message.redelivery_count for message in again} == {1}

@@ -33,6 +33,7 @@ def test_a_folder_is_a_path(tmp_path: Path) -> None:
     [
         ({"data_dir": None, "memory": False}, "data_dir"),
         ({"data_dir": "x", "memory": True}, "data_dir"),
+        ({"data_dir": "~/x"}, "data_dir"),
         ({"port": 70_000}, "port"),
         ({"port": True}, "port"),
         ({"port": 6650, "web_port": 6650}, "web_port"),

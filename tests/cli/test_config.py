@@ -132,6 +132,13 @@ def test_secrets_and_credentials_in_urls_are_hidden() -> None:
             assert "hunter2" not in str(error)
 
 
+def test_an_empty_or_unexpanded_folder_is_not_the_current_one() -> None:
+    for words, file in (("--data-dir", ""), ""), ((), 'data_dir = ""'), ((), 'data_dir = "~/data"'):
+        error = run(*words, file=file).exception
+        assert isinstance(error, InvalidConfiguration)
+        assert "data_dir=" in str(error)
+
+
 @pytest.mark.parametrize("name", ["TOKEN_SECRET_KEY", "BASIC_AUTH", "TLS_CERTIFICATE"])
 def test_an_empty_variable_does_not_switch_security_off(name: str) -> None:
     error = run(**{f"GEMINGA_{name}": ""}).exception

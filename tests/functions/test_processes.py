@@ -4,6 +4,7 @@ is there twice. A process that dies is started again."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import signal
@@ -191,6 +192,22 @@ def test_a_process_that_cannot_start_is_not_restarted(pulsar_broker: Any, capfd:
     assert supervise(settings, said.append, threading.Event()) == 2
     assert "cannot run" in said[0]
     assert "has no 'nothing'" in capfd.readouterr().err
+
+
+def test_a_closed_standard_error_does_not_end_the_supervision(
+    pulsar_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = FunctionSettings(
+        function="tests.functions.relayed:nothing", inputs=("a",), service_url=pulsar_broker.service_url
+    )
+
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr(sys, "stderr", os.fdopen(write, "w", buffering=1, closefd=False))
+    monkeypatch.setattr(logging.getLogger("geminga"), "propagate", False)
+    assert supervise(settings, stop=threading.Event()) == 2  # the line about it cannot be written
+    monkeypatch.undo()
+    os.close(write)
 
 
 def _children() -> list[int]:

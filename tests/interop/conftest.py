@@ -10,15 +10,44 @@ from uuid import uuid4
 
 import pytest
 
-from geminga.testing.apache_pulsar import ApachePulsar
+from geminga.testing.apache_pulsar import ApachePulsar, version_of
 
 CACHED = Path(__file__).parents[2] / ".cache/apache-pulsar-4.0.4"
+
+_ADMINISTRATION = "test_each_administration_check_passes_on_apache_pulsar"
+_OPERATING = "test_each_operating_check_passes_on_apache_pulsar"
+LACKS = {
+    "test_failover_follows_priority_and_notifies_listeners": (
+        "2.10 2.11", "a Failover consumer of a higher priority that joins is not made active at once",
+    ),
+    "test_messages_in_flight_at_a_redelivery_request_are_dropped": (
+        "2.10", "a redelivery of everything can skip messages while others are in flight",
+    ),
+    f"{_ADMINISTRATION}[policies_of_topics]": ("2.10", "policies of topics are off by default"),
+    f"{_ADMINISTRATION}[tenants]": ("2.11", "deleting a tenant that had a namespace fails"),
+    f"{_OPERATING}[tenants]": ("2.11", "deleting a tenant that had a namespace fails"),
+    f"{_ADMINISTRATION}[topics]": ("2.10 2.11", "no properties of topics"),
+    f"{_OPERATING}[topics]": ("2.10 2.11", "no properties of topics"),
+    f"{_ADMINISTRATION}[subscriptions]": ("2.10", "properties of subscriptions cannot be read"),
+    f"{_ADMINISTRATION}[brokers]": ("2.10", "no list of brokers without the cluster's name"),
+}  # fmt: skip
+"""Tests that fail or may fail on older versions: which ones, and what these lack."""
 
 _TOLD = pytest.StashKey[list[tuple[str, str]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TOLD] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Expect the failures on the version that ``PULSAR_HOME`` names."""
+    home = Path(os.environ.get("PULSAR_HOME", CACHED))
+    version = ".".join(map(str, version_of(home)[:2])) if home.exists() else ""
+    for item in items:
+        versions, lack = LACKS.get(item.name, ("", ""))
+        if version in versions.split():
+            item.add_marker(pytest.mark.xfail(reason=lack))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.interop
 
 SUBSCRIPTION = '{cluster="c",topic="t",subscription="s"}'
 CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "GemingaDown": ({'up{job="broker"}': "0x60"}, {'up{job="broker"}': "1x60"}),
     "GemingaStoreStopped": ({"geminga_store_healthy": "0x60"}, {"geminga_store_healthy": "1x60"}),
     "GemingaPublishingRefused": (
         {"geminga_publishing_refused": "1x60"},
@@ -105,6 +107,20 @@ def test_prometheus_fires_each_alert_when_it_should_and_no_other_time(tmp_path: 
     done = subprocess.run(
         [promtool, "test", "rules", str(tests)], capture_output=True, text=True, timeout=60, check=False
     )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_accepts_the_configuration_of_the_page(tmp_path: Path, promtool: str) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/run-in-production.md").read_text()
+    [configuration] = re.findall(r"cat > prometheus\.yml <<'END'\n(.*?)^END", page, re.M | re.S)
+    (tmp_path / "prometheus.yml").write_text(configuration)
+    (tmp_path / "alerts.json").write_text(text())
+    for name in ("prometheus.token", "ca.pem"):
+        (tmp_path / name).touch()
+    done = subprocess.run(
+        [promtool, "check", "config", str(tmp_path / "prometheus.yml")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -218,3 +218,13 @@ def test_a_damaged_file_is_copied_again_and_nothing_is_deleted_before(writer: Wr
     assert writer.report.is_well
     assert (linked > 1, complete(writer.backups)) == (True, [third.name])
     assert entries_of(third, writer.settings, writer.ledger_id) == 40
+
+
+def test_a_series_inside_the_store_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
+    with FileStore.open(tmp_path / "store"):
+        pass
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    for target in ("store/backups", "link/backups"):
+        with pytest.raises(StoreError, match="in the store itself"):
+            backup_into(tmp_path / "store", tmp_path / target, keep=3)
+    assert not (tmp_path / "store/backups").exists()

@@ -102,6 +102,15 @@ def test_a_store_stops_when_its_file_is_deleted_or_replaced(
             store.append(ledger, b"y", lambda error: None)
 
 
+def test_a_store_whose_log_was_deleted_does_not_close_as_if_all_were_kept(tmp_path: Path) -> None:
+    store = FileStore.open(tmp_path, threads=False)
+    store.append(store.create_ledger("topic"), b"x", lambda error: None)
+    store.poll()
+    (tmp_path / "log-0000000001").unlink()
+    store.close()
+    assert "log-0000000001 was deleted" in str(store.failure)
+
+
 def test_a_rebuilt_superblock_is_locked(tmp_path: Path) -> None:
     with FileStore.open(tmp_path) as store:
         store.create_ledger("topic")

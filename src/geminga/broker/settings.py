@@ -508,6 +508,8 @@ class BrokerSettings(ByFields):
             refuse("cluster", self.cluster, "letters, digits and -=:._")
         if self.data_dir is not None and (not str(self.data_dir) or "\0" in str(self.data_dir)):
             refuse("data_dir", self.data_dir, "the path of a folder")
+        if str(self.data_dir).startswith("~"):
+            refuse("data_dir", self.data_dir, "a path without ~, which shells expand and files do not")
         if self.memory == (self.data_dir is not None):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
         if self.disk_limit_bytes is not None and self.memory:

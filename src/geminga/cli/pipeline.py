@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, Duration, Number, pairs
+from geminga.cli.common import Commands, Duration, Number, pairs, say
 from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options, given
 from geminga.client.cluster import DEFAULT_URL, Cluster
 
@@ -73,7 +73,7 @@ def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool, **connecting
 
     def show(event: running.Event) -> None:
         if isinstance(event, running.Repeated):
-            click.echo(f"again: {event.reason}", err=True)
+            say(f"again: {event.reason}")
             return
         if isinstance(event, running.FlowChanged):
             what = event.state.lower()
@@ -81,12 +81,12 @@ def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool, **connecting
             left = "" if event.lag_messages is None else f", {event.lag_messages:,} messages behind"
             rate = f"{event.rows:,} rows, {event.rows_per_second:,.0f} a second"
             what = f"micro-batch {event.batch}: {rate}{left}"
-        click.echo(f"{time.monotonic() - started:6.1f} s  {event.flow}: {what}", err=True)
+        say(f"{time.monotonic() - started:6.1f} s  {event.flow}: {what}")
 
     outcome = running.run(folder, show, full_refresh=full_refresh, cluster=_handed_over(connecting))
     if verbose:
         for line in outcome.output:
-            click.echo(line, err=True)
+            say(line)
     for name, table in outcome.after.items():
         rows = table.rows - (outcome.before[name].rows if name in outcome.before else 0)
         click.echo(f"{name}: {table.rows:,} rows in {table.files:,} files ({rows:+,} in this run)")

@@ -53,7 +53,7 @@ class _Text(click.types.StringParamType):
 
 
 _BY_NAME: Mapping[str, Any] = {
-    "data_dir": click.Path(file_okay=False, path_type=Path), "port": PORT, "tls_port": PORT,
+    "data_dir": click.Path(file_okay=False), "port": PORT, "tls_port": PORT,
     "web_port": _Or(PORT, "none", None), "web_tls_port": PORT, "health_port": PORT,
 }  # fmt: skip
 _SIZE = _Or(SIZE, "-1", -1)

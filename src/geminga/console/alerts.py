@@ -30,6 +30,11 @@ class Alert:
 
 ALERTS = (
     Alert(
+        "GemingaDown", 'up{job=~".*broker"} == 0', "1m", "page",
+        f"Prometheus cannot read the metrics of {BROKER}: it does not run, or refuses the token.",
+        "geminga health on its machine, then the end of its log.",
+    ),
+    Alert(
         "GemingaStoreStopped", "geminga_store_healthy == 0", "0m", "page",
         f"The store of {BROKER} stopped after a failed write or sync: nothing is stored any more.",
         "Check the disk and the log, then restart the broker.",

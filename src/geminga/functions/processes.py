@@ -7,6 +7,7 @@ and the instance shuts down.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from geminga.functions.settings import FunctionSettings
+
+logger = logging.getLogger("geminga.functions")
 
 EXIT_USAGE = 2
 BACKOFF_SECONDS = (0.2, 60.0)
@@ -51,7 +54,7 @@ class _Instance:
 
 def supervise(
     settings: FunctionSettings,
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    say: Callable[[str], object] = logger.warning,
     stop: threading.Event | None = None,
 ) -> int:
     """Run ``parallelism`` instances until Ctrl-C, SIGTERM or ``stop``; return 0, or 2 if one cannot start.
@@ -93,7 +96,7 @@ def _asked_by(number: int, asked: threading.Event, instances: list[_Instance]) -
     asked.set()
 
 
-def _look_after(instances: list[_Instance], say: Callable[[str], None]) -> int:
+def _look_after(instances: list[_Instance], say: Callable[[str], object]) -> int:
     now = time.monotonic()
     for instance in instances:
         process = instance.process
@@ -123,7 +126,7 @@ def _look_after(instances: list[_Instance], say: Callable[[str], None]) -> int:
     return 0
 
 
-def _end_all(instances: list[_Instance], seconds: float, say: Callable[[str], None]) -> None:
+def _end_all(instances: list[_Instance], seconds: float, say: Callable[[str], object]) -> None:
     for instance in instances:
         instance.end()
     until = time.monotonic() + seconds

@@ -234,10 +234,15 @@ def store_id_of(filesystem: FileSystem, folder: str) -> bytes:
     return store_id
 
 
+def check_outside(target: str, store: str) -> None:
+    """Raise `StoreError` for a target in the folder of the store."""
+    if f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(store)}/"):
+        raise StoreError(f"{target} is in the store itself: name another folder")
+
+
 def _prepare(filesystem: FileSystem, target: str, source: str) -> None:
     """Create the target folder; raise `StoreError` if it is not empty."""
-    if (target + "/").startswith(source + "/"):
-        raise StoreError(f"{target} is in the store itself: name another folder")
+    check_outside(target, source)
     try:
         names = [name for name in filesystem.list_folder(target) if name != "lost+found"]
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from geminga.errors import NotAStore, StoreError
-from geminga.ledger.backup import BackupResult, Say, backup, store_id_of
+from geminga.ledger.backup import BackupResult, Say, backup, check_outside, store_id_of
 from geminga.ledger.filesystem import FOLDER_MODE, RealFileSystem
 from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE
 from geminga.ledger.inspection import InspectionReport, inspect
@@ -51,6 +51,7 @@ def backup_into(
     store_id = store_id_of(filesystem, os.path.abspath(folder))
     if (root / SUPERBLOCK_FILE).exists():
         raise StoreError(f"{root} is a single backup or a store: name a folder of backups")
+    check_outside(str(root), os.fspath(folder))
     root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     lock, holder = filesystem.lock(f"{root}/{LOCK_FILE}")
     if lock is None:

@@ -100,6 +100,7 @@ def open_folder(filesystem: FileSystem, folder: str) -> tuple[StoreLock, bytes]:
     try:
         lock.take(LOCK_FILE)
         if SUPERBLOCK_FILE not in filesystem.list_folder(folder):
+            logger.info("%s held no store: a new one is created there", folder)
             _sync_parents(filesystem, folder)
             _write_superblock(filesystem, folder, os.urandom(_STORE_ID_BYTES))
         lock.take(SUPERBLOCK_FILE)

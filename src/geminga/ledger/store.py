@@ -387,6 +387,10 @@ class FileStore:
         writes = self._writes
         try:
             self._drain()
+            try:
+                self._check_files()  # what was written since the last look may be in a deleted file
+            except StoreError as gone:
+                writes.stop(gone, None)
             if writes.failure is None and self.state.unsaved_records and not self._checkpoints.is_running:
                 self.checkpoint()
         finally:

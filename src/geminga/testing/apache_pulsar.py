@@ -160,9 +160,18 @@ def _read(url: str) -> bytes:
         return bytes(answer.read())
 
 
+def version_of(home: Path) -> tuple[int, ...]:
+    """Return the version of a distribution, such as (4, 0, 4), by the name of its broker's library."""
+    library = next(home.glob("lib/org.apache.pulsar-pulsar-broker-[0-9]*.jar"))
+    return tuple(map(int, re.findall(r"\d+", library.stem)))
+
+
 def _standalone(home: Path, folder: Path, bookie_port: int) -> Process:
+    metadata = ["--metadata-dir", str(folder / "metadata")]
+    if version_of(home) < (2, 11):
+        metadata = ["--zookeeper-dir", str(folder / "metadata"), "--zookeeper-port", str(free_ports(1)[0])]
     command = [
-        str(home / "bin/pulsar"), "standalone", "-nss", "-nfw", "--metadata-dir", str(folder / "metadata"),
+        str(home / "bin/pulsar"), "standalone", "-nss", "-nfw", *metadata,
         "--bookkeeper-dir", str(folder / "bookkeeper"), "--bookkeeper-port", str(bookie_port),
     ]  # fmt: skip
     return Process.start(

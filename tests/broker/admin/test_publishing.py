@@ -63,6 +63,18 @@ def test_a_quota_stops_it(harness: Any) -> None:
         send(harness)
 
 
+def test_the_publish_rate_stops_it_for_a_while(harness: Any) -> None:
+    rate = {"standalone": {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}}
+    harness.broker.namespaces.set_topic_policy(NAME, "publishMaxMessageRate", rate, lambda _error: None)
+    harness.poll()
+    send(harness)
+    with pytest.raises(AdminRefusal, match="publish rate") as refused:
+        send(harness)
+    assert refused.value.status == 429
+    harness.advance(60)
+    send(harness)
+
+
 def test_a_terminated_topic_refuses_it(harness: Any) -> None:
     harness.actions.terminate(NAME, lambda _error: None)
     harness.poll()

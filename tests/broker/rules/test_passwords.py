@@ -170,9 +170,9 @@ def test_hashing_does_not_block_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_passwords_authenticate_http_requests(method: BasicMethod) -> None:
     authentication: Any = Authenticator({"basic": method})
-    assert authentication.from_header("Basic YXByMTpzZWNyZXQ=", NOW).role == "apr1"
+    assert authentication.authenticate(*authentication.shown("Basic YXByMTpzZWNyZXQ="), NOW).role == "apr1"
     for header in ("Basic YXByMTp3cm9uZw==", "Basic !", "Bearer x", None):
         with pytest.raises(Unauthenticated):
-            authentication.from_header(header, NOW)
+            authentication.authenticate(*authentication.shown(header), NOW)
     assert "secret" not in repr(authentication)
     assert "apr1$" not in repr(method)

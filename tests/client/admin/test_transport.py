@@ -192,7 +192,12 @@ JETTY_JSON = b'{ "servlet":"jersey", "message":"Method Not Allowed", "url":"/adm
 
 @pytest.mark.parametrize(
     ("status", "body", "expected"),
-    [(404, JETTY_PAGE, AdminNotFound), (404, JETTY_JSON, AdminNotFound), (405, JETTY_JSON, AdminNotAllowed)],
+    [
+        (404, JETTY_PAGE, AdminNotFound),
+        (404, JETTY_JSON, AdminNotFound),
+        (405, JETTY_JSON, AdminNotAllowed),
+        (405, b"", AdminNotAllowed),
+    ],
 )
 def test_a_call_that_the_broker_does_not_have_is_named_as_such(
     scripted: Callable[..., Scripted], status: int, body: bytes, expected: type[AdminError]

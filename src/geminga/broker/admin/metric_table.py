@@ -31,13 +31,18 @@ class MetricScope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. ``kind`` is ``gauge`` or ``counter``; ``labels`` are added to those of the scope ``of``."""
+    """One metric. ``kind`` is ``gauge`` or ``counter``; ``labels`` are added to those of the scope ``of``.
+
+    ``source`` names the field of the statistics that is its value, behind the name of the part (``disk.``)
+    if it has one; empty if `metrics.py` computes the value.
+    """
 
     name: str
     of: MetricScope
     kind: str
     unit: str
     text: str
+    source: str = ""
     labels: tuple[str, ...] = ()
 
 
@@ -47,80 +52,104 @@ _TOPIC: Final = (
     ("pulsar_consumers_count", "gauge", "consumers", "Connected consumers."),
     ("pulsar_msg_backlog", "gauge", "entries",
      "Sum of the backlogs of all its subscriptions; also for topics that are not in memory."),
-    ("pulsar_rate_in", "gauge", "messages/s", "Rate of publishing."),
-    ("pulsar_rate_out", "gauge", "messages/s", "Rate of delivery, over all subscriptions."),
-    ("pulsar_throughput_in", "gauge", "bytes/s", "Rate of publishing in stored bytes."),
-    ("pulsar_throughput_out", "gauge", "bytes/s", "Rate of delivery in stored bytes."),
-    ("pulsar_in_messages_total", "counter", "messages", "Messages published since the topic was loaded."),
-    ("pulsar_in_bytes_total", "counter", "bytes", "Stored bytes published since the topic was loaded."),
-    ("pulsar_average_msg_size", "gauge", "bytes", "Average size of messages since loading."),
-    ("pulsar_storage_size", "gauge", "bytes", "Size of the topic's ledgers."),
-    ("pulsar_storage_logical_size", "gauge", "bytes", "The same: this broker keeps one copy."),
+    ("pulsar_rate_in", "gauge", "messages/s", "Rate of publishing.", "msgRateIn"),
+    ("pulsar_rate_out", "gauge", "messages/s", "Rate of delivery, over all subscriptions.", "msgRateOut"),
+    ("pulsar_throughput_in", "gauge", "bytes/s", "Rate of publishing in stored bytes.", "msgThroughputIn"),
+    ("pulsar_throughput_out", "gauge", "bytes/s", "Rate of delivery in stored bytes.", "msgThroughputOut"),
+    ("pulsar_in_messages_total", "counter", "messages",
+     "Messages published since the topic was loaded.", "msgInCounter"),
+    ("pulsar_in_bytes_total", "counter", "bytes",
+     "Stored bytes published since the topic was loaded.", "bytesInCounter"),
+    ("pulsar_average_msg_size", "gauge", "bytes",
+     "Average size of messages since loading.", "averageMsgSize"),
+    ("pulsar_storage_size", "gauge", "bytes", "Size of the topic's ledgers.", "storageSize"),
+    ("pulsar_storage_logical_size", "gauge", "bytes", "The same: this broker keeps one copy.", "storageSize"),
     ("pulsar_storage_backlog_size", "gauge", "bytes",
-     "Size of the entries that the longest backlog retains."),
-    ("pulsar_storage_backlog_quota_limit", "gauge", "bytes", "Backlog quota by size; -1: not set."),
-    ("pulsar_storage_backlog_quota_limit_time", "gauge", "seconds", "Backlog quota by age; -1: not set."),
+     "Size of the entries that the longest backlog retains.", "backlogSize"),
+    ("pulsar_storage_backlog_quota_limit", "gauge", "bytes",
+     "Backlog quota by size; -1: not set.", "backlogQuotaLimitSize"),
+    ("pulsar_storage_backlog_quota_limit_time", "gauge", "seconds",
+     "Backlog quota by age; -1: not set.", "backlogQuotaLimitTime"),
     ("pulsar_storage_backlog_age_seconds", "gauge", "seconds",
-     "Age of the topic's oldest unacknowledged message; -1: no backlog."),
-    ("pulsar_storage_offloaded_size", "gauge", "bytes", "Size of the topic's offloaded ledgers."),
+     "Age of the topic's oldest unacknowledged message; -1: no backlog.", "oldestBacklogMessageAgeSeconds"),
+    ("pulsar_storage_offloaded_size", "gauge", "bytes",
+     "Size of the topic's offloaded ledgers.", "offloadedStorageSize"),
     ("pulsar_compaction_removed_event_count", "counter", "messages",
-     "Messages removed by compaction: a newer one has the key."),
-    ("pulsar_compaction_succeed_count", "counter", "compactions", "Compactions that succeeded."),
-    ("pulsar_compaction_failed_count", "counter", "compactions", "Compactions that failed."),
-    ("pulsar_compaction_duration_time_in_mills", "gauge", "ms", "Duration of the last compaction."),
-    ("pulsar_compaction_compacted_entries_count", "gauge", "entries", "Entries of the compacted ledger."),
-    ("pulsar_compaction_compacted_entries_size", "gauge", "bytes", "Size of the compacted ledger."),
-    ("geminga_compaction_read_bytes_total", "counter", "bytes", "Bytes read by compaction."),
-    ("geminga_compaction_written_bytes_total", "counter", "bytes", "Bytes written by compaction."),
+     "Messages removed by compaction: a newer one has the key.", "compaction.removed"),
+    ("pulsar_compaction_succeed_count", "counter", "compactions",
+     "Compactions that succeeded.", "compaction.succeeded"),
+    ("pulsar_compaction_failed_count", "counter", "compactions",
+     "Compactions that failed.", "compaction.failed"),
+    ("pulsar_compaction_duration_time_in_mills", "gauge", "ms",
+     "Duration of the last compaction.", "compaction.lastCompactionDurationTimeInMills"),
+    ("pulsar_compaction_compacted_entries_count", "gauge", "entries",
+     "Entries of the compacted ledger.", "compaction.entries"),
+    ("pulsar_compaction_compacted_entries_size", "gauge", "bytes",
+     "Size of the compacted ledger.", "compaction.size"),
+    ("geminga_compaction_read_bytes_total", "counter", "bytes",
+     "Bytes read by compaction.", "compaction.bytesRead"),
+    ("geminga_compaction_written_bytes_total", "counter", "bytes",
+     "Bytes written by compaction.", "compaction.bytesWritten"),
 )  # fmt: skip
 _SUBSCRIPTION: Final = (
     ("pulsar_subscription_consumers_count", "gauge", "consumers",
      "Connected consumers; 0 if the topic is not in memory and the subscription has a backlog."),
     ("pulsar_subscription_back_log", "gauge", "entries",
-     "Unacknowledged entries (messages or whole batches); also for topics that are not in memory."),
+     "Unacknowledged entries (messages or whole batches); also for topics that are not in "
+     "memory.", "msgBacklog"),
     ("pulsar_subscription_back_log_no_delayed", "gauge", "entries",
-     "Unacknowledged entries without delayed ones."),
+     "Unacknowledged entries without delayed ones.", "msgBacklogNoDelayed"),
     ("geminga_subscription_messages_in_backlog", "gauge", "messages",
-     "Unacknowledged messages, those of a batch counted individually; -1 while they are being counted."),
+     "Unacknowledged messages, those of a batch counted individually; -1 while they are being "
+     "counted.", "messagesInBacklog"),
     ("geminga_subscription_bytes_in_backlog", "gauge", "bytes",
-     "Size of the entries in the backlog; -1 while they are being counted."),
+     "Size of the entries in the backlog; -1 while they are being counted.", "bytesInBacklog"),
     ("geminga_subscription_oldest_backlog_message_age_seconds", "gauge", "seconds",
-     "Age of the oldest message in the backlog; -1: the backlog is empty."),
+     "Age of the oldest message in the backlog; -1: the backlog is empty.", "oldestBacklogMessageAgeSeconds"),
     ("geminga_subscription_ack_holes", "gauge", "holes",
-     "Runs of unacknowledged messages that are followed by acknowledged ones."),
+     "Runs of unacknowledged messages that are followed by acknowledged ones.", "ackHoles"),
     ("geminga_subscription_trouble", "gauge", "0 to 6",
      "0: all is acknowledged; 1: idle; 2: moving; 3: check it; 4: stopped; 5: stopped, and the backlog "
-     "grows; 6: producers are stopped because of it. As in the console and `geminga explain`."),
+     "grows; 6: producers are stopped because of it. As in the console and `geminga explain`.", "trouble"),
     ("geminga_subscription_redeliver_unacked_after_seconds", "gauge", "seconds",
-     "Time after which unacknowledged messages are redelivered; 0: never."),
+     "Time after which unacknowledged messages are redelivered; 0: never.", "redeliverUnackedAfterSeconds"),
     ("geminga_subscription_messages_pushed_again_total", "counter", "messages",
-     "Messages redelivered because no consumer acknowledged them in time."),
+     "Messages redelivered because no consumer acknowledged them in time.", "messagesPushedAgain"),
     ("geminga_subscription_entries_too_old_to_push_again_total", "counter", "entries",
-     "Entries not redelivered because they are older than the policy allows."),
-    ("pulsar_subscription_delayed", "gauge", "entries", "Delayed entries that are not due yet."),
-    ("pulsar_subscription_in_replay", "gauge", "entries", "Entries waiting for redelivery."),
+     "Entries not redelivered because they are older than the policy allows.", "entriesTooOldToPushAgain"),
+    ("pulsar_subscription_delayed", "gauge", "entries",
+     "Delayed entries that are not due yet.", "msgDelayed"),
+    ("pulsar_subscription_in_replay", "gauge", "entries", "Entries waiting for redelivery.", "msgInReplay"),
     ("pulsar_subscription_unacked_messages", "gauge", "messages",
-     "Messages delivered and not acknowledged; Shared and Key_Shared only."),
+     "Messages delivered and not acknowledged; Shared and Key_Shared only.", "unackedMessages"),
     ("pulsar_subscription_blocked_on_unacked_messages", "gauge", "0 or 1",
-     "1: delivery is blocked because too many messages are unacknowledged."),
-    ("pulsar_subscription_msg_rate_out", "gauge", "messages/s", "Rate of delivery."),
-    ("pulsar_subscription_msg_throughput_out", "gauge", "bytes/s", "Rate of delivery in stored bytes."),
-    ("pulsar_subscription_msg_rate_redeliver", "gauge", "messages/s", "Rate of redelivery."),
+     "1: delivery is blocked because too many messages are "
+     "unacknowledged.", "blockedSubscriptionOnUnackedMsgs"),
+    ("pulsar_subscription_msg_rate_out", "gauge", "messages/s", "Rate of delivery.", "msgRateOut"),
+    ("pulsar_subscription_msg_throughput_out", "gauge", "bytes/s",
+     "Rate of delivery in stored bytes.", "msgThroughputOut"),
+    ("pulsar_subscription_msg_rate_redeliver", "gauge", "messages/s",
+     "Rate of redelivery.", "msgRateRedeliver"),
     ("pulsar_subscription_msg_ack_rate", "gauge", "messages/s",
-     "Rate of acknowledgement; messages of a batch count individually."),
-    ("pulsar_subscription_msg_rate_expired", "gauge", "messages/s", "Always 0; use the total instead."),
+     "Rate of acknowledgement; messages of a batch count individually.", "messageAckRate"),
+    ("pulsar_subscription_msg_rate_expired", "gauge", "messages/s",
+     "Always 0; use the total instead.", "msgRateExpired"),
     ("pulsar_subscription_total_msg_expired", "counter", "messages",
-     "Messages expired by TTL or by command."),
-    ("pulsar_subscription_last_expire_timestamp", "gauge", "ms since 1970", "Last expiry; 0: never."),
+     "Messages expired by TTL or by command.", "totalMsgExpired"),
+    ("pulsar_subscription_last_expire_timestamp", "gauge", "ms since 1970",
+     "Last expiry; 0: never.", "lastExpireTimestamp"),
     ("pulsar_subscription_last_acked_timestamp", "gauge", "ms since 1970",
-     "Last acknowledgement; 0: never."),
-    ("pulsar_subscription_last_consumed_timestamp", "gauge", "ms since 1970", "Last delivery; 0: never."),
+     "Last acknowledgement; 0: never.", "lastAckedTimestamp"),
+    ("pulsar_subscription_last_consumed_timestamp", "gauge", "ms since 1970",
+     "Last delivery; 0: never.", "lastConsumedTimestamp"),
     ("pulsar_subscription_last_consumed_flow_timestamp", "gauge", "ms since 1970",
-     "When a consumer last sent permits (FLOW); 0: never."),
+     "When a consumer last sent permits (FLOW); 0: never.", "lastConsumedFlowTimestamp"),
     ("pulsar_subscription_last_mark_delete_advanced_timestamp", "gauge", "ms since 1970",
-     "When the mark-delete position last advanced; 0: never."),
-    ("pulsar_out_messages_total", "counter", "messages", "Messages delivered since the topic was loaded."),
-    ("pulsar_out_bytes_total", "counter", "bytes", "Stored bytes delivered since the topic was loaded."),
+     "When the mark-delete position last advanced; 0: never.", "lastMarkDeleteAdvancedTimestamp"),
+    ("pulsar_out_messages_total", "counter", "messages",
+     "Messages delivered since the topic was loaded.", "msgOutCounter"),
+    ("pulsar_out_bytes_total", "counter", "bytes",
+     "Stored bytes delivered since the topic was loaded.", "bytesOutCounter"),
 )  # fmt: skip
 _BROKER: Final = (
     ("pulsar_broker_topics_count", "gauge", "topics", "All topics, in memory or not; each partition counts."),
@@ -130,10 +159,12 @@ _BROKER: Final = (
     ("pulsar_broker_producers_count", "gauge", "producers", "Connected producers."),
     ("pulsar_broker_consumers_count", "gauge", "consumers", "Connected consumers."),
     ("pulsar_broker_msg_backlog", "gauge", "entries", "Sum of the backlogs of all topics, in memory or not."),
-    ("pulsar_broker_rate_in", "gauge", "messages/s", "Rate of publishing."),
-    ("pulsar_broker_rate_out", "gauge", "messages/s", "Rate of delivery."),
-    ("pulsar_broker_throughput_in", "gauge", "bytes/s", "Rate of publishing in stored bytes."),
-    ("pulsar_broker_throughput_out", "gauge", "bytes/s", "Rate of delivery in stored bytes."),
+    ("pulsar_broker_rate_in", "gauge", "messages/s", "Rate of publishing.", "msgRateIn"),
+    ("pulsar_broker_rate_out", "gauge", "messages/s", "Rate of delivery.", "msgRateOut"),
+    ("pulsar_broker_throughput_in", "gauge", "bytes/s",
+     "Rate of publishing in stored bytes.", "msgThroughputIn"),
+    ("pulsar_broker_throughput_out", "gauge", "bytes/s",
+     "Rate of delivery in stored bytes.", "msgThroughputOut"),
     ("pulsar_broker_storage_size", "gauge", "bytes", "Size of the ledgers of all topics, in memory or not."),
     ("pulsar_broker_storage_logical_size", "gauge", "bytes", "The same: this broker keeps one copy."),
     ("geminga_backlogs_complete", "gauge", "0 or 1",
@@ -155,37 +186,50 @@ _STORE: Final = (
      "0: a write or sync failed, and nothing more is persisted until a restart. Raise an alarm."),
     ("pulsar_health", "gauge", "0 or 1", "The same, under Apache Pulsar's name."),
     ("geminga_store_appended_entries_total", "counter", "entries",
-     "Entries written since the store was opened."),
-    ("geminga_store_appended_bytes_total", "counter", "bytes", "Bytes written since the store was opened."),
-    ("geminga_store_syncs_total", "counter", "syncs", "Calls of fdatasync since the store was opened."),
+     "Entries written since the store was opened.", "store.appended_entries"),
+    ("geminga_store_appended_bytes_total", "counter", "bytes",
+     "Bytes written since the store was opened.", "store.appended_bytes"),
+    ("geminga_store_syncs_total", "counter", "syncs",
+     "Calls of fdatasync since the store was opened.", "store.syncs"),
     ("geminga_store_sync_seconds_total", "counter", "seconds",
-     "Total duration of syncs; divided by geminga_store_syncs_total: the disk's mean latency."),
-    ("geminga_store_disk_bytes", "gauge", "bytes", "Size of the store's files."),
-    ("geminga_store_pending_writes", "gauge", "writes", "Writes that are not yet on disk."),
-    ("geminga_disk_total_bytes", "gauge", "bytes", "Size of the disk, or ``--disk-limit``."),
-    ("geminga_disk_free_bytes", "gauge", "bytes", "Free space on the disk, or below ``--disk-limit``."),
-    ("geminga_disk_used_bytes", "gauge", "bytes", "Size of the data folder, preallocated space included."),
-    ("geminga_disk_low_water_bytes", "gauge", "bytes", "Publishing is refused while less than this is free."),
-    ("geminga_disk_written_bytes_per_second", "gauge", "bytes/s", "Growth of the log."),
+     "Total duration of syncs; divided by geminga_store_syncs_total: the disk's mean "
+     "latency.", "store.sync_seconds_total"),
+    ("geminga_store_disk_bytes", "gauge", "bytes", "Size of the store's files.", "store.disk_bytes"),
+    ("geminga_store_pending_writes", "gauge", "writes",
+     "Writes that are not yet on disk.", "store.pending_writes"),
+    ("geminga_disk_total_bytes", "gauge", "bytes",
+     "Size of the disk, or ``--disk-limit``.", "disk.totalBytes"),
+    ("geminga_disk_free_bytes", "gauge", "bytes",
+     "Free space on the disk, or below ``--disk-limit``.", "disk.freeBytes"),
+    ("geminga_disk_used_bytes", "gauge", "bytes",
+     "Size of the data folder, preallocated space included.", "disk.usedBytes"),
+    ("geminga_disk_low_water_bytes", "gauge", "bytes",
+     "Publishing is refused while less than this is free.", "disk.lowWaterBytes"),
+    ("geminga_disk_written_bytes_per_second", "gauge", "bytes/s",
+     "Growth of the log.", "disk.writtenBytesPerSecond"),
     ("geminga_disk_seconds_to_low_water", "gauge", "seconds",
      "Time until the low-water mark is reached at the present growth; +Inf: never."),
     ("geminga_publishing_refused", "gauge", "0 or 1", "1: publishing is refused because the disk is full."),
     ("geminga_retention_overflows", "gauge", "0 or 1",
-     "1: at the present write rate, the data that retention keeps does not fit on the disk."),
+     "1: at the present write rate, the data that retention keeps does not fit on the "
+     "disk.", "disk.retentionOverflows"),
     ("geminga_retention_gave_way_ledgers_total", "counter", "ledgers",
-     "Acknowledged ledgers deleted before the end of their retention to free disk space."),
+     "Acknowledged ledgers deleted before the end of their retention to free disk space.",
+     "disk.gaveWayLedgers"),
     ("geminga_retention_gave_way_bytes_total", "counter", "bytes",
-     "Bytes of the acknowledged ledgers deleted to free disk space."),
+     "Bytes of the acknowledged ledgers deleted to free disk space.", "disk.gaveWayBytes"),
 )  # fmt: skip
 _OFFLOAD: Final = (
-    ("geminga_offload_ledgers_total", "counter", "ledgers", "Ledgers moved to offload storage."),
-    ("geminga_offload_written_bytes_total", "counter", "bytes", "Bytes written to offload storage."),
+    ("geminga_offload_ledgers_total", "counter", "ledgers", "Ledgers moved to offload storage.", "ledgers"),
+    ("geminga_offload_written_bytes_total", "counter", "bytes", "Bytes written to offload storage.", "bytes"),
     ("geminga_offload_failures_total", "counter", "tries",
-     "Failed attempts to offload a ledger; they are retried."),
-    ("geminga_offload_read_bytes_total", "counter", "bytes", "Entry bytes read from offload storage."),
-    ("geminga_offload_under_way", "gauge", "ledgers", "Ledgers being offloaded now."),
+     "Failed attempts to offload a ledger; they are retried.", "failures"),
+    ("geminga_offload_read_bytes_total", "counter", "bytes",
+     "Entry bytes read from offload storage.", "read_bytes"),
+    ("geminga_offload_under_way", "gauge", "ledgers", "Ledgers being offloaded now.", "under_way"),
     ("geminga_offload_borrowed", "gauge", "0 or 1",
-     "1: the offload storage belongs to another store, and this store, a copy of it, only reads there."),
+     "1: the offload storage belongs to another store, and this store, a copy of it, only reads "
+     "there.", "is_borrowed"),
 )  # fmt: skip
 _PROCESS: Final = (
     ("process_start_time_seconds", "gauge", "seconds since 1970", "When the broker started."),
@@ -203,23 +247,36 @@ def _all() -> Mapping[str, Metric]:
         (MetricScope.BROKER, _BROKER), (MetricScope.STORE, _STORE), (MetricScope.OFFLOAD, _OFFLOAD),
         (MetricScope.PROCESS, _PROCESS),
     )  # fmt: skip
-    found = [Metric(name, of, kind, unit, text) for of, group in groups for name, kind, unit, text in group]
+    found = [
+        Metric(name, of, kind, unit, text, "".join(source))
+        for of, group in groups
+        for name, kind, unit, text, *source in group
+    ]
     found += [
         Metric("pulsar_topics_count", MetricScope.NAMESPACE, "gauge", "topics", "Topics, in memory or not."),
         Metric("geminga_namespace_msg_backlog", MetricScope.NAMESPACE, "gauge", "entries",
                "Sum of the backlogs of all its topics, in memory or not."),
         Metric("pulsar_version_info", MetricScope.PROCESS, "gauge", "1", "Always 1; see the labels.",
-               ("version", "implementation")),
+               labels=("version", "implementation")),
         Metric("geminga_store_damaged_things", MetricScope.STORE, "gauge", "resources",
-               "Damaged resources not settled yet, by kind of loss.", ("lost",)),
+               "Damaged resources not settled yet, by kind of loss.", labels=("lost",)),
         Metric("geminga_callback_failures_total", MetricScope.BROKER, "counter", "failures",
                "Isolated exceptions in the broker, by what failed; details are in the log. Raise an alarm.",
-               ("kind",)),
+               labels=("kind",)),
         Metric("geminga_logins_failed_total", MetricScope.BROKER, "counter", "logins",
-               "Credentials that were refused, by port: binary or web.", ("port",)),
+               "Credentials that were refused, by port: binary or web.", labels=("port",)),
     ]  # fmt: skip
     return MappingProxyType({metric.name: metric for metric in found})
 
 
 METRICS: Final = _all()
 """All metrics by name."""
+
+
+def sources(of: MetricScope, prefix: str = "") -> tuple[tuple[str, str], ...]:
+    """Return the metrics of a scope whose ``source`` is ``prefix`` and a field, with this field."""
+    found = ((each.name, each.source) for each in METRICS.values() if each.of is of and each.source)
+    return tuple(
+        (name, source.removeprefix(prefix)) for name, source in found
+        if source.startswith(prefix) and "." not in source.removeprefix(prefix)
+    )  # fmt: skip

@@ -16,7 +16,7 @@ from functools import reduce
 from typing import Any, Final
 
 from geminga._version import __version__
-from geminga.broker.admin.metric_table import METRICS
+from geminga.broker.admin.metric_table import METRICS, MetricScope, sources
 from geminga.broker.admin.stats import Steps
 from geminga.broker.topics.resting import Figures, RestingTopics
 from geminga.ids import TopicName
@@ -89,63 +89,12 @@ class Exposition:
         return "".join(self.lines())
 
 
-_TOPIC: Final = (
-    # metric, key of the topic's stats
-    ("pulsar_rate_in", "msgRateIn"),
-    ("pulsar_rate_out", "msgRateOut"),
-    ("pulsar_throughput_in", "msgThroughputIn"),
-    ("pulsar_throughput_out", "msgThroughputOut"),
-    ("pulsar_in_messages_total", "msgInCounter"),
-    ("pulsar_in_bytes_total", "bytesInCounter"),
-    ("pulsar_average_msg_size", "averageMsgSize"),
-    ("pulsar_storage_size", "storageSize"),
-    ("pulsar_storage_logical_size", "storageSize"),
-    ("pulsar_storage_backlog_size", "backlogSize"),
-    ("pulsar_storage_backlog_quota_limit", "backlogQuotaLimitSize"),
-    ("pulsar_storage_backlog_quota_limit_time", "backlogQuotaLimitTime"),
-    ("pulsar_storage_backlog_age_seconds", "oldestBacklogMessageAgeSeconds"),
-    ("pulsar_storage_offloaded_size", "offloadedStorageSize"),
-)
-_COMPACTION: Final = (
-    # metric, key of the topic's compaction stats
-    ("pulsar_compaction_removed_event_count", "removed"),
-    ("pulsar_compaction_succeed_count", "succeeded"),
-    ("pulsar_compaction_failed_count", "failed"),
-    ("pulsar_compaction_duration_time_in_mills", "lastCompactionDurationTimeInMills"),
-    ("pulsar_compaction_compacted_entries_count", "entries"),
-    ("pulsar_compaction_compacted_entries_size", "size"),
-    ("geminga_compaction_read_bytes_total", "bytesRead"),
-    ("geminga_compaction_written_bytes_total", "bytesWritten"),
-)
-_SUBSCRIPTION: Final = (
-    ("pulsar_subscription_back_log", "msgBacklog"),
-    ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed"),
-    ("geminga_subscription_messages_in_backlog", "messagesInBacklog"),
-    ("geminga_subscription_bytes_in_backlog", "bytesInBacklog"),
-    ("geminga_subscription_oldest_backlog_message_age_seconds", "oldestBacklogMessageAgeSeconds"),
-    ("geminga_subscription_ack_holes", "ackHoles"),
-    ("geminga_subscription_trouble", "trouble"),
-    ("geminga_subscription_redeliver_unacked_after_seconds", "redeliverUnackedAfterSeconds"),
-    ("geminga_subscription_messages_pushed_again_total", "messagesPushedAgain"),
-    ("geminga_subscription_entries_too_old_to_push_again_total", "entriesTooOldToPushAgain"),
-    ("pulsar_subscription_delayed", "msgDelayed"),
-    ("pulsar_subscription_in_replay", "msgInReplay"),
-    ("pulsar_subscription_unacked_messages", "unackedMessages"),
-    ("pulsar_subscription_blocked_on_unacked_messages", "blockedSubscriptionOnUnackedMsgs"),
-    ("pulsar_subscription_msg_rate_out", "msgRateOut"),
-    ("pulsar_subscription_msg_throughput_out", "msgThroughputOut"),
-    ("pulsar_subscription_msg_rate_redeliver", "msgRateRedeliver"),
-    ("pulsar_subscription_msg_ack_rate", "messageAckRate"),
-    ("pulsar_subscription_msg_rate_expired", "msgRateExpired"),
-    ("pulsar_subscription_total_msg_expired", "totalMsgExpired"),
-    ("pulsar_subscription_last_expire_timestamp", "lastExpireTimestamp"),
-    ("pulsar_subscription_last_acked_timestamp", "lastAckedTimestamp"),
-    ("pulsar_subscription_last_consumed_timestamp", "lastConsumedTimestamp"),
-    ("pulsar_subscription_last_consumed_flow_timestamp", "lastConsumedFlowTimestamp"),
-    ("pulsar_subscription_last_mark_delete_advanced_timestamp", "lastMarkDeleteAdvancedTimestamp"),
-    ("pulsar_out_bytes_total", "bytesOutCounter"),
-    ("pulsar_out_messages_total", "msgOutCounter"),
-)
+_TOPIC: Final = sources(MetricScope.TOPIC)
+_COMPACTION: Final = sources(MetricScope.TOPIC, "compaction.")
+_SUBSCRIPTION: Final = sources(MetricScope.SUBSCRIPTION)
+_OFFLOAD: Final = sources(MetricScope.OFFLOAD)
+_STORE: Final = sources(MetricScope.STORE, "store.")
+_DISK: Final = sources(MetricScope.STORE, "disk.")
 SUMMED: Final = frozenset((
     "pulsar_subscriptions_count", "pulsar_producers_count", "pulsar_consumers_count", "pulsar_msg_backlog",
     "pulsar_rate_in", "pulsar_rate_out", "pulsar_throughput_in", "pulsar_throughput_out",
@@ -155,12 +104,7 @@ SUMMED: Final = frozenset((
     "pulsar_subscription_delayed", "pulsar_subscription_unacked_messages",
 ))  # fmt: skip
 """Metrics of topics and subscriptions that namespaces have as sums if topics are left out."""
-_BROKER_SUMS: Final = (
-    ("pulsar_broker_rate_in", "msgRateIn"),
-    ("pulsar_broker_rate_out", "msgRateOut"),
-    ("pulsar_broker_throughput_in", "msgThroughputIn"),
-    ("pulsar_broker_throughput_out", "msgThroughputOut"),
-)
+_BROKER_SUMS: Final = sources(MetricScope.BROKER)
 
 
 class TopicMetrics:
@@ -269,41 +213,27 @@ def _reads_metadata(subscription: Mapping[str, Any]) -> bool:
 
 def add_tier(out: Exposition, stats: TierStats) -> None:
     """Add the counters of offload storage since the store was opened."""
-    out.add("geminga_offload_ledgers_total", stats.ledgers)
-    out.add("geminga_offload_written_bytes_total", stats.bytes)
-    out.add("geminga_offload_failures_total", stats.failures)
-    out.add("geminga_offload_read_bytes_total", stats.read_bytes)
-    out.add("geminga_offload_under_way", stats.under_way)
-    out.add("geminga_offload_borrowed", stats.is_borrowed)
+    for metric, name in _OFFLOAD:
+        out.add(metric, getattr(stats, name))
 
 
 def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:
     """Add the store's counters since it was opened."""
     out.add("geminga_store_healthy", healthy)
     out.add("pulsar_health", healthy)
-    out.add("geminga_store_appended_entries_total", stats.appended_entries)
-    out.add("geminga_store_appended_bytes_total", stats.appended_bytes)
-    out.add("geminga_store_syncs_total", stats.syncs)
-    out.add("geminga_store_sync_seconds_total", stats.sync_seconds_total)
-    out.add("geminga_store_disk_bytes", stats.disk_bytes)
-    out.add("geminga_store_pending_writes", stats.pending_writes)
+    for metric, name in _STORE:
+        out.add(metric, getattr(stats, name))
 
 
 def add_disk(out: Exposition, found: Mapping[str, Any]) -> None:
     """Add the space on the disk and the limits in force; nothing without a disk."""
     if not found:
         return
-    out.add("geminga_disk_total_bytes", found["totalBytes"])
-    out.add("geminga_disk_free_bytes", found["freeBytes"])
-    out.add("geminga_disk_used_bytes", found["usedBytes"])
-    out.add("geminga_disk_low_water_bytes", found["lowWaterBytes"])
-    out.add("geminga_disk_written_bytes_per_second", found["writtenBytesPerSecond"])
+    for metric, key in _DISK:
+        out.add(metric, found[key])
     left = found["secondsToLowWater"]
     out.add("geminga_disk_seconds_to_low_water", float("inf") if left is None else left)
     out.add("geminga_publishing_refused", found["publishingRefused"] is not None)
-    out.add("geminga_retention_overflows", found["retentionOverflows"])
-    out.add("geminga_retention_gave_way_ledgers_total", found["gaveWayLedgers"])
-    out.add("geminga_retention_gave_way_bytes_total", found["gaveWayBytes"])
 
 
 def add_damage(out: Exposition, damage: Sequence[Damage]) -> None:

@@ -111,13 +111,17 @@ def publish(
     schema_version: bytes = b"",
 ) -> asyncio.Future[Stored]:
     """Publish a message; return the future of its id. Raises `AdminRefusal`: 409 if producers are
-    stopped or one is exclusive, 413 if the message is too large."""
+    stopped or one is exclusive, 413 if the message is too large, 429 above the publish rate."""
     stored: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
     quota = topic.check_quota()
     if quota is not None:
         raise AdminRefusal(409, f"producers of {topic.text} are stopped: {quota}")
     if owner := topic.access.first_owner:
         raise AdminRefusal(409, f"{topic.text} has an exclusive producer: {owner}")
+
+    wait = max((limit.wait(topic.scheduler.now) for limit in topic.rate_limits.publish), default=0.0)
+    if wait > 0:
+        raise AdminRefusal(429, f"the publish rate of {topic.text} is used up: try again in {wait:.1f} s")
 
     def closed() -> None:
         if not stored.done():

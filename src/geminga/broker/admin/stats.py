@@ -44,26 +44,19 @@ def at_once(steps: Steps[T]) -> T:
 
 
 # --- topics ---
-_NOTHING: Json = {
-    "systemTopicBytesInCounter": 0,
-    "bytesOutInternalCounter": 0,
-    "earliestMsgPublishTimeInBacklogs": 0,
-    "offloadedStorageSize": 0,
-    "lastOffloadLedgerId": 0,
-    "lastOffloadSuccessTimeStamp": 0,
-    "lastOffloadFailureTimeStamp": 0,
-    "ongoingTxnCount": 0,
-    "abortedTxnCount": 0,
-    "committedTxnCount": 0,
-    "replication": {},
-    "delayedMessageIndexSizeInBytes": 0,
-}
-_COMPACTION: Json = {
-    "lastCompactionRemovedEventCount": 0,
-    "lastCompactionSucceedTimestamp": 0,
-    "lastCompactionFailedTimestamp": 0,
-    "lastCompactionDurationTimeInMills": 0,
-}
+_ALWAYS_0 = (
+    "systemTopicBytesInCounter", "bytesOutInternalCounter", "earliestMsgPublishTimeInBacklogs",
+    "ongoingTxnCount", "abortedTxnCount", "committedTxnCount", "delayedMessageIndexSizeInBytes",
+    "nonContiguousDeletedMessagesRangesSerializedSize",
+)  # fmt: skip
+_OFFLOADED = (
+    "offloadedStorageSize", "lastOffloadLedgerId", "lastOffloadSuccessTimeStamp",
+    "lastOffloadFailureTimeStamp",
+)  # fmt: skip
+_COMPACTION = (
+    "lastCompactionRemovedEventCount", "lastCompactionSucceedTimestamp", "lastCompactionFailedTimestamp",
+    "lastCompactionDurationTimeInMills",
+)  # fmt: skip
 
 
 def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = True) -> Steps[Json]:
@@ -132,8 +125,10 @@ class StatsInParts:
 def _whole(topic: Topic, broker_id: str, publishers: list[Json], sums: dict[str, float]) -> Json:
     policies = topic.policies
     stored = topic.ledger.size_bytes if isinstance(topic, PersistentTopic) else 0
+    is_deduplicated = isinstance(topic, PersistentTopic) and topic.dedup is not None
     return {
-        **_NOTHING,
+        **dict.fromkeys((*_ALWAYS_0, *_OFFLOADED), 0),
+        "replication": {},
         "publishRateLimitedTimes": sum(
             limit.held_by_messages + limit.held_by_bytes for limit in topic.rate_limits.publish
         ),
@@ -151,8 +146,7 @@ def _whole(topic: Topic, broker_id: str, publishers: list[Json], sums: dict[str,
         "backlogQuotaLimitTime": policies.backlog_quota_seconds,
         "backlogQuotaExceeded": str(topic.quota_exceeded or ""),
         "waitingPublishers": topic.access.waiting,
-        "deduplicationStatus": _deduplication(topic),
-        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "deduplicationStatus": "Enabled" if is_deduplicated else "Disabled",
         "compaction": _compaction(topic),
         "ownerBroker": broker_id,
         **_offloaded(topic),
@@ -193,24 +187,17 @@ def _offloaded(topic: Topic) -> Json:
     offload = topic.offload if isinstance(topic, PersistentTopic) else None
     if offload is None:
         return {}
-    return {
-        "offloadedStorageSize": offload.size_bytes,
-        "lastOffloadLedgerId": offload.last_ledger,
-        "lastOffloadSuccessTimeStamp": offload.succeeded_ms,
-        "lastOffloadFailureTimeStamp": offload.failed_ms,
-    }
+    values = (offload.size_bytes, offload.last_ledger, offload.succeeded_ms, offload.failed_ms)
+    return dict(zip(_OFFLOADED, values, strict=True))
 
 
 def _compaction(topic: Topic) -> Json:
-    last = topic.compaction if isinstance(topic, PersistentTopic) else None
-    if last is None:
-        return dict(_COMPACTION)
-    view = topic.compacted if isinstance(topic, PersistentTopic) else None
+    if not isinstance(topic, PersistentTopic) or (last := topic.compaction) is None:
+        return dict.fromkeys(_COMPACTION, 0)
+    view = topic.compacted
+    values = (last.removed, last.succeeded_ms, last.failed_ms, last.duration_ms)
     return {
-        "lastCompactionRemovedEventCount": last.removed,
-        "lastCompactionSucceedTimestamp": last.succeeded_ms,
-        "lastCompactionFailedTimestamp": last.failed_ms,
-        "lastCompactionDurationTimeInMills": last.duration_ms,
+        **dict(zip(_COMPACTION, values, strict=True)),
         "succeeded": last.succeeded,
         "failed": last.failed,
         "removed": last.removed_total,
@@ -219,10 +206,6 @@ def _compaction(topic: Topic) -> Json:
         "entries": 0 if view is None else view.entries,
         "size": 0 if view is None else view.size_bytes,
     }
-
-
-def _deduplication(topic: Topic) -> str:
-    return "Enabled" if isinstance(topic, PersistentTopic) and topic.dedup is not None else "Disabled"
 
 
 def _publisher_stats(producer: Producer, now: float) -> Json:

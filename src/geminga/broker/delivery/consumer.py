@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from geminga.broker.cooperative import DONE, CooperativeScheduler, Job
 from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
 from geminga.by_fields import ByFields
@@ -22,6 +23,8 @@ FAILOVER = pb.CommandSubscribe.Failover
 KEY_SHARED = pb.CommandSubscribe.Key_Shared
 PERMITS_MAX = (1 << 31) - 1
 """Upper bound of a consumer's permits, however many FLOWs it sends."""
+CLOSED_AT_ONCE_MAX = 1_000
+"""Consumers whose clients are notified of their end in one step."""
 
 
 def type_name(number: int) -> str:
@@ -317,3 +320,17 @@ class Consumer:
         """Close the consumer from the broker's side: its client looks the topic up again."""
         self.peer.consumer_closed(self.consumer_id, self)
         self.subscription.remove(self)
+
+
+def close_detached(consumers: Iterable[Consumer], slices: CooperativeScheduler, about: object) -> None:
+    """Notify the clients of consumers that left their subscriptions: they look the topic up again."""
+    work = _close_in_steps(consumers)
+    if slices.first_step(work, about) is not DONE:
+        slices.start(work, about)
+
+
+def _close_in_steps(consumers: Iterable[Consumer]) -> Job:
+    for number, consumer in enumerate(consumers, 1):
+        consumer.peer.consumer_closed(consumer.consumer_id, consumer)
+        if number % CLOSED_AT_ONCE_MAX == 0:
+            yield None

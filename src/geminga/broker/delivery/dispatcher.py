@@ -8,7 +8,7 @@ waits and holds no entries, only offsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from geminga.broker.compacted_view import CompactedLedger, Position
@@ -109,8 +109,8 @@ class Dispatcher(Protocol):
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
         """Redeliver these entries at the consumer's request."""
 
-    def redeliver_all(self, consumer: Consumer) -> None:
-        """Redeliver everything that the consumer has not acknowledged."""
+    def redeliver_all(self, consumers: Collection[Consumer]) -> None:
+        """Redeliver everything that these consumers have not acknowledged."""
 
     def note_deliveries(self, seconds: float) -> None:
         """Keep delivery times for ``seconds``; see `compensation.RedeliveringDispatcher`."""
@@ -290,8 +290,13 @@ class ReadingDispatcher:
         return count
 
     def _continue_in(self, seconds: float) -> None:
-        if self._continuation is None and not self._closed:
-            self._continuation = self.scheduler.after(seconds, self._go_on, self.subscription)
+        if self._closed:
+            return
+        if self._continuation is not None:
+            if self._continuation.when <= self.scheduler.now + seconds:
+                return
+            self._continuation.cancel()
+        self._continuation = self.scheduler.after(seconds, self._go_on, self.subscription)
 
     def _go_on(self) -> None:
         self._continuation = None

@@ -9,7 +9,7 @@ now are queued for it, so that a consumer without permits does not block the oth
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -208,17 +208,23 @@ class KeySharedDispatcher(SharedDispatcher):
                 self._route(waiting, slot)
 
     def skipped_below(self, offset: int) -> None:
+        # Releasing an entry without a slot is cheap: it unblocks no other entry.
+        self._slots = {at: slot for at, slot in self._slots.items() if at >= offset}
         super().skipped_below(offset)
+        held = Counter(self._slots[at] for consumer in self.consumers for at in consumer.pending)
+        self._bound = {slot: (self._bound[slot][0], count) for slot, count in held.items()}
+        self._incomplete = {slot: each for slot, each in self._incomplete.items() if slot in held}
         for queue in self._queues.values():
             queue[:] = [at for at in queue if at >= offset]
             heapq.heapify(queue)
         self._unowned = [at for at in self._unowned if at >= offset]
-        for slot, parked in list(self._suspended.items()):
-            self._suspended[slot] = [at for at in parked if at >= offset]
-            if not self._suspended[slot]:
-                del self._suspended[slot]
-        for at in [at for at in self._slots if at < offset]:
-            del self._slots[at]
+        suspended, self._suspended = self._suspended, {}
+        for slot, parked in suspended.items():
+            left = [at for at in parked if at >= offset]
+            if slot not in held:
+                self._route_all(left)
+            elif left:
+                self._suspended[slot] = left
 
     # --- sending ---
     def _dispatch(self) -> None:

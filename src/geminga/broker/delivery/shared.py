@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from geminga.broker.delivery.compensation import RedeliveryRound, TooOld
@@ -104,7 +104,7 @@ class SharedDispatcher(ReadingDispatcher):
         self.unacked_messages -= consumer.unacked_messages
         self._check_unblocked()
         self._returning.append((None, iter(consumer.forget_pending())))
-        self._return_some()
+        self._return_some(RETURNED_AT_ONCE_MAX)
 
     def close(self) -> None:
         super().close()
@@ -128,12 +128,17 @@ class SharedDispatcher(ReadingDispatcher):
         self._returning.append((consumer, iter(list(offsets))))
         self.dispatch()
 
-    def _return_some(self) -> None:
-        """Take the next entries of a redelivery from their consumer and queue them."""
+    def redeliver_all(self, consumers: Collection[Consumer]) -> None:
+        self._returning += [(consumer, iter(list(consumer.pending))) for consumer in consumers]
+        self.dispatch()
+
+    def _return_some(self, count: int) -> int:
+        """Take the next entries of a redelivery, at most ``count``, from their consumer and queue them;
+        return their number."""
         holder, offsets = self._returning[0]
         again = []
-        some = list(islice(offsets, RETURNED_AT_ONCE_MAX))
-        if len(some) < RETURNED_AT_ONCE_MAX:
+        some = list(islice(offsets, count))
+        if len(some) < count:
             self._returning.popleft()
         try:
             for offset in some:
@@ -149,9 +154,7 @@ class SharedDispatcher(ReadingDispatcher):
             # Even after a failure: no consumer holds these entries any more, and they must not be lost.
             self._check_unblocked()
             self._give_back(again if holder is not None else some)
-
-    def redeliver_all(self, consumer: Consumer) -> None:
-        self.redeliver(consumer, list(consumer.pending))
+        return len(some)
 
     def _count_redelivery(self, offset: int) -> None:
         counts = self._redeliveries
@@ -207,7 +210,7 @@ class SharedDispatcher(ReadingDispatcher):
 
     def skipped_below(self, offset: int) -> None:
         while self._returning:
-            self._return_some()
+            self._return_some(RETURNED_AT_ONCE_MAX)
         for consumer in self.consumers:
             for at in [at for at in consumer.pending if at < offset]:
                 self._free(consumer, at)
@@ -241,8 +244,9 @@ class SharedDispatcher(ReadingDispatcher):
 
     # --- sending ---
     def dispatch(self) -> None:
-        if self._returning:
-            self._return_some()
+        left = RETURNED_AT_ONCE_MAX
+        while self._returning and left > 0:
+            left -= 1 + self._return_some(left)
         if self._returning:
             # Nothing is sent before older entries of the same keys are queued.
             self._continue_in(0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from geminga.broker.compacted_view import CompactedLedger, CompactedScan
 from geminga.broker.delivery.compensation import DeliveryMarks, RedeliveryRound, TooOld
@@ -237,10 +237,10 @@ class SingleActiveDispatcher(ReadingDispatcher):
             self._compacted = CompactedScan(view, offset=behind)
 
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
-        self.redeliver_all(consumer)
+        self.redeliver_all((consumer,))
 
-    def redeliver_all(self, consumer: Consumer) -> None:
-        if consumer is self.active:
+    def redeliver_all(self, consumers: Collection[Consumer]) -> None:
+        if self.active in consumers:
             self._rewind()
             self.dispatch()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from geminga.broker import position_lookup
 from geminga.broker.compacted_view import CompactedLedger, Position
+from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.compensation import Compensation
 from geminga.broker.delivery.consumer import (
     EXCLUSIVE,
@@ -16,6 +17,7 @@ from geminga.broker.delivery.consumer import (
     SHARED,
     Consumer,
     LastMessage,
+    close_detached,
     type_name,
 )
 from geminga.broker.delivery.cursor import (
@@ -82,6 +84,9 @@ class OwningTopic(SubscribedTopic, Protocol):
 
     @property
     def store(self) -> EntryStore: ...
+
+    @property
+    def slices(self) -> CooperativeScheduler: ...
 
     @property
     def terminated(self) -> bool: ...
@@ -266,6 +271,10 @@ class PersistentSubscription:
 
     def disconnect_all(self) -> None:
         """Send CLOSE_CONSUMER to every consumer: their clients look the topic up again."""
+        close_detached(self.detach_all(), self.topic.slices, self)
+
+    def detach_all(self) -> Collection[Consumer]:
+        """Detach and return every consumer; their clients are still to be notified."""
         consumers, self.consumers = self.consumers, {}
         dispatcher, self.dispatcher = self.dispatcher, None
         if dispatcher is not None:
@@ -274,9 +283,9 @@ class PersistentSubscription:
             self.compensation.stop()
         for consumer in consumers:
             self._left(consumer)
-            consumer.peer.consumer_closed(consumer.consumer_id, consumer)
         if consumers and not self.durable and not self.resetting:
             self.topic.forget_subscription(self)
+        return consumers
 
     # --- commands of consumers ---
     def flow(self, consumer: Consumer, permits: int) -> None:
@@ -405,7 +414,7 @@ class PersistentSubscription:
         if epoch is not None and consumer.send_epoch:
             consumer.epoch = max(consumer.epoch, epoch)
         if not ids:
-            dispatcher.redeliver_all(consumer)
+            dispatcher.redeliver_all((consumer,))
             return
         found = []
         for message_id in ids:
@@ -533,15 +542,11 @@ class PersistentSubscription:
 
     def redeliver_unacknowledged(self, consumer_name: str = "") -> int:
         """Redeliver the pending messages of all consumers, or of one; return their number."""
-        dispatcher = self.dispatcher
-        if dispatcher is None:
+        if self.dispatcher is None:
             return 0
-        messages = 0
-        for consumer in list(self.consumers):
-            if consumer_name and consumer.name != consumer_name:
-                continue
-            messages += self.held_by(consumer)
-            dispatcher.redeliver_all(consumer)
+        meant = [each for each in self.consumers if consumer_name in ("", each.name)]
+        messages = sum(map(self.held_by, meant))
+        self.dispatcher.redeliver_all(meant)
         return messages
 
     def held_by(self, consumer: Consumer) -> int:

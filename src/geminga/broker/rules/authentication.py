@@ -136,12 +136,6 @@ class Authenticator:
         except Unauthenticated as refused:
             return refused
 
-    def from_header(
-        self, header: str | None, now_ms: int, certificate_name: str | None = None, peer: str = ""
-    ) -> Principal:
-        """Return `authenticate` of the HTTP header ``Authorization``, which may be None."""
-        return self.authenticate(*self.shown(header), now_ms, certificate_name, peer)
-
     def shown(self, header: str | None) -> tuple[str, bytes]:
         """Return (method, credentials) of the HTTP header ``Authorization``. Raises `Unauthenticated`."""
         if header is None:

@@ -14,10 +14,7 @@ from geminga.ids import TopicName
 
 PRODUCE: Final = "produce"
 CONSUME: Final = "consume"
-FUNCTIONS: Final = "functions"
 PACKAGES: Final = "packages"
-SOURCES: Final = "sources"
-SINKS: Final = "sinks"
 
 
 class Authorization:

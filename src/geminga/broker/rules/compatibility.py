@@ -55,13 +55,6 @@ def _number(text: str) -> float:
     return int(value) if value.is_integer() else value
 
 
-def same_schema(left: pb.Schema, right: pb.Schema) -> bool:
-    """Return whether two schemas are equivalent."""
-    if left.type != right.type:
-        return False
-    return left.schema_data == right.schema_data or meaning(left) == meaning(right)
-
-
 def check_definition(schema: pb.Schema) -> None:
     """Raise `Refused` IncompatibleSchema for an invalid definition.
 

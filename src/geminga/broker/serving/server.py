@@ -37,7 +37,7 @@ from geminga.broker.serving.proxy_header import ProxyHeaderError
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
 from geminga.broker.serving.write_buffers import UNSENT_FREE_BYTES, WriteBuffers
 from geminga.broker.settings import BrokerSettings
-from geminga.errors import StoreDamaged, StoreError
+from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, EntryStore
 
 if TYPE_CHECKING:
@@ -483,6 +483,8 @@ class BrokerServer:
                 self._judges.shutdown(wait=False, cancel_futures=True)
             self.stopped.set()
             self.store.close()
+            if not isinstance(self.store.failure, StoreStopped):  # that of a closed store
+                self._note_store_failure()
 
     async def _take_in_what_came(self) -> None:
         """Handle what peers sent before the end, above all acknowledgements, which have no receipt.
@@ -608,8 +610,7 @@ class BrokerServer:
             return
         with self.entry():
             self.broker.poll(time.monotonic(), time.time_ns() // 1_000_000)
-        if self.store_failure is None and self.store.failure is not None:
-            self._note_store_failure()
+        self._note_store_failure()
 
     def _note_store_failure(self) -> None:
         if self.store_failure is None and self.store.failure is not None:

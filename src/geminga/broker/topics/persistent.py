@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Position
 from geminga.broker.cooperative import CooperativeScheduler
+from geminga.broker.delivery.consumer import close_detached
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count
@@ -618,8 +619,8 @@ class PersistentTopic:
         """Send CLOSE_PRODUCER and CLOSE_CONSUMER to all clients: they look the topic up again."""
         for producer in self.access.everyone():
             producer.disconnect()
-        for subscription in list(self.subscriptions.values()):
-            subscription.disconnect_all()
+        subscriptions = list(self.subscriptions.values())
+        close_detached([each for found in subscriptions for each in found.detach_all()], self.slices, self)
 
     def delete(self, done: Done | None) -> None:
         """Delete the topic's durable data."""

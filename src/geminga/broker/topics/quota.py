@@ -29,7 +29,6 @@ from geminga.diagnosis.conclude import ago_text
 log = logging.getLogger("geminga.broker")
 
 HOLD = "producer_request_hold"
-EXCEPTION = "producer_exception"
 EVICTION = "consumer_backlog_eviction"
 
 

@@ -320,6 +320,8 @@ def _is_unknown_call(answer: AdminResponse) -> bool:
     if answer.status not in (404, 405):
         return False
     text = answer.text()
+    if answer.status == 405 and not text:
+        return True
     return "<th>SERVLET:</th>" in text or ('"servlet":' in text and '"reason"' not in text)
 
 
