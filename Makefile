@@ -14,11 +14,12 @@ PYTEST := $(PY) -m pytest
 JOBS   ?= 4
 interop long: JOBS = 2
 PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder
+BESIDE = $(MAKE) --no-print-directory --jobs=2 --output-sync=target
 
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop long mutants suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
+.PHONY: help install demo test check check-tests lint lint-code lint-docs fetch interop long mutants suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -54,23 +55,33 @@ test: $(STAMP)
 	$(PY) tools/fetch_chromium.py
 	$(PYTEST) -m "not interop and not long" --ignore=tests/docs $(PARALLEL)
 
-# Under a minute on two cores.
+# Under a minute on two cores. Types are checked beside the tests, on the other core.
 check: $(STAMP)
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	$(VENV)/bin/lint-imports
+	$(BESIDE) lint-code check-tests
+
+check-tests: $(STAMP)
 	$(PYTEST) -q -m "not interop and not spark and not witness and not slow" tests/docs tests/wire tests/connection \
 		tests/producer tests/consumer tests/broker tests/ledger --ignore=tests/broker/serving
 
 lint: $(STAMP)
+	$(BESIDE) lint-docs lint-code
+
+lint-code: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) tools/generate_proto.py --check
 	$(PY) tools/generate_sync.py --check
+
+lint-docs: $(STAMP)
 	$(PYTEST) -q tests/docs $(PARALLEL)
+
+# What tests need and no index of Python has, each once.
+fetch: $(STAMP)
+	$(PY) tools/fetch_pulsar.py
+	$(PY) tools/fetch_promtool.py
+	$(PY) tools/fetch_chromium.py
 
 # What measures loads and latencies has the machine for itself.
 MEASURING := tests/interop/test_tuning_against_apache_pulsar.py
