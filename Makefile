@@ -125,7 +125,7 @@ spark-4.0 spark-4.1: SPARK_TESTS := -m "not interop and not long and (not spark 
 	tables.py reading.py planning.py)
 spark-4.2: SPARK_TESTS := -m "not interop and not long" tests/spark
 $(SPARKS): %: .venv-%/.installed
-	.venv-$*/bin/python -m pytest $(SPARK_TESTS)
+	.venv-$*/bin/python -m pytest --every $(SPARK_TESTS)
 
 # Another Python, found in PATH or pyenv; without PYTHON=3.13 a part of the tests on one that is here.
 test-python: $(STAMP)

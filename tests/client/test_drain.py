@@ -162,7 +162,7 @@ def test_tasks_process_the_delivered_messages(pulsar_broker: Any, pulsar_topic: 
 
             async def work() -> None:
                 async for message in consumer:
-                    await asyncio.sleep(0.001)
+                    await loop_turns(5)
                     done.append(message.data())
                     await consumer.acknowledge(message)
 

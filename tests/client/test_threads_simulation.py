@@ -143,7 +143,7 @@ class World:
             self.act()
             self.came_at = self.clock.now
             self.end()
-            self.scheduler.sleep(30)
+            self.scheduler.pass_time(30)
             assert not server.connections, "connections outlive their client"
             left = [actor.name for actor in self.scheduler.alive() if not actor.name.startswith("broker")]
             assert not left, f"threads outlive their client: {left}\n{self.scheduler.where()}"
@@ -187,7 +187,7 @@ class World:
         self.actors.append(self.scheduler.spawn(name, to_the_end))
 
     def nap(self, *choices: float) -> None:
-        self.scheduler.sleep(self.numbers.choice(choices))
+        self.scheduler.pass_time(self.numbers.choice(choices))
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -356,11 +356,11 @@ class World:
     def break_things(self) -> None:
         r = self.numbers
         for _ in range(r.randrange(1, 6)):
-            self.scheduler.sleep(r.uniform(0, 0.3))
+            self.scheduler.pass_time(r.uniform(0, 0.3))
             self.network.cut()
             if r.random() < 0.3:
                 self.network.refuses = True
-                self.scheduler.sleep(r.uniform(0, 0.5))
+                self.scheduler.pass_time(r.uniform(0, 0.5))
                 self.network.refuses = False
 
     # --- the auditor ------------------------------------------------------------------------------
@@ -390,8 +390,8 @@ class World:
         end = self.clock.now + PATIENCE_SECONDS
         while missing():
             assert self.clock.now < end, f"never came: {missing()}\n{self.scheduler.where()}"
-            self.scheduler.sleep(0.5)
-        self.scheduler.sleep(45 if self.tracks else 5)
+            self.scheduler.pass_time(0.5)
+        self.scheduler.pass_time(45 if self.tracks else 5)
         assert set(self.came) <= self.handed_over
         # A producer that is closed without a connection fails its pending messages.
         assert self.promised <= self.receipted | (self.given_up if self.faulty else set()), (
@@ -539,10 +539,10 @@ def run_seeds(seeds: range, run: Callable[[int], Told]) -> None:
 
 
 def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
-    runs = [told.of(seed) for seed in range(16)]
+    runs = [told.of(seed) for seed in range(6)]
     assert sum(run.stops for run in runs) > 100 or not STOPS
-    assert sum(run.receipted for run in runs) > 200
-    assert sum(run.cuts for run in runs) > 3
+    assert sum(run.receipted for run in runs) > 100
+    assert sum(run.cuts for run in runs) > 2
     assert sum(run.heard for run in runs) > 10
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from waiting import eventually_awaited
 
 import geminga
 import geminga.asyncio
@@ -219,9 +220,11 @@ def test_acknowledgements_of_asyncio(broker: Any) -> None:
             consumer.redeliver_unacknowledged_messages()
             again = [await consumer.receive(60_000) for _ in range(5)]
             await consumer.acknowledge(again)
-            async with asyncio.timeout(60):
-                while (await consumer.stats()).unacknowledged_messages:
-                    await asyncio.sleep(0.01)
+
+            async def all_acknowledged() -> bool:
+                return not (await consumer.stats()).unacknowledged_messages
+
+            await eventually_awaited(all_acknowledged)
 
     asyncio.run(program())
     assert calls.faults == []

@@ -13,7 +13,7 @@ import psutil
 import pulsar
 import pulsar.schema
 import pytest
-from waiting import eventually
+from waiting import eventually, never
 
 import geminga
 from geminga.client.admin import admin, topic_path
@@ -345,9 +345,7 @@ def test_a_waiting_sender_resumes_after_the_pause(
         try:
             thread = threading.Thread(target=lambda: [producer.send_async(c, outcomes) for c in sent])
             thread.start()
-            time.sleep(0.5)
-            assert thread.is_alive()
-            assert producer.statistics().pending_messages <= 50
+            never(lambda: not thread.is_alive() or producer.statistics().pending_messages > 50, 0.5)
         finally:
             apache_pulsar.resume()
         thread.join(60)

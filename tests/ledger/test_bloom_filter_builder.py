@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from geminga.errors import StoreError
 from geminga.ledger import bloom_filter_builder
@@ -33,11 +33,7 @@ def brings(store: FileStore, name: str) -> bool:
 
 
 def until(store: FileStore, is_true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < end
-        store.poll()
-        time.sleep(0.001)
+    eventually(lambda: (store.poll(), is_true())[1])
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -67,11 +66,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredSto
 
 
 def until(store: TieredStore, what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not what():
-        store.poll()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    eventually(lambda: (store.poll(), what())[1], 120)
 
 
 def fill(store: TieredStore, entries: int = 3) -> int:

@@ -29,6 +29,7 @@ BUSY = 200
 """Topics that are published to while they are watched."""
 
 
+@pytest.mark.rotating(1, group="large fleet")
 @pytest.mark.timeout(600)
 def test_two_thousand_topics_of_a_broker_are_advised(spark: SparkSession, tmp_path: Path) -> None:
     with geminga.embedded() as broker, geminga.Client(broker.service_url) as client:
@@ -74,6 +75,7 @@ def test_a_broker_that_stops_between_two_queries_is_named() -> None:
             gather(broker.admin_url, watch_seconds=0.1, progress=progress)
 
 
+@pytest.mark.rotating(1, group="large fleet")
 @pytest.mark.timeout(600)
 def test_hundreds_of_topics_from_parquet_are_advised(spark: SparkSession) -> None:
     draw = random.Random(1)

@@ -13,12 +13,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import eventually
+from waiting import eventually, until_some_moment
 
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
@@ -163,7 +162,7 @@ def test_topics_survive_kills(tmp_path: Path, deduplication: bool) -> None:
                     not any(each.rounds < rounds for each, rounds in zip(publishers, enough, strict=True))
                 )
             )
-            time.sleep(chance.uniform(0.0, 0.1))
+            until_some_moment(chance, 0.1)
         finally:
             broker.send_signal(signal.SIGKILL)
             broker.wait()
