@@ -96,7 +96,7 @@ long: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PYTEST) -m "long or rotating" --every
 	GEMINGA_CRASH_IMAGES=2500 GEMINGA_BIT_FLIPS=10000 GEMINGA_KILL_ROUNDS=24 $(PYTEST) --every \
-		tests/ledger $(addprefix tests/broker/serving/test_kill,.py _topics.py) $(PARALLEL)
+		tests/ledger tests/broker/serving/test_kill.py $(PARALLEL)
 	$(PYTEST) -m "simulation and not interop and not long" --seeds 1000 $(PARALLEL)
 
 # Bugs put into the sources, which the simulation of client, broker and store must find; half an hour.

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from insides import inner_consumer, publisher_of
 from waiting import eventually, eventually_async, eventually_awaited, loop_turns
 
 import geminga
@@ -77,7 +78,8 @@ def test_threads_that_wait_for_messages_get_an_error_at_the_end(
     ]
     eventually(
         lambda: (
-            len(consumer._consumer.receive_waiters) == 4 and len(reader._reader.consumer.receive_waiters) == 2
+            len(inner_consumer(consumer).receive_waiters) == 4
+            and len(reader._reader.consumer.receive_waiters) == 2
         )
     )
     getattr(client, end)()
@@ -306,7 +308,7 @@ def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker: An
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic)
     producer.close()
-    publisher = producer._publisher
+    publisher = publisher_of(producer)
     told: list[Any] = []
     publisher._wake_loop = publisher.submit_queue._wake = lambda: None  # the loop is never woken
     sender = threading.Thread(target=lambda: producer.send_async(b"x", lambda result, _: told.append(result)))

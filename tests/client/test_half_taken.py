@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from insides import queue_of
 from waiting import eventually, eventually_async, never
 
 import geminga.asyncio
@@ -52,7 +53,7 @@ def rest(consumer: Any, count: int, millis: int = 400, *, acknowledge: bool = Fa
 
 def until_waiting(consumer: Any, count: int) -> None:
     """Wait until the given number of messages is queued."""
-    eventually(lambda: len(consumer._queue) >= count)
+    eventually(lambda: len(queue_of(consumer)) >= count)
 
 
 def values(first: int, end: int = 10) -> list[bytes]:
@@ -80,8 +81,8 @@ def test_a_table_that_failed_starts_no_acknowledgement_timeout(open_with_batch: 
     consumer = open_with_batch(unacked_messages_timeout_ms=1000)
     with pytest.raises(InvalidConfiguration):
         consumer.receive_table(columns=["nothing"], timeout_millis=30_000)
-    eventually(lambda: len(consumer._queue.entries) == 1)
-    never(lambda: len(consumer._queue.entries) != 1, 2.3)  # it waits, and does not come again
+    eventually(lambda: len(queue_of(consumer).entries) == 1)
+    never(lambda: len(queue_of(consumer).entries) != 1, 2.3)  # it waits, and does not come again
     assert rest(consumer, 10, acknowledge=True) == values(0)
 
 

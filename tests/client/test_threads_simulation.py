@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
+from insides import inner_consumer, publisher_of
 from virtual import Clock, Network, Remembered
 from virtual_threads import STOPS, Actor, Scheduler, ThreadLoop, shells_on
 
@@ -368,13 +369,13 @@ class World:
     def nobody_sleeps(self) -> None:
         """Check, while no thread can run, that no receiver waits with a message in its queue."""
         for consumer in self.consumers:
-            heart = consumer._consumer
+            heart = inner_consumer(consumer)
             if len(heart.receive_waiters) and heart.queue:
                 raise AssertionError(
                     f"{len(heart.receive_waiters)} receivers sleep before {len(heart.queue)} messages"
                 )
         for producer in self.producers:
-            engine = producer._publisher
+            engine = publisher_of(producer)
             if engine.submit_queue.pairs and engine._timer is None and not engine._loop.is_closed():
                 raise AssertionError("messages were handed over, and nobody was told")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from insides import publisher_of
 from waiting import eventually_awaited
 
 import geminga
@@ -101,7 +102,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def holds_nothing(producer: Any) -> None:
     """Check, on the loop, that no permit or byte is in use and no sender waits."""
-    publisher = producer._publisher
+    publisher = publisher_of(producer)
     statistics = producer.statistics()
     assert (statistics.pending_messages, publisher.submit_queue.depth(), len(publisher._wait_queue)) == (
         0,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from insides import group_of
 from waiting import eventually
 
 import geminga
@@ -214,9 +215,7 @@ def test_messages_in_flight_at_a_redelivery_request_are_dropped(ours: geminga.Cl
             number += 1
         first += 21
         consumer.redeliver_unacknowledged_messages()
-        assert consumer._consumer.group.cores()[0].epoch > round_, (
-            "one more for each that was asked for again"
-        )
+        assert group_of(consumer).cores()[0].epoch > round_, "one more for each that was asked for again"
     consumer.close()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from insides import server_of
 from waiting import eventually, eventually_async
 
 from geminga.broker.commands.session import SessionState
@@ -192,7 +193,7 @@ def test_an_internal_error_closes_one_connection_and_is_counted(
             )
             assert victim.is_closed()
         assert bystander.answers()
-        assert broker._server.broker.scheduler.failures["session"] == 3
+        assert server_of(broker).broker.scheduler.failures["session"] == 3
     assert caplog.text.count("session failed") == 1, "one line for a peer that comes again and again"
     assert "127.0.0.1" in caplog.text
 
@@ -470,5 +471,5 @@ def test_commands_of_a_disconnected_peer_keep_their_order(is_cut: bool) -> None:
 
 
 def _subscription(broker: Any, topic: str) -> Any:
-    found = broker._server.broker.topics.find(TopicName.parse(topic))
+    found = server_of(broker).broker.topics.find(TopicName.parse(topic))
     return found.subscriptions["s"]
