@@ -34,6 +34,7 @@ def figures(url: str) -> dict[str, object]:
         return found
 
 
+@pytest.mark.rotating(1)
 @pytest.mark.parametrize("client_kind", ["geminga", "pulsar"])
 def test_a_small_folder_passes_four_times_its_size(tmp_path: Path, client_kind: str) -> None:
     """Retention is seven days, so all acknowledged messages must be deleted early."""
