@@ -138,7 +138,7 @@ def test_a_callback_may_end_an_asyncio_program_after_all_callbacks(
         producer = await client.create_producer(pulsar_topic, batching_enabled=True)
         for n in range(10):
             producer.send_async(b"%d" % n, outcomes)
-        await asyncio.sleep(SECONDS)
+        await asyncio.wait_for(asyncio.Event().wait(), SECONDS)
 
     with pytest.raises(kind, match="said by a callback"):
         asyncio.run(main())

@@ -285,7 +285,7 @@ def test_a_second_close_does_not_interrupt_the_first() -> None:
 
     async def slow_to_go() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             await loop_turns(3)
             cleaned.append("up")

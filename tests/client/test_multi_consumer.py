@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 import uuid
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from insides import group_of
-from waiting import eventually
+from insides import group_of, queue_of
+from waiting import eventually, never
 
 import geminga
 from geminga import InitialPosition, MessageId
@@ -189,7 +188,7 @@ def test_ids_of_a_deleted_topic_acknowledge_nothing_of_another(
         eventually(lambda: list(group_of(consumer).handles) == [left])
         consumer.acknowledge_cumulative(held)
         consumer.negative_acknowledge(held)
-        time.sleep(0.3)
+        never(lambda: len(queue_of(consumer)), 0.3)
         for number in range(3):
             producer.send(b"%d" % number)
         assert [message.data() for message in receive(consumer, 3)] == [b"0", b"1", b"2"]
