@@ -82,7 +82,7 @@ def test_a_table_that_failed_starts_no_acknowledgement_timeout(open_with_batch: 
     with pytest.raises(InvalidConfiguration):
         consumer.receive_table(columns=["nothing"], timeout_millis=30_000)
     eventually(lambda: len(queue_of(consumer).entries) == 1)
-    never(lambda: len(queue_of(consumer).entries) != 1, 2.3)  # it waits, and does not come again
+    never(lambda: len(queue_of(consumer).entries) != 1, 2.3)  # it waits, and is not redelivered
     assert rest(consumer, 10, acknowledge=True) == values(0)
 
 

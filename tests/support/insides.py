@@ -1,4 +1,4 @@
-"""Inner objects that tests look at or disturb, each reached in one place."""
+"""Inner objects that tests look at or disturb: one function for each."""
 
 from __future__ import annotations
 
