@@ -26,6 +26,7 @@ help:
 	@echo "make check    what to run after every change: lint and the tests without Spark and processes"
 	@echo "make lint     ruff, mypy --strict, import contracts, docs tests"
 	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven)"
+	@echo "make fetch    downloads what the tests need beside Python: Apache Pulsar, promtool, Chromium"
 	@echo "make long     tests of minutes each: whole pipelines run again and again, the demo under test"
 	@echo "make suite SUITE=DIR  pulsar-client's own tests, from a checkout of it: both libraries on both brokers"
 	@echo "make spark-4.2  the tests of Spark with PySpark 4.2 (also spark-4.1, spark-4.0), in an environment of its own"
