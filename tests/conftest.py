@@ -55,6 +55,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG_FILES = (
+    "tests/docs/test_site.py",
+    "tests/docs/test_examples.py",
+    "tests/docs/test_integrations.py",
+    "tests/docs/test_deploy.py",
     "tests/interop/test_pipelines.py",
     "tests/interop/test_pulsar_admin.py",
     "tests/interop/test_past_one_machine.py",

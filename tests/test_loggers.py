@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import loop_turns
 
 import geminga
 from geminga import loggers
@@ -89,7 +89,7 @@ def test_a_loop_survives_what_the_handlers_of_its_log_raise(reported: list[Any])
     loop = new_event_loop()
     with raising("handler"):
         loop.call_soon(lambda: 1 / 0)
-        assert loop.run_until_complete(asyncio.sleep(0, "done")) == "done"
+        loop.run_until_complete(loop_turns())
     loop.close()
     assert any("Exception in callback" in str(error) for error in reported)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from waiting import eventually_awaited
 
 import geminga
 import geminga.asyncio
@@ -140,7 +141,7 @@ def test_what_a_peer_opened_is_closed_when_it_leaves(broker: EmbeddedBroker) -> 
         async with session.ws_connect(CONSUMER), session.ws_connect(PRODUCER):
             pass
         async with geminga.asyncio.Admin(broker.admin_url) as admin:
-            await become(lambda: has_ended(admin))
+            await eventually_awaited(lambda: has_ended(admin))
 
     async def has_ended(admin: geminga.asyncio.Admin) -> bool:
         stats = await admin.topics.stats("t")
@@ -156,18 +157,12 @@ def test_unsubscribing_deletes_the_subscription(broker: EmbeddedBroker) -> None:
             geminga.asyncio.Admin(broker.admin_url) as admin,
         ):
             await consumer.send_json({"type": "unsubscribe"})
-            await become(lambda: has_none(admin))
+            await eventually_awaited(lambda: has_none(admin))
 
     async def has_none(admin: geminga.asyncio.Admin) -> bool:
         return not await admin.subscriptions.list("t")
 
     with_session(broker, talk)
-
-
-async def become(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something holds; the test's time limit ends the waiting."""
-    while not await holds():
-        await asyncio.sleep(0.02)
 
 
 def test_a_broker_that_stops_closes_its_sockets(broker: EmbeddedBroker) -> None:

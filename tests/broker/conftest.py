@@ -267,6 +267,10 @@ class Harness:
     def peer(self, **options: Any) -> Peer:
         return Peer(self, **options)
 
+    def measure_turns_by(self, clock: Callable[[], float]) -> None:
+        """Let the time of a turn of the loop be what a clock says."""
+        self.broker.slices._clock = clock
+
     def restart(self, **settings: Any) -> None:
         """Close the broker and open another one on the same store."""
         self.broker.close()

@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from waiting import eventually
 
 import geminga
 from geminga.cli.mirror import command
@@ -218,15 +218,7 @@ def test_a_signal_ends_the_mirror_cleanly(pulsar_broker: Any, other: Any, number
 
 
 def _until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            if what():
-                return
-        except PulsarException:
-            pass
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(what, but=PulsarException)
 
 
 def test_both_sides_may_use_tls(tmp_path: Any) -> None:

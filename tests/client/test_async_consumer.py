@@ -159,7 +159,7 @@ def test_the_timeout_of_a_receive_does_not_restart_when_another_takes_its_messag
             started = asyncio.get_running_loop().time()
             waiting = asyncio.create_task(consumer.receive(300))
             while not waiting.done():
-                await asyncio.sleep(0.01)
+                await loop_turns()
                 consumer.queue.put_back([message])
                 # Another receiver is quicker than the one that was woken for it.
                 assert consumer.queue.take().message_id() == message.message_id()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from insides import inner_consumer
 
 import geminga
 import geminga.asyncio
@@ -137,7 +138,7 @@ def test_a_callback_may_end_an_asyncio_program_after_all_callbacks(
         producer = await client.create_producer(pulsar_topic, batching_enabled=True)
         for n in range(10):
             producer.send_async(b"%d" % n, outcomes)
-        await asyncio.sleep(SECONDS)
+        await asyncio.wait_for(asyncio.Event().wait(), SECONDS)
 
     with pytest.raises(kind, match="said by a callback"):
         asyncio.run(main())
@@ -262,7 +263,7 @@ def test_waiting_calls_fail_when_the_io_thread_ends(pulsar_broker: Any, pulsar_t
     client = geminga.Client(pulsar_broker.service_url)
     consumer = client.subscribe(pulsar_topic, "s")
     receiving, ended = receiver(consumer)
-    while not len(consumer._consumer.receive_waiters):
+    while not len(inner_consumer(consumer).receive_waiters):
         threading.Event().wait(0.001)
     client.runtime.close()
     receiving.join(SECONDS)

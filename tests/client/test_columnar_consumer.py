@@ -8,6 +8,7 @@ from typing import Any
 
 import cramjam
 import pytest
+from insides import group_of
 from waiting import eventually, never
 
 import geminga
@@ -160,8 +161,8 @@ def test_a_damaged_entry_is_left_out(
     from geminga.client import consumer_handle
 
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
-    consumer._consumer.group.receive_whole_entries()
-    handle = next(iter(consumer._consumer.group.handles.values()))
+    group_of(consumer).receive_whole_entries()
+    handle = next(iter(group_of(consumer).handles.values()))
     original = handle.consumer.receive
 
     def damage(received: Any, now: float, now_ms: int) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
-import time
 import uuid
 
 import pytest
+from insides import inner_consumer
+from waiting import eventually, loop_turns
 
 import geminga
 import geminga.asyncio
@@ -49,7 +50,7 @@ def test_a_waiting_receiver_is_woken(pulsar_client, topic):
     got = []
     waiting = threading.Thread(target=lambda: got.append(consumer.receive_table(timeout_millis=30_000)))
     waiting.start()
-    time.sleep(0.1)
+    eventually(lambda: inner_consumer(consumer).receive_waiters)
     producer.send(b"x")
     waiting.join(60)
     assert [t.num_rows for t in got] == [1]
@@ -75,7 +76,7 @@ def test_asyncio(pulsar_broker, topic, table):
             consumer = await client.subscribe(topic, "s")
             producer = await client.create_producer(topic)
             receiving = asyncio.ensure_future(consumer.receive_table())
-            await asyncio.sleep(0.05)
+            await loop_turns(3)
             result = await producer.send_table(table)
             assert result.rows == 1000
             rows = (await asyncio.wait_for(receiving, 60)).num_rows

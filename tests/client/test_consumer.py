@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from insides import group_of, inner_consumer, queue_of
 from waiting import eventually, eventually_async, loop_turns, moment_between, never
 
 import geminga
@@ -262,7 +263,7 @@ def test_batch_receive(pulsar_client: Any, pulsar_topic: str, subscribe: Any) ->
     policy = geminga.ConsumerBatchReceivePolicy(10, -1, 500)
     consumer = subscribe(batch_receive_policy=policy)
     values = publish(pulsar_client, pulsar_topic, 25)
-    eventually(lambda: len(consumer._queue) == 25)
+    eventually(lambda: len(queue_of(consumer)) == 25)
     batches = [consumer.batch_receive() for _ in range(3)]
     assert [len(batch) for batch in batches] == [10, 10, 5]
     assert data([message for batch in batches for message in batch]) == values
@@ -637,10 +638,11 @@ def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(
     )  # fmt: skip
     for _ in range(10_000):
         consumer.acknowledge(consumer.receive(30_000))
-    cores = [handle.consumer for handle in consumer._consumer.group.handles.values()]
+    cores = [handle.consumer for handle in group_of(consumer).handles.values()]
     eventually(
         lambda: (
-            all(context.acks.pending_count == 0 for context in cores) and not len(consumer._consumer.inbox)
+            all(context.acks.pending_count == 0 for context in cores)
+            and not len(inner_consumer(consumer).inbox)
         )
     )
     assert [len(context.unsettled.ack_timeout) for context in cores] == [0]

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from waiting import eventually_async, never_async
+from waiting import eventually_async, loop_turns, never_async
 
 import geminga.asyncio
 from geminga import MessageId
@@ -199,7 +199,7 @@ def test_a_refusal_while_reconnecting_is_final_for_some_errors(caplog: pytest.Lo
         async with scripted() as (broker, client):
             consumer = await client.subscribe(TOPIC, "s")
             waiting = asyncio.create_task(consumer.receive())
-            await asyncio.sleep(0.05)
+            await loop_turns(3)
             broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
                 p, f.command.subscribe.request_id, pb.AuthorizationError
             )
@@ -340,7 +340,7 @@ def test_seek_without_a_broker() -> None:
             consumer = await client.subscribe(TOPIC, "s")
             broker.answers[Type.SUBSCRIBE] = lambda p, f: None
             broker.peers[-1].transport.abort()
-            await asyncio.sleep(0.05)
+            await eventually_async(lambda: not consumer.is_connected())
             with pytest.raises(NotConnected):
                 await consumer.seek(MessageId.earliest)
 
@@ -357,7 +357,7 @@ def test_receipts_that_never_come() -> None:
             with pytest.raises(Timeout, match="receipt"):
                 await consumer.acknowledge(message)
             task = asyncio.create_task(consumer.acknowledge(message))
-            await asyncio.sleep(0.05)
+            await loop_turns(3)
             await consumer.close()
             with pytest.raises((AlreadyClosed, Timeout)):
                 await task

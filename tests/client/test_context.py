@@ -4,7 +4,7 @@ import random
 import socket
 
 import pytest
-from waiting import eventually_async
+from waiting import eventually_async, loop_turns
 
 from geminga.client.context import ClientContext, ServiceUnreachable, all_or_none
 from geminga.client.settings import ClientSettings
@@ -390,7 +390,7 @@ def test_cancelling_the_opening_of_several_raises_only_that(scripted):
             await never.wait()
 
         opening = asyncio.create_task(all_or_none([opened(), waits()]))
-        await asyncio.sleep(0.01)
+        await loop_turns(3)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from insides import inner_consumer, queue_of
 from waiting import eventually, loop_turns
 
 import geminga.asyncio
@@ -121,7 +122,7 @@ def test_a_receiver_that_would_wait_forever_gets_an_error(pulsar_client: Any, pu
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    eventually(lambda: len(consumer._consumer.receive_waiters) > 0)
+    eventually(lambda: len(inner_consumer(consumer).receive_waiters) > 0)
     assert consumer.drain() == 0
     assert ended.wait(60)
 
@@ -131,7 +132,7 @@ def test_the_last_messages_of_a_drain_are_a_batch(pulsar_client: Any, pulsar_top
         pulsar_topic, "s", batch_receive_policy=ConsumerBatchReceivePolicy(10, -1, 60_000)
     )
     values = publish(pulsar_client, pulsar_topic, 3)
-    eventually(lambda: len(consumer._queue) == 3)
+    eventually(lambda: len(queue_of(consumer)) == 3)
     drained: list[int] = []
     thread = threading.Thread(target=lambda: drained.append(consumer.drain(60_000)))
     thread.start()
@@ -162,7 +163,7 @@ def test_tasks_process_the_delivered_messages(pulsar_broker: Any, pulsar_topic: 
 
             async def work() -> None:
                 async for message in consumer:
-                    await asyncio.sleep(0.001)
+                    await loop_turns(5)
                     done.append(message.data())
                     await consumer.acknowledge(message)
 
@@ -206,7 +207,7 @@ def test_the_end_of_the_broker_ends_the_drain(pulsar_broker: Any, pulsar_topic: 
         ended: list[int] = []
         thread = threading.Thread(target=lambda: ended.append(consumer.drain(60_000)))
         thread.start()
-        eventually(lambda: consumer._consumer.draining)
+        eventually(lambda: inner_consumer(consumer).draining)
         pulsar_broker.close()
         thread.join(60)
         assert ended == [0], "what was in hand comes again, and nobody here can settle it"

@@ -162,14 +162,8 @@ def test_a_negative_timeout_receives_only_queued_messages(p: Any, client: Any, p
     client.create_producer(pulsar_topic).send(b"m")
     message = consumer.receive(TIMEOUT_MILLIS)
     consumer.redeliver_unacknowledged_messages()
-    for _ in range(100):
-        try:
-            assert consumer.receive(-1).message_id() == message.message_id()
-            break
-        except p.Timeout:
-            time.sleep(0.05)
-    else:
-        raise AssertionError("the message never came")
+    again = eventually(lambda: consumer.receive(-1), but=p.Timeout)
+    assert again.message_id() == message.message_id()
 
 
 def test_a_signal_ends_receive(p: Any, client: Any, pulsar_topic: str) -> None:

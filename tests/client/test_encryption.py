@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from insides import publisher_of
 from waiting import eventually
 
 import geminga
@@ -274,7 +275,7 @@ def test_send_in_spite_of_the_failure(client, topic, caplog):
 def test_what_cannot_be_encrypted_fails_and_is_not_sent(client, topic, batched, monkeypatch):
     consumer = client.subscribe(topic, "s", crypto_key_reader=reader())
     sending = encrypting(client, topic, batching_enabled=batched, batching_max_messages=10)
-    encryptor = sending._publisher.settings.encryptor
+    encryptor = publisher_of(sending).settings.encryptor
     current, encryptor._current = encryptor._current, None
     results = []
     for _ in range(10):  # the last one fills the batch and encodes it on this thread
@@ -325,8 +326,8 @@ def test_a_namespace_that_requires_encryption(client, pulsar_broker):
     assert received(consumer, 1)[0].data() == CANARY
     # The broker rejects the first plain message of a producer that announced encryption.
     liar = encrypting(client, topic, send_timeout_millis=500)
-    liar._publisher.settings.encryptor._current = None
-    liar._publisher.settings.encryptor.plain_on_failure = True
+    publisher_of(liar).settings.encryptor._current = None
+    publisher_of(liar).settings.encryptor.plain_on_failure = True
     with pytest.raises(geminga.PulsarException):
         liar.send(b"plain")
     nothing(consumer)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from waiting import eventually
+from insides import queue_of
+from waiting import eventually, eventually_async, never
 
 import geminga.asyncio
 from geminga import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy, ConsumerType
@@ -52,7 +53,7 @@ def rest(consumer: Any, count: int, millis: int = 400, *, acknowledge: bool = Fa
 
 def until_waiting(consumer: Any, count: int) -> None:
     """Wait until the given number of messages is queued."""
-    eventually(lambda: len(consumer._queue) >= count)
+    eventually(lambda: len(queue_of(consumer)) >= count)
 
 
 def values(first: int, end: int = 10) -> list[bytes]:
@@ -80,8 +81,8 @@ def test_a_table_that_failed_starts_no_acknowledgement_timeout(open_with_batch: 
     consumer = open_with_batch(unacked_messages_timeout_ms=1000)
     with pytest.raises(InvalidConfiguration):
         consumer.receive_table(columns=["nothing"], timeout_millis=30_000)
-    time.sleep(2.3)
-    assert len(consumer._queue.entries) == 1, "it waits, and did not come again"
+    eventually(lambda: len(queue_of(consumer).entries) == 1)
+    never(lambda: len(queue_of(consumer).entries) != 1, 2.3)  # it waits, and is not redelivered
     assert rest(consumer, 10, acknowledge=True) == values(0)
 
 
@@ -110,7 +111,7 @@ def test_a_message_that_was_put_back_and_taken_again_may_be_late(
             )  # fmt: skip
             producer = await client.create_producer(pulsar_topic, batching_enabled=False)
             await producer.send(b"x")
-            await asyncio.sleep(0.2)
+            await eventually_async(lambda: len(consumer.queue) == 1)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(consumer.batch_receive(), 0.01)
             assert (await consumer.receive(30_000)).redelivery_count() == 0

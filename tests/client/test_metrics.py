@@ -11,6 +11,7 @@ import time
 import weakref
 
 import pytest
+from insides import group_of
 
 import geminga
 import geminga.asyncio
@@ -56,6 +57,10 @@ OF_JAVA = {
 }
 
 
+def instruments_of(provider):
+    return metrics._instruments_of(provider)
+
+
 class Seen:
     """Values that a reader collects."""
 
@@ -64,7 +69,7 @@ class Seen:
         self.provider = MeterProvider([self.reader, *others])
 
     def collect(self):
-        metrics._instruments_of(self.provider)._snapshot_at = float("-inf")  # no look of a moment ago
+        instruments_of(self.provider)._snapshot_at = float("-inf")  # no look of a moment ago
         data = self.reader.get_metrics_data()
         if data is None:
             return {}
@@ -206,7 +211,7 @@ def test_acknowledgements_that_come_too_late(client, seen, pulsar_topic):
     consumer = client.subscribe(
         pulsar_topic, "s", geminga.ConsumerType.Shared, unacked_messages_timeout_ms=10_000
     )
-    (handle,) = consumer._consumer.group.handles.values()
+    (handle,) = group_of(consumer).handles.values()
     handle.consumer.unsettled.ack_timeout._timeout_seconds = 0.01  # the shortest one allowed is ten seconds
     handle.consumer.unsettled.ack_timeout._tick_seconds = 0.01
     client.create_producer(pulsar_topic).send(b"a")
@@ -311,7 +316,7 @@ def test_ten_thousand_partitions(seen, pulsar_broker):
         ).partitions  # fmt: skip
         for partition in partitions:
             client.context.metrics.add_producer(partition)
-        opened = metrics._instruments_of(seen.provider)._read()["pulsar.client.producer.opened"]
+        opened = instruments_of(seen.provider)._read()["pulsar.client.producer.opened"]
     assert len(opened) == sum(opened.values()) == 10_000
 
 
@@ -321,7 +326,7 @@ def test_closed_producers_are_released_without_a_metric_reader(pulsar_broker, pu
     with geminga.Client(pulsar_broker.service_url, metrics=provider) as client:
         for _ in range(100):
             client.create_producer(pulsar_topic).close()
-        assert len(metrics._instruments_of(provider)._parts) <= 45
+        assert len(instruments_of(provider)._parts) <= 45
 
 
 @pytest.mark.parametrize("wrong", ["yes", 1, object()])
@@ -388,10 +393,7 @@ def test_a_forked_child_reports_no_metrics_of_its_parent(seen, client, pulsar_to
     assert seen.value("geminga.client.producer.message.send.count") == 1
     child = os.fork()
     if not child:
-        os._exit(
-            len(metrics._instruments_of(seen.provider)._parts)
-            + len(metrics._instruments_of(seen.provider)._gone)
-        )
+        os._exit(len(instruments_of(seen.provider)._parts) + len(instruments_of(seen.provider)._gone))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 import uuid
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from waiting import eventually
+from insides import group_of, queue_of
+from waiting import eventually, never
 
 import geminga
 from geminga import InitialPosition, MessageId
@@ -97,7 +97,7 @@ def test_the_queue_is_shared_out(pulsar_broker: Any, pulsar_client: Any, pulsar_
     consumer = pulsar_client.subscribe(
         pulsar_topic, "s", receiver_queue_size=100, max_total_receiver_queue_size_across_partitions=60
     )
-    handles = consumer._consumer.group.handles.values()
+    handles = group_of(consumer).handles.values()
     assert [handle.consumer.flow.queue_size for handle in handles] == [20, 20, 20]
 
 
@@ -108,9 +108,9 @@ def test_new_partitions_are_read_from_their_beginning(
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     admin(pulsar_broker.admin_url, "POST", pulsar_topic.replace("://", "/") + "/partitions", 3)
     values = publish(pulsar_client, pulsar_topic, 30)
-    pulsar_client.runtime.call(consumer._consumer.group.refresh())
+    pulsar_client.runtime.call(group_of(consumer).refresh())
     assert sorted(m.data() for m in receive(consumer, 30)) == sorted(values)
-    assert len(consumer._consumer.group.handles) == 3
+    assert len(group_of(consumer).handles) == 3
     assert multi_consumer.logger.name == "geminga"
 
 
@@ -156,7 +156,7 @@ def test_patterns(pulsar_broker: Any, pulsar_client: Any) -> None:
     assert [m.data() for m in receive(consumer, 3)] == late
     with pytest.raises(Timeout):
         consumer.receive(100)
-    group = consumer._consumer.group
+    group = group_of(consumer)
     admin(pulsar_broker.admin_url, "DELETE", f"persistent/public/default/{prefix}-late?force=true")
     eventually(lambda: len(group.handles) == 3)
     consumer.close()
@@ -185,10 +185,10 @@ def test_ids_of_a_deleted_topic_acknowledge_nothing_of_another(
         )
         held = next(message for message in receive(consumer, 2) if message.topic_name() == gone)
         admin(pulsar_broker.admin_url, "DELETE", f"{gone.replace('://', '/')}?force=true")
-        eventually(lambda: list(consumer._consumer.group.handles) == [left])
+        eventually(lambda: list(group_of(consumer).handles) == [left])
         consumer.acknowledge_cumulative(held)
         consumer.negative_acknowledge(held)
-        time.sleep(0.3)
+        never(lambda: len(queue_of(consumer)), 0.3)
         for number in range(3):
             producer.send(b"%d" % number)
         assert [message.data() for message in receive(consumer, 3)] == [b"0", b"1", b"2"]
@@ -257,13 +257,13 @@ def test_a_new_topic_is_acknowledged_while_another_one_attaches(
             consumer.acknowledge(message)
         eventually(lambda: not backlog(pulsar_broker, f"{prefix}-x"))
         pulsar_client.context.loop.call_soon_threadsafe(lambda: [each.set_result(None) for each in held])
-        eventually(lambda: len(consumer._consumer.group.handles) == 2)
+        eventually(lambda: len(group_of(consumer).handles) == 2)
     consumer.close()
 
 
 def test_topics_that_come_and_go_are_not_remembered(pulsar_client: Any) -> None:
     consumer = pulsar_client.subscribe(re.compile("no-topic-is-like-this.*"), "s")
-    held = vars(consumer._consumer.group)
+    held = vars(group_of(consumer))
     assert [name for name, value in held.items() if isinstance(value, (set, list, dict))] == ["handles"]
     consumer.close()
 
@@ -344,11 +344,11 @@ def test_flushes_grow_in_proportion_to_the_topics(
             consumer.seek(MessageId.earliest)
             eventually(consumer.is_connected)
 
-            async def reconnect(group: Any = consumer._consumer.group) -> None:
+            async def reconnect(group: Any) -> None:
                 for handle in group.handles.values():
                     handle.driver.reattach(delay=False)
 
-            pulsar_client.runtime.call(reconnect())
+            pulsar_client.runtime.call(reconnect(group_of(consumer)))
             eventually(consumer.is_connected)
         counts.append(flushed[0])
     assert counts[1] < 12 * counts[0]
@@ -372,6 +372,6 @@ def test_a_receipt_sends_what_a_table_has_acknowledged(pulsar_client: Any, pulsa
             }
         )
     )
-    for core in consumer._consumer.group.cores():
+    for core in group_of(consumer).cores():
         assert not core.acks.pending_count
         assert not core.acks.unanswered_count

@@ -9,6 +9,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
+from insides import publisher_of
 from waiting import loop_turns
 
 import geminga
@@ -459,7 +460,7 @@ def test_messages_with_keys_go_in_runs_where_nothing_is_batched(
         )
     producer = pulsar_client.create_producer(pulsar_topic, block_if_queue_full=True)
     consumer = pulsar_client.subscribe(pulsar_topic, "s", geminga.ConsumerType.KeyShared)
-    state, runs = producer._publisher.state, []
+    state, runs = publisher_of(producer).state, []
     for partition in state.partitions:
         enqueue = partition.enqueue
         partition.enqueue = lambda operation, enqueue=enqueue: (runs.append(operation), enqueue(operation))

@@ -9,6 +9,7 @@ import time
 
 import pyarrow as pa
 import pytest
+from insides import publisher_of, wait_queue_of
 from waiting import eventually, loop_turns, never, never_async
 
 import geminga
@@ -124,7 +125,7 @@ def test_sends_to_a_stuck_partition_do_not_block_those_to_another(broker, client
         return thread
 
     behind = [send(stuck) for _ in range(3)]
-    wait_queue = producer._publisher._wait_queue
+    wait_queue = wait_queue_of(producer)
     eventually(lambda: len(wait_queue) == 3)
     free = [send(moving) for _ in range(2)]
     eventually(lambda: len(wait_queue) == 5)
@@ -154,9 +155,9 @@ def test_a_signal_that_ends_a_wait_delays_no_other_sender(broker, client):
     behind = threading.Thread(target=producer.send_async, args=(b"behind", None))
 
     def queue_up_and_interrupt():
-        eventually(lambda: len(producer._publisher._wait_queue) == 1)
+        eventually(lambda: len(wait_queue_of(producer)) == 1)
         behind.start()
-        eventually(lambda: len(producer._publisher._wait_queue) == 2)
+        eventually(lambda: len(wait_queue_of(producer)) == 2)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, interrupt)
@@ -187,7 +188,7 @@ def test_closing_ends_every_wait_for_permits(broker, client):
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    eventually(lambda: len(producer._publisher._wait_queue) == 4)
+    eventually(lambda: len(wait_queue_of(producer)) == 4)
     closing = threading.Thread(target=producer.close)
     closing.start()
     eventually(lambda: len(errors_seen) == 4)
@@ -245,7 +246,7 @@ def test_many_threads_wait_and_none_is_forgotten(broker, steps_over, memory):
             assert not thread.is_alive()
         for producer in producers:
             producer.flush()
-            assert not len(producer._publisher._wait_queue)
+            assert not len(wait_queue_of(producer))
     assert got == [Result.Ok] * (8 * 150)
 
 
@@ -307,7 +308,7 @@ def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, k
         producer = client.create_producer("t", batching_enabled=batching, batching_max_publish_delay_ms=1)
         producer.send_async(b"x" * 6000, None)
         eventually(lambda: held.count() == 1)
-        publisher, got = producer._publisher, []
+        publisher, got = publisher_of(producer), []
 
         async def race():
             submit_queue = publisher.submit_queue
@@ -416,7 +417,7 @@ def test_a_synchronous_send_that_waited_for_bytes_does_not_wait_for_the_delay(br
         arguments = {"content": b"x" * 200, "properties": {"a": "b"}}
         thread = threading.Thread(target=producer.send, kwargs=arguments)
         thread.start()
-        eventually(lambda: len(producer._publisher._wait_queue) == 1)
+        eventually(lambda: len(wait_queue_of(producer)) == 1)
         held.stop()
         thread.join(30)
         assert not thread.is_alive()
@@ -576,7 +577,7 @@ def overtaken(producer, got, names):
     """Plain messages that were handed over though there is no permit: as several threads do that look at the
     same number at once."""
     pairs = [half for name in names for half in (name, lambda r, m, name=name: got.append((name, r)))]
-    producer._publisher.submit_queue.pairs += pairs
+    publisher_of(producer).submit_queue.pairs += pairs
 
 
 def test_close_waits_for_accepted_messages_without_a_permit(broker, client):
@@ -588,7 +589,7 @@ def test_close_waits_for_accepted_messages_without_a_permit(broker, client):
     overtaken(producer, got, [b"1", b"2"])
     closing = threading.Thread(target=producer.close)
     closing.start()
-    eventually(lambda: producer._publisher._wait_queue.accepted())
+    eventually(lambda: wait_queue_of(producer).accepted())
     held.stop()
     closing.join(60)
     assert not closing.is_alive()
@@ -605,7 +606,7 @@ def test_close_without_a_connection_does_not_wait_for_messages_without_a_permit(
     overtaken(producer, got, [b"1"])
     closing = threading.Thread(target=producer.close, daemon=True)
     closing.start()
-    eventually(lambda: producer._publisher._wait_queue.accepted())
+    eventually(lambda: wait_queue_of(producer).accepted())
     broker.run(broker.stop(), 60)
     closing.join(60)
     assert not closing.is_alive()

@@ -6,10 +6,10 @@ import asyncio
 import datetime as dt
 import re
 import threading
-import time
 from typing import Any
 
 import pytest
+from waiting import moment_between
 
 import geminga.asyncio
 from geminga import MessageId
@@ -91,8 +91,7 @@ def test_an_empty_topic(pulsar_client: Any, pulsar_topic: str) -> None:
 
 def test_seek_by_time(pulsar_client: Any, pulsar_topic: str) -> None:
     publish(pulsar_client, pulsar_topic, 3)
-    time.sleep(0.03)
-    moment = int(time.time() * 1000)
+    moment = moment_between()
     publish(pulsar_client, pulsar_topic, 3, start=3)
     reader = pulsar_client.create_reader(pulsar_topic, MessageId.latest)
     reader.seek(moment)
@@ -212,7 +211,7 @@ def moments(client: Any, topic: str, count: int = 6) -> list[int]:
     with client.create_producer(topic) as producer:
         for number in range(count):
             producer.send(b"%d" % number)
-            time.sleep(0.003)
+            moment_between()
     with client.create_reader(topic, MessageId.earliest) as reader:
         return [reader.read_next(30_000).publish_timestamp() for _ in range(count)]
 

@@ -1,14 +1,13 @@
 """The client over broker restarts and lost connections: nothing is lost, nothing hangs."""
 
 import contextlib
-import threading
 import time
 
 import pytest
 
 import geminga
 from geminga.broker.serving.embedded import embedded
-from geminga.errors import ConnectError, Timeout
+from geminga.errors import Timeout
 from geminga.testing.apache_pulsar import free_ports
 
 
@@ -49,16 +48,6 @@ def client(restartable):
         yield client
 
 
-def drop_connections(client):
-    """Cut every connection of the client, as a network would."""
-
-    async def cut():
-        for connection in client.context.pool.connections:
-            connection.abort(ConnectError("cut by the test"))
-
-    client.runtime.call(cut())
-
-
 def receive_until(consumer, expected, seconds=20):
     """Everything received and acknowledged until each of ``expected`` was seen."""
     seen = []
@@ -94,38 +83,6 @@ def test_what_is_sent_during_an_outage_arrives(restartable, client):
     producer.flush()
     assert outcomes == [geminga.Result.Ok] * 50
     receive_until(consumer, {b"%d" % i for i in range(50)})
-
-
-def test_no_receipted_message_is_lost_while_connections_are_cut(restartable, client):
-    consumer = client.subscribe("t", "s", consumer_type=geminga.ConsumerType.Shared)
-    producer = client.create_producer("t", block_if_queue_full=True, max_pending_messages=200)
-    receipted = set()
-    stop = threading.Event()
-
-    def note(result, payload):
-        if result == geminga.Result.Ok:
-            receipted.add(payload)
-
-    def produce():
-        number = 0
-        while not stop.is_set():
-            payload = b"%d" % number
-            number += 1
-            producer.send_async(payload, lambda result, _, payload=payload: note(result, payload))
-            if number % 50 == 0:
-                time.sleep(0.002)
-        producer.flush()
-
-    thread = threading.Thread(target=produce)
-    thread.start()
-    for _ in range(5):
-        time.sleep(0.15)
-        drop_connections(client)
-    time.sleep(0.2)
-    stop.set()
-    thread.join(60)
-    assert len(receipted) > 100
-    receive_until(consumer, set(receipted))
 
 
 def test_send_times_out_during_a_long_outage(restartable, client):
@@ -177,6 +134,5 @@ def test_a_reader_resumes_at_its_position(restartable, client):
     reader = client.create_reader("t", geminga.MessageId.earliest)
     assert [reader.read_next(30_000).data() for _ in range(4)] == [b"0", b"1", b"2", b"3"]
     restartable.restart()
-    time.sleep(0.1)
     got = [reader.read_next(30_000).data() for _ in range(6)]
     assert got == [b"%d" % i for i in range(4, 10)]

@@ -10,6 +10,7 @@ import time
 import warnings
 
 import pytest
+from waiting import loop_turns
 
 from geminga.client.runtime import LoopThread, _Loop
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
@@ -64,7 +65,7 @@ def test_the_coroutines_own_time_out_is_kept(runtime):
 def test_close_ends_waiting_calls(runtime):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(runtime.call, for_ever())
-        runtime.call(asyncio.sleep(0.01))
+        runtime.call(loop_turns())
         runtime.close()
         with pytest.raises(AlreadyClosed):
             waiting.result(60)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 import pytest
-from virtual import Clock, Network, Remembered, VirtualLoop
+from virtual import Clock, Network, Remembered, VirtualLoop, pass_time
 
 import geminga.asyncio
 from geminga import (
@@ -89,7 +89,7 @@ class World:
         await self.act()
         self.came_at = self.clock.now
         await self.end()
-        await asyncio.sleep(30)
+        await pass_time(30)
         assert not self.server.connections, "connections outlive their client"
         left = asyncio.all_tasks() - before - {asyncio.current_task()}
         assert not left, f"tasks outlive their client: {left}"
@@ -170,7 +170,7 @@ class World:
             if chance < 0.2:
                 await asyncio.wait([task])
             elif chance < 0.3:
-                await asyncio.sleep(r.choice([0, 0.001, 0.02]))
+                await pass_time(r.choice([0, 0.001, 0.02]))
                 self.gave_up["send"] += task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
         if r.random() < 0.5:
@@ -198,7 +198,7 @@ class World:
                 if message is None:
                     continue
                 if r.random() < 0.1:
-                    await asyncio.sleep(r.uniform(0, 0.05))
+                    await pass_time(r.uniform(0, 0.05))
                 if self.nacks and r.random() < 0.2:
                     await consumer.negative_acknowledge(message)
                     continue
@@ -208,7 +208,7 @@ class World:
     async def pass_by(self, consumer: Any) -> None:
         """Wait for a message at times, and mostly go without one."""
         while not self.over:
-            await asyncio.sleep(self.numbers.uniform(0, 0.1))
+            await pass_time(self.numbers.uniform(0, 0.1))
             message = await self.perhaps("receive", consumer.receive(self.numbers.choice([None, 0, 1, 5])))
             if message is not None:
                 self.came[message.data()] += 1
@@ -222,7 +222,7 @@ class World:
             self.loop.victims.add(task)
             task.add_done_callback(self.loop.victims.discard)
         elif not self.over and r.random() < 0.5:
-            await asyncio.sleep(r.choice([0, 0, 0.0005, 0.01]))
+            await pass_time(r.choice([0, 0, 0.0005, 0.01]))
             self.gave_up[name] += task.cancel()
         try:
             return await task
@@ -248,7 +248,7 @@ class World:
     async def listen(self, view: Any) -> None:
         async def told(key: str, value: bytes) -> None:
             if self.numbers.random() < 0.3:
-                await asyncio.sleep(self.numbers.choice([0, 0.003]))
+                await pass_time(self.numbers.choice([0, 0.003]))
             self.heard.setdefault(key, []).append(value)
 
         await view.for_each_and_listen(told)
@@ -267,7 +267,7 @@ class World:
             task = asyncio.create_task(r.choice(calls)())
             self.loop.victims.add(task)
             task.add_done_callback(self.loop.victims.discard)
-            await asyncio.sleep(r.choice([0, 0.001, 0.01, 0.02, 0.05]))
+            await pass_time(r.choice([0, 0.001, 0.01, 0.02, 0.05]))
             self.gave_up["open"] += task.cancel()
             try:
                 handle = await task
@@ -286,11 +286,11 @@ class World:
     async def break_things(self) -> None:
         r = self.numbers
         for _ in range(r.randrange(1, 6)):
-            await asyncio.sleep(r.uniform(0, 0.3))
+            await pass_time(r.uniform(0, 0.3))
             self.network.cut()
             if r.random() < 0.3:
                 self.network.refuses = True
-                await asyncio.sleep(r.uniform(0, 0.5))
+                await pass_time(r.uniform(0, 0.5))
                 self.network.refuses = False
 
     # --- the auditor ------------------------------------------------------------------------------
@@ -318,8 +318,8 @@ class World:
                 f"{[len(c.receive_waiters) for c in self.consumers]}, connected: "
                 f"{[c.is_connected() for c in self.consumers]}"
             )
-            await asyncio.sleep(0.5)
-        await asyncio.sleep(5)
+            await pass_time(0.5)
+        await pass_time(5)
         assert set(self.came) <= self.handed_over
         if not self.faulty and not self.nacks:  # a nack brings a whole batch back
             twice = [content for content, count in self.came.items() if count > 1]
@@ -405,12 +405,12 @@ def test_no_message_is_lost_and_no_call_hangs(seeds: range) -> None:
 
 
 def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
-    runs = [told.of(seed) for seed in range(30)]
+    runs = [told.of(seed) for seed in range(12)]
     gave_up: Counter[str] = Counter()
     for run in runs:
         gave_up += run.gave_up
     assert min(gave_up[name] for name in ("send", "receive", "read", "open")) > 10
-    assert sum(run.cuts for run in runs) > 20
+    assert sum(run.cuts for run in runs) > 10
     assert sum(run.receipted for run in runs) > 500
     assert any(run.heard for run in runs)
 

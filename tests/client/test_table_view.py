@@ -51,7 +51,7 @@ def test_a_change_waits_until_the_content_is_delivered(pulsar_client: Any, pulsa
                 for key in ("a", "b"):
                     producer.send(b"new", partition_key=key)
                 eventually(lambda: view.get("b") == b"new")
-                time.sleep(0.1)  # time for an early call
+                never(lambda: listener.overlaps, 0.1)
 
             listener = Listener(change_both)
             view.for_each_and_listen(listener)

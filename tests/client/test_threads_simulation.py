@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
+from insides import inner_consumer, publisher_of
 from virtual import Clock, Network, Remembered
 from virtual_threads import STOPS, Actor, Scheduler, ThreadLoop, shells_on
 
@@ -143,7 +144,7 @@ class World:
             self.act()
             self.came_at = self.clock.now
             self.end()
-            self.scheduler.sleep(30)
+            self.scheduler.pass_time(30)
             assert not server.connections, "connections outlive their client"
             left = [actor.name for actor in self.scheduler.alive() if not actor.name.startswith("broker")]
             assert not left, f"threads outlive their client: {left}\n{self.scheduler.where()}"
@@ -187,7 +188,7 @@ class World:
         self.actors.append(self.scheduler.spawn(name, to_the_end))
 
     def nap(self, *choices: float) -> None:
-        self.scheduler.sleep(self.numbers.choice(choices))
+        self.scheduler.pass_time(self.numbers.choice(choices))
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -356,11 +357,11 @@ class World:
     def break_things(self) -> None:
         r = self.numbers
         for _ in range(r.randrange(1, 6)):
-            self.scheduler.sleep(r.uniform(0, 0.3))
+            self.scheduler.pass_time(r.uniform(0, 0.3))
             self.network.cut()
             if r.random() < 0.3:
                 self.network.refuses = True
-                self.scheduler.sleep(r.uniform(0, 0.5))
+                self.scheduler.pass_time(r.uniform(0, 0.5))
                 self.network.refuses = False
 
     # --- the auditor ------------------------------------------------------------------------------
@@ -368,13 +369,13 @@ class World:
     def nobody_sleeps(self) -> None:
         """Check, while no thread can run, that no receiver waits with a message in its queue."""
         for consumer in self.consumers:
-            heart = consumer._consumer
+            heart = inner_consumer(consumer)
             if len(heart.receive_waiters) and heart.queue:
                 raise AssertionError(
                     f"{len(heart.receive_waiters)} receivers sleep before {len(heart.queue)} messages"
                 )
         for producer in self.producers:
-            engine = producer._publisher
+            engine = publisher_of(producer)
             if engine.submit_queue.pairs and engine._timer is None and not engine._loop.is_closed():
                 raise AssertionError("messages were handed over, and nobody was told")
 
@@ -390,8 +391,8 @@ class World:
         end = self.clock.now + PATIENCE_SECONDS
         while missing():
             assert self.clock.now < end, f"never came: {missing()}\n{self.scheduler.where()}"
-            self.scheduler.sleep(0.5)
-        self.scheduler.sleep(45 if self.tracks else 5)
+            self.scheduler.pass_time(0.5)
+        self.scheduler.pass_time(45 if self.tracks else 5)
         assert set(self.came) <= self.handed_over
         # A producer that is closed without a connection fails its pending messages.
         assert self.promised <= self.receipted | (self.given_up if self.faulty else set()), (
@@ -539,10 +540,10 @@ def run_seeds(seeds: range, run: Callable[[int], Told]) -> None:
 
 
 def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
-    runs = [told.of(seed) for seed in range(16)]
+    runs = [told.of(seed) for seed in range(6)]
     assert sum(run.stops for run in runs) > 100 or not STOPS
-    assert sum(run.receipted for run in runs) > 200
-    assert sum(run.cuts for run in runs) > 3
+    assert sum(run.receipted for run in runs) > 100
+    assert sum(run.cuts for run in runs) > 2
     assert sum(run.heard for run in runs) > 10
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from insides import publisher_of
+from waiting import eventually_awaited
 
 import geminga
 import geminga.asyncio
@@ -100,7 +102,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def holds_nothing(producer: Any) -> None:
     """Check, on the loop, that no permit or byte is in use and no sender waits."""
-    publisher = producer._publisher
+    publisher = publisher_of(producer)
     statistics = producer.statistics()
     assert (statistics.pending_messages, publisher.submit_queue.depth(), len(publisher._wait_queue)) == (
         0,
@@ -219,9 +221,11 @@ def test_acknowledgements_of_asyncio(broker: Any) -> None:
             consumer.redeliver_unacknowledged_messages()
             again = [await consumer.receive(60_000) for _ in range(5)]
             await consumer.acknowledge(again)
-            async with asyncio.timeout(60):
-                while (await consumer.stats()).unacknowledged_messages:
-                    await asyncio.sleep(0.01)
+
+            async def all_acknowledged() -> bool:
+                return not (await consumer.stats()).unacknowledged_messages
+
+            await eventually_awaited(all_acknowledged)
 
     asyncio.run(program())
     assert calls.faults == []

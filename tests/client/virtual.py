@@ -192,7 +192,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
     ) -> Any:
-        await asyncio.sleep(self.numbers.uniform(0, 0.01))
+        await pass_time(self.numbers.uniform(0, 0.01))
         return self.network.connect(self, port, protocol_factory)
 
     def add_reader(self, *_: Any) -> None:
@@ -202,6 +202,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def _is_step(handle: asyncio.Handle) -> bool:
     callback = handle._callback
     return isinstance(getattr(callback, "__self__", None), asyncio.Task)
+
+
+async def pass_time(seconds: float) -> None:
+    """Let the time of a `VirtualLoop` pass."""
+    await asyncio.sleep(seconds)
 
 
 class Network:

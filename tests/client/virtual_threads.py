@@ -197,7 +197,7 @@ class Scheduler:
         self._check()
         return woken
 
-    def sleep(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.sleep_until(end)

@@ -89,6 +89,7 @@ def pictured(page: Page, name: str) -> None:
         page.screenshot(path=Path(folder, f"{name}.png"), full_page=True)
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 1024, 390])
 def test_axe_finds_nothing_and_nothing_moves_at_load(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from insides import entry_of_message, index_of_message
 
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.queue import ReceiveQueue
@@ -118,7 +119,7 @@ class Subscribed:
         """All queued messages, or the first ``count_max``, as an application takes them."""
         messages: list[Any] = []
         while len(messages) < count_max and (message := self.queue.take()) is not None:
-            self.core.took(message._entry, (message._index,))
+            self.core.took(entry_of_message(message), (index_of_message(message),))
             messages.append(message)
         return messages
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from insides import index_of_message
 
 from geminga.consumer.acknowledgements import AckTracker
 from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry
@@ -304,7 +305,7 @@ def test_the_broker_learns_exactly_what_was_acknowledged(
             tracker.acknowledge_id(place, 0.0)
             acked[number][index] = True
         elif action == "through":
-            tracker.acknowledge_through((1, number), message._index, entries[number].acks, 0.0)
+            tracker.acknowledge_through((1, number), index_of_message(message), entries[number].acks, 0.0)
             for before in range(number):
                 acked[before] = [True] * SIZES[before]
             acked[number][: index + 1] = [True] * (index + 1)

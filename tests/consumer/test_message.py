@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from insides import index_of_message
 
 from geminga.consumer.message import (
     ConsumerOrigin,
@@ -41,7 +42,7 @@ def test_recorded_messages_say_what_the_recording_says(recorded: list[Any]) -> N
         if not frame.ack_set:
             assert len(messages) == len(expected)
         for message in messages:
-            wanted = expected[max(message._index, 0)]
+            wanted = expected[max(index_of_message(message), 0)]
             own = wanted["metadata"]
             assert message.partition_key() == own.get("partition_key", "")
             assert message.properties() == {p["key"]: p["value"] for p in own.get("properties", [])}

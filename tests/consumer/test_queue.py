@@ -10,6 +10,7 @@ from copy import copy
 from typing import Any
 
 import pytest
+from insides import entry_of_message, index_of_message
 
 from geminga.consumer import queue as module
 from geminga.consumer.message import ALONE, ConsumerOrigin, Message, ReceivedEntry, Row, UnbatchedRun
@@ -33,9 +34,9 @@ def rows(count: int) -> list[Row]:
 
 
 def place(message: Message | None) -> tuple[int, Any] | None:
-    if message is None or isinstance(message._entry, UnbatchedRun):
-        return None if message is None else (message._index[1][1], -1)
-    return message._entry.entry_id, message._index
+    if message is None or isinstance(entry_of_message(message), UnbatchedRun):
+        return None if message is None else (index_of_message(message)[1][1], -1)
+    return entry_of_message(message).entry_id, index_of_message(message)
 
 
 def waiting(queue: ReceiveQueue) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from insides import entry_of_message, index_of_message
 
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import AcksSettled
@@ -255,7 +256,7 @@ class World:
         message = self.queue.take()
         if message is None:
             return
-        self.core.took(message._entry, (message._index,))
+        self.core.took(entry_of_message(message), (index_of_message(message),))
         value = message.data()
         assert value not in self.receipted - self.excused, f"{value!r} was receipted and came again"
         self.delivered.add(value)

@@ -388,7 +388,7 @@ def test_a_call_that_does_not_end_is_abandoned_when_stopping(place: Place, kind:
 
     async def on_the_loop(value: str) -> None:
         entered.set()
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     def table(rows: Any) -> None:
         plain("")

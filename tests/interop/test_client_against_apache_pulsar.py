@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pulsar
 import pytest
+from insides import group_of
 from waiting import eventually
 
 import geminga
@@ -48,39 +48,6 @@ def _receive(consumer: Any, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-@pytest.mark.parametrize("batching", [True, False])
-def test_pulsar_client_reads_what_we_publish(
-    ours: geminga.Client, witness: Any, topic: Topic, compression: str, batching: bool
-) -> None:
-    name = topic("publish")
-    consumer = witness.subscribe(name, "witness", initial_position=pulsar.InitialPosition.Earliest)
-    producer = ours.create_producer(
-        name, compression_type=geminga.CompressionType[compression], batching_enabled=batching
-    )
-    sent = [f"message {i} ".encode() * (1 + i % 7) for i in range(250)]
-    results: list[Any] = []
-    for i, content in enumerate(sent):
-        producer.send_async(
-            content,
-            lambda result, message_id: results.append((result, message_id)),
-            properties={"index": str(i)},
-            partition_key=f"key-{i % 5}",
-            event_timestamp=1_700_000_000_000 + i,
-        )
-    producer.flush()
-    assert [r for r, _ in results] == [geminga.Result.Ok] * len(sent)
-    for i, content in enumerate(sent):
-        message = consumer.receive(WAIT_MS)
-        assert message.data() == content
-        assert message.properties() == {"index": str(i)}
-        assert message.partition_key() == f"key-{i % 5}"
-        assert message.event_timestamp() == 1_700_000_000_000 + i
-        consumer.acknowledge(message)
-    producer.close()
-    consumer.close()
-
-
-@pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_we_read_what_pulsar_client_publishes(
     ours: geminga.Client, witness: Any, topic: Topic, compression: str
 ) -> None:
@@ -101,103 +68,6 @@ def test_we_read_what_pulsar_client_publishes(
         consumer.acknowledge(message)
     consumer.close()
     producer.close()
-
-
-@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
-def test_every_subscription_type_receives_all_messages(ours: geminga.Client, topic: Topic, kind: str) -> None:
-    name = topic("types")
-    consumers = [
-        ours.subscribe(name, "s", consumer_type=geminga.ConsumerType[kind], consumer_name=f"c{i}")
-        for i in range(1 if kind == "Exclusive" else 2)
-    ]
-    with ours.create_producer(name) as producer:
-        for i in range(100):
-            producer.send(f"{i}".encode(), partition_key=f"k{i % 10}")
-    received: list[bytes] = []
-    deadline = time.monotonic() + 90
-    while len(received) < 100 and time.monotonic() < deadline:
-        for consumer in consumers:
-            try:
-                message = consumer.receive(50)
-            except geminga.Timeout:
-                continue
-            received.append(bytes(message.data()))
-            consumer.acknowledge(message)
-    assert sorted(received, key=int) == [f"{i}".encode() for i in range(100)]
-    for consumer in consumers:
-        consumer.close()
-
-
-def test_acknowledged_messages_stay_acknowledged(ours: geminga.Client, topic: Topic) -> None:
-    name = topic("acks")
-    consumer = ours.subscribe(name, "s", initial_position=geminga.InitialPosition.Earliest)
-    with ours.create_producer(name) as producer:
-        for i in range(20):
-            producer.send(f"{i}".encode())
-    messages = [consumer.receive(WAIT_MS) for _ in range(20)]
-    consumer.acknowledge_cumulative(messages[9])
-    for index in (11, 13):
-        consumer.acknowledge(messages[index])
-    consumer.close()
-    again = ours.subscribe(name, "s")
-    left = _receive(again, 8)
-    assert left == [f"{i}".encode() for i in range(10, 20) if i not in (11, 13)]
-    again.close()
-
-
-def test_each_key_is_sent_to_the_partition_that_pulsar_client_chooses(
-    ours: geminga.Client, witness: Any, apache_pulsar: ApachePulsar, topic: Topic
-) -> None:
-    """Every key lands on the partition where pulsar-client puts it."""
-    name = topic("partitioned")
-    made = apache_pulsar.tool("pulsar-admin", "topics", "create-partitioned-topic", "-p", "4", name)
-    assert made.returncode == 0, made.stderr
-    assert len(ours.get_topic_partitions(name)) == 4
-    places: dict[str, set[int]] = {}
-    for library, client in (("ours", ours), ("witness", witness)):
-        producer = client.create_producer(name)
-        for i in range(40):
-            message_id = producer.send(library.encode(), partition_key=f"key-{i}")
-            partition = message_id.partition() if callable(message_id.partition) else message_id.partition
-            places.setdefault(f"key-{i}", set()).add(partition)
-        producer.close()
-    assert {len(where) for where in places.values()} == {1}
-    consumer = ours.subscribe(name, "all", initial_position=geminga.InitialPosition.Earliest)
-    assert sorted(_receive(consumer, 80)) == [b"ours"] * 40 + [b"witness"] * 40
-    consumer.close()
-
-
-def test_a_reader_reads_all_and_seeks(ours: geminga.Client, topic: Topic) -> None:
-    name = topic("reader")
-    with ours.create_producer(name) as producer:
-        ids = [producer.send(f"{i}".encode()) for i in range(10)]
-    reader = ours.create_reader(name, geminga.MessageId.earliest)
-    assert [bytes(reader.read_next(WAIT_MS).data()) for _ in range(10)] == [
-        f"{i}".encode() for i in range(10)
-    ]
-    assert not reader.has_message_available()
-    reader.seek(ids[4])
-    assert bytes(reader.read_next(WAIT_MS).data()) in (b"4", b"5")
-    reader.close()
-    reader = ours.create_reader(name, ids[6])
-    assert bytes(reader.read_next(WAIT_MS).data()) == b"7"
-    reader.close()
-
-
-def test_a_negatively_acknowledged_message_is_delivered_again(ours: geminga.Client, topic: Topic) -> None:
-    name = topic("nack")
-    consumer = ours.subscribe(
-        name, "s", consumer_type=geminga.ConsumerType.Shared, negative_ack_redelivery_delay_ms=200
-    )
-    with ours.create_producer(name) as producer:
-        producer.send(b"again")
-    first = consumer.receive(WAIT_MS)
-    consumer.negative_acknowledge(first)
-    second = consumer.receive(WAIT_MS)
-    assert second.data() == b"again"
-    assert second.redelivery_count() == 1
-    consumer.acknowledge(second)
-    consumer.close()
 
 
 def test_messages_are_received_as_columns(ours: geminga.Client, witness: Any, topic: Topic) -> None:
@@ -224,16 +94,6 @@ def test_messages_are_received_as_columns(ours: geminga.Client, witness: Any, to
         other.acknowledge(message)
     consumer.close()
     other.close()
-
-
-def test_errors_of_the_broker_are_raised_by_their_names(ours: geminga.Client, topic: Topic) -> None:
-    name = topic("busy")
-    holder = ours.subscribe(name, "s")
-    with pytest.raises(geminga.exceptions.ConsumerBusy):
-        ours.subscribe(name, "s")
-    holder.close()
-    with pytest.raises(geminga.exceptions.PulsarException):
-        ours.create_producer("persistent://no-such-tenant/nowhere/t")
 
 
 class _Parts:
@@ -355,9 +215,7 @@ def test_messages_in_flight_at_a_redelivery_request_are_dropped(ours: geminga.Cl
             number += 1
         first += 21
         consumer.redeliver_unacknowledged_messages()
-        assert consumer._consumer.group.cores()[0].epoch > round_, (
-            "one more for each that was asked for again"
-        )
+        assert group_of(consumer).cores()[0].epoch > round_, "one more for each that was asked for again"
     consumer.close()
 
 

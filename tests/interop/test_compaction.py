@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.broker.serving.embedded import embedded
@@ -45,15 +45,8 @@ class Admin:
     def compact(self, topic: str) -> None:
         path = f"{topic.replace('://', '/')}/compaction"
         assert self.call("PUT", path)[0] == 204
-        until = time.monotonic() + 120
-        while time.monotonic() < until:
-            status, found = self.call("GET", path)
-            assert status == 200
-            if found["status"] != "RUNNING":
-                assert found["status"] == "SUCCESS", found
-                return
-            time.sleep(0.05)
-        raise AssertionError("compaction does not end")
+        eventually(lambda: self.call("GET", path)[1]["status"] != "RUNNING", 120, "compaction does not end")
+        assert self.call("GET", path)[1]["status"] == "SUCCESS"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga import ConsumerType
@@ -52,11 +52,8 @@ class Console:
 
     def until(self, path: str, holds: Callable[[Any], bool]) -> Any:
         """An Apache Pulsar's stats of all topics are as old as the interval in which it makes them."""
-        end = time.monotonic() + WAIT_SECONDS
-        while not holds(found := self.get(path)):
-            assert time.monotonic() < end, found
-            time.sleep(0.5)
-        return found
+        eventually(lambda: holds(self.get(path)), WAIT_SECONDS, lambda: self.get(path))
+        return self.get(path)
 
     def close(self) -> int:
         self._process.terminate()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga import ConsumerType, MessageId
@@ -73,14 +74,13 @@ def load(service_url: str, admin_url: str, topic: str) -> Samples:
 def when_settled(admin_url: str, topic: str) -> Samples:
     """The samples once the acknowledgements have arrived, and some more seconds have passed: Apache Pulsar
     counts every two seconds here."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        found = samples(admin_url, topic)
-        if sorted(found.get("pulsar_subscription_back_log", {}).values()) == [5.0, 85.0, 95.0]:
-            time.sleep(2.5)
-            return samples(admin_url, topic)
-        time.sleep(0.5)
-    raise TimeoutError(f"the backlogs of {topic} do not settle: {found}")
+
+    def backlogs() -> list[float]:
+        return sorted(samples(admin_url, topic).get("pulsar_subscription_back_log", {}).values())
+
+    eventually(lambda: backlogs() == [5.0, 85.0, 95.0], detail=backlogs)
+    time.sleep(2.5)
+    return samples(admin_url, topic)
 
 
 def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

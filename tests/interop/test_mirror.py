@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until_some_moment
 
 import geminga
 from geminga.testing.apache_pulsar import ApachePulsar
@@ -182,7 +183,7 @@ def _with_kills(
         with running, Load(source, name, 0.005):
             for number in range(1, kills + 1):
                 reached(apache, name, 200 * number)
-                time.sleep(chance.random() * 0.05)
+                until_some_moment(chance, 0.05)
                 if number % 2:
                     running.again()
                 else:

@@ -13,6 +13,7 @@ from typing import Any
 import pulsar
 import pyarrow.dataset as ds
 import pytest
+from insides import server_of
 from waiting import eventually
 
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
@@ -50,7 +51,7 @@ def start(folder: Path, location: str) -> EmbeddedBroker:
 
 def until_gone(broker: EmbeddedBroker, topic: str, kept: int) -> None:
     """Wait until a number of ledgers have their entries in the store."""
-    eventually(lambda: len(inside(broker, lambda: broker._server.store.tier.local_ledgers(topic))) <= kept)
+    eventually(lambda: len(inside(broker, lambda: server_of(broker).store.tier.local_ledgers(topic))) <= kept)
 
 
 def test_pulsar_admin_offloads_to_an_object_store_and_pulsar_client_reads_it(
@@ -118,7 +119,7 @@ def test_offloaded_batches_of_the_java_client_are_restored_byte_for_byte(
             admin(broker.admin_url, "PUT", path, {"ledgerId": newest, "entryId": 0, "partitionIndex": -1})
             until_gone(broker, name, kept=1)
             assert entries(client, name) == before
-        store = broker._server.store
+        store = server_of(broker).store
         for record in inside(broker, lambda: list(store.offloaded(name))):
             file = LedgerFile(store.place.open(f"{folder_of(name)}/{record.file}"))
             for _, _, _, _, at, size, _ in file.summary.groups:

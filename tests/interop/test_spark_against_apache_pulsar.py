@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -333,6 +332,17 @@ def trimming(apache_pulsar: ApachePulsar) -> str:
     return "persistent://public/trimmed"
 
 
+def trimmed(topic: Topic, before: Callable[[], object] = lambda: None) -> None:
+    """Have the broker delete all ledgers but the one that is written to."""
+
+    def is_trimmed() -> bool:
+        before()
+        admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
+        return len(topic.ledgers()) == 1
+
+    eventually(is_trimmed, detail=topic.ledgers)
+
+
 def test_a_first_micro_batch_with_deleted_messages_fails(
     apache_pulsar: ApachePulsar, client: Client, trimming: str
 ) -> None:
@@ -344,12 +354,8 @@ def test_a_first_micro_batch_with_deleted_messages_fails(
     query = Query(topic, maxRowsPerTrigger=150)
     planned = query.latest()
     query.reader.stop()
-    deadline = time.monotonic() + 60
     topic.publish(200, 10)
-    while len(ledgers := topic.ledgers()) > 1:
-        assert time.monotonic() < deadline, ledgers
-        admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
-        time.sleep(0.2)
+    trimmed(topic)
     query.start()
     parts = query.reader.partitions(query.reader.initialOffset(), planned)
     with pytest.raises(DataLossError, match="is gone, the first one left is"):
@@ -372,11 +378,7 @@ def test_a_task_whose_ledger_is_deleted_reads_all_or_fails(
     first = reader.partitions()[0]
     batches = reader.read(first)
     seen = next(batches).num_rows
-    deadline = time.monotonic() + 60
-    while len(ledgers := topic.ledgers()) > 1:
-        assert time.monotonic() < deadline, ledgers
-        admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
-        time.sleep(0.2)
+    trimmed(topic)
     try:
         seen += sum(batch.num_rows for batch in batches)
     except DataLossError:
@@ -396,14 +398,9 @@ def test_trimming_behind_the_cursor_is_no_loss(
         query.latest()
         topic.roll_ledger()
         query.restart()
-    deadline = time.monotonic() + 60
-    while len(ledgers := topic.ledgers()) > 1:
-        assert time.monotonic() < deadline, ledgers
-        # A topic that is unloaded right after loading may be loaded with an older position of the cursor
-        # ("version conflict" in the broker's log). The next trigger moves it again.
-        query.latest()
-        admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
-        time.sleep(0.2)
+    # A topic that is unloaded right after loading may be loaded with an older position of the cursor
+    # ("version conflict" in the broker's log). The next trigger moves it again.
+    trimmed(topic, query.latest)
     topic.publish(300, 10)
     assert query.batch() == list(range(300, 310))
     query.latest()
@@ -411,14 +408,8 @@ def test_trimming_behind_the_cursor_is_no_loss(
 
 
 def trimmed_empty(topic: Topic) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
-        ledgers = topic.ledgers()
-        if len(ledgers) == 1 and not ledgers[0]["entries"]:
-            return
-        assert time.monotonic() < deadline, ledgers
-        time.sleep(0.2)
+    trimmed(topic)
+    eventually(lambda: not topic.ledgers()[0]["entries"], detail=topic.ledgers)
 
 
 @pytest.mark.parametrize("what", ["removed", "removed while running", "moved"])

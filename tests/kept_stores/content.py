@@ -6,7 +6,6 @@ answers with it. Names and values stay as they are: stores of earlier releases h
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.policies import Retention
 from geminga.schema import JsonSchema
+from tests.support.waiting import eventually
 
 SETTINGS: dict[str, Any] = {"ledger_entries_max": 20, "offload_deletion_lag_seconds": 0}
 """Settings of the broker, the same for filling and checking: ledgers are small, offloaded ones deleted."""
@@ -177,10 +177,7 @@ def _delayed(client: geminga.Client, admin: geminga.Admin, expected: Expected) -
 
 
 def _wait_for(holds: Any) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end, "the broker did not finish within 60 s"
-        time.sleep(0.02)
+    eventually(holds, detail="the broker did not finish within 60 s")
 
 
 def check(broker: EmbeddedBroker, expected: Expected) -> None:

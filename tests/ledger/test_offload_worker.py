@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,11 +62,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredSto
 
 
 def until(store: TieredStore, what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not what():
-        store.poll()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    eventually(lambda: (store.poll(), what())[1], 120)
 
 
 def fill(store: TieredStore, entries: int = 3) -> int:
@@ -88,10 +83,18 @@ def offload(store: TieredStore, ledger: int) -> StoreError | None:
     return said[0]
 
 
+def worker_of(store: TieredStore) -> Any:
+    return store.tier.writers._process
+
+
+def child_of(process: Any) -> Any:
+    return process._process
+
+
 def process_of(store: TieredStore) -> subprocess.Popen[bytes]:
-    found = store.tier.writers._process
+    found = worker_of(store)
     assert found is not None
-    return found._process
+    return child_of(found)
 
 
 def files(tmp_path: Path) -> list[Path]:
@@ -111,8 +114,8 @@ def at_each_piece(monkeypatch: pytest.MonkeyPatch, happens: Callable[[OffloadWor
 
 
 def kill(process: OffloadWorker) -> None:
-    process._process.kill()
-    process._process.wait()
+    child_of(process).kill()
+    child_of(process).wait()
 
 
 def test_a_file_is_written_by_the_process_and_read_back(
@@ -134,7 +137,7 @@ def test_a_file_is_written_by_the_process_and_read_back(
     until(store, lambda: _read(store, ledger, read))
     assert read == [b"entry 0", b"entry 1", b"entry 2"]
     until(store, lambda: process.returncode is not None)  # it was idle
-    assert store.tier.writers._process is None
+    assert worker_of(store) is None
     assert len(files(tmp_path)) == 2
 
 
@@ -222,8 +225,8 @@ def test_a_process_that_hangs_is_killed(
 
     def stop(process: OffloadWorker, given: int) -> None:
         if not given:
-            os.kill(process._process.pid, signal.SIGSTOP)
-            stopped.append(process._process)
+            os.kill(child_of(process).pid, signal.SIGSTOP)
+            stopped.append(child_of(process))
             process._socket.settimeout(0.2)
 
     at_each_piece(monkeypatch, stop)
@@ -239,8 +242,8 @@ def test_a_store_can_be_closed_while_its_process_hangs(
     stopped: list[subprocess.Popen[bytes]] = []
 
     def stop(process: OffloadWorker, given: int) -> None:
-        os.kill(process._process.pid, signal.SIGSTOP)
-        stopped.append(process._process)
+        os.kill(child_of(process).pid, signal.SIGSTOP)
+        stopped.append(child_of(process))
 
     at_each_piece(monkeypatch, stop)
     said: list[StoreError | None] = []
@@ -273,7 +276,7 @@ def test_without_a_process_the_thread_writes_the_file(
             assert offload(store, fill(store)) is None
     assert caplog.text.count("process offloads ledgers itself") == 1
     assert len(files(tmp_path)) == 2
-    assert store.tier.writers._process is None
+    assert worker_of(store) is None
 
 
 def started(tmp_path: Path) -> OffloadWorker:
@@ -294,7 +297,7 @@ def test_a_process_without_standard_streams_reports_storage_errors(
         with pytest.raises(OffloadWriteFailed, match="File name too long"):
             WorkerOffloadWriting(process, OffloadRequest("a" * 300, TOPIC, -1, 1, "u"))
         making = WorkerOffloadWriting(process, OffloadRequest("a", TOPIC, -1, 1, "u"))
-        descriptors = Path(f"/proc/{process._process.pid}/fd")
+        descriptors = Path(f"/proc/{child_of(process).pid}/fd")
         if descriptors.exists():
             assert {os.readlink(descriptors / str(number)) for number in range(3)} == {os.devnull}
         making.abandon()
@@ -308,9 +311,9 @@ def test_the_process_has_low_priority_and_ignores_signals_to_its_service(tmp_pat
     process = started(tmp_path)
     try:
         here = os.getpriority(os.PRIO_PROCESS, 0)
-        assert os.getpriority(os.PRIO_PROCESS, process._process.pid) == min(here + NICENESS, 19)
+        assert os.getpriority(os.PRIO_PROCESS, child_of(process).pid) == min(here + NICENESS, 19)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            os.kill(process._process.pid, number)
+            os.kill(child_of(process).pid, number)
         making = WorkerOffloadWriting(process, OffloadRequest("a", TOPIC, -1, 1, "u"))
         making.add([b"one"])
         assert making.finish().summary.entries == 1
@@ -423,7 +426,7 @@ def test_a_store_can_be_closed_while_its_process_starts(
         offload_worker.pythons, "command", lambda module: (["sleep", "600"], dict(os.environ))
     )
     store.tier.offload(TOPIC, fill(store), 1, lambda error: None, offset=0)
-    until(store, lambda: store.tier.writers._process)
+    until(store, lambda: worker_of(store))
     process = process_of(store)
     store.close()
     assert process.returncode == -signal.SIGKILL

@@ -6,7 +6,6 @@ import functools
 import os
 import random
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -340,8 +339,4 @@ def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(s
 
 
 def wait_until(store: FileStore, over: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not over():
-        assert time.monotonic() < deadline
-        store.poll()
-        time.sleep(0.001)
+    eventually(lambda: (store.poll(), over())[1])

@@ -22,6 +22,10 @@ CHANGED_KEY = f"key\0{1:06}"
 """None of those that `check` looks at."""
 
 
+def checkpoints_of(store: FileStore) -> Any:
+    return store._checkpoints
+
+
 def enough() -> bool:
     """Stop after each step of a poll."""
     return True
@@ -165,7 +169,7 @@ def test_a_checkpoint_is_collected_and_freed_in_steps(
     """A step is some hundred ledgers or keys; all are visible at every step, and changes are kept."""
     store = open_store()
     ledgers = fill(store)
-    state, checkpoints = store.state, store._checkpoints
+    state, checkpoints = store.state, checkpoints_of(store)
     gone = ledgers.pop()
     checkpoints.begin()
     frozen, held, kept, added = [0], list[int](), list[int](), 0
@@ -205,19 +209,19 @@ def test_no_other_checkpoint_begins_while_one_is_being_freed(
 ) -> None:
     store = open_store(checkpoint_records=10)
     begun = []
-    begin = store._checkpoints.begin
+    begin = checkpoints_of(store).begin
 
     def watched() -> None:
-        begun.append(store._checkpoints._thawing)
+        begun.append(checkpoints_of(store)._thawing)
         begin()
 
-    monkeypatch.setattr(store._checkpoints, "begin", watched)
+    monkeypatch.setattr(checkpoints_of(store), "begin", watched)
     ledgers = [store.create_ledger(f"owner-{number}") for number in range(COUNT)]
     for _ in range(60):
         for ledger in ledgers[:20]:
             store.append(ledger, b"x", never_fails)
         store.poll(enough)
-    while store.is_writing or store._checkpoints.is_running:
+    while store.is_writing or checkpoints_of(store).is_running:
         store.poll(enough)
     assert len(begun) > 1
     assert not any(begun)
@@ -233,11 +237,11 @@ def test_a_power_loss_while_a_checkpoint_is_freed_loses_nothing(
 ) -> None:
     store = open_store()
     ledgers = fill(store)
-    store._checkpoints.begin()
-    while store._checkpoints._thawing is None:
+    checkpoints_of(store).begin()
+    while checkpoints_of(store)._thawing is None:
         store.poll(enough)
     store.poll(enough)
-    assert store._checkpoints.is_running
+    assert checkpoints_of(store).is_running
     for number, fate in enumerate([Fate("none", "none"), Fate("all", "all")]):
         disk = disk.crash(fate)
         filesystem = FaultyFileSystem(disk)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,13 +33,10 @@ def publish(broker: Any, *numbers: int, topic: str = "t") -> None:
 
 def subscribed(client: geminga.Client, **options: Any) -> Any:
     """Open a consumer; retries while a mirror updates the subscription."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return client.subscribe("t", "s", initial_position=Earliest, **options)
-        except geminga.exceptions.ConsumerBusy:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    return eventually(
+        lambda: client.subscribe("t", "s", initial_position=Earliest, **options),
+        but=geminga.exceptions.ConsumerBusy,
+    )
 
 
 def take(broker: Any, *, but: tuple[int, ...] = (), count: int, **options: Any) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from waiting import eventually
+from waiting import eventually, until_some_moment
 
 import geminga
 from geminga.client.cluster import Cluster
@@ -119,30 +119,26 @@ class Load:
 
 
 def prepare(broker: Any, topic: str) -> None:
-    deadline = time.monotonic() + 60
+    def created() -> bool:
+        namespace = TopicName.parse(topic).namespace_name
+        if namespace not in admin.namespaces.list("public"):
+            admin.namespaces.create(namespace)
+        admin.topics.create(topic, partitions=2)
+        return True
+
     with geminga.Admin(broker.admin_url) as admin:
-        while True:
-            try:
-                namespace = TopicName.parse(topic).namespace_name
-                if namespace not in admin.namespaces.list("public"):
-                    admin.namespaces.create(namespace)
-                admin.topics.create(topic, partitions=2)
-                return
-            except geminga.PulsarException:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+        eventually(created, but=geminga.PulsarException)
 
 
 def reached(broker: Any, topic: str, entries: int) -> None:
     """Wait until the target has a number of entries, restarting it when it dies."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with contextlib.suppress(geminga.PulsarException), geminga.Admin(broker.admin_url) as admin:
-            names = [f"{topic}-partition-{n}" for n in range(2)]
-            if sum(admin.topics.internal_stats(one).number_of_entries for one in names) >= entries:
-                return
-        time.sleep(0.02)
-    raise AssertionError(f"{entries} entries did not arrive")
+    names = [f"{topic}-partition-{n}" for n in range(2)]
+
+    def is_there() -> bool:
+        with geminga.Admin(broker.admin_url) as admin:
+            return sum(admin.topics.internal_stats(one).number_of_entries for one in names) >= entries
+
+    eventually(is_there, but=geminga.PulsarException)
 
 
 def run(tmp_path: Path, kills: int, seed: int) -> None:
@@ -161,7 +157,7 @@ def run(tmp_path: Path, kills: int, seed: int) -> None:
         with running, Load(source, "t", 0.01):
             for number, victim in enumerate(order[:kills], 1):
                 reached(target, "t", 100 * number)
-                time.sleep(chance.random() * 0.1)
+                until_some_moment(chance, 0.1)
                 victim.again()
             # The last one ends by itself.
         mirrored(Cluster(service_url=source.service_url, admin_url=source.admin_url),
@@ -241,7 +237,7 @@ def test_a_mirror_each_way_and_kills_of_all_four(tmp_path: Path, seed: int) -> N
         with there, back, Worker(other, "t") as worker:
             with Load(one, "t", 0.05) as here, Load(other, "t", 0.05) as elsewhere:
                 for victim in victims:
-                    time.sleep(chance.random() * 3)
+                    until_some_moment(chance, 3)
                     victim.again()
                 time.sleep(2)
             sent = {b"%d" % n for n in range(max(here.sent, elsewhere.sent))}

@@ -120,14 +120,17 @@ def test_tokens_that_expire_while_it_runs(issuer: Issuer, tmp_path: Path) -> Non
         ends = [by_oauth2(source, "source", issuer, tmp_path), by_oauth2(target, "target", issuer, tmp_path)]
         with mirror(*ends) as running:
             assert running.wait_until_caught_up(60), running.status()
-            sent, until = 1, time.monotonic() + 60
-            # Each side has had its token renewed on connections that were open, and by its web port.
-            while min(issuer.given.values()) < 4:
-                assert time.monotonic() < until, issuer.given
+            sent = 1
+
+            def renewed() -> bool:
+                nonlocal sent
                 producer.send(b"%d" % sent)
                 consumer.acknowledge(consumer.receive(20_000))
                 sent += 1
-                time.sleep(0.02)
+                return min(issuer.given.values()) >= 4
+
+            # Each side has had its token renewed on connections that were open, and by its web port.
+            eventually(renewed, detail=issuer.given)
             eventually(lambda: running.status().messages >= sent)
             assert running.status().partitions[0].duplicates == 0
             assert not running.status().failed

@@ -25,7 +25,7 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.ledger.tiered import TieredStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
-from tests.client.virtual import Clock, Network, Transport, VirtualLoop
+from tests.client.virtual import Clock, Network, Transport, VirtualLoop, pass_time
 
 LIFE: Final[ContextVar[int]] = ContextVar("life", default=0)
 """Number of the broker process that runs; 0 for the clients."""
@@ -151,7 +151,7 @@ class Machine:
                 except StoreError as error:
                     self.report(f"the broker does not start: {error}")
                     self._ended()
-                    await asyncio.sleep(1)
+                    await pass_time(1)
                     continue
                 waiting = [
                     asyncio.create_task(each.wait()) for each in (self._down, self.server.store_stopped)
@@ -163,7 +163,7 @@ class Machine:
             if not self._down.is_set():
                 self.stops += 1
                 await self.stop()
-            await asyncio.sleep(self.numbers.choice([0.05, 0.5, 5.0]))
+            await pass_time(self.numbers.choice([0.05, 0.5, 5.0]))
 
     async def start(self) -> None:
         """Start the next broker process."""

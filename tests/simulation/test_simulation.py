@@ -26,7 +26,7 @@ FOUND: dict[int, dict[str, frozenset[str]]] = {
 """Seeds that found a defect, and how they were played."""
 
 
-@pytest.mark.parametrize("first", range(2000, 2100, 10))
+@pytest.mark.parametrize("first", range(2000, 2050, 10))
 @pytest.mark.timeout(300)
 def test_no_receipted_message_is_lost_and_no_acknowledged_one_redelivered(first: int) -> None:
     for seed in range(first, first + 10):
@@ -93,7 +93,7 @@ def test_a_broker_killed_while_it_stops_is_started_again(monkeypatch: pytest.Mon
     async def main() -> None:
         keeper = asyncio.create_task(machine.run())
         for seconds, act in ((1, stop_and_hang), (1, machine.kill), (10, lambda: None)):
-            await asyncio.sleep(seconds)
+            await world.pass_time(seconds)
             act()
         assert machine.life == 2
         keeper.cancel()

@@ -8,7 +8,7 @@ import random
 from typing import Any, Final
 
 import geminga.asyncio
-from tests.client.virtual import Clock, Network
+from tests.client.virtual import Clock, Network, pass_time
 from tests.simulation.faults import Faults
 from tests.simulation.flips import flip_and_judge
 from tests.simulation.history import History
@@ -81,7 +81,7 @@ class World:
 
     async def pass_time(self, seconds: float) -> None:
         """Let virtual time pass."""
-        await asyncio.sleep(seconds)
+        await pass_time(seconds)
 
     def watch(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
         """Let the run fail when the task fails."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from waiting import eventually, moment_between
 
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
@@ -178,8 +179,7 @@ def test_an_empty_topic_and_an_empty_range_have_no_rows(spark: SparkSession, top
 
 def test_topics_are_selected_by_list_pattern_and_starting_time(spark: SparkSession, topics: Topics) -> None:
     topics.publish([b"a"], topic=f"{topics.name}-one")
-    time.sleep(0.02)
-    middle = int(time.time() * 1000)
+    middle = moment_between()
     topics.publish([b"b"], topic=f"{topics.name}-two")
     topics.publish([b"c"], topic=f"{topics.name}-one")
     both = f"{topics.name}-one, {topics.name}-two"
@@ -339,6 +339,7 @@ def test_the_subscription_follows_sparks_commits(topics: Topics, sink: Sink) -> 
     assert durable() == {name: 0}
 
 
+@pytest.mark.rotating(1)
 @pytest.mark.parametrize(
     "limit", [{"maxRowsPerTrigger": 35}, {"maxEntriesPerTrigger": 3}, {"maxBytesPerTrigger": "700"}], ids=str
 )
@@ -383,13 +384,12 @@ def test_the_star_of_a_start_applies_to_unnamed_partitions(topics: Topics, sink:
 
 
 def _wait_for(condition: Callable[[], bool], query: StreamingQuery | None = None) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        error = None if query is None else query.exception()
-        if error is not None:
+    def is_so() -> bool:
+        if query is not None and (error := query.exception()) is not None:
             raise error
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return condition()
+
+    eventually(is_so)
 
 
 def test_latest_reads_only_later_messages(topics: Topics, sink: Sink) -> None:

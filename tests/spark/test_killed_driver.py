@@ -7,13 +7,12 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from waiting import eventually
+from waiting import eventually, until_some_moment
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
@@ -105,7 +104,7 @@ def test_no_row_is_lost_or_doubled(
         application = start(pulsar_broker, pulsar_topic, target, tmp_path)
         known = rows_of(pulsar_broker, target).total()
         until_it_writes(application, pulsar_broker, target, known)
-        time.sleep(numbers.uniform(0, 1.5))
+        until_some_moment(numbers, 1.5)
         kill(application)
         progress.append(rows_of(pulsar_broker, target).total())
     last = start(pulsar_broker, pulsar_topic, target, tmp_path)

@@ -31,6 +31,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield running
 
 
+@pytest.mark.rotating(1)
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_a_copied_topic_has_the_rows_of_each_key_in_their_order(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, exactly_once: bool

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.admin import (
@@ -69,13 +70,6 @@ def publish(place: Place, name: str, count: int, *, batched: bool = False, **set
             producer.send_async(b"%d" % number, None, **settings)
         producer.flush()
         producer.close()
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "not within 60 s"
-        time.sleep(0.05)
 
 
 def check_tenants(admin: Any, _place: Place) -> None:

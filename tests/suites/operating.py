@@ -7,7 +7,6 @@ Each check takes ``run(*words, stdin=None, fails=None)``, which returns a `Done`
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from click.testing import CliRunner
+from waiting import eventually
 
 import geminga
 from geminga.cli.main import command
@@ -77,13 +77,6 @@ def fresh(name: str) -> str:
 
 def topic(name: str) -> str:
     return f"persistent://public/default/{fresh(name)}"
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "not within 60 s"
-        time.sleep(0.05)
 
 
 def settled(expire: Callable[[], object]) -> bool:

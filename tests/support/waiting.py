@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -17,14 +18,26 @@ def _describe(detail: object) -> str:
     return f"not in time: {detail() if callable(detail) else detail}"
 
 
-def eventually(condition: Callable[[], Value], seconds: float = LIMIT_SECONDS, detail: object = "") -> Value:
-    """Return the first true value of the condition; fail with the detail, or its result, after the limit."""
+def eventually(
+    condition: Callable[[], Value],
+    seconds: float = LIMIT_SECONDS,
+    detail: object = "",
+    but: type[Exception] | tuple[type[Exception], ...] = (),
+) -> Value:
+    """Return the first true value of the condition; fail with the detail, or its result, after the limit.
+
+    A condition that raises one of ``but`` is not true yet.
+    """
     end, pause = time.monotonic() + seconds, 0.001
-    while not (value := condition()):
+    while True:
+        try:
+            if value := condition():
+                return value
+        except but as error:
+            detail = error
         assert time.monotonic() < end, _describe(detail)
         time.sleep(pause)
         pause = min(1.5 * pause, PAUSE_SECONDS_MAX)
-    return value
 
 
 async def eventually_async(
@@ -37,6 +50,22 @@ async def eventually_async(
         await asyncio.sleep(pause)
         pause = min(1.5 * pause, PAUSE_SECONDS_MAX)
     return value
+
+
+async def eventually_awaited(
+    condition: Callable[[], Awaitable[Value]], seconds: float = LIMIT_SECONDS, detail: object = ""
+) -> Value:
+    """Do as `eventually_async` does, with a condition that is awaited."""
+    end = time.monotonic() + seconds
+    while not (value := await condition()):
+        assert time.monotonic() < end, _describe(detail)
+        await asyncio.sleep(0.005)
+    return value
+
+
+def until_some_moment(chance: random.Random, seconds: float) -> None:
+    """Wait for a time by chance, up to the seconds: what follows may meet another process at anything."""
+    time.sleep(chance.uniform(0, seconds))
 
 
 def never(condition: Callable[[], object], seconds: float) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from waiting import eventually
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.cli.main import command
@@ -112,11 +111,7 @@ def test_a_broker_killed_under_load_costs_only_that_run(tmp_path: Path) -> None:
     )  # fmt: skip
     try:
         service_url, admin_url = f"pulsar://127.0.0.1:{port}", f"http://127.0.0.1:{web_port}"
-        for _ in range(300):
-            with contextlib.suppress(PulsarException):
-                admin(admin_url, "GET", "clusters")
-                break
-            time.sleep(0.1)
+        eventually(lambda: admin(admin_url, "GET", "clusters"), but=PulsarException)
         wanted = ProofPlan(
             service_url=service_url, admin_url=admin_url, profile=PROFILE, clients=("geminga",), repeats=1,
             seconds=1.0, warm_seconds=0.2, idle_seconds=0.1,

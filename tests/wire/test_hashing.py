@@ -44,9 +44,10 @@ def test_partitions(rows: list[dict[str, str]]) -> None:
 
 def test_long_keys_are_not_remembered() -> None:
     long = "é" * (hashing.REMEMBERED_KEY_SIZE_MAX + 1)
-    before = hashing._java_remembered.cache_info().currsize
+    remembered = hashing._java_remembered.cache_info
+    before = remembered().currsize
     assert hashing.java_string_hash(long) == hashing._java_string_hash(long)
-    assert hashing._java_remembered.cache_info().currsize == before
+    assert remembered().currsize == before
     assert hashing.murmur3_32(long.encode()) == hashing._murmur3_32(long.encode())
     assert hashing.PARTITION_HASHES["BoostHash"](long) == hashing._boost_hash(long.encode())
 

@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pulsar
-import pytest
 
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.testing.apache_pulsar import free_ports
 
 Earliest = pulsar.InitialPosition.Earliest
 Shared = pulsar.ConsumerType.Shared
-
-
-def test_acknowledgement_timeout_redelivers(client: Any, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", consumer_type=Shared, unacked_messages_timeout_ms=10_000)
-    client.create_producer(topic).send(b"slow")
-    first = consumer.receive(timeout_millis=30_000)
-    again = consumer.receive(timeout_millis=25_000)
-    assert again.message_id() == first.message_id()
-    consumer.acknowledge(again)
-
-
-def test_a_listener_gets_every_message_in_order(client: Any, topic: str) -> None:
-    found: list[bytes] = []
-    enough = threading.Event()
-
-    def listener(consumer: Any, message: Any) -> None:
-        found.append(message.data())
-        consumer.acknowledge(message)
-        if len(found) == 50:
-            enough.set()
-
-    consumer = client.subscribe(topic, "s", message_listener=listener)
-    producer = client.create_producer(topic)
-    for index in range(50):
-        producer.send_async(str(index).encode(), lambda result, _id: None)
-    producer.flush()
-    assert enough.wait(60)
-    assert found == [str(index).encode() for index in range(50)]
-    consumer.close()
 
 
 def test_the_largest_messages_are_received(client: Any, topic: str) -> None:
@@ -58,22 +26,6 @@ def test_the_largest_messages_are_received(client: Any, topic: str) -> None:
         message = consumer.receive(timeout_millis=30_000)
         assert message.data() == payload
         consumer.acknowledge(message)
-
-
-def test_encrypted_messages_are_received_and_decrypted(client: Any, topic: str, tmp_path: Path) -> None:
-    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
-    make = ["openssl", "genrsa", "-out", str(private), "2048"]
-    show = ["openssl", "rsa", "-in", str(private), "-pubout", "-out", str(public)]
-    try:
-        subprocess.run(make, check=True, capture_output=True, timeout=30)
-        subprocess.run(show, check=True, capture_output=True, timeout=30)
-    except FileNotFoundError:
-        pytest.skip("needs the openssl command")
-    keys = pulsar.CryptoKeyReader(str(public), str(private))
-    producer = client.create_producer(topic, encryption_key="mine", crypto_key_reader=keys)
-    consumer = client.subscribe(topic, "s", crypto_key_reader=keys, initial_position=Earliest)
-    producer.send(b"secret")
-    assert consumer.receive(timeout_millis=30_000).data() == b"secret"
 
 
 def test_a_reader_reads_all_partitions(client: Any, topic: str, admin: Callable[..., Any]) -> None:

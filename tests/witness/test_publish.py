@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pulsar
@@ -47,28 +44,6 @@ def test_payloads_are_received_unchanged(client: Any, topic: str, compression: A
     assert [m.data() for m in drain(consumer, len(payloads))] == payloads
 
 
-def test_metadata_is_received_unchanged(client: Any, topic: str) -> None:
-    consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(topic, producer_name="named", properties={"who": "me"})
-    producer.send(
-        b"v",
-        properties={"a": "1", "ü": "ö"},
-        partition_key="key",
-        ordering_key="order",
-        event_timestamp=1_700_000_000_123,
-        sequence_id=17,
-    )
-    (message,) = drain(consumer, 1)
-    assert message.properties() == {"a": "1", "ü": "ö"}
-    assert message.partition_key() == "key"
-    assert message.ordering_key() == "order"
-    assert message.event_timestamp() == 1_700_000_000_123
-    assert message.producer_name() == "named"
-    assert message.topic_name() == topic
-    assert abs(message.publish_timestamp() - time.time() * 1000) < 60_000
-    assert producer.last_sequence_id() == 17
-
-
 def test_many_batches_are_received_in_order(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", receiver_queue_size=100)
     producer = client.create_producer(
@@ -83,152 +58,12 @@ def test_many_batches_are_received_in_order(client: Any, topic: str) -> None:
     assert results == [pulsar.Result.Ok] * 5000
 
 
-def test_message_ids_grow_and_equal_those_of_the_receipts(client: Any, topic: str) -> None:
-    consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(topic, batching_enabled=False)
-    sent = [producer.send(str(index).encode()) for index in range(5)]
-    got = [m.message_id() for m in drain(consumer, 5)]
-    assert [(i.ledger_id(), i.entry_id()) for i in sent] == [(i.ledger_id(), i.entry_id()) for i in got]
-    assert got == sorted(got)
-
-
-def test_chunked_messages_are_received_whole(client: Any, topic: str) -> None:
-    consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
-    payload = bytes(range(256)) * 50_000
-    producer.send(payload)
-    producer.send(b"after")
-    first, second = drain(consumer, 2, 20_000)
-    assert first.data() == payload
-    assert second.data() == b"after"
-
-
-def test_a_message_that_is_too_large_is_refused_and_the_producer_continues(client: Any, topic: str) -> None:
-    producer = client.create_producer(topic, batching_enabled=False)
-    with pytest.raises(pulsar.MessageTooBig):
-        producer.send(b"x" * (6 * 1024 * 1024))
-    producer.send(b"ok")
-
-
-def test_delayed_messages_of_a_shared_subscription_arrive_late(client: Any, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
-    producer = client.create_producer(topic)
-    began = time.monotonic()
-    producer.send(b"late", deliver_after=timedelta(milliseconds=800))
-    producer.send(b"early")
-    assert consumer.receive(timeout_millis=30_000).data() == b"early"
-    assert consumer.receive(timeout_millis=30_000).data() == b"late"
-    assert time.monotonic() - began >= 0.75
-
-
-def test_messages_are_spread_over_partitions_round_robin_or_by_key(
-    client: Any, topic: str, admin: Callable[..., Any]
-) -> None:
-    admin("PUT", topic.replace("://", "/") + "/partitions", 3)
-    assert len(client.get_topic_partitions(topic)) == 3
-    consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(
-        topic,
-        message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
-        batching_enabled=False,
-    )
-    for index in range(30):
-        producer.send(str(index).encode())
-    for index in range(30):
-        producer.send(b"k", partition_key=f"key-{index % 5}")
-    places: dict[str, set[int]] = {}
-    plain = set()
-    for message in drain(consumer, 60):
-        partition = message.message_id().partition()
-        if message.partition_key():
-            places.setdefault(message.partition_key(), set()).add(partition)
-        else:
-            plain.add(partition)
-    assert plain == {0, 1, 2}
-    assert len(places) == 5
-    assert all(len(partitions) == 1 for partitions in places.values())
-
-
-def test_values_of_a_json_schema_are_received(client: Any, topic: str) -> None:
-    from pulsar.schema import Integer, JsonSchema, Record, String
-
-    class Flight(Record):  # type: ignore[misc]
-        tail = String()
-        delay = Integer()
-
-    producer = client.create_producer(topic, schema=JsonSchema(Flight))
-    consumer = client.subscribe(
-        topic, "s", schema=JsonSchema(Flight), initial_position=pulsar.InitialPosition.Earliest
-    )
-    producer.send(Flight(tail="N12345", delay=-3))
-    message = consumer.receive(timeout_millis=30_000)
-    assert message.value().tail == "N12345"
-    assert message.value().delay == -3
-
-
-def test_an_incompatible_schema_is_refused(client: Any, topic: str) -> None:
-    from pulsar.schema import Integer, JsonSchema, Record, String
-
-    class First(Record):  # type: ignore[misc]
-        value = Integer(required=True)
-
-    class Second(Record):  # type: ignore[misc]
-        value = String(required=True)
-
-    client.create_producer(topic, schema=JsonSchema(First))
-    with pytest.raises(pulsar.IncompatibleSchema):
-        client.create_producer(topic, schema=JsonSchema(Second))
-
-
 def test_a_producer_name_in_use_is_refused(client: Any, other_client: Any, topic: str) -> None:
     first = client.create_producer(topic, producer_name="one")
     with pytest.raises(pulsar.ProducerBusy):
         other_client.create_producer(topic, producer_name="one")
     first.close()
     other_client.create_producer(topic, producer_name="one").send(b"x")
-
-
-def test_an_exclusive_producer_keeps_others_out(client: Any, other_client: Any, topic: str) -> None:
-    exclusive = pulsar.ProducerAccessMode.Exclusive
-    first = client.create_producer(topic, access_mode=exclusive)
-    first.send(b"1")
-    with pytest.raises(pulsar.ProducerBusy):
-        other_client.create_producer(topic)
-    with pytest.raises(pulsar.ProducerFenced):
-        other_client.create_producer(topic, access_mode=exclusive)
-    first.close()
-    other_client.create_producer(topic, access_mode=exclusive).send(b"2")
-
-
-def test_a_producer_waits_for_exclusive_access(client: Any, other_client: Any, topic: str) -> None:
-    first = client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
-    made: list[Any] = []
-
-    def wait() -> None:
-        mode = pulsar.ProducerAccessMode.WaitForExclusive
-        made.append(other_client.create_producer(topic, access_mode=mode))
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    waiting.join(0.5)
-    assert not made
-    first.close()
-    waiting.join(60)
-    assert made
-    made[0].send(b"mine")
-
-
-def test_exclusive_with_fencing_takes_over(client: Any, other_client: Any, topic: str) -> None:
-    first = client.create_producer(
-        topic, access_mode=pulsar.ProducerAccessMode.Exclusive, send_timeout_millis=3000
-    )
-    first.send(b"1")
-    second = other_client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.ExclusiveWithFencing)
-    second.send(b"2")
-    with pytest.raises(pulsar.PulsarException):
-        first.send(b"3")
-    reader = other_client.create_reader(topic, pulsar.MessageId.earliest)
-    assert [reader.read_next(timeout_millis=3000).data() for _ in range(2)] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("library", [pulsar, geminga], ids=["pulsar-client", "geminga"])

@@ -36,25 +36,6 @@ def test_partitions_are_created_by_policy(connect: Callable[..., Any], topic: st
         assert len(client.get_topic_partitions(topic)) == 3
 
 
-def test_deduplication_keeps_one_copy(
-    client: Any, connect: Callable[..., Any], broker: EmbeddedBroker, topic: str, admin: Callable[..., Any]
-) -> None:
-    admin("PUT", topic.replace("://", "/"), {})
-    admin("POST", topic.replace("://", "/") + "/deduplicationEnabled", True)
-    consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(topic, producer_name="p", batching_enabled=False)
-    for sequence_id in (1, 2, 2, 1, 3):
-        producer.send(str(sequence_id).encode(), sequence_id=sequence_id)
-    producer.close()
-    again = client.create_producer(topic, producer_name="p", batching_enabled=False)
-    assert again.last_sequence_id() == 3
-    again.send(b"3", sequence_id=3)
-    again.send(b"4", sequence_id=4)
-    assert [consumer.receive(timeout_millis=30_000).data() for _ in range(4)] == [b"1", b"2", b"3", b"4"]
-    with pytest.raises(pulsar.Timeout):
-        consumer.receive(timeout_millis=300)
-
-
 def test_messages_expire_after_their_ttl(client: Any, topic: str, admin: Callable[..., Any]) -> None:
     admin("PUT", "namespaces/public/ttl", {})
     name = topic.replace("default", "ttl")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from insides import server_of
 from waiting import eventually
 
 import geminga
@@ -183,7 +184,7 @@ def test_clients_reconnecting_do_not_recreate_topics_of_a_deleted_namespace(
     monkeypatch.setattr(TopicActions, "delete", delete_and_come_back)
     rest.call("DELETE", f"namespaces/{namespace}?force=true")
     assert came_back == []
-    store = broker._server.broker.store
+    store = server_of(broker).broker.store
     assert inside(broker, lambda: list(store.keys.names(f"topic/persistent://{namespace}/"))) == []
 
 
@@ -627,7 +628,7 @@ def test_policies_of_all_clusters_are_separate_from_local_ones(
     assert rest.get(f"{path}/maxProducers") is None
     assert rest.get(f"{path}/maxProducers?isGlobal=true") == 7
     assert rest.get(f"{path}/maxProducers?applied=true") == 7
-    core = broker._server.broker
+    core = server_of(broker).broker
     name = TopicName.parse(f"persistent://{namespace}/t")
 
     def producers_max() -> int:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import loop_turns
 
 from geminga.broker.admin import subscription_overview
 from geminga.broker.admin.subscription_overview import SubscriptionOverview, Visibility
@@ -32,12 +33,10 @@ def page(harness: Any, boards: SubscriptionOverview | None = None, **asked: Any)
 
     async def ask() -> dict[str, Any]:
         asking = boards or SubscriptionOverview(harness.broker)
-        while True:
-            found = await asking.page(**question | asked)
-            if found["complete"]:
-                asking.close()
-                return found
-            await asyncio.sleep(0.001)
+        while not (found := await asking.page(**question | asked))["complete"]:
+            await loop_turns()
+        asking.close()
+        return found
 
     return asyncio.run(ask())
 

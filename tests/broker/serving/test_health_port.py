@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import loop_turns
 
 from geminga.broker.serving import health_port
 from geminga.broker.serving.health_port import STARTING, STOPPING, HealthPort
@@ -115,6 +116,6 @@ def test_checks_that_were_given_up_raise_nothing_later(monkeypatch: pytest.Monke
     with opened(loop) as (health, url):
         health.phase = ""
         assert asked(f"{url}/livez?verbose=true")[0] == 503
-        loop.run_until_complete(asyncio.sleep(0))
+        loop.run_until_complete(loop_turns())
     loop.close()
     assert failures == []

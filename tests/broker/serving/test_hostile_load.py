@@ -27,6 +27,7 @@ def broker(tmp_path: Path) -> Iterator[RunningBroker]:
 
 
 @pytest.mark.slow
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", hostile.ATTACKS)
 def test_a_calm_peer_is_answered_under_attack(broker: RunningBroker, name: str) -> None:
     attack = hostile.ATTACKS[name]

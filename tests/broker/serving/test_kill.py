@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until_some_moment
 
 from geminga.broker.core import Broker
 from geminga.broker.delivery.subscription import PersistentSubscription
@@ -291,7 +292,7 @@ def test_everything_receipted_survives_kills(
         if number % 4 == 3:
             # Killed while it recovers: the next recovery must not mind.
             early = start()
-            time.sleep(chance.uniform(0.05, 0.4))
+            until_some_moment(chance, 0.4)
             early.kill()
         broker = start()
         url = broker.wait_ready()
@@ -302,7 +303,7 @@ def test_everything_receipted_survives_kills(
         topics.append(topic)
         load = Load(url, topic)
         acknowledger = Acknowledger(url, topic)
-        time.sleep(chance.uniform(0.05, 0.35))
+        until_some_moment(chance, 0.35)
         broker.kill()
         acknowledger.close()
         load.close()

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import eventually, eventually_async
+from insides import server_of
+from waiting import eventually, eventually_async, never_async
 
 from geminga.broker.commands.session import SessionState
 from geminga.broker.commands.table import HANDLERS
@@ -192,7 +193,7 @@ def test_an_internal_error_closes_one_connection_and_is_counted(
             )
             assert victim.is_closed()
         assert bystander.answers()
-        assert broker._server.broker.scheduler.failures["session"] == 3
+        assert server_of(broker).broker.scheduler.failures["session"] == 3
     assert caplog.text.count("session failed") == 1, "one line for a peer that comes again and again"
     assert "127.0.0.1" in caplog.text
 
@@ -311,8 +312,7 @@ def test_an_idle_broker_does_not_wake_up() -> None:
 
             server._tick = counting  # type: ignore[method-assign]
             server._arm(server.broker.deadline)
-            await asyncio.sleep(1.0)
-            assert ticks <= 2
+            await never_async(lambda: ticks > 2, 1.0)
 
     asyncio.run(scenario())
 
@@ -345,7 +345,7 @@ def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog: pytest.LogCap
         await server.web_ready.wait()
         stores[0].broken = StoreStopped("fdatasync failed: EIO")
         server._wakeup()
-        await asyncio.sleep(0.05)
+        await eventually_async(lambda: server.store_failure)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
         writer.write(b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         answer = await reader.read()
@@ -470,5 +470,5 @@ def test_commands_of_a_disconnected_peer_keep_their_order(is_cut: bool) -> None:
 
 
 def _subscription(broker: Any, topic: str) -> Any:
-    found = broker._server.broker.topics.find(TopicName.parse(topic))
+    found = server_of(broker).broker.topics.find(TopicName.parse(topic))
     return found.subscriptions["s"]

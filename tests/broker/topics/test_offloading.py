@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
+from insides import server_of
 from waiting import eventually, moment_between
 
 import geminga
@@ -85,7 +86,7 @@ def ledgers(broker: EmbeddedBroker) -> list[dict[str, Any]]:
 
 def here(broker: EmbeddedBroker) -> set[int]:
     """The ledgers whose entries the store has."""
-    return inside(broker, lambda: broker._server.store.tier.local_ledgers(TOPIC))
+    return inside(broker, lambda: server_of(broker).store.tier.local_ledgers(TOPIC))
 
 
 def command(broker: EmbeddedBroker, ledger_id: int) -> int:
@@ -433,7 +434,7 @@ def test_a_full_disk_frees_local_copies_of_offloaded_ledgers_first(tmp_path: Pat
         command(broker, ledgers(broker)[-1]["ledgerId"])
         eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
         assert len(here(broker)) == 4
-        inside(broker, lambda: broker._server.broker.retention_evictor.go(1 << 30))
+        inside(broker, lambda: server_of(broker).broker.retention_evictor.go(1 << 30))
         eventually(lambda: len(here(broker)) == 1)
         assert len(ledgers(broker)) == 4
         assert read(broker) == messages(35)
@@ -448,7 +449,7 @@ def test_a_full_disk_keeps_ledgers_that_are_only_offloaded(tmp_path: Path) -> No
         first = ledgers(broker)[0]["ledgerId"]
 
         def give_up() -> bool:
-            topic = broker._server.broker.topics.find(TopicName.parse(TOPIC))
+            topic = server_of(broker).broker.topics.find(TopicName.parse(TOPIC))
             assert isinstance(topic, PersistentTopic)
             return expiry.give_up(topic, first)
 

@@ -29,6 +29,7 @@ from faulty_source import (
     FaultyDataSource,
     Script,
 )
+from waiting import eventually
 from withholding import WithholdingProxy
 
 from geminga import Client, InitialPosition
@@ -559,10 +560,7 @@ def connections_cut(play: Play) -> None:
     for _ in range(4):
         time.sleep(0.03)
         proxy.cut_all()
-    deadline = time.monotonic() + 60
-    while not proxy.cuts:  # the proxy's own thread cuts
-        assert time.monotonic() < deadline, "nothing was connected"
-        time.sleep(0.01)
+    eventually(lambda: proxy.cuts, detail="nothing was connected")  # the proxy's own thread cuts
 
 
 def receipts_lost(play: Play) -> None:
@@ -610,12 +608,13 @@ def ledgers_trimmed(play: Play) -> None:
     before = _first_ledgers(play)
     play.audience.let_go(play.source)
     play.unload()
-    deadline = time.monotonic() + 60
-    while _first_ledgers(play) == before:
-        assert time.monotonic() < deadline, "no ledger was trimmed"
+
+    def is_trimmed() -> bool:
         for partition in play.audience.partitions(play.source):
             play.audience.admin("POST", partition, "/trim")
-        time.sleep(0.1)
+        return _first_ledgers(play) != before
+
+    eventually(is_trimmed, detail="no ledger was trimmed")
 
 
 def _first_ledgers(play: Play) -> list[int]:

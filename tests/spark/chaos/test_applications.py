@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from uuid import uuid4
 import pytest
 from chaos import KEEPING, Audience, GemingaBroker, Rows, rows
 from faulty_source import Script
+from waiting import eventually
 
 from geminga.testing.processes import Process
 from geminga.testing.spark_cluster import SparkCluster
@@ -125,11 +125,11 @@ def test_a_stream_survives_kills_of_its_driver_at_every_point(audience: Audience
 
 
 def wait_until_struck(script: Script, application: Process) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not script.has_struck:
+    def has_struck() -> bool:
         assert application.process.poll() is None, f"it ended before {script.point}: {log_of(application)}"
-        assert time.monotonic() < deadline, f"never reached {script.point}"
-        time.sleep(0.02)
+        return script.has_struck
+
+    eventually(has_struck, SECONDS_MAX, f"never reached {script.point}")
 
 
 def finish(application: Process) -> None:

@@ -1,0 +1,45 @@
+"""Inner objects that tests look at or disturb: one function for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def inner_consumer(consumer: Any) -> Any:
+    """Return the asyncio consumer behind one for threads."""
+    return consumer._consumer
+
+
+def group_of(consumer: Any) -> Any:
+    """Return the connections of a consumer for threads, one for each topic."""
+    return inner_consumer(consumer).group
+
+
+def queue_of(consumer: Any) -> Any:
+    """Return the queue of received messages of a consumer for threads."""
+    return consumer._queue
+
+
+def publisher_of(producer: Any) -> Any:
+    """Return what both kinds of producers send with."""
+    return producer._publisher
+
+
+def wait_queue_of(producer: Any) -> Any:
+    """Return the calls of a producer that wait for permits."""
+    return publisher_of(producer)._wait_queue
+
+
+def server_of(embedded: Any) -> Any:
+    """Return the server of an embedded broker."""
+    return embedded._server
+
+
+def entry_of_message(message: Any) -> Any:
+    """Return the received entry that a message is in."""
+    return message._entry
+
+
+def index_of_message(message: Any) -> Any:
+    """Return the index of a message in its entry."""
+    return message._index
