@@ -11,7 +11,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.completions import ReceiptWaiter, fail_completion
@@ -136,7 +136,6 @@ class AsyncProducer(Generic[T_contra]):
         if not self._at_once:
             self._offer_waited = self._offer
         self._columnar: ColumnarProducer | None = None
-        self._in_turn = OrderedCalls(context.loop)
         self._ending = OnceTask(context.loop)
         self._watching: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -382,7 +381,7 @@ class AsyncProducer(Generic[T_contra]):
         `IncompatibleSchema` if the topic refuses the schema.
         """
         view: AsyncProducer[T] = _view(self, *await self._register(schema))
-        view._origin = self._origin or self
+        view._origin, view._in_turn = self._origin or self, self._in_turn
         return view
 
     async def _register(self, schema: Schema) -> tuple[Schema, bytes]:
@@ -397,6 +396,11 @@ class AsyncProducer(Generic[T_contra]):
         return schema, b"" if info is None else await self._context.schemas.register(topic, info)
 
     # --- columns ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _in_turn(self) -> OrderedCalls:
+        """Tables in the order of the calls."""
+        return OrderedCalls(self._context.loop)
 
     @property
     def columnar(self) -> ColumnarProducer:
@@ -414,7 +418,9 @@ class AsyncProducer(Generic[T_contra]):
         other in the order of the calls; waiting for their receipts overlaps. A table is sent even if its call
         is cancelled meanwhile.
         """
-        return await self._in_turn.submit(self._columnar_allowed, partial(self.columnar.submit_table, table))
+        return await self._in_turn.submit(
+            self._columnar_allowed, partial(self.columnar.submit_table, table)
+        )
 
     async def publish_encoded(self, batches: Sequence[ReadyBatch]) -> TableResult:
         """Publish ready-made batches; see `ColumnarProducer.submit_encoded`."""
@@ -465,9 +471,6 @@ class AsyncProducer(Generic[T_contra]):
             self._messages.interceptors.on_partitions_change(self._state.topic, count)
         return count
 
-    def _shell(self) -> tuple[ClientContext, Publisher]:
-        return self._context, self._publisher
-
 
 class Producer(Generic[T_contra]):
     """Producer for threads; any number of threads may use it at once."""
@@ -475,12 +478,13 @@ class Producer(Generic[T_contra]):
     def __init__(self, runtime: LoopThread, producer: AsyncProducer[Any]) -> None:
         self._runtime = runtime
         self._producer = producer
-        context, publisher = producer._shell()
+        publisher = producer._publisher
         self._publisher = publisher
         self._offer = producer._offer
         self._offer_waited = publisher.submit_queue.offer_urgent if producer._messages.takes_plain else never
         self._offer_simple = never_simple
-        self._messages = MessageBuilder(self, context, publisher.settings, publisher.state.partitioned)
+        self._messages = producer._messages
+        self._messages.belongs_to(self)
         self._blocking = publisher.settings.block_if_queue_full
 
     def __repr__(self) -> str:

@@ -455,7 +455,6 @@ class Publisher:
         for partition in partitions:
             if partition.state is ProducerState.NOT_STARTED:
                 partition.start()
-        self._update_credits()
         handles = [self._handle(partition) for partition in partitions]
         if len(handles) == 1:
             await handles[0].start()
