@@ -531,7 +531,7 @@ class ConnectionPool:
     def __init__(self, settings: ClientSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._settings = settings
         self.loop = loop
-        self._closed = False
+        self.closed = False
         self._open: dict[ConnectionKey, BrokerConnection] = {}
         self._opening: dict[ConnectionKey, asyncio.Task[BrokerConnection]] = {}
         self._tls_context: ssl.SSLContext | None = None
@@ -543,7 +543,7 @@ class ConnectionPool:
     ) -> BrokerConnection:
         """Return the connection to ``address``, opened if necessary. Raises `ConnectError`, `Timeout`,
         `AuthenticationError` and other errors of the handshake."""
-        if self._closed:
+        if self.closed:
             raise ConnectError("the client is closed")
         if slot is None:
             self._slot = slot = (self._slot + 1) % self._settings.connections_per_broker
@@ -658,7 +658,7 @@ class ConnectionPool:
 
     def close(self) -> None:
         """Close all connections and cancel running attempts."""
-        self._closed = True
+        self.closed = True
         opening, self._opening = self._opening, {}
         for task in opening.values():
             task.cancel()
