@@ -418,9 +418,7 @@ class AsyncProducer(Generic[T_contra]):
         other in the order of the calls; waiting for their receipts overlaps. A table is sent even if its call
         is cancelled meanwhile.
         """
-        return await self._in_turn.submit(
-            self._columnar_allowed, partial(self.columnar.submit_table, table)
-        )
+        return await self._in_turn.submit(self._columnar_allowed, partial(self.columnar.submit_table, table))
 
     async def publish_encoded(self, batches: Sequence[ReadyBatch]) -> TableResult:
         """Publish ready-made batches; see `ColumnarProducer.submit_encoded`."""

@@ -132,7 +132,7 @@ class Publisher:
             len(settled) == 1
             and not self._scheduled
             and not self._progress
-            and not self._wait_queue
+            and not self._wait_queue.queues
             and self.submit_queue.room > 0
             and wake_thread(settled[0])
         ):
@@ -299,7 +299,7 @@ class Publisher:
             state.close_batches()
         now = time.monotonic()
         state.tick(now + TIMER_SLACK_SECONDS)
-        if self._wait_queue:
+        if self._wait_queue.queues:
             self._serve_wait_queue()
             state.tick(now)  # closes batches with accepted messages whose senders wait
         if self._encodes:
@@ -307,7 +307,9 @@ class Publisher:
         writes = self._take_output(now)
         ready_set.attention = False  # everything that closed or settled above is handled below
         unstarted, state.unstarted = state.unstarted, []
-        self._arm_timer(ready_set.next_deadline(), now)
+        deadline = ready_set.next_deadline()
+        if deadline < ready_set.timer_at:
+            self._arm_timer(deadline, now)
         if scheduled or self._recounts or submit_queue.room <= self._recount_at:
             self._update_credits()
         for connection, data in writes:
@@ -317,7 +319,8 @@ class Publisher:
             self.spawn(self._start_late(partition))
         if ready_set.settled:
             run_completions(ready_set.take_settled())
-        self._worker.run_failures()
+        if self._worker.failures:
+            self._worker.run_failures()
         if self._turns:
             turns, self._turns = self._turns, []
             for turn in turns:
@@ -348,7 +351,7 @@ class Publisher:
     def _serve_wait_queue(self) -> None:
         queue = self._wait_queue
         queue.serve()
-        if not queue:
+        if not queue.queues:
             return
         self.state.close_batches()  # no further message can be accepted before receipts arrive
         if queue.wants_bytes and not self._listens_for_bytes:
@@ -377,16 +380,10 @@ class Publisher:
     # --- time -------------------------------------------------------------------------------------
 
     def _arm_timer(self, deadline: float, now: float) -> None:
-        ready_set = self.state.ready_set
-        timer = self._timer
-        if timer is not None:
-            if ready_set.timer_at <= deadline:
-                return
-            timer.cancel()
-            self._timer = None
-        ready_set.timer_at = deadline
-        if deadline != float("inf"):
-            self._timer = self._loop.call_later(max(0.0, deadline - now), self._on_timer)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.state.ready_set.timer_at = deadline
+        self._timer = self._loop.call_later(max(0.0, deadline - now), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

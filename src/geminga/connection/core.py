@@ -211,6 +211,8 @@ class ClientConnection:
         self.supports_topic_watchers = False
         self.connected = pb.CommandConnected()
         """The broker's CONNECTED command; empty before."""
+        self.error: ProtocolError | None = None
+        """The error in the peer's bytes: no later byte can be read, abort the connection."""
         self._tls = tls
         self._credentials: Credentials | None = credentials
         self._is_anonymous = credentials.method == "none"
@@ -313,13 +315,9 @@ class ClientConnection:
                 event = self._control(frame, now)
                 if event is not None:
                     events.append(event)
+        if self._decoder.error is not None:
+            self.error = self._named(self._decoder.error)
         return events
-
-    @property
-    def error(self) -> ProtocolError | None:
-        """The error in the peer's bytes: no later byte can be read, abort the connection."""
-        error = self._decoder.error
-        return None if error is None else self._named(error)
 
     def _named(self, error: ProtocolError) -> ProtocolError:
         return type(error)(f"{self.peer}: {error}")
