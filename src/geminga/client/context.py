@@ -23,7 +23,7 @@ from geminga.client.settings import ClientSettings
 from geminga.client.statistics_log import StatisticsLog
 from geminga.client.tasks import OnceTask, run_task
 from geminga.connection import commands
-from geminga.connection.addresses import Address, ServiceUrl
+from geminga.connection.addresses import ServiceUrl
 from geminga.connection.backoff import Backoff
 from geminga.connection.lookup import BrokerLocation
 from geminga.connection.partitions import partition_names
@@ -283,10 +283,6 @@ class ClientContext:
         if self.moves != moves:
             raise ConnectError("the client went to another cluster meanwhile")
         return connection
-
-    async def assigned_connection(self, assigned: Address) -> BrokerConnection:
-        """Return the connection to a broker that a CLOSE command named as the topic's new owner."""
-        return await self.pool.get(assigned)
 
     async def partitions(
         self, topic: str, *, auto_creation: bool = True, timeout: float | None = None, opening: bool = False

@@ -226,7 +226,7 @@ class BrokerConnection(asyncio.Protocol):
         return answer
 
     def abandon(self, request_id: int) -> None:
-        """Drop the answer of a request, if there is none yet."""
+        """Ignore the answer of a request from now on."""
         if self._answers.pop(request_id, None) is not None:
             self._core.abort(request_id)
 

@@ -97,19 +97,13 @@ def _view(producer: Any, schema: Schema, version: bytes) -> Any:
     """Return a copy of ``producer`` whose messages have another schema, and share no batch with others."""
     view = copy.copy(producer)
     view._messages = producer._messages.with_schema(schema.encode_message, version)
-    view._offer = view._offer_waited = never
-    view._offer_simple = never_simple
+    view._offer = view._offer_waited = view._offer_simple = never
     return view
 
 
-def never(payload: bytes, token: Any) -> bool:
-    """Decline every message; replaces `SubmitQueue.offer` where each message needs preparation."""
-    return False
-
-
-def never_simple(payload: bytes, token: Any, key: Any, properties: Any) -> bool:
-    """Decline a message with a key; replaces `Publisher.offer_simple` where each needs preparation, and for
-    the first one with a key, about which notices may be logged."""
+def never(*message: Any) -> bool:
+    """Decline a message; replaces `SubmitQueue.offer` where each message needs preparation, and
+    `Publisher.offer_simple` up to the first message with a key, about which notices may be logged."""
     return False
 
 
@@ -128,8 +122,8 @@ class AsyncProducer(Generic[T_contra]):
         self._messages = MessageBuilder(self, context, publisher.settings, state.partitioned)
         # The fast path takes only bytes that need no preparation.
         plain = self._messages.takes_plain
-        self._offer = publisher.submit_queue.offer if plain else never
-        self._offer_simple = never_simple
+        self._offer: Callable[[bytes, Any], bool] = publisher.submit_queue.offer if plain else never
+        self._offer_simple = never
         self._at_once = self._settings.batching_max_publish_delay_seconds <= BATCHING_DELAY_SECONDS
         """Whether a waiting sender closes its batch."""
         self._offer_waited = publisher.submit_queue.offer_urgent if plain else never
@@ -480,7 +474,7 @@ class Producer(Generic[T_contra]):
         self._publisher = publisher
         self._offer = producer._offer
         self._offer_waited = publisher.submit_queue.offer_urgent if producer._messages.takes_plain else never
-        self._offer_simple = never_simple
+        self._offer_simple = never
         self._messages = producer._messages
         self._messages.belongs_to(self)
         self._blocking = publisher.settings.block_if_queue_full

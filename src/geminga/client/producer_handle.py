@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Coroutine
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from geminga.client.context import ClientContext
 from geminga.client.driver import HandleDriver
@@ -14,7 +14,7 @@ from geminga.errors import PulsarException, Timeout, UnsupportedVersionError
 from geminga.producer.partition import PartitionProducer, SendErrorVerdict
 from geminga.producer.settings import ProducerAccessMode, ProducerSettings
 from geminga.producer.states import ProducerState
-from geminga.wire.frames import Frame, ReceiptFrame, encode_command
+from geminga.wire.frames import Frame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.receipt_runs import ReceiptRun
 
@@ -97,7 +97,7 @@ class ProducerHandle:
             partition.receipts(frame, time.monotonic())
             publisher.receipted()
         elif kind == _SEND_RECEIPT:
-            receipt = cast(ReceiptFrame, frame)
+            receipt: Any = frame
             partition.receipt(
                 receipt.sequence_id, receipt.highest_sequence_id, receipt.ledger_id, receipt.entry_id,
                 time.monotonic(),

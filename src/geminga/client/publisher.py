@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from geminga.client import forks
@@ -27,11 +28,10 @@ from geminga.client.submit_queue import (
     QueuedSend,
     QueuedWork,
     SubmitQueue,
-    TaskWaitingSend,
-    ThreadWaitingSend,
     WaitingSend,
 )
 from geminga.client.submitting import SubmitWorker
+from geminga.client.waiter import Waiter
 from geminga.errors import AlreadyClosed, ForkedProcessError, PulsarException
 from geminga.producer.message import OutgoingMessage, build_simple_message
 from geminga.producer.operation import SendOperation
@@ -161,9 +161,11 @@ class Publisher:
             self._worker.take_now(QueuedSend(payload, token, message, partition, urgent))
             self.schedule()
             return
-        queued = ThreadWaitingSend(payload, token, message, partition, urgent=urgent, waits=waits)
+        waiter = Waiter()
+        queued = WaitingSend(payload, token, message, partition, urgent=urgent, waits=waits, wake=waiter.wake)
         self.submit_queue.put_and_wake(queued)
-        queued.wait()
+        with queued.waiting():
+            waiter.wait()
 
     @property
     def takes_keys_plainly(self) -> bool:
@@ -189,9 +191,13 @@ class Publisher:
         self._check_open()
         partition = self._router_choice(message)
         if not self._submit(payload, token, message, partition, urgent):
-            queued = TaskWaitingSend(payload, token, message, partition, urgent=urgent, waits=True)
+            future: asyncio.Future[None] = self._loop.create_future()
+            queued = WaitingSend(
+                payload, token, message, partition, urgent=urgent, waits=True, wake=partial(set_done, future)
+            )
             self.submit_queue.put_and_wake(queued)
-            await queued.wait()
+            with queued.waiting():
+                await future
 
     def work(self, run: Callable[[], None], ended: Callable[[], None]) -> None:
         """Run a function on the loop, in order with the messages, or ``ended`` if the loop ended before; from

@@ -77,8 +77,8 @@ class ServiceLookup(Protocol):
     async def partitions_and_place(
         self, topic: TopicName, remaining: float
     ) -> tuple[int, BrokerLocation | None]:
-        """Return the number of partitions, created by the policy if there are none yet, and the broker of an
-        unpartitioned topic if its lookup, sent at the same time, names it at once."""
+        """Return the number of partitions, and the broker of an unpartitioned topic if its lookup, sent at
+        the same time, names it at once. The broker may create the topic."""
 
     async def topics(
         self, namespace: str, mode: int, pattern: str | None, remaining: float

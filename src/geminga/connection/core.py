@@ -39,9 +39,6 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
 
-UNSOLICITED_REQUEST_ID = (1 << 64) - 1
-"""Request id of commands that a broker sends without a request (framing.md section 3)."""
-
 ANNOUNCED_MESSAGE_SIZE_MAX = 1 << 30
 """Upper limit on the ``max_message_size`` that a broker announces."""
 

@@ -307,11 +307,10 @@ class ReaderSettings(ByFields):
 
 _READER_CHECKS: dict[str, Check] = {
     "receiver_queue_size": partial(check_int, minimum=1, maximum=10_000_000),
-    "reader_name": instance_of(str, optional=True),
-    "subscription_role_prefix": instance_of(str, optional=True),
-    "subscription_name": instance_of(str, optional=True),
-    "is_read_compacted": _FLAG,
-    "start_message_id_inclusive": _FLAG,
-    "crypto_failure_action": instance_of(ConsumerCryptoFailureAction),
+    **dict.fromkeys(
+        ("reader_name", "subscription_role_prefix", "subscription_name"), instance_of(str, optional=True)
+    ),
+    **{each: _CHECKS[each] for each in ("is_read_compacted", "start_message_id_inclusive")},
+    "crypto_failure_action": _CHECKS["crypto_failure_action"],
 }
 """Check of each field that differs from its default."""

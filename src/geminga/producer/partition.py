@@ -588,7 +588,7 @@ class PartitionProducer:
         ready_set = self._ready_set
         ready_set.settled.append(operation)
         ready_set.attention = True
-        if self.batch is None and self.pending.head is None:
+        if self._builder.batch is None and self.pending.head is None:
             ready_set.busy.pop(self, None)
 
     # --- the end ----------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def parse_command(data: bytes) -> pb.BaseCommand:
         if not command.HasField("type"):
             raise _bodiless(command, data)
         raise ProtocolError(f"a {type_name(kind)} command lacks {missing_fields(command)}")
-    if not data.isascii() and _holds_text(kind):  # bytes below 128 hold UTF-8 in any case
+    if _holds_text(kind):
         check_text(getattr(command, name), name, ProtocolError)
     return command
 
