@@ -13,11 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from enum import Enum
 from functools import cache
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from geminga.errors import InvalidConfiguration
-
-E = TypeVar("E", bound=Enum)
 
 Check = Callable[[str, Any], object]
 """Check of a field with this name and value; raises `InvalidConfiguration`."""

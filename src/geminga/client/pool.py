@@ -518,15 +518,12 @@ class ConnectionCounters:
 
 
 ConnectionKey = tuple[Address, str | None, int]
-"""Destination of a connection, the broker behind it if it is a proxy, and a slot number."""
+"""Address to connect to, the broker behind it if that is a proxy, and a slot number below
+``connections_per_broker``."""
 
 
 class ConnectionPool:
-    """The connections of one client, keyed by destination.
-
-    The key is (the address to connect to, the broker behind it if a proxy is used, a slot number below
-    ``connections_per_broker``). Concurrent callers for the same destination share one attempt.
-    """
+    """The connections of one client. Concurrent callers for the same destination share one attempt."""
 
     def __init__(self, settings: ClientSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._settings = settings
