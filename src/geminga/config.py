@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields
 from enum import Enum
-from typing import Any, NoReturn, TypeVar
+from functools import cache
+from typing import Any, NoReturn
 
 from geminga.errors import InvalidConfiguration
 
-E = TypeVar("E", bound=Enum)
+Check = Callable[[str, Any], object]
+"""Check of a field with this name and value; raises `InvalidConfiguration`."""
 
 
 def refuse(field: str, value: object, allowed: str) -> NoReturn:
@@ -80,6 +83,34 @@ def check_type(field: str, value: Any, *types: type, optional: bool = False) -> 
         names = " or ".join(t.__name__ for t in types)
         refuse(field, value, names + (" or None" if optional else ""))
     return value
+
+
+def check_fields(settings: Any, checks: Mapping[str, Check]) -> None:
+    """Check the fields of a settings object that differ from their defaults, each with its own check."""
+    defaults = defaults_of(type(settings))  # type: ignore[arg-type]
+    for name, check in checks.items():
+        value, default = getattr(settings, name), defaults[name]
+        if value is not default and (type(value) is not type(default) or value != default):
+            check(name, value)
+
+
+@cache
+def defaults_of(settings: Any) -> dict[str, Any]:
+    """Return the defaults of a settings class, by field."""
+    return {each.name: each.default for each in fields(settings)}
+
+
+def instance_of(kind: type, *, optional: bool = False) -> Check:
+    """Return the check for an instance of ``kind``, or None if ``optional``."""
+    return lambda field, value: check_type(field, value, kind, optional=optional)
+
+
+def check_texts(field: str, value: Any) -> None:
+    """Check for a mapping of texts to texts."""
+    check_type(field, value, Mapping)
+    for key, text in value.items():
+        check_type(f"{field} key", key, str)
+        check_type(f"{field}[{key!r}]", text, str)
 
 
 def utf8(value: Any) -> Any:

@@ -150,6 +150,18 @@ def test_opening_a_topic_requests_partitions_and_lookup_at_once(scripted):
     run(scripted, body)
 
 
+def test_a_lookup_refused_while_opening_is_repeated_for_the_connection(scripted):
+    async def body(broker, context):
+        fail_lookup(broker, pb.ServiceNotReady)
+        lookups, answer = [], broker.answers[Type.LOOKUP]
+        broker.answers[Type.LOOKUP] = lambda *asked: (lookups.append(asked), answer(*asked))
+        assert await context.partitions(TOPIC, opening=True) == 0
+        await context.connection_to(TOPIC)
+        assert len(lookups) == 2
+
+    run(scripted, body)
+
+
 def test_retrying_ends_at_the_time_out(scripted):
     async def body(broker, context):
         fail_lookup(broker, pb.ServiceNotReady, "still loading", times=10**6)

@@ -9,10 +9,18 @@ from geminga.errors import AlreadyClosed, MemoryBufferIsFull, ProducerQueueIsFul
 
 class Question(WaitingSend):
     def __init__(self, name: str, place: str | None = None, *, waits: bool = True, size: int = 0) -> None:
-        super().__init__(b"x" * size, name, None, place, urgent=False, waits=waits)  # type: ignore[arg-type]
+        super().__init__(
+            b"x" * size,
+            name,
+            None,
+            place,
+            urgent=False,
+            waits=waits,
+            wake=self.answer,  # type: ignore[arg-type]
+        )
         self.answered = False
 
-    def _wake(self) -> None:
+    def answer(self) -> None:
         assert not self.answered
         self.answered = True
 

@@ -5,9 +5,8 @@ import threading
 from typing import Any, ClassVar
 
 import pytest
-from waiting import loop_turns
 
-from geminga.client.submit_queue import QueuedSend, SubmitQueue, TaskWaitingSend, ThreadWaitingSend
+from geminga.client.submit_queue import QueuedSend, SubmitQueue, WaitingSend
 from geminga.errors import ProducerQueueIsFull
 
 
@@ -124,28 +123,25 @@ def test_many_threads_hand_over_and_nothing_is_lost_or_out_of_order() -> None:
         assert [number for who, number in taken if who == name] == list(range(each))
 
 
-def test_a_thread_waits_for_its_answer() -> None:
-    asked = ThreadWaitingSend(b"", None, None, None, urgent=False, waits=True)
-    threading.Timer(0.01, asked.settle, (ProducerQueueIsFull("full"),)).start()
-    with pytest.raises(ProducerQueueIsFull, match="full"):
-        asked.wait()
-    taken = ThreadWaitingSend(b"", None, None, None, urgent=False, waits=True)
-    taken.settle(None)
-    taken.wait()
+def waiting_send() -> WaitingSend:
+    return WaitingSend(b"", None, None, None, urgent=False, waits=True, wake=lambda: None)
 
 
-def test_a_cancelled_task_marks_its_waiting_send_as_gone() -> None:
-    async def main() -> None:
-        asked = TaskWaitingSend(b"", None, None, None, urgent=False, waits=True)
-        task = asyncio.create_task(asked.wait())
-        await loop_turns()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert asked.gone
-        asked.settle(None)
+def test_a_refusal_is_raised_after_the_wait_and_an_acceptance_is_not() -> None:
+    refused, accepted = waiting_send(), waiting_send()
+    with pytest.raises(ProducerQueueIsFull, match="full"), refused.waiting():
+        refused.settle(ProducerQueueIsFull("full"))
+    with accepted.waiting():
+        accepted.settle(None)
+    assert not refused.gone
+    assert not accepted.gone
 
-    asyncio.run(main())
+
+def test_an_interrupted_wait_marks_the_message_as_gone() -> None:
+    send = waiting_send()
+    with pytest.raises(asyncio.CancelledError), send.waiting():
+        raise asyncio.CancelledError
+    assert send.gone
 
 
 def test_a_mark_set_while_the_loop_checks_is_kept() -> None:

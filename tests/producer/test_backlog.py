@@ -8,10 +8,11 @@ from geminga.producer.backlog import UNLIMITED, Backlog, ByteBudget, Permits, pa
 
 def test_permits_are_taken_whole_or_not_at_all():
     permits = Permits(10)
-    assert permits.take(7)
-    assert not permits.take(4)
+    backlog = Backlog(permits, Permits(0), ByteBudget())
+    assert backlog.take(7, 1)
+    assert not backlog.take(4, 1)
     assert permits.used == 7
-    assert permits.take(3)
+    assert backlog.take(3, 1)
     assert permits.free == 0
     permits.give(10)
     assert permits.free == 10
@@ -27,10 +28,11 @@ def test_giving_back_more_than_was_taken_raises():
 
 def test_a_lowered_limit_leaves_nothing_free():
     permits = Permits(10)
-    permits.take(8)
+    backlog = Backlog(permits, Permits(0), ByteBudget())
+    backlog.take(8, 1)
     permits.limit = 5
     assert permits.free == 0
-    assert not permits.take(1)
+    assert not backlog.take(1, 1)
 
 
 def test_zero_is_without_limit():

@@ -18,7 +18,7 @@ def queue(*operations, sent=None):
     for each in operations:
         pending.append(each)
     for _ in range(len(operations) if sent is None else sent):
-        pending.sent()
+        pending.unsent.popleft()
     return pending
 
 
@@ -78,9 +78,8 @@ def test_after_a_reconnect_everything_is_sent_again_in_order():
     assert pending.in_flight == 0
     assert (first.resent, second.resent, third.resent) == (True, True, False)
     order = []
-    while pending.next_unsent is not None:
-        order.append(pending.next_unsent)
-        pending.sent()
+    while pending.unsent:
+        order.append(pending.unsent.popleft())
     assert order == [first, second, third]
     assert pending.resend_all() == 3
 
@@ -100,7 +99,7 @@ def test_operations_leave_from_anywhere():
     pending.remove(second)
     pending.remove(third)
     assert list(pending) == [first]
-    assert pending.next_unsent is None
+    assert not pending.unsent
     assert pending.in_flight == 1
     assert pending.messages == 1
 
@@ -111,7 +110,7 @@ def test_replace_unsent_keeps_the_order_of_the_queue():
     left, right = operation(1, 2), operation(3, 4)
     pending.replace_unsent(second, [left, right])
     assert list(pending) == [first, left, right, third]
-    assert pending.next_unsent is left
+    assert pending.unsent[0] is left
     assert pending.in_flight == 1
     assert pending.messages == 6
     with pytest.raises(RuntimeError, match="next unsent"):
@@ -125,4 +124,5 @@ def test_take_all_returns_all_operations_in_order():
     assert pending.take_all() == operations
     assert len(pending) == 0
     assert pending.messages == 0
-    assert pending.head is pending.tail is pending.next_unsent is None
+    assert pending.head is pending.tail is None
+    assert not pending.unsent

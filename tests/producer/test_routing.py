@@ -5,7 +5,7 @@ import pytest
 
 from geminga.errors import InvalidMessage
 from geminga.producer.message import OutgoingMessage
-from geminga.producer.routing import BlockedReason, Router, java_routes_differently
+from geminga.producer.routing import BlockedReason, Router
 from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, ProducerSettings
 
 
@@ -49,10 +49,6 @@ def test_a_key_goes_where_the_official_clients_send_it(key, java, murmur, boost,
         strict=True,
     ):
         assert router(hashing_scheme=scheme).of_key(key, partitions) == value % partitions
-
-
-def test_only_javas_own_hash_routes_like_java():
-    assert [java_routes_differently(scheme) for scheme in HashingScheme] == [True, False, True]
 
 
 def test_without_batching_every_message_moves_on():

@@ -19,11 +19,7 @@ from typing import Any, NamedTuple, cast
 from geminga.client import crypto
 from geminga.client.authentication import Authentication
 from geminga.client.enums import (
-    BatchingType,
-    CompressionType,
-    HashingScheme,
     PartitionsRoutingMode,
-    ProducerAccessMode,
 )
 from geminga.client.service import ServiceInfo
 from geminga.client.settings import ClientSettings, TlsSettings
@@ -162,19 +158,8 @@ def schema_version_bytes(version: int | bytes | None) -> bytes | None:
     return check_int("version", version, 0, (1 << 63) - 1).to_bytes(8, "big")
 
 
-_CHOICES = {
-    "compression_type": CompressionType,
-    "message_routing_mode": PartitionsRoutingMode,
-    "batching_type": BatchingType,
-    "access_mode": ProducerAccessMode,
-    "hashing_scheme": HashingScheme,
-}
-
-
 def producer_settings(given: Given, schema: Schema) -> ProducerSettings:
     """Return the settings of ``create_producer``. Arguments named like a field are copied."""
-    for name, kind in _CHOICES.items():
-        check_type(name, given[name], kind)
     check_type("producer_name", given["producer_name"], str, optional=True)
     check_type("properties", given["properties"], Mapping, optional=True)
     check_int("send_timeout_millis", given["send_timeout_millis"], 0, MILLISECONDS_MAX)

@@ -19,6 +19,7 @@ from geminga.client.many import many_of, stored_together
 from geminga.client.waiter import Waiter
 from geminga.errors import Result, result_of
 from geminga.ids import MessageId
+from geminga.producer.chunking import ChunkPart
 from geminga.producer.operation import SendOperation
 
 logger = logging.getLogger("geminga.producer")
@@ -81,7 +82,7 @@ def _deliver_receipt(operation: SendOperation) -> None:
     duplicate = ledger_id == -1 and entry_id == -1
     partition = -1 if duplicate else operation.partition.index
     batch_size = operation.count if operation.is_batch and not duplicate else 0
-    first = _first_chunk(operation, partition)
+    first = None if operation.chunk is None else _first_chunk(operation.chunk, partition)
     # The messages of a batch have consecutive indexes, those of a run consecutive entries.
     index = -1
     next_index, next_entry = int(batch_size > 0), int(operation.is_run and not duplicate)
@@ -145,10 +146,8 @@ def wake_thread(operation: SendOperation) -> bool:
     return True
 
 
-def _first_chunk(operation: SendOperation, partition: int) -> MessageId | None:
-    if operation.chunk is None:
-        return None
-    whole = operation.chunk.message
+def _first_chunk(chunk: ChunkPart, partition: int) -> MessageId:
+    whole = chunk.message
     return MessageId(partition, whole.first_ledger_id, whole.first_entry_id)
 
 

@@ -23,7 +23,7 @@ from geminga.client.settings import ClientSettings
 from geminga.client.statistics_log import StatisticsLog
 from geminga.client.tasks import OnceTask, run_task
 from geminga.connection import commands
-from geminga.connection.addresses import Address, ServiceUrl
+from geminga.connection.addresses import ServiceUrl
 from geminga.connection.backoff import Backoff
 from geminga.connection.lookup import BrokerLocation
 from geminga.connection.partitions import partition_names
@@ -157,8 +157,8 @@ class ClientContext:
             self.loop, settings.statistics_interval_seconds, lambda: list(self._handles)
         )
         self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
-        self._early_lookups: dict[str, asyncio.Task[BrokerLocation]] = {}
-        """Lookups of topics whose partitions are being requested."""
+        self._places: dict[str, BrokerLocation] = {}
+        """Brokers of topics that are being opened, looked up together with the number of partitions."""
         self.service = make_lookup(self.pool, settings, self.random)
         """Lookups of topics."""
         self.outages = OutageLog(self.now)
@@ -249,9 +249,9 @@ class ClientContext:
         async with self._lookups:
             return await self._asked("topic", self.service.place(topic, remaining))
 
-    async def _asked(self, kind: str, answer: Coroutine[Any, Any, T]) -> T:
-        """Await an answer about topics, measured if metrics are on."""
-        return await (answer if self.metrics is None else self.metrics.lookup(kind, answer))
+    def _asked(self, kind: str, answer: Awaitable[T]) -> Awaitable[T]:
+        """Measure the time until an answer about topics, if metrics are on."""
+        return answer if self.metrics is None else self.metrics.lookup(kind, answer)
 
     async def connect(self, location: BrokerLocation) -> BrokerConnection:
         """Return the connection to a broker: direct, or through the service URL's proxy."""
@@ -275,19 +275,11 @@ class ClientContext:
     async def connection_once(self, topic: str, remaining: float) -> BrokerConnection:
         """Do `connection_to` without retrying."""
         moves = self.moves
-        location = None
-        early = self._early_lookups.pop(topic, None)
-        if early is not None:
-            with contextlib.suppress(PulsarException):
-                location = await early
-        connection = await self.connect(location or await self._lookup_once(topic, remaining))
+        location = self._places.pop(topic, None) or await self._lookup_once(topic, remaining)
+        connection = await self.connect(location)
         if self.moves != moves:
             raise ConnectError("the client went to another cluster meanwhile")
         return connection
-
-    async def assigned_connection(self, assigned: Address) -> BrokerConnection:
-        """Return the connection to a broker that a CLOSE command named as the topic's new owner."""
-        return await self.pool.get(assigned)
 
     async def partitions(
         self, topic: str, *, auto_creation: bool = True, timeout: float | None = None, opening: bool = False
@@ -295,24 +287,20 @@ class ClientContext:
         """Return the number of partitions of ``topic``; 0: it is not partitioned, or it is a partition
         itself. ``opening``: look the topic up at the same time, for the handle that is opened next."""
         name = TopicName.parse(topic)
-        if opening:
-            early = self._early_lookups[str(name)] = self.task(
-                self._lookup_once(str(name), self.settings.operation_timeout_seconds)
-            )
-            early.add_done_callback(lambda done: done.cancelled() or done.exception())
 
         async def ask(_: str, remaining: float) -> int:
             self.check_open()
-            answer = self.service.partitions(name, auto_creation=auto_creation, remaining=remaining)
-            return await self._asked("metadata", answer)
+            if not opening:
+                answer = self.service.partitions(name, auto_creation=auto_creation, remaining=remaining)
+                return await self._asked("metadata", answer)
+            async with self._lookups:
+                both = self.service.partitions_and_place(name, remaining)
+                count, place = await self._asked("topic", self._asked("metadata", both))
+            if place is not None:
+                self._places[name.text] = place
+            return count
 
-        count = -1
-        try:
-            count = await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
-        finally:
-            if count and opening:
-                self._early_lookups.pop(str(name), None)
-        return count
+        return await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
 
     async def partition_topics(self, topic: str) -> list[str]:
         """Return the full names to connect to: the partitions in order, or the topic itself."""
@@ -451,6 +439,7 @@ class ClientContext:
         self.settings = settings
         self.service = make_lookup(self.pool, settings, self.random)
         self.schemas.forget()
+        self._places.clear()
         self.moves += 1
         self.pool.move_to(settings)
 

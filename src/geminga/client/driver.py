@@ -194,7 +194,7 @@ class HandleDriver:
         assigned, self._assigned = self._assigned, None
         if assigned is not None and self._assigned_in == self._context.moves:
             try:
-                return await self._context.assigned_connection(assigned)
+                return await self._context.pool.get(assigned)
             except (PulsarException, OSError) as error:
                 logger.info("assigned broker %s of %s: %s", assigned, self._handle.topic, error)
         # If no host of the service URL answers, `_reconnect` waits and logs.

@@ -74,9 +74,7 @@ class MessageBuilder:
     def __init__(
         self, owner: Any, context: ClientContext, settings: ProducerSettings, partitioned: bool
     ) -> None:
-        # The producer refers to this builder: a reference back would delay freeing the producer, its client
-        # and their thread until the garbage collector runs.
-        self._owner = weakref.ref(owner)
+        self.belongs_to(owner)
         self._now_ms = context.now_ms
         self._encode = settings.encode
         self._schema_version: bytes | None = None
@@ -86,6 +84,12 @@ class MessageBuilder:
         )
         """Whether every message is built as an `OutgoingMessage`, for interceptors or the router."""
         self._notices = _KeyNotices(settings, partitioned)
+
+    def belongs_to(self, owner: Any) -> None:
+        """Set the producer that interceptors receive."""
+        # The producer refers to this builder: a reference back would delay freeing the producer, its client
+        # and their thread until the garbage collector runs.
+        self._owner = weakref.ref(owner)
 
     @property
     def takes_plain(self) -> bool:

@@ -39,7 +39,9 @@ class PermitWaitQueue:
         self._add = add
         self._target_of = target_of
         self._fail = fail
-        self._queues: dict[Target, deque[tuple[int, Queued]]] = {}
+        self.queues: dict[Target, deque[tuple[int, Queued]]] = {}
+        """Waiting messages with their arrival numbers; if there are any, a new message must check if it has
+        to wait."""
         self._came = 0
         self._wants_bytes: Queued | None = None
 
@@ -47,17 +49,13 @@ class PermitWaitQueue:
         """Return the number of waiting messages, without those whose sender left."""
         return sum(not queued.gone for queued in self._waiting())
 
-    def __bool__(self) -> bool:
-        """Return whether a new message must check if it has to wait."""
-        return bool(self._queues)
-
     @property
     def standing(self) -> int:
         """Number of queued messages, including those whose sender left and that were not removed yet."""
-        return sum(map(len, self._queues.values())) if self._queues else 0
+        return sum(map(len, self.queues.values())) if self.queues else 0
 
     def _waiting(self) -> Iterator[Queued]:
-        return (queued for queue in self._queues.values() for _, queued in queue)
+        return (queued for queue in self.queues.values() for _, queued in queue)
 
     def holds(self, token: Any) -> bool:
         """Return whether the message with this token waits here and will be sent."""
@@ -67,7 +65,7 @@ class PermitWaitQueue:
         """Return the targets of waiting messages whose send call has returned."""
         return [
             target
-            for target, queue in self._queues.items()
+            for target, queue in self.queues.items()
             if any(type(queued) is QueuedSend for _, queued in queue)
         ]
 
@@ -95,12 +93,12 @@ class PermitWaitQueue:
         if behind is None and isinstance(refusal, MemoryBufferIsFull):
             self._wants_bytes = queued
         self._came += 1
-        self._queues.setdefault(target, deque()).append((self._came, queued))
+        self.queues.setdefault(target, deque()).append((self._came, queued))
 
     def check(self, send: QueuedSend) -> None:
         """Raise `ProducerQueueIsFull` or `MemoryBufferIsFull` if this message, whose sender cannot wait,
         would overtake a waiting one."""
-        if self._queues:
+        if self.queues:
             refusal = self._refusal(self._target_of(send))
             if refusal is not None:
                 raise refusal
@@ -109,7 +107,7 @@ class PermitWaitQueue:
         """Return the error for a new message that must wait for earlier ones, else None."""
         if self.wants_bytes:
             return MemoryBufferIsFull("an earlier message waits for bytes of the client's memory_limit")
-        queue = self._queues.get(target)
+        queue = self.queues.get(target)
         if queue is None or not self._skip_gone(target, queue):
             return None
         return ProducerQueueIsFull("an earlier message waits for permits")
@@ -119,20 +117,20 @@ class PermitWaitQueue:
         while queue and queue[0][1].gone:
             queue.popleft()
         if not queue:
-            del self._queues[target]
+            del self.queues[target]
         return bool(queue)
 
     def serve(self) -> None:
         """Try the first of each queue after permits or bytes were released, or at the end."""
-        if not self._queues:
+        if not self.queues:
             return
         self._wants_bytes = None
         # The arrival numbers differ, so targets are never compared.
-        fronts = [(queue[0][0], target) for target, queue in self._queues.items()]
+        fronts = [(queue[0][0], target) for target, queue in self.queues.items()]
         heapify(fronts)
         while fronts:
             _, target = heappop(fronts)
-            queue = self._queues[target]
+            queue = self.queues[target]
             if not self._skip_gone(target, queue):
                 continue
             refusal = self._try(queue[0][1])
@@ -145,7 +143,7 @@ class PermitWaitQueue:
             if queue:
                 heappush(fronts, (queue[0][0], target))
             else:
-                del self._queues[target]
+                del self.queues[target]
 
     def _try(self, queued: Queued) -> Exception | None:
         """Try to add the message; return None if it has the outcome, else the resource error it waits for."""

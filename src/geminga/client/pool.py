@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import ssl
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 from geminga.client import forks
 from geminga.client.runtime import on_io_thread
 from geminga.client.settings import ClientSettings
-from geminga.client.tasks import run_task, seen
+from geminga.client.tasks import run_task
 from geminga.client.tls import CERTIFICATE_ADVICE, lost_text, make_context
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import Credentials, CredentialsProvider, obtain
@@ -94,8 +95,7 @@ class BrokerConnection(asyncio.Protocol):
         self._consumers: dict[int, FrameReceiver] = {}
         self._detach_callbacks: dict[FrameReceiver, DetachCallback] = {}
         self._ids: dict[FrameReceiver, set[int]] = {}
-        self._answers: dict[int, asyncio.Future[pb.BaseCommand]] = {}
-        self._on_wait: dict[int, Callable[[], None]] = {}
+        self._answers: dict[int, tuple[asyncio.Future[pb.BaseCommand], Callable[[], None] | None]] = {}
         self._topic_watchers: dict[int, Callable[[pb.BaseCommand], None]] = {}
         self._request_ids = itertools.count()
         self._outgoing: list[Buffer] = []
@@ -193,14 +193,7 @@ class BrokerConnection(asyncio.Protocol):
         then on there is no time-out. Raises the `ServerReportedError` of the answer, `Timeout`, or
         `ConnectError`.
         """
-        if self.closed:
-            raise self._lost_error()
-        self._core.request(command, request_id, self._loop.time() + timeout)
-        answer: asyncio.Future[pb.BaseCommand] = self._loop.create_future()
-        self._answers[request_id] = answer
-        if on_wait is not None:
-            self._on_wait[request_id] = on_wait
-        self._write_core_output()
+        answer = self.ask(command, request_id, timeout, on_wait)
         try:
             return await answer
         except Timeout:
@@ -209,10 +202,33 @@ class BrokerConnection(asyncio.Protocol):
         except ServerReportedError as error:
             raise explained(error, command) from None
         finally:
-            self._answers.pop(request_id, None)
-            self._on_wait.pop(request_id, None)
             if answer.cancelled():
-                self._core.abort(request_id)
+                self.abandon(request_id)
+
+    def ask(
+        self,
+        command: pb.BaseCommand,
+        request_id: int,
+        timeout: float,
+        on_wait: Callable[[], None] | None = None,
+    ) -> asyncio.Future[pb.BaseCommand]:
+        """Do the first half of `request`: send the command. The future gets the answer or its error; call
+        `abandon` if it is not awaited."""
+        if self.closed:
+            raise self._lost_error()
+        deadline = self._loop.time() + timeout
+        self._core.request(command, request_id, deadline)
+        answer: asyncio.Future[pb.BaseCommand] = self._loop.create_future()
+        self._answers[request_id] = answer, on_wait
+        self.write_many(self._core.take_output())  # type: ignore[arg-type]
+        if deadline < self._timer_at:
+            self._arm_timer()
+        return answer
+
+    def abandon(self, request_id: int) -> None:
+        """Ignore the answer of a request from now on."""
+        if self._answers.pop(request_id, None) is not None:
+            self._core.abort(request_id)
 
     # --- handles ---------------------------------------------------------------------------------
 
@@ -367,7 +383,7 @@ class BrokerConnection(asyncio.Protocol):
         # Only a lost connection may be retried unchanged; a refusal of the broker stays a refusal.
         lost = self._lost_error()
         answers, self._answers = self._answers, {}
-        for answer in answers.values():
+        for answer, _ in answers.values():
             if not answer.done():
                 answer.set_exception(lost)
         callbacks, self._detach_callbacks = self._detach_callbacks, {}
@@ -403,19 +419,20 @@ class BrokerConnection(asyncio.Protocol):
 
     def _handle_event(self, event: Any) -> None:
         if isinstance(event, RequestAnswered):
-            answer = self._answers.get(event.request_id)
-            if answer is not None and not answer.done():
-                error = error_of(event.command)
-                if error is None:
-                    answer.set_result(event.command)
-                else:
-                    answer.set_exception(error)
+            answer, _ = self._answers.pop(event.request_id)
+            error = error_of(event.command)
+            if answer.done():
+                pass  # cancelled in this iteration of the loop
+            elif error is None:
+                answer.set_result(event.command)
+            else:
+                answer.set_exception(error)
         elif isinstance(event, RequestTimedOut):
-            answer = self._answers.get(event.request_id)
-            if answer is not None and not answer.done():
+            answer, _ = self._answers.pop(event.request_id)
+            if not answer.done():
                 answer.set_exception(Timeout("no answer"))
         elif isinstance(event, RequestMustWait):
-            on_wait = self._on_wait.get(event.request_id)
+            _, on_wait = self._answers.get(event.request_id, (None, None))
             if on_wait is not None:
                 on_wait()
         elif isinstance(event, HandleClosed):
@@ -500,18 +517,20 @@ class ConnectionCounters:
         """Attempts that failed: before there was a connection, and during its handshake."""
 
 
-class ConnectionPool:
-    """The connections of one client, keyed by destination.
+ConnectionKey = tuple[Address, str | None, int]
+"""Address to connect to, the broker behind it if that is a proxy, and a slot number below
+``connections_per_broker``."""
 
-    The key is (the address to connect to, the broker behind it if a proxy is used, a slot number below
-    ``connections_per_broker``). Concurrent callers for the same destination share one attempt.
-    """
+
+class ConnectionPool:
+    """The connections of one client. Concurrent callers for the same destination share one attempt."""
 
     def __init__(self, settings: ClientSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._settings = settings
         self.loop = loop
-        self._closed = False
-        self._connections: dict[tuple[Address, str | None, int], asyncio.Task[BrokerConnection]] = {}
+        self.closed = False
+        self._open: dict[ConnectionKey, BrokerConnection] = {}
+        self._opening: dict[ConnectionKey, asyncio.Task[BrokerConnection]] = {}
         self._tls_context: ssl.SSLContext | None = None
         self._slot = 0
         self.counted = ConnectionCounters()
@@ -521,28 +540,36 @@ class ConnectionPool:
     ) -> BrokerConnection:
         """Return the connection to ``address``, opened if necessary. Raises `ConnectError`, `Timeout`,
         `AuthenticationError` and other errors of the handshake."""
-        if self._closed:
+        if self.closed:
             raise ConnectError("the client is closed")
         if slot is None:
             self._slot = slot = (self._slot + 1) % self._settings.connections_per_broker
         key = (address, proxy_to_broker, slot)
-        task = self._connections.get(key)
-        if task is None or (task.done() and _unusable(task)):
-            task = run_task(self.loop, self._open(key))
-            task.add_done_callback(seen)
-            self._connections[key] = task
-        return task.result() if task.done() else await asyncio.shield(task)
+        connection = self._open.get(key)
+        if connection is not None:
+            return connection
+        task = self._opening.get(key)
+        if task is None:
+            task = self._opening[key] = run_task(self.loop, self._attempt(key))
+            task.add_done_callback(functools.partial(self._attempted, key))
+        return await asyncio.shield(task)
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
+    def _attempted(self, key: ConnectionKey, task: asyncio.Task[BrokerConnection]) -> None:
+        """Keep the new connection, unless it was lost or the client closed or moved meanwhile."""
+        connection = None if task.cancelled() or task.exception() is not None else task.result()
+        if self._opening.get(key) is task:
+            del self._opening[key]
+            if connection is not None and not connection.closed:
+                self._open[key] = connection
+        elif connection is not None:
+            connection.close(ConnectError(f"the client left {connection.peer}, or was closed"))
 
     @property
     def connections(self) -> list[BrokerConnection]:
         """The open connections."""
-        return [t.result() for t in self._connections.values() if t.done() and not _unusable(t)]
+        return list(self._open.values())
 
-    async def _open(self, key: tuple[Address, str | None, int]) -> BrokerConnection:
+    async def _attempt(self, key: ConnectionKey) -> BrokerConnection:
         address, proxy_to_broker, _ = key
         timeout = self._settings.connection_timeout_seconds
         try:
@@ -557,7 +584,7 @@ class ConnectionPool:
             ) from None
 
     async def _connect(
-        self, address: Address, proxy_to_broker: str | None, key: tuple[Address, str | None, int]
+        self, address: Address, proxy_to_broker: str | None, key: ConnectionKey
     ) -> BrokerConnection:
         provider = self._settings.credentials
         credentials = await obtain_credentials(self.loop, provider)
@@ -613,44 +640,27 @@ class ConnectionPool:
         else:
             self.counted.unwelcome += 1
 
-    def _lost(self, key: tuple[Address, str | None, int], connection: BrokerConnection) -> None:
+    def _lost(self, key: ConnectionKey, connection: BrokerConnection) -> None:
         self.counted.closed += 1
-        task = self._connections.get(key)
-        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
-            return
-        if task.result() is connection:
-            del self._connections[key]
+        if self._open.get(key) is connection:
+            del self._open[key]
 
     def move_to(self, settings: ClientSettings) -> None:
         """Close all connections; new ones are opened with ``settings``."""
         self._settings = settings
         self._tls_context = None
-        tasks = list(self._connections.values())
-        self._connections.clear()
-        for task in tasks:
-            # Callers share a running attempt: close its connection when it is open.
-            task.add_done_callback(_end_moved)
+        self._opening.clear()  # callers share a running attempt: its connection is closed when it is open
+        for connection in self.connections:
+            connection.close(ConnectError(f"the client left {connection.peer} for another cluster"))
 
     def close(self) -> None:
         """Close all connections and cancel running attempts."""
-        self._closed = True
-        tasks = list(self._connections.values())
-        self._connections.clear()
-        for task in tasks:
-            if not task.done():
-                task.cancel()
-            elif not _unusable(task):
-                task.result().close()
-
-
-def _unusable(task: asyncio.Task[BrokerConnection]) -> bool:
-    return task.cancelled() or task.exception() is not None or task.result().closed
-
-
-def _end_moved(task: asyncio.Task[BrokerConnection]) -> None:
-    if not _unusable(task):
-        connection = task.result()
-        connection.close(ConnectError(f"the client left {connection.peer} for another cluster"))
+        self.closed = True
+        opening, self._opening = self._opening, {}
+        for task in opening.values():
+            task.cancel()
+        for connection in self.connections:
+            connection.close()
 
 
 class Unreachable(ConnectError):

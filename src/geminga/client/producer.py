@@ -11,7 +11,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.completions import ReceiptWaiter, fail_completion
@@ -97,19 +97,13 @@ def _view(producer: Any, schema: Schema, version: bytes) -> Any:
     """Return a copy of ``producer`` whose messages have another schema, and share no batch with others."""
     view = copy.copy(producer)
     view._messages = producer._messages.with_schema(schema.encode_message, version)
-    view._offer = view._offer_waited = never
-    view._offer_simple = never_simple
+    view._offer = view._offer_waited = view._offer_simple = never
     return view
 
 
-def never(payload: bytes, token: Any) -> bool:
-    """Decline every message; replaces `SubmitQueue.offer` where each message needs preparation."""
-    return False
-
-
-def never_simple(payload: bytes, token: Any, key: Any, properties: Any) -> bool:
-    """Decline a message with a key; replaces `Publisher.offer_simple` where each needs preparation, and for
-    the first one with a key, about which notices may be logged."""
+def never(*message: Any) -> bool:
+    """Decline a message; replaces `SubmitQueue.offer` where each message needs preparation, and
+    `Publisher.offer_simple` up to the first message with a key, about which notices may be logged."""
     return False
 
 
@@ -128,15 +122,14 @@ class AsyncProducer(Generic[T_contra]):
         self._messages = MessageBuilder(self, context, publisher.settings, state.partitioned)
         # The fast path takes only bytes that need no preparation.
         plain = self._messages.takes_plain
-        self._offer = publisher.submit_queue.offer if plain else never
-        self._offer_simple = never_simple
+        self._offer: Callable[[bytes, Any], bool] = publisher.submit_queue.offer if plain else never
+        self._offer_simple = never
         self._at_once = self._settings.batching_max_publish_delay_seconds <= BATCHING_DELAY_SECONDS
         """Whether a waiting sender closes its batch."""
         self._offer_waited = publisher.submit_queue.offer_urgent if plain else never
         if not self._at_once:
             self._offer_waited = self._offer
         self._columnar: ColumnarProducer | None = None
-        self._in_turn = OrderedCalls(context.loop)
         self._ending = OnceTask(context.loop)
         self._watching: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -382,7 +375,7 @@ class AsyncProducer(Generic[T_contra]):
         `IncompatibleSchema` if the topic refuses the schema.
         """
         view: AsyncProducer[T] = _view(self, *await self._register(schema))
-        view._origin = self._origin or self
+        view._origin, view._in_turn = self._origin or self, self._in_turn
         return view
 
     async def _register(self, schema: Schema) -> tuple[Schema, bytes]:
@@ -397,6 +390,11 @@ class AsyncProducer(Generic[T_contra]):
         return schema, b"" if info is None else await self._context.schemas.register(topic, info)
 
     # --- columns ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _in_turn(self) -> OrderedCalls:
+        """Tables in the order of the calls."""
+        return OrderedCalls(self._context.loop)
 
     @property
     def columnar(self) -> ColumnarProducer:
@@ -465,9 +463,6 @@ class AsyncProducer(Generic[T_contra]):
             self._messages.interceptors.on_partitions_change(self._state.topic, count)
         return count
 
-    def _shell(self) -> tuple[ClientContext, Publisher]:
-        return self._context, self._publisher
-
 
 class Producer(Generic[T_contra]):
     """Producer for threads; any number of threads may use it at once."""
@@ -475,12 +470,13 @@ class Producer(Generic[T_contra]):
     def __init__(self, runtime: LoopThread, producer: AsyncProducer[Any]) -> None:
         self._runtime = runtime
         self._producer = producer
-        context, publisher = producer._shell()
+        publisher = producer._publisher
         self._publisher = publisher
         self._offer = producer._offer
         self._offer_waited = publisher.submit_queue.offer_urgent if producer._messages.takes_plain else never
-        self._offer_simple = never_simple
-        self._messages = MessageBuilder(self, context, publisher.settings, publisher.state.partitioned)
+        self._offer_simple = never
+        self._messages = producer._messages
+        self._messages.belongs_to(self)
         self._blocking = publisher.settings.block_if_queue_full
 
     def __repr__(self) -> str:

@@ -97,15 +97,11 @@ class ProducerHandle:
             partition.receipts(frame, time.monotonic())
             publisher.receipted()
         elif kind == _SEND_RECEIPT:
-            receipt = frame.receipt
-            assert receipt is not None
+            receipt: Any = frame
             partition.receipt(
-                receipt.sequence_id,
-                receipt.highest_sequence_id,
-                receipt.ledger_id,
-                receipt.entry_id,
+                receipt.sequence_id, receipt.highest_sequence_id, receipt.ledger_id, receipt.entry_id,
                 time.monotonic(),
-            )
+            )  # fmt: skip
             publisher.receipted()
         elif kind == _SEND_ERROR:
             body = frame.command.send_error

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from geminga.client import forks
@@ -27,11 +28,10 @@ from geminga.client.submit_queue import (
     QueuedSend,
     QueuedWork,
     SubmitQueue,
-    TaskWaitingSend,
-    ThreadWaitingSend,
     WaitingSend,
 )
 from geminga.client.submitting import SubmitWorker
+from geminga.client.waiter import Waiter
 from geminga.errors import AlreadyClosed, ForkedProcessError, PulsarException
 from geminga.producer.message import OutgoingMessage, build_simple_message
 from geminga.producer.operation import SendOperation
@@ -132,7 +132,7 @@ class Publisher:
             len(settled) == 1
             and not self._scheduled
             and not self._progress
-            and not self._wait_queue
+            and not self._wait_queue.queues
             and self.submit_queue.room > 0
             and wake_thread(settled[0])
         ):
@@ -161,9 +161,11 @@ class Publisher:
             self._worker.take_now(QueuedSend(payload, token, message, partition, urgent))
             self.schedule()
             return
-        queued = ThreadWaitingSend(payload, token, message, partition, urgent=urgent, waits=waits)
+        waiter = Waiter()
+        queued = WaitingSend(payload, token, message, partition, urgent=urgent, waits=waits, wake=waiter.wake)
         self.submit_queue.put_and_wake(queued)
-        queued.wait()
+        with queued.waiting():
+            waiter.wait()
 
     @property
     def takes_keys_plainly(self) -> bool:
@@ -189,9 +191,13 @@ class Publisher:
         self._check_open()
         partition = self._router_choice(message)
         if not self._submit(payload, token, message, partition, urgent):
-            queued = TaskWaitingSend(payload, token, message, partition, urgent=urgent, waits=True)
+            future: asyncio.Future[None] = self._loop.create_future()
+            queued = WaitingSend(
+                payload, token, message, partition, urgent=urgent, waits=True, wake=partial(set_done, future)
+            )
             self.submit_queue.put_and_wake(queued)
-            await queued.wait()
+            with queued.waiting():
+                await future
 
     def work(self, run: Callable[[], None], ended: Callable[[], None]) -> None:
         """Run a function on the loop, in order with the messages, or ``ended`` if the loop ended before; from
@@ -299,7 +305,7 @@ class Publisher:
             state.close_batches()
         now = time.monotonic()
         state.tick(now + TIMER_SLACK_SECONDS)
-        if self._wait_queue:
+        if self._wait_queue.queues:
             self._serve_wait_queue()
             state.tick(now)  # closes batches with accepted messages whose senders wait
         if self._encodes:
@@ -307,7 +313,9 @@ class Publisher:
         writes = self._take_output(now)
         ready_set.attention = False  # everything that closed or settled above is handled below
         unstarted, state.unstarted = state.unstarted, []
-        self._arm_timer(ready_set.next_deadline(), now)
+        deadline = ready_set.next_deadline()
+        if deadline < ready_set.timer_at:
+            self._arm_timer(deadline, now)
         if scheduled or self._recounts or submit_queue.room <= self._recount_at:
             self._update_credits()
         for connection, data in writes:
@@ -317,7 +325,8 @@ class Publisher:
             self.spawn(self._start_late(partition))
         if ready_set.settled:
             run_completions(ready_set.take_settled())
-        self._worker.run_failures()
+        if self._worker.failures:
+            self._worker.run_failures()
         if self._turns:
             turns, self._turns = self._turns, []
             for turn in turns:
@@ -348,7 +357,7 @@ class Publisher:
     def _serve_wait_queue(self) -> None:
         queue = self._wait_queue
         queue.serve()
-        if not queue:
+        if not queue.queues:
             return
         self.state.close_batches()  # no further message can be accepted before receipts arrive
         if queue.wants_bytes and not self._listens_for_bytes:
@@ -377,16 +386,10 @@ class Publisher:
     # --- time -------------------------------------------------------------------------------------
 
     def _arm_timer(self, deadline: float, now: float) -> None:
-        ready_set = self.state.ready_set
-        timer = self._timer
-        if timer is not None:
-            if ready_set.timer_at <= deadline:
-                return
-            timer.cancel()
-            self._timer = None
-        ready_set.timer_at = deadline
-        if deadline != float("inf"):
-            self._timer = self._loop.call_later(max(0.0, deadline - now), self._on_timer)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.state.ready_set.timer_at = deadline
+        self._timer = self._loop.call_later(max(0.0, deadline - now), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -455,7 +458,6 @@ class Publisher:
         for partition in partitions:
             if partition.state is ProducerState.NOT_STARTED:
                 partition.start()
-        self._update_credits()
         handles = [self._handle(partition) for partition in partitions]
         if len(handles) == 1:
             await handles[0].start()

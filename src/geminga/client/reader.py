@@ -82,7 +82,11 @@ class AsyncReader(Generic[T_co]):
         taken = self.consumer.queue.take_many(SEVERAL_MAX)
         self.consumer.note_taken(taken)
         queued: list[Any] = [Message(entry, index) for entry, indexes in taken for index in indexes]
-        return messages + [message for message in queued if self.note_read(message)]
+        if self._not_before_ms is not None:
+            return messages + [message for message in queued if self.note_read(message)]
+        for entry, indexes in taken:
+            self.note_read(Message(entry, indexes[-1]))
+        return messages + queued
 
     async def tables(
         self, max_rows: int = 100_000, columns: Sequence[str] | None = None, *, follow: bool = False

@@ -7,6 +7,7 @@ answers; connections to brokers always use the binary protocol.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -20,6 +21,7 @@ from geminga.client.pool import (
     obtain_credentials,
 )
 from geminga.client.settings import ClientSettings
+from geminga.client.tasks import seen
 from geminga.connection import commands, http_lookup
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.lookup import BrokerLocation, TopicLookup
@@ -71,6 +73,12 @@ class ServiceLookup(Protocol):
 
     async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
         """Return the number of partitions of ``topic``; 0: it is not partitioned."""
+
+    async def partitions_and_place(
+        self, topic: TopicName, remaining: float
+    ) -> tuple[int, BrokerLocation | None]:
+        """Return the number of partitions, and the broker of an unpartitioned topic if its lookup, sent at
+        the same time, names it at once. The broker may create the topic."""
 
     async def topics(
         self, namespace: str, mode: int, pattern: str | None, remaining: float
@@ -141,8 +149,7 @@ class BinaryLookup:
 
     async def place(self, topic: str, remaining: float) -> BrokerLocation:
         deadline = self._pool.loop.time() + remaining
-        settings = self._settings
-        lookup = TopicLookup(topic, tls=self._url.tls, redirects_max=settings.lookup_redirects_max)
+        lookup = TopicLookup(topic, tls=self._url.tls, redirects_max=self._settings.lookup_redirects_max)
         while True:
             question = lookup.question
             if question.address is None:
@@ -150,12 +157,7 @@ class BinaryLookup:
             else:
                 connection = await self._pool.get(question.address, slot=0)
             request_id = connection.new_request_id()
-            command = commands.lookup(
-                topic,
-                request_id,
-                authoritative=question.authoritative,
-                listener_name=settings.listener_name,
-            )
+            command = self._lookup_command(topic, request_id, authoritative=question.authoritative)
             try:
                 answer = await connection.request(
                     command, request_id, max(0.0, deadline - self._pool.loop.time())
@@ -175,6 +177,32 @@ class BinaryLookup:
             remaining,
         )
         return partition_count(answer)
+
+    async def partitions_and_place(
+        self, topic: TopicName, remaining: float
+    ) -> tuple[int, BrokerLocation | None]:
+        connection, name = await self.connection(), topic.text
+        place_id, count_id = connection.new_request_id(), connection.new_request_id()
+        place = connection.ask(self._lookup_command(name, place_id, authoritative=False), place_id, remaining)
+        place.add_done_callback(seen)
+        try:
+            count = partition_count(
+                await connection.request(
+                    commands.partitioned_metadata(name, count_id, auto_creation=True), count_id, remaining
+                )
+            )
+            if count:
+                return count, None
+            with contextlib.suppress(PulsarException):  # the next lookup repeats it
+                return 0, TopicLookup(name, tls=self._url.tls).answered(await place)
+            return 0, None
+        finally:
+            connection.abandon(place_id)
+
+    def _lookup_command(self, topic: str, request_id: int, *, authoritative: bool) -> pb.BaseCommand:
+        return commands.lookup(
+            topic, request_id, authoritative=authoritative, listener_name=self._settings.listener_name
+        )
 
     async def topics(
         self, namespace: str, mode: int, pattern: str | None, remaining: float
@@ -218,6 +246,18 @@ class HttpLookup:
         path = http_lookup.partitions_path(topic, auto_creation=auto_creation)
         content = await self._ask(path, f"asking for the partitions of '{topic}'")
         return http_lookup.partitions_of(content, str(topic))
+
+    async def partitions_and_place(
+        self, topic: TopicName, remaining: float
+    ) -> tuple[int, BrokerLocation | None]:
+        count, place = await asyncio.gather(
+            self.partitions(topic, auto_creation=True, remaining=remaining),
+            self.place(topic.text, remaining),
+            return_exceptions=True,
+        )
+        if isinstance(count, BaseException):
+            raise count
+        return count, None if count or isinstance(place, BaseException) else place
 
     async def topics(
         self, namespace: str, mode: int, pattern: str | None, remaining: float

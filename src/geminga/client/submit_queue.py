@@ -11,12 +11,10 @@ then keeps their messages until others have their receipts. A thread that finds 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from geminga.client.waiter import Waiter
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.partition import PartitionProducer
 
@@ -47,12 +45,13 @@ class QueuedSend:
 
 
 class WaitingSend(QueuedSend):
-    """A message whose sender waits until it is accepted or refused.
+    """A message whose sender waits until it is accepted or refused with ``error``.
 
-    ``waits``: it may wait for permits and bytes. `settle` is called once, on the loop's thread.
+    ``waits``: it may wait for permits and bytes. ``wake`` wakes the sender; it is called once, on the loop's
+    thread.
     """
 
-    __slots__ = ("error", "waits")
+    __slots__ = ("error", "waits", "wake")
 
     def __init__(
         self,
@@ -63,61 +62,24 @@ class WaitingSend(QueuedSend):
         *,
         urgent: bool,
         waits: bool,
+        wake: Callable[[], object],
     ) -> None:
         super().__init__(payload, token, message, partition, urgent)
         self.waits = waits
+        self.wake = wake
         self.error: Exception | None = None
 
     def settle(self, error: Exception | None) -> None:
         """Accept the message, or refuse it with ``error``."""
         self.error = error
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
-        raise NotImplementedError
-
-
-class ThreadWaitingSend(WaitingSend):
-    """`WaitingSend` of a thread."""
-
-    __slots__ = ("_waiter",)
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._waiter = Waiter()
-
-    def _wake(self) -> None:
-        self._waiter.wake()
-
-    def wait(self) -> None:
-        """Wait for the decision. Raises the refusal."""
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait in the block, then raise the refusal. If the wait is interrupted, the message is dropped."""
         try:
-            self._waiter.wait()
-        except BaseException:  # a signal handler raised: drop the message
-            self.gone = True
-            raise
-        if self.error is not None:
-            raise self.error
-
-
-class TaskWaitingSend(WaitingSend):
-    """`WaitingSend` of an asyncio task."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def _wake(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self) -> None:
-        """Wait for the decision. Raises the refusal."""
-        try:
-            await self._future
-        except asyncio.CancelledError:
+            yield
+        except BaseException:  # a signal handler raised, or the task was cancelled
             self.gone = True
             raise
         if self.error is not None:

@@ -36,7 +36,7 @@ class SubmitWorker:
         self.largest = 0
         self._state = state
         self._submit_queue = submit_queue
-        self._failures: list[tuple[Any, Exception]] = []
+        self.failures: list[tuple[Any, Exception]] = []
         """Refused messages to be notified: token and error."""
 
     def take_in(self) -> None:
@@ -75,14 +75,12 @@ class SubmitWorker:
 
     def holds(self, token: Any) -> bool:
         """Return whether the message with this token waits here, or for its notification."""
-        return any(each is token for each, _ in self._failures) or self.wait_queue.holds(token)
+        return any(each is token for each, _ in self.failures) or self.wait_queue.holds(token)
 
     def run_failures(self) -> None:
         """Complete the refused messages. Their callbacks are application code, so this runs outside of other
         work."""
-        if not self._failures:
-            return
-        failures, self._failures = self._failures, []
+        failures, self.failures = self.failures, []
         for token, error in failures:
             fail_completion(token, error)
 
@@ -142,7 +140,7 @@ class SubmitWorker:
         now = time.monotonic()
         index, count = 0, len(payloads)
         while index < count:
-            if not wait_queue:  # none may overtake a waiting one
+            if not wait_queue.queues:  # none may overtake a waiting one
                 index += state.add_many(payloads, tokens, messages, index, now, partition)
             if index < count:
                 message = None if messages is None else messages[index]
@@ -163,7 +161,7 @@ class SubmitWorker:
 
     def _take(self, send: QueuedSend) -> None:
         """Accept a message whose send call has returned."""
-        if self.wait_queue:
+        if self.wait_queue.queues:
             self.wait_queue.answer(send)
             return
         try:
@@ -174,7 +172,7 @@ class SubmitWorker:
             self._fail_later(send.token, error)
 
     def _fail_later(self, token: Any, error: Exception) -> None:
-        self._failures.append((token, error))
+        self.failures.append((token, error))
 
     def _add(self, queued: Queued) -> None:
         """Add a message to its partition. Raises the refusal and keeps nothing then."""

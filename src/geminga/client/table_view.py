@@ -6,8 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 
 from geminga.client import forks
 from geminga.client.context import ClientContext
@@ -44,8 +43,7 @@ class _Listening:
         self.caught_up = caught_up
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
+class _Change(NamedTuple):
     """New value of a key, None if it was removed, and the listeners registered at that moment."""
 
     key: str
@@ -188,9 +186,9 @@ class AsyncTableView(Generic[T_co]):
 
     def _apply(self, message: Message[Any]) -> _Change | None:
         """Note a message; return the change if there are listeners for it."""
-        if not message.has_partition_key():
-            return None
         key, data = message.partition_key(), message.data()
+        if not key and not message.has_partition_key():
+            return None
         if self._newest is not None and not self._is_newest(key, message):
             return None
         kept: bytes | _Kept | None = None

@@ -52,7 +52,7 @@ class OnceTask:
         await asyncio.shield(self._task)
 
 
-def seen(task: asyncio.Task[Any]) -> None:
+def seen(task: asyncio.Future[Any]) -> None:
     """Mark the exception as retrieved: the waiting caller may be cancelled."""
     if not task.cancelled():
         task.exception()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from geminga.by_fields import ByFields
 from geminga.errors import InvalidUrl
@@ -21,8 +22,7 @@ HTTP_SCHEMES = ("http", "https")
 _FORM = "use pulsar://host[:port][,host[:port]...], pulsar+ssl://host[:port], or http(s)://host[:port]"
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Address of a broker. IPv6 hosts are stored without brackets."""
 
     host: str

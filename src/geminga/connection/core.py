@@ -39,9 +39,6 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
 
-UNSOLICITED_REQUEST_ID = (1 << 64) - 1
-"""Request id of commands that a broker sends without a request (framing.md section 3)."""
-
 ANNOUNCED_MESSAGE_SIZE_MAX = 1 << 30
 """Upper limit on the ``max_message_size`` that a broker announces."""
 
@@ -211,6 +208,8 @@ class ClientConnection:
         self.supports_topic_watchers = False
         self.connected = pb.CommandConnected()
         """The broker's CONNECTED command; empty before."""
+        self.error: ProtocolError | None = None
+        """The error in the peer's bytes: no later byte can be read, abort the connection."""
         self._tls = tls
         self._credentials: Credentials | None = credentials
         self._is_anonymous = credentials.method == "none"
@@ -313,13 +312,9 @@ class ClientConnection:
                 event = self._control(frame, now)
                 if event is not None:
                     events.append(event)
+        if self._decoder.error is not None:
+            self.error = self._named(self._decoder.error)
         return events
-
-    @property
-    def error(self) -> ProtocolError | None:
-        """The error in the peer's bytes: no later byte can be read, abort the connection."""
-        error = self._decoder.error
-        return None if error is None else self._named(error)
 
     def _named(self, error: ProtocolError) -> ProtocolError:
         return type(error)(f"{self.peer}: {error}")

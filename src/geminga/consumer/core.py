@@ -118,8 +118,9 @@ class ConsumerCore(Settlement):
     def subscribe(self, request_id: int) -> pb.BaseCommand:
         """Return the SUBSCRIBE command for a new connection."""
         self.state = next_state(self.state, ConsumerInput.ATTACH)
-        self._end_connection()
         first_time, self._first_subscribe = self._first_subscribe, False
+        if not first_time:
+            self._end_connection()
         return commands.subscribe(
             self.settings, topic=self.topic, subscription=self.subscription, consumer_id=self.consumer_id,
             consumer_name=self.consumer_name, request_id=request_id, start_message_id=self._position.attach(),

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from geminga.by_fields import ByFields
 from geminga.choices import Choice
-from geminga.config import MILLISECONDS_MAX, check_int, check_seconds, check_type, refuse
+from geminga.config import (
+    MILLISECONDS_MAX,
+    Check,
+    check_fields,
+    check_int,
+    check_seconds,
+    check_texts,
+    instance_of,
+    refuse,
+)
 from geminga.consumer.policies import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
 from geminga.consumer.policies import ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy
 from geminga.consumer.policies import ConsumerKeySharedPolicy as ConsumerKeySharedPolicy
@@ -184,9 +194,8 @@ class ConsumerSettings(ByFields):
     """With a message listener: call it only after `resume_message_listener`."""
 
     def __post_init__(self) -> None:
-        self._check_kinds()
-        self._check_numbers()
-        shared = self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
+        check_fields(self, _CHECKS)
+        shared = self.individual_only
         if self.is_read_compacted and shared:
             refuse("is_read_compacted", True, "False for Shared and KeyShared subscriptions")
         if self.start_message_id is not None and self.durable:
@@ -195,68 +204,6 @@ class ConsumerSettings(ByFields):
             refuse("start_paused", True, "False without a message_listener")
         if self.retry_enabled and not shared:
             refuse("retry_enabled", True, "False for Exclusive and Failover: they keep the order of messages")
-        for name in ("properties", "subscription_properties"):
-            for key, value in getattr(self, name).items():
-                check_type(f"{name} key", key, str)
-                check_type(f"{name}[{key!r}]", value, str)
-
-    def _check_kinds(self) -> None:
-        check_type("consumer_type", self.consumer_type, ConsumerType)
-        check_type("initial_position", self.initial_position, InitialPosition)
-        check_type("crypto_failure_action", self.crypto_failure_action, ConsumerCryptoFailureAction)
-        check_type("regex_subscription_mode", self.regex_subscription_mode, RegexSubscriptionMode)
-        check_type("key_shared_policy", self.key_shared_policy, ConsumerKeySharedPolicy, optional=True)
-        check_type("dead_letter_policy", self.dead_letter_policy, ConsumerDeadLetterPolicy, optional=True)
-        check_type(
-            "batch_receive_policy", self.batch_receive_policy, ConsumerBatchReceivePolicy, optional=True
-        )
-        check_type("consumer_name", self.consumer_name, str, optional=True)
-        if self.event_listener is not None and not isinstance(self.event_listener, ConsumerEventListener):
-            refuse(
-                "event_listener", self.event_listener,
-                "None, or an object with became_active(consumer, partition) and became_inactive(...)",
-            )  # fmt: skip
-        check_type("start_message_id", self.start_message_id, MessageId, optional=True)
-        check_type("stop_at_message_id", self.stop_at_message_id, MessageId, optional=True)
-        check_type(
-            "negative_ack_redelivery_backoff",
-            self.negative_ack_redelivery_backoff, RedeliveryBackoff, optional=True,
-        )  # fmt: skip
-        for flag in (
-            "durable", "start_message_id_inclusive", "is_read_compacted", "force_topic_creation",
-            "replicate_subscription_state_enabled", "ack_receipt_enabled", "batch_index_ack_enabled",
-            "retry_enabled", "start_paused", "must_exist", "auto_ack_oldest_chunked_message_on_queue_full",
-        ):  # fmt: skip
-            check_type(flag, getattr(self, flag), bool)
-
-    def _check_numbers(self) -> None:
-        check_int("receiver_queue_size", self.receiver_queue_size, 0, 10_000_000)
-        check_int("receiver_queue_bytes_max", self.receiver_queue_bytes_max, 1)
-        check_int(
-            "max_total_receiver_queue_size_across_partitions",
-            self.max_total_receiver_queue_size_across_partitions, 1,
-        )  # fmt: skip
-        check_int("priority_level", self.priority_level, 0, INT32_MAX)
-        check_int("start_message_rollback_seconds", self.start_message_rollback_seconds, 0)
-        check_int("ack_grouping_time_ms", self.ack_grouping_time_ms, 0, 3_600_000)
-        check_int("ack_grouping_max", self.ack_grouping_max, 1, 100_000)
-        if self.unacked_messages_timeout_ms is not None:
-            check_int("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 0, MILLISECONDS_MAX)
-            if 0 < self.unacked_messages_timeout_ms < 1000:
-                refuse("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, "0 (off) or >= 1000")
-        check_int("unacked_messages_tick_ms", self.unacked_messages_tick_ms, 10)
-        check_int(
-            "negative_ack_redelivery_delay_ms", self.negative_ack_redelivery_delay_ms, 0, MILLISECONDS_MAX
-        )
-        check_int("broker_consumer_stats_cache_time_ms", self.broker_consumer_stats_cache_time_ms, 0)
-        check_int("max_pending_chunked_message", self.max_pending_chunked_message, 1)
-        check_int(
-            "expire_time_of_incomplete_chunked_message_ms",
-            self.expire_time_of_incomplete_chunked_message_ms, 0,
-        )  # fmt: skip
-        check_int("message_bytes_max", self.message_bytes_max, 1)
-        check_seconds("pattern_auto_discovery_period", self.pattern_auto_discovery_period, 0.01)
-        check_seconds("auto_update_partitions_seconds", self.auto_update_partitions_seconds, 0.01)
 
     @property
     def individual_only(self) -> bool:
@@ -267,6 +214,65 @@ class ConsumerSettings(ByFields):
     def ack_timeout_seconds(self) -> float:
         """0 when the acknowledgement time-out is off."""
         return (self.unacked_messages_timeout_ms or 0) / 1000
+
+
+def _check_event_listener(field: str, value: Any) -> None:
+    if not isinstance(value, ConsumerEventListener):
+        allowed = "None, or an object with became_active(consumer, partition) and became_inactive(...)"
+        refuse(field, value, allowed)
+
+
+def _check_ack_timeout(field: str, value: Any) -> None:
+    if 0 < check_int(field, value, 0, MILLISECONDS_MAX) < 1000:
+        refuse(field, value, "0 (off) or >= 1000")
+
+
+_FLAG, _NOT_NEGATIVE, _POSITIVE = (
+    instance_of(bool),
+    partial(check_int, minimum=0),
+    partial(check_int, minimum=1),
+)
+_CHECKS: dict[str, Check] = {
+    "consumer_type": instance_of(ConsumerType),
+    "initial_position": instance_of(InitialPosition),
+    "crypto_failure_action": instance_of(ConsumerCryptoFailureAction),
+    "regex_subscription_mode": instance_of(RegexSubscriptionMode),
+    "key_shared_policy": instance_of(ConsumerKeySharedPolicy, optional=True),
+    "dead_letter_policy": instance_of(ConsumerDeadLetterPolicy, optional=True),
+    "batch_receive_policy": instance_of(ConsumerBatchReceivePolicy, optional=True),
+    "consumer_name": instance_of(str, optional=True),
+    "event_listener": _check_event_listener,
+    "start_message_id": instance_of(MessageId, optional=True),
+    "stop_at_message_id": instance_of(MessageId, optional=True),
+    "negative_ack_redelivery_backoff": instance_of(RedeliveryBackoff, optional=True),
+    **dict.fromkeys(
+        (
+            "durable", "start_message_id_inclusive", "is_read_compacted", "force_topic_creation",
+            "replicate_subscription_state_enabled", "ack_receipt_enabled", "batch_index_ack_enabled",
+            "retry_enabled", "start_paused", "must_exist", "auto_ack_oldest_chunked_message_on_queue_full",
+        ),
+        _FLAG,
+    ),
+    "receiver_queue_size": partial(check_int, minimum=0, maximum=10_000_000),
+    "receiver_queue_bytes_max": _POSITIVE,
+    "max_total_receiver_queue_size_across_partitions": _POSITIVE,
+    "priority_level": partial(check_int, minimum=0, maximum=INT32_MAX),
+    "start_message_rollback_seconds": _NOT_NEGATIVE,
+    "ack_grouping_time_ms": partial(check_int, minimum=0, maximum=3_600_000),
+    "ack_grouping_max": partial(check_int, minimum=1, maximum=100_000),
+    "unacked_messages_timeout_ms": _check_ack_timeout,
+    "unacked_messages_tick_ms": partial(check_int, minimum=10),
+    "negative_ack_redelivery_delay_ms": partial(check_int, minimum=0, maximum=MILLISECONDS_MAX),
+    "broker_consumer_stats_cache_time_ms": _NOT_NEGATIVE,
+    "max_pending_chunked_message": _POSITIVE,
+    "expire_time_of_incomplete_chunked_message_ms": _NOT_NEGATIVE,
+    "message_bytes_max": _POSITIVE,
+    "pattern_auto_discovery_period": partial(check_seconds, minimum=0.01),
+    "auto_update_partitions_seconds": partial(check_seconds, minimum=0.01),
+    "properties": check_texts,
+    "subscription_properties": check_texts,
+}  # fmt: skip
+"""Check of each field that differs from its default."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -296,10 +302,15 @@ class ReaderSettings(ByFields):
     out, ``CONSUME`` it is delivered encrypted."""
 
     def __post_init__(self) -> None:
-        check_int("receiver_queue_size", self.receiver_queue_size, 1, 10_000_000)
-        check_type("reader_name", self.reader_name, str, optional=True)
-        check_type("subscription_role_prefix", self.subscription_role_prefix, str, optional=True)
-        check_type("subscription_name", self.subscription_name, str, optional=True)
-        check_type("is_read_compacted", self.is_read_compacted, bool)
-        check_type("start_message_id_inclusive", self.start_message_id_inclusive, bool)
-        check_type("crypto_failure_action", self.crypto_failure_action, ConsumerCryptoFailureAction)
+        check_fields(self, _READER_CHECKS)
+
+
+_READER_CHECKS: dict[str, Check] = {
+    "receiver_queue_size": partial(check_int, minimum=1, maximum=10_000_000),
+    **dict.fromkeys(
+        ("reader_name", "subscription_role_prefix", "subscription_name"), instance_of(str, optional=True)
+    ),
+    **{each: _CHECKS[each] for each in ("is_read_compacted", "start_message_id_inclusive")},
+    "crypto_failure_action": _CHECKS["crypto_failure_action"],
+}
+"""Check of each field that differs from its default."""

@@ -31,13 +31,6 @@ class Permits:
         """Number available; 0 also after the limit was lowered below the used number."""
         return max(0, self.limit - self.used)
 
-    def take(self, count: int) -> bool:
-        """Take ``count``, or return False and take nothing."""
-        if self.used + count > self.limit:
-            return False
-        self.used += count
-        return True
-
     def give(self, count: int) -> None:
         """Return ``count``. More than was taken is a broken invariant (`RuntimeError`)."""
         if count > self.used:
@@ -111,22 +104,21 @@ class Backlog:
 
     def take(self, count: int, size: int) -> bool:
         """Take ``count`` permits and ``size`` bytes, or return False and take nothing."""
-        if not self.own.take(count):
+        own, shared, memory = self.own, self.shared, self.memory
+        if own.used + count > own.limit or shared.used + count > shared.limit:
             return False
-        if not self.shared.take(count):
-            self.own.give(count)
+        if memory.limited and not memory.take(size):
             return False
-        if not self.memory.take(size):
-            self.own.give(count)
-            self.shared.give(count)
-            return False
+        own.used += count
+        shared.used += count
         return True
 
     def give(self, count: int, size: int) -> None:
         """Return permits and bytes."""
         self.own.give(count)
         self.shared.give(count)
-        self.memory.give(size)
+        if self.memory.limited:
+            self.memory.give(size)
 
     def require(self, count: int, size: int, topic: str) -> None:
         """Do `take`, or raise `ProducerQueueIsFull` or `MemoryBufferIsFull`."""

@@ -378,7 +378,7 @@ class PartitionProducer:
 
     def has_output(self) -> None:
         """Note possible output: the owner should call `take_output`."""
-        if self.pending.next_unsent is not None:
+        if self.pending.unsent:
             self._ready_set.writable[self] = None
             self._ready_set.attention = True
 
@@ -392,15 +392,15 @@ class PartitionProducer:
             self._ready_set.writable.pop(self, None)
             return output
         size = 0
-        pending = self.pending
+        unsent, max_message_size = self.pending.unsent, self.max_message_size
         while size < WRITE_BYTES_MAX:
-            operation = pending.next_unsent
-            if operation is None or operation.claimed:
+            if not unsent or unsent[0].claimed:
                 self._ready_set.writable.pop(self, None)
                 break
+            operation = unsent[0]
             try:
                 frames = operation.frames(
-                    self.producer_id, self._name_field, now_ms, self.max_message_size, self._schema_field
+                    self.producer_id, self._name_field, now_ms, max_message_size, self._schema_field
                 )
             except MessageTooBig as error:
                 self._too_big(operation, error, now)
@@ -413,7 +413,7 @@ class PartitionProducer:
             operation.sent_at = now
             output += frames
             size += sum(map(len, frames))
-            pending.sent()
+            unsent.popleft()
         self.counters.sent_bytes += size
         return output
 
@@ -588,7 +588,7 @@ class PartitionProducer:
         ready_set = self._ready_set
         ready_set.settled.append(operation)
         ready_set.attention = True
-        if self.batch is None and self.pending.head is None:
+        if self._builder.batch is None and self.pending.head is None:
             ready_set.busy.pop(self, None)
 
     # --- the end ----------------------------------------------------------------------------------

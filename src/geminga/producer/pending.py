@@ -18,11 +18,12 @@ from geminga.producer.operation import SendOperation
 class PendingQueue:
     """The ordered pending operations of one partition."""
 
-    __slots__ = ("_queue", "_unsent", "messages")
+    __slots__ = ("_queue", "messages", "unsent")
 
     def __init__(self) -> None:
         self._queue: deque[SendOperation] = deque()
-        self._unsent: deque[SendOperation] = deque()
+        self.unsent: deque[SendOperation] = deque()
+        """Those to be written, in order; the caller removes one that it has written."""
         self.messages = 0
         """Number of messages in all pending operations."""
 
@@ -43,11 +44,7 @@ class PendingQueue:
     @property
     def in_flight(self) -> int:
         """Number of operations written to the current connection without a receipt."""
-        return len(self._queue) - len(self._unsent)
-
-    @property
-    def next_unsent(self) -> SendOperation | None:
-        return self._unsent[0] if self._unsent else None
+        return len(self._queue) - len(self.unsent)
 
     @property
     def entries(self) -> int:
@@ -56,16 +53,12 @@ class PendingQueue:
 
     def first_unsent(self, count: int) -> list[SendOperation]:
         """Return the next ``count`` operations to be written, at most."""
-        return list(islice(self._unsent, count))
+        return list(islice(self.unsent, count))
 
     def append(self, operation: SendOperation) -> None:
         self._queue.append(operation)
-        self._unsent.append(operation)
+        self.unsent.append(operation)
         self.messages += operation.count
-
-    def sent(self) -> None:
-        """Note that the next unsent operation was written."""
-        self._unsent.popleft()
 
     def resend_all(self) -> int:
         """Mark everything unsent. Return how many entries will be written a second time."""
@@ -75,17 +68,17 @@ class PendingQueue:
             operation.resent = True
             repeated += operation.entries
         if repeated:
-            self._unsent = deque(self._queue)
+            self.unsent = deque(self._queue)
         return repeated
 
     def replace_unsent(self, operation: SendOperation, pieces: Iterable[SendOperation]) -> None:
         """Replace the operation that is next to be written by ``pieces``; without pieces, remove it."""
-        if not self._unsent or self._unsent[0] is not operation:
+        if not self.unsent or self.unsent[0] is not operation:
             raise RuntimeError("only the next unsent operation can be replaced")
         fresh = list(pieces)
         index = self.in_flight
-        self._unsent.popleft()
-        self._unsent.extendleft(reversed(fresh))
+        self.unsent.popleft()
+        self.unsent.extendleft(reversed(fresh))
         del self._queue[index]
         for offset, piece in enumerate(fresh):
             self._queue.insert(index + offset, piece)
@@ -124,7 +117,7 @@ class PendingQueue:
         if not queue:
             return None
         head = queue[0]
-        if len(queue) == len(self._unsent):
+        if len(queue) == len(self.unsent):
             if sequence_id < head.sequence_id:
                 return None
             raise ProtocolError(f"a receipt for sequence id {sequence_id} came and nothing is in flight")
@@ -178,14 +171,14 @@ class PendingQueue:
     def remove(self, operation: SendOperation) -> None:
         """Remove an operation at any position."""
         self._queue.remove(operation)
-        if operation in self._unsent:
-            self._unsent.remove(operation)
+        if operation in self.unsent:
+            self.unsent.remove(operation)
         self.messages -= operation.count
 
     def take_all(self) -> list[SendOperation]:
         """Empty the queue."""
         operations = list(self._queue)
         self._queue.clear()
-        self._unsent.clear()
+        self.unsent.clear()
         self.messages = 0
         return operations

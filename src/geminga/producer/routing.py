@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from geminga.errors import InvalidMessage
 from geminga.producer.message import OutgoingMessage, RoutedMessage
 from geminga.producer.self_tuning import SelfTuning
-from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, ProducerSettings
+from geminga.producer.settings import PartitionsRoutingMode, ProducerSettings
 from geminga.wire.hashing import PARTITION_HASHES
 
 HASHES_REMEMBERED_MAX = 16_384
@@ -159,8 +159,3 @@ def _takes_three(router: Callable[..., int] | None) -> bool:
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return len(positional) >= 3 and all(p.default is p.empty for p in positional[:3])
-
-
-def java_routes_differently(scheme: HashingScheme) -> bool:
-    """Return whether a Java producer with its defaults sends the same key to another partition."""
-    return scheme is not HashingScheme.JavaStringHash

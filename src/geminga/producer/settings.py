@@ -8,14 +8,25 @@ synchronous sender nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from geminga.by_fields import ByFields
 from geminga.choices import Choice
 from geminga.choices import CompressionType as CompressionType
-from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
+from geminga.config import (
+    Check,
+    check_fields,
+    check_int,
+    check_seconds,
+    check_texts,
+    check_type,
+    defaults_of,
+    instance_of,
+    refuse,
+)
 from geminga.schema_info import SchemaInfo as SchemaInfo
 from geminga.wire.compression import LEVELS_MAX
 from geminga.wire.encryption import PayloadEncryptor
@@ -182,55 +193,20 @@ class ProducerSettings(ByFields):
         return self.encryptor is not None
 
     def __post_init__(self) -> None:
-        self._check_identity()
-        self._check_limits()
-        self._check_batching()
-        self._check_routing()
-
-    def _check_identity(self) -> None:
-        check_type("producer_name", self.producer_name, str, optional=True)
-        if self.producer_name == "":
-            refuse("producer_name", "", "a text that is not empty, or None")
-        check_type("properties", self.properties, Mapping)
-        for key, value in self.properties.items():
-            check_type(f"properties[{key!r}]", value, str)
-            check_type("properties key", key, str)
-        if self.initial_sequence_id is not None:
-            check_int("initial_sequence_id", self.initial_sequence_id, -1, SEQUENCE_ID_MAX)
-        check_choice("access_mode", self.access_mode, ProducerAccessMode)
-        check_type("initial_subscription_name", self.initial_subscription_name, str, optional=True)
-        check_type("schema", self.schema, SchemaInfo, optional=True)
-        check_type("encryptor", self.encryptor, PayloadEncryptor, optional=True)
-
-    def _check_limits(self) -> None:
-        check_seconds("send_timeout_seconds", self.send_timeout_seconds)
-        check_int("max_pending_messages", self.max_pending_messages, 0)
-        check_int("max_pending_messages_across_partitions", self.max_pending_messages_across_partitions, 0)
-        check_type("block_if_queue_full", self.block_if_queue_full, bool)
-        check_choice("compression_type", self.compression_type, CompressionType)
-        check_compression_level("compression_level", self.compression_level, self.compression_type)
-
-    def _check_batching(self) -> None:
-        check_type("batching_enabled", self.batching_enabled, bool)
-        check_choice("batching_type", self.batching_type, BatchingType)
-        check_int("batching_max_messages", self.batching_max_messages, 1, MAX_MESSAGES_LIMIT)
-        check_int(
-            "batching_max_allowed_size_in_bytes",
-            self.batching_max_allowed_size_in_bytes,
-            1,
-            BATCH_BYTES_LIMIT,
-        )
-        check_seconds("batching_max_publish_delay_seconds", self.batching_max_publish_delay_seconds, 0.0)
-        check_int("batching_partition_switch_frequency", self.batching_partition_switch_frequency, 1)
-        check_type("chunking_enabled", self.chunking_enabled, bool)
+        check_fields(self, _CHECKS)
+        if self.compression_level:
+            check_compression_level("compression_level", self.compression_level, self.compression_type)
         if self.chunking_enabled and self.batching_enabled:
             refuse(
                 "chunking_enabled", True, "True only with batching_enabled=False: a chunk is never batched"
             )
-        if self.chunk_max_message_size is not None:
-            check_int("chunk_max_message_size", self.chunk_max_message_size, 64)
         if self.latency_budget_seconds is not None:
             self._check_latency_budget(self.latency_budget_seconds)
+        custom = self.message_routing_mode is PartitionsRoutingMode.CustomPartition
+        if custom and not callable(self.message_router):
+            refuse("message_router", self.message_router, "a callable, for CustomPartition")
+        if not custom and self.message_router is not None:
+            refuse("message_routing_mode", self.message_routing_mode, "CustomPartition with a message_router")
 
     def _check_latency_budget(self, budget: float) -> None:
         check_seconds(
@@ -244,23 +220,44 @@ class ProducerSettings(ByFields):
                 f"less than send_timeout_seconds={self.send_timeout_seconds:g}",
             )  # fmt: skip
         for name in TUNED_FIELDS:
-            value, default = getattr(self, name), _default_of(name)
+            value, default = getattr(self, name), defaults_of(ProducerSettings)[name]
             if value != default:
                 refuse(name, value, f"its default {default!r} with a latency budget: the producer chooses it")
 
-    def _check_routing(self) -> None:
-        check_choice("message_routing_mode", self.message_routing_mode, PartitionsRoutingMode)
-        check_choice("hashing_scheme", self.hashing_scheme, HashingScheme)
-        check_type("lazy_start_partitioned_producers", self.lazy_start_partitioned_producers, bool)
-        check_seconds("partitions_refresh_seconds", self.partitions_refresh_seconds)
-        check_seconds("blocked_after_seconds", self.blocked_after_seconds)
-        check_type("step_over_blocked_partitions", self.step_over_blocked_partitions, bool)
-        custom = self.message_routing_mode is PartitionsRoutingMode.CustomPartition
-        if custom and not callable(self.message_router):
-            refuse("message_router", self.message_router, "a callable, for CustomPartition")
-        if not custom and self.message_router is not None:
-            refuse("message_routing_mode", self.message_routing_mode, "CustomPartition with a message_router")
+
+def _check_name(field: str, value: Any) -> None:
+    check_type(field, value, str, optional=True)
+    if value == "":
+        refuse(field, value, "a text that is not empty, or None")
 
 
-def _default_of(name: str) -> object:
-    return next(f.default for f in fields(ProducerSettings) if f.name == name)
+_FLAG = instance_of(bool)
+_CHECKS: dict[str, Check] = {
+    "producer_name": _check_name,
+    "properties": check_texts,
+    "initial_sequence_id": partial(check_int, minimum=-1, maximum=SEQUENCE_ID_MAX),
+    "access_mode": instance_of(ProducerAccessMode),
+    "initial_subscription_name": instance_of(str, optional=True),
+    "schema": instance_of(SchemaInfo, optional=True),
+    "encryptor": instance_of(PayloadEncryptor, optional=True),
+    "send_timeout_seconds": check_seconds,
+    "max_pending_messages": partial(check_int, minimum=0),
+    "max_pending_messages_across_partitions": partial(check_int, minimum=0),
+    "block_if_queue_full": _FLAG,
+    "compression_type": instance_of(CompressionType),
+    "batching_enabled": _FLAG,
+    "batching_type": instance_of(BatchingType),
+    "batching_max_messages": partial(check_int, minimum=1, maximum=MAX_MESSAGES_LIMIT),
+    "batching_max_allowed_size_in_bytes": partial(check_int, minimum=1, maximum=BATCH_BYTES_LIMIT),
+    "batching_max_publish_delay_seconds": check_seconds,
+    "batching_partition_switch_frequency": partial(check_int, minimum=1),
+    "chunking_enabled": _FLAG,
+    "chunk_max_message_size": partial(check_int, minimum=64),
+    "message_routing_mode": instance_of(PartitionsRoutingMode),
+    "hashing_scheme": instance_of(HashingScheme),
+    "lazy_start_partitioned_producers": _FLAG,
+    "partitions_refresh_seconds": check_seconds,
+    "blocked_after_seconds": check_seconds,
+    "step_over_blocked_partitions": _FLAG,
+}
+"""Check of each field that differs from its default."""

@@ -408,7 +408,7 @@ class FrameDecoder:
                     if frame is not None:
                         append(frame)
                         room -= 1
-                        if follow is not None:
+                        if follow is not None and frame_end < end:
                             frame_end, more = follow(frame, data, start, frame_end, frames, room)
                             room -= more
                         start = frame_end
