@@ -221,62 +221,73 @@ def _create(session: Session, body: pb.CommandProducer, attempt: PendingHandle[P
         now_ms=services.scheduler.now_ms,
     )
     producer.schema_version = schema_version
-    request_id = body.request_id
-    handles = session.producers
+    topic.used()
+    opening = _ProducerOpening(session, body, attempt, topic, producer)
+    is_in = topic.access.add(producer, opening.admitted)
+    attempt.entered = producer
+    if not is_in:
+        attempt.is_waiting = True
+        opening.when_schema_durable(opening.queued)
 
-    def when_durable(then: Done) -> None:
-        """Call ``then`` when the schema's version and the generated name are durable.
 
-        Without persistence, names are not kept, and the disk is not awaited.
-        """
+class _ProducerOpening:
+    """Steps of opening a producer after its topic has it: its client is answered when they are done."""
 
-        def version_stored(error: StoreError | None) -> None:
-            if error is not None or body.producer_name or not topic.persistent:
-                then(error)
-            else:
-                services.producer_names.when_durable(then)
+    def __init__(
+        self,
+        session: Session,
+        body: pb.CommandProducer,
+        attempt: PendingHandle[Producer],
+        topic: Topic,
+        producer: Producer,
+    ) -> None:
+        self._session = session
+        self._body = body
+        self._attempt = attempt
+        self._topic = topic
+        self._producer = producer
 
-        then = services.scheduler.guarded("store", session, then)
-        services.schemas.when_durable(topic.name, version_stored)
+    def when_schema_durable(self, then: Done) -> None:
+        """Call ``then`` when the version of the producer's schema is durable."""
+        guarded = self._session.scheduler.guarded("store", self._session, then)
+        self._session.services.schemas.when_durable(self._topic.name, guarded)
 
-    def admitted(refused: Refused | None) -> None:
+    def admitted(self, refused: Refused | None) -> None:
+        """Continue after the topic has admitted the producer, or refused it."""
+        if refused is None:
+            self.when_schema_durable(self._stored)
+        else:
+            self._enter(refused)
+
+    def queued(self, _error: StoreError | None) -> None:
+        """Answer that the producer waits for exclusive access."""
+        if self._is_current:
+            _answer(self._session, self._producer, self._body.request_id, ready=False)
+
+    @property
+    def _is_current(self) -> bool:
+        return self._session.producers.is_current(self._producer.producer_id, self._attempt)
+
+    def _stored(self, error: StoreError | None) -> None:
+        refused = producer_refusal(self._session, self._body) if error is None else storage_refusal(error)
         if refused is not None:
-            enter(refused)
-            return
+            self._topic.remove_producer(self._producer)
+        self._enter(refused)
 
-        def stored(error: StoreError | None) -> None:
-            refused = producer_refusal(session, body) if error is None else storage_refusal(error)
-            if refused is not None:
-                topic.remove_producer(producer)
-            enter(refused)
-
-        when_durable(stored)
-
-    def enter(refused: Refused | None) -> None:
-        if not handles.is_current(producer.producer_id, attempt):
+    def _enter(self, refused: Refused | None) -> None:
+        producer, handles = self._producer, self._session.producers
+        if not self._is_current:
             # The connection, or this attempt, ended meanwhile.
-            topic.remove_producer(producer)
+            self._topic.remove_producer(producer)
             return
         if refused is None and producer.removed:
             refused = Refused(pb.ServiceNotReady, "The topic was closed meanwhile: try again")
         if refused is not None:
             handles.abandon(producer.producer_id)
-            session.refuse(request_id, refused)
+            self._session.refuse(self._body.request_id, refused)
         else:
             handles.opened(producer.producer_id, producer)
-            _answer(session, producer, request_id, ready=True)
-
-    topic.used()
-    is_in = topic.access.add(producer, admitted)
-    attempt.entered = producer
-    if not is_in:
-        attempt.is_waiting = True
-
-        def wait(error: StoreError | None) -> None:
-            if handles.is_current(producer.producer_id, attempt):
-                _answer(session, producer, request_id, ready=False)
-
-        when_durable(wait)
+            _answer(self._session, producer, self._body.request_id, ready=True)
 
 
 def _check_topic(session: Session, topic: Topic, body: pb.CommandProducer) -> None:
