@@ -17,7 +17,6 @@ from geminga.broker.topics.topic import ROUND_SECONDS, UNUSED_SECONDS
 from geminga.errors import InvalidConfiguration, StoreStopped
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import LostWrites, StoredValue
-from geminga.wire.varint import SHORT, varint
 from tests.broker.topics.conftest import NAME, TOPIC, done
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
@@ -641,23 +640,6 @@ def test_topics_are_unloaded_sooner_while_many_are_loaded(make: Any, monkeypatch
     assert topics.loaded_count == 10, "what is not too many stays for its time"
     harness.advance(LATE)
     assert [name.local for name in topics.loaded() if "many" in name.local] == ["many-0"]
-
-
-def test_the_memory_for_many_topics_is_freed_with_them(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_maintenance, "VERY_MANY_LEFT", 20)
-    harness = make().harness
-    peer = harness.peer()
-    for number in range(30):
-        peer.request("producer", topic=f"many-{number}", producer_id=number)
-    namespaces = harness.broker.namespaces
-    harness.advance(2 * ROUND_SECONDS)
-    assert len(namespaces._resolved_topics) >= 30
-    varint(9_000)
-    peer.close()
-    harness.advance(2 * LATE)
-    assert not [name for name in harness.broker.topics.loaded() if "many" in name.local]
-    assert len(namespaces._resolved_topics) < 10
-    assert 9_000 not in SHORT
 
 
 # --- a disk that does not answer ---
