@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.compatibility import check_compatible, check_definition, meaning, same_schema
+from geminga.broker.rules.compatibility import check_compatible, check_definition, meaning
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -23,6 +23,10 @@ def record(*fields: Any) -> dict[str, Any]:
 
 def field(name: str, kind: Any = "string", **extra: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, **extra}
+
+
+def same_schema(one: pb.Schema, other: pb.Schema) -> bool:
+    return meaning(one) == meaning(other)
 
 
 def fits(new: Any, *old: Any, strategy: str = "BACKWARD", for_consumer: bool = False) -> bool:

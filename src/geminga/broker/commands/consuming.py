@@ -62,8 +62,7 @@ def on_subscribe(session: Session, command: pb.BaseCommand) -> None:
         else:
             _subscribe_fails(session, body, error)
 
-    schema = body.schema if body.HasField("schema") else None
-    when_loaded(session, body.topic, loaded, schema, for_consumer=True)
+    when_loaded(session, body.topic, loaded, with_schema=body.HasField("schema"))
 
 
 def _try_subscribe(

@@ -8,7 +8,6 @@ from geminga.broker.commands import answers
 from geminga.broker.commands.handles import PendingHandle
 from geminga.broker.commands.permitted import producer_refusal
 from geminga.broker.commands.session import Session
-from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.entries import backlog_count_of, count_of, head_of
 from geminga.broker.peer import Peer
@@ -86,7 +85,7 @@ def on_producer(session: Session, command: pb.BaseCommand) -> None:
             session.producers.abandon(body.producer_id)
             session.refuse(body.request_id, storage_refusal(error))
 
-    when_loaded(session, body.topic, loaded, body.schema if body.HasField("schema") else None)
+    when_loaded(session, body.topic, loaded, with_schema=body.HasField("schema"))
 
 
 def may_open(session: Session, request_id: int) -> bool:
@@ -104,45 +103,20 @@ def may_open(session: Session, request_id: int) -> bool:
     return False
 
 
-def when_loaded(
-    session: Session, topic: str, then: Done, schema: pb.Schema | None, *, for_consumer: bool = False
-) -> None:
-    """Call ``then`` when the topic, if it exists, and its schema are in memory.
-
-    The versions of a schema are parsed in steps, and so is their compatibility with ``schema``.
-    """
+def when_loaded(session: Session, topic: str, then: Done, *, with_schema: bool) -> None:
+    """Call ``then`` when the topic, if it exists, and its schema are in memory."""
     then = session.later(then)
-    services = session.services
-    topics, schemas, slices = services.topics, services.schemas, services.slices
+    topics, schemas = session.services.topics, session.services.schemas
     try:
         name = parse_topic(topic)
     except Refused:
         then(None)  # it is refused there
         return
-
-    def at_hand(error: StoreError | None) -> None:
-        reading = None
-        if error is None and schema is not None:
-            reading = schemas.reading(topic, schema, lambda: slices.should_yield, for_consumer=for_consumer)
-        if reading is None:
-            then(error)
-        else:
-            slices.start(_afterwards(reading, then), topic)
-
     is_loaded = not name.persistent or topics.in_memory(name) is not None
-    if is_loaded and schema is not None and not schemas.in_memory(name):
-        topics.bring(schemas_of(name), at_hand)
+    if is_loaded and with_schema and not schemas.in_memory(name):
+        topics.bring(schemas_of(name), then)
     else:
-        topics.prepare(name, at_hand)
-
-
-def _afterwards(job: Job, then: Done) -> Job:
-    try:
-        yield from job
-    except StoreError as error:
-        then(error)
-    else:
-        then(None)
+        topics.prepare(name, then)
 
 
 def _try_create(
