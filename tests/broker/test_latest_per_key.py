@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import pytest
 
 from geminga.broker import latest_per_key as survivors_module
-from geminga.broker.batch_rewrite import BATCH_MESSAGES_MAX, STEP_MESSAGES, Steps, at_once, rebatched
+from geminga.broker.batch_rewrite import BATCH_MESSAGES_MAX, STEP_MESSAGES, rebatched
+from geminga.broker.cooperative import Steps, at_once
 from geminga.broker.latest_per_key import KeptMessages, LatestPerKey
 from geminga.wire.compression import compress
 from geminga.wire.metadata import build_entry, parse_entry

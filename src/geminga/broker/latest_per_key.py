@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from geminga.broker.batch_rewrite import STEP_MESSAGES, Steps, key_bytes, opened
+from geminga.broker.batch_rewrite import STEP_MESSAGES, key_bytes, opened
+from geminga.broker.cooperative import Steps
 from geminga.errors import CorruptPayload
 from geminga.wire.metadata import MAGIC_CHECKSUM, EntryHead, parse_entry, peek_entry
 

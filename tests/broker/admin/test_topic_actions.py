@@ -9,8 +9,8 @@ import pytest
 
 from geminga.broker import entry_counts
 from geminga.broker.admin.errors import AdminRefusal, admin_error
-from geminga.broker.admin.stats import at_once
 from geminga.broker.admin.topic_actions import JoinedCompletion
+from geminga.broker.cooperative import at_once
 from geminga.broker.refusal import Refused
 from geminga.errors import StoreStopped
 from geminga.ids import MessageId, TopicName

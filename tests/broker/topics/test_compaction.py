@@ -10,9 +10,8 @@ import pytest
 
 from geminga.broker import compacted_view
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.stats import at_once
 from geminga.broker.compacted_view import owner_of
-from geminga.broker.cooperative import CooperativeScheduler
+from geminga.broker.cooperative import CooperativeScheduler, at_once
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_key
 from geminga.broker.topics import compaction
 from geminga.broker.topics.compaction import LEDGER_PROPERTY

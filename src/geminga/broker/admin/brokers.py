@@ -30,7 +30,7 @@ from geminga.broker.admin.http import (
 )
 from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.admin.routes import CREDENTIALS, METRICS, NOTHING, SUPER_USER, route
-from geminga.broker.admin.stats import at_once
+from geminga.broker.cooperative import at_once
 from geminga.broker.core import Broker
 from geminga.broker.rules.dynamic import DYNAMIC
 from geminga.broker.settings import shown

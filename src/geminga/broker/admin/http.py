@@ -22,9 +22,8 @@ from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.redacted_log import peer_text
 from geminga.broker.admin.routes import Handler, Route, declared
-from geminga.broker.admin.stats import Steps
 from geminga.broker.admin.topic_actions import TopicActions
-from geminga.broker.cooperative import STEP_SECONDS
+from geminga.broker.cooperative import STEP_SECONDS, Steps
 from geminga.broker.core import Broker
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rate_limited_logger import AuditedRequest
@@ -208,29 +207,6 @@ class Resource:
     def now(self, call: Callable[[], Any]) -> Any:
         """Run ``call()`` on the core, for changes that need no wait."""
         return self.server.call(call)
-
-    async def object_text(
-        self, key: str, members: Iterator[tuple[str, Any] | None], rest: Steps[dict[str, Any]]
-    ) -> AsyncIterator[str]:
-        """Yield the JSON text of an object: its long member ``key``, while the core makes its members, then
-        the other fields. Others are served in between, and where ``members`` yields None."""
-        pieces = _members_text(key, members)
-
-        def some() -> list[str]:
-            began, found = time.monotonic(), []
-            for piece in pieces:
-                found.append(piece)
-                if time.monotonic() - began >= STEP_SECONDS:
-                    break
-            return found
-
-        while found := self.server.call(some):
-            yield "".join(found)
-            await asyncio.sleep(0)
-        others = json_pieces(await self.in_steps(rest))
-        yield next(others)[1:]
-        async for piece in stepwise(others):
-            yield piece
 
     async def in_steps(self, steps: Steps[T]) -> T:
         """Run ``steps`` on the core and return their result; others are served in between."""
@@ -467,19 +443,6 @@ def json_pieces(document: Any) -> Iterator[str]:
             yield from json_pieces(value)
             separator = ","
         yield "]"
-
-
-def _members_text(key: str, members: Iterator[tuple[str, Any] | None]) -> Iterator[str]:
-    """Yield the text of an object's first member ``key``, which is an object; empty text for None."""
-    separator = f"{{{json.dumps(key)}:{{"
-    for member in members:
-        if member is None:
-            yield ""
-            continue
-        yield f"{separator}{json.dumps(member[0])}:"
-        yield from json_pieces(member[1])
-        separator = ","
-    yield "}," if separator == "," else f"{separator}}},"
 
 
 def _is_long(document: Any) -> bool:

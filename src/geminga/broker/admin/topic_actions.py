@@ -6,23 +6,14 @@ An impossible request raises `AdminRefusal` with Pulsar's HTTP status, or `RuleV
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from geminga.broker import position_lookup
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.facts import facts_of
-from geminga.broker.admin.stats import (
-    StatsInParts,
-    Steps,
-    at_once,
-    internal_cursors,
-    internal_info,
-    internal_stats,
-    internal_whole,
-    stats_among_all,
-    topic_stats,
-)
+from geminga.broker.admin.stats import internal_info, internal_stats, stats_among_all, topic_stats
+from geminga.broker.cooperative import Steps, at_once
 from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
@@ -229,19 +220,9 @@ class TopicActions:
         """Return its part of ``GET broker-stats/topics``."""
         return stats_among_all(self._topic(name), self._scheduler.now, self._settings.broker_id)
 
-    def stats_in_parts(self, name: TopicName, *, key_ranges: bool = True) -> StatsInParts:
-        """``GET .../stats`` in parts."""
-        topic = self._topic(name)
-        return StatsInParts(topic, self._scheduler.now, self._settings.broker_id, key_ranges=key_ranges)
-
     def internal_stats(self, name: TopicName) -> Steps[dict[str, Any]]:
         """``GET .../internalStats``"""
         return internal_stats(self._topic(name))
-
-    def internal_stats_in_parts(self, name: TopicName) -> tuple[Iterator[tuple[str, Json]], Steps[Json]]:
-        """Return the cursors of ``GET .../internalStats``, and its other fields."""
-        topic = self._topic(name)
-        return internal_cursors(topic), internal_whole(topic)
 
     def internal_info(self, name: TopicName) -> Steps[dict[str, Any]]:
         """``GET .../internal-info``"""

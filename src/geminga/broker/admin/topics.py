@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from geminga.broker.admin.http import (
     answer,
     answer_long,
     answer_names,
-    answer_pieces,
     bare_text,
     body,
     done_answer,
@@ -30,7 +29,6 @@ from geminga.broker.admin.http import (
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.namespaces import bundle_of, check_bundle
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, LIST, LOOK, route
-from geminga.broker.admin.stats import Steps
 from geminga.broker.rules.policies import AUTH_ACTIONS, properties_map, words
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
@@ -166,26 +164,13 @@ class TopicsResource(TopicResourceBase):
     async def stats(self, request: web.Request) -> web.StreamResponse:
         """Rates, sizes, producers, subscriptions and consumers. ``?excludePublishers=true`` and
         ``?excludeConsumers=true`` leave those out."""
-        topic, no_consumers = self._plain(request), query_flag(request, "excludeConsumers")
-        stats = self.actions.stats_in_parts(topic, key_ranges=not no_consumers)
-
-        def members() -> Iterator[tuple[str, Any] | None]:
-            for member in stats.members():
-                if member is not None and no_consumers:
-                    member[1]["consumers"] = []
-                yield member
-
-        def whole() -> Steps[dict[str, Any]]:
-            found = yield from stats.whole()
-            return found | {"publishers": []} if query_flag(request, "excludePublishers") else found
-
-        return await answer_pieces(request, self.object_text("subscriptions", members(), whole()))
+        return await answer_long(request, await self.asked_stats(request, self._plain(request)))
 
     @route("GET", PATH + "/internalStats", needs=LOOK)
     async def internal_stats(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors."""
-        cursors, rest = self.actions.internal_stats_in_parts(self._plain(request))
-        return await answer_pieces(request, self.object_text("cursors", cursors, rest))
+        topic = self._plain(request)
+        return await answer_long(request, await self.in_steps(self.actions.internal_stats(topic)))
 
     @route("GET", PATH + "/internal-info", needs=LOOK)
     async def internal_info(self, request: web.Request) -> web.StreamResponse:

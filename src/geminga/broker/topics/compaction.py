@@ -20,9 +20,9 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from geminga.broker.background_jobs import WorkQueue, resume_after
-from geminga.broker.batch_rewrite import Steps, rebatched
+from geminga.broker.batch_rewrite import rebatched
 from geminga.broker.compacted_view import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
-from geminga.broker.cooperative import CooperativeScheduler, Job
+from geminga.broker.cooperative import CooperativeScheduler, Job, Steps
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.entries import count_of, head_of
