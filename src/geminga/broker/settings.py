@@ -352,7 +352,7 @@ class BrokerSettings(ByFields):
     compaction_retain_null_key: bool = False
     """Whether compaction keeps messages without a key (``topicCompactionRetainNullKey``)."""
     compaction_memory_bytes_max: int = setting(192 * 1024 * 1024, minimum=1024 * 1024)
-    """Memory limit of the keys of a topic in compaction; more keys are handled in several passes."""
+    """Memory limit of the keys of a topic in compaction; a compaction with more keys fails."""
 
     # --- cheap storage ---
     offload_location: str | None = setting(

@@ -1,9 +1,9 @@
 """Compaction: the newest message of every key, in a ledger of its own (`geminga.broker.compacted_view`).
 
-One pass over the topic's entries finds the newest message of each key (several passes if the keys do not fit
-into memory, `geminga.broker.latest_per_key`), and another pass writes them, starting each time with the
-previous compacted ledger. Compaction runs as a cooperative job (`geminga.broker.cooperative`) and reads ahead
-without blocking; one topic of a broker is compacted at a time.
+One pass over the topic's entries finds the newest message of each key (`geminga.broker.latest_per_key`), and
+another pass writes them, starting each time with the previous compacted ledger. Compaction runs as a
+cooperative job (`geminga.broker.cooperative`) and reads ahead without blocking; one topic of a broker is
+compacted at a time.
 
 Data cannot be lost in between. The durable subscription ``__compaction`` retains the topic's entries until
 they are read. Its cursor's properties contain the compacted ledger and its horizon, and are written together
@@ -221,31 +221,20 @@ class Compaction:
                 bytes_max=settings.compaction_memory_bytes_max,
                 retain_null_key=settings.compaction_retain_null_key,
             )
-            damaged: list[str] | None = None
-            messages: int | None = None
             done_bytes = 0
-            while True:
-                for found in self._entries(old, begin, stop):
-                    if found is None or isinstance(found, bool):
-                        yield found
-                        continue
-                    steps = survivors.note(found[3])
-                    if steps is not None:
-                        yield from self._stepwise(steps)
-                    done_bytes += len(found[3]) + ENTRY_COST_BYTES
-                    if done_bytes > LOOK_BYTES:
-                        done_bytes = 0
-                        if self._is_enough:
-                            yield from self._rest()
-                damaged = self._same_damage(damaged)
-                is_more = yield from self._stepwise(survivors.next_pass())
-                if messages not in (None, survivors.messages):
-                    raise CompactionFailed(
-                        f"{survivors.messages} messages can be read, {messages} could before"
-                    )
-                messages = survivors.messages
-                if not is_more:
-                    break
+            for found in self._entries(old, begin, stop):
+                if found is None or isinstance(found, bool):
+                    yield found
+                    continue
+                steps = survivors.note(found[3])
+                if steps is not None:
+                    yield from self._stepwise(steps)
+                done_bytes += len(found[3]) + ENTRY_COST_BYTES
+                if done_bytes > LOOK_BYTES:
+                    done_bytes = 0
+                    if self._is_enough:
+                        yield from self._rest()
+            yield from self._stepwise(survivors.end())
             if survivors.closed:
                 log.warning(
                     "%r: %d entries are encrypted or unreadable batches and are kept whole",
@@ -334,12 +323,6 @@ class Compaction:
             if len(self._damaged) > DAMAGES_MAX:
                 raise CompactionFailed(f"more than {DAMAGES_MAX} runs of entries are damaged, as {text}")
 
-    def _same_damage(self, before: list[str] | None) -> list[str]:
-        """Return the damaged runs. New ones since the last pass are fatal: messages are known by number."""
-        if before is not None and before != self._damaged:
-            raise CompactionFailed("entries became unreadable meanwhile: " + "; ".join(self._damaged))
-        return list(self._damaged)
-
     def _fetched(
         self, ledger_id: int, first: int, count: int
     ) -> Generator[bool | None, None, list[bytes] | EntriesDamaged]:
@@ -393,7 +376,7 @@ class Compaction:
         topic = self.topic
         self._unwritten, self._write_error = 0, None
         self._new = topic.store.create_ledger(owner_of(topic.text))
-        last, kept, damaged = (-1, -1, -1), 0, self._same_damage(None)
+        last, kept, damaged = (-1, -1, -1), 0, len(self._damaged)
         done_bytes = 0
         for found in self._entries(old, begin, stop):
             if found is None or isinstance(found, bool):
@@ -421,7 +404,8 @@ class Compaction:
                 done_bytes = 0
                 if self._is_enough:
                     yield from self._rest()
-        self._same_damage(damaged)
+        if len(self._damaged) > damaged:  # messages are known by number
+            raise CompactionFailed("entries became unreadable meanwhile: " + "; ".join(self._damaged))
         if not survivors.is_over:
             raise CompactionFailed(f"fewer messages can be read than {survivors.messages} before")
         seal = Seal(stop, last)
