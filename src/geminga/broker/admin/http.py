@@ -139,30 +139,17 @@ class Resource:
                 raise AdminRefusal(503, "the store cannot save as fast as it is changed: try again later")
             self.server.unanswered.check()
             await asyncio.sleep(_BEHIND_SECONDS)
-        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            if finished.done():
-                return
-            if error is None:
-                finished.set_result(None)
-            else:
-                finished.set_exception(error)
-
+        finished, done = _completion()
         result = await self.looking(lambda: call(done))
-        try:
-            async with asyncio.timeout(DONE_SECONDS_MAX):
-                await self.server.unanswered.wait(finished)
-        except TimeoutError:
-            raise AdminRefusal(
-                504, "the store did not confirm the change in time; it may still be made"
-            ) from None
+        await _finish(
+            self.server, finished, 504, "the store did not confirm the change in time; it may still be made"
+        )
         return result
 
     async def in_force(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> None:
         """Like `durable` for a change of policies; afterwards the topics in memory use them."""
         await self.durable(call)
-        await _when_done(self.server, self.topics.when_told)
+        await when_done(self.server, self.topics.when_told)
 
     async def change_each(
         self, subscriptions: Iterable[tuple[TopicName, str]], change: Callable[[TopicName, str, Done], None]
@@ -182,7 +169,7 @@ class Resource:
         began = time.monotonic()
         for walk in walks:
             while not walk.is_over:
-                await _when_done(self.server, partial(self.topics.bring, walk.wanted))
+                await when_done(self.server, partial(self.topics.bring, walk.wanted))
                 for name in self.now(walk.page):
                     yield name
                     if time.monotonic() - began >= STEP_SECONDS:
@@ -493,19 +480,26 @@ async def _have_at_hand(request: web.Request) -> None:
     topics = server.broker.topics
     name = topic_of(request, domain=request.match_info.get("domain", "persistent"))
     if topics.in_memory(name) is None and name.persistent:
-        await _when_done(server, lambda done: topics.prepare(name, done))
+        await when_done(server, lambda done: topics.prepare(name, done))
     else:
-        await _when_done(server, lambda done: topics.bring(prefetch.existence_of(name), done))
+        await when_done(server, lambda done: topics.bring(prefetch.existence_of(name), done))
     for index in range(topics.partition_count(name) if name.partition < 0 else 0):
         partition = prefetch.topic_of(name.partition_name(index))
-        await _when_done(server, lambda done, partition=partition: topics.bring(partition, done))  # type: ignore[misc]
+        await when_done(server, lambda done, partition=partition: topics.bring(partition, done))  # type: ignore[misc]
 
 
-async def _when_done(server: Server, begin: Callable[[Done], None]) -> None:
+async def when_done(server: Server, begin: Callable[[Done], None]) -> None:
     """Wait for ``begin(done)`` to finish and raise its error; 503 if the disk does not respond."""
+    finished, done = _completion()
+    server.call(lambda: begin(done))
+    await _finish(server, finished, 503, "the disk of the store does not answer: try again")
+
+
+def _completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
+    """Return a future, and the callback that completes it with or without an error."""
     finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def done(error: StoreError | None) -> None:
+    def done(error: Exception | None) -> None:
         if finished.done():
             return
         if error is None:
@@ -513,12 +507,16 @@ async def _when_done(server: Server, begin: Callable[[Done], None]) -> None:
         else:
             finished.set_exception(error)
 
-    server.call(lambda: begin(done))
+    return finished, done
+
+
+async def _finish(server: Server, finished: asyncio.Future[None], status: int, reason: str) -> None:
+    """Wait for a future and raise its error; `AdminRefusal` after `DONE_SECONDS_MAX`."""
     try:
         async with asyncio.timeout(DONE_SECONDS_MAX):
             await server.unanswered.wait(finished)
     except TimeoutError:
-        raise AdminRefusal(503, "the disk of the store does not answer: try again") from None
+        raise AdminRefusal(status, reason) from None
 
 
 def _refusal(status: int, reason: str) -> web.Response:
