@@ -389,8 +389,6 @@ class BrokerSettings(ByFields):
     """A Shared or Key_Shared consumer that holds more waits until half are acknowledged; 0: no limit."""
     unacked_messages_per_subscription_max: int = setting(200_000, dynamic="maxUnackedMessagesPerSubscription")
     """Limit of unacknowledged messages of all consumers of a subscription together; 0: no limit."""
-    key_shared_consistent_hashing: bool = True
-    """Key_Shared consumers own points of a hash ring; False: each newcomer halves the largest range."""
     failover_delay_seconds: float = 1.0
     """Delay after which the next failover consumer becomes active."""
     delayed_delivery: bool = True
