@@ -225,10 +225,17 @@ class Harness:
         self.broker = self._open()
 
     def _open(self) -> Broker:
-        authentication = make_authentication(self.settings)
+        self.clock: Callable[[], float] = lambda: 0.0
+        """Measures the work of jobs; by default it takes no time."""
         return Broker(
-            self.store, self.settings, now=self.now, now_ms=self.now_ms, authentication=authentication
-        )
+            self.store, self.settings, now=self.now, now_ms=self.now_ms, clock=lambda: self.clock(),
+            authentication=make_authentication(self.settings),
+        )  # fmt: skip
+
+    @property
+    def gone(self) -> set[Any]:
+        """Sessions of disconnected peers whose commands or handles are still worked on."""
+        return self.broker._services.gone
 
     @property
     def actions(self) -> TopicActions:

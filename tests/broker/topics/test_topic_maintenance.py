@@ -569,7 +569,7 @@ def test_a_slice_ends_when_its_time_is_over(make: Any, monkeypatch: pytest.Monke
         topic.topics.make(TopicName.parse(f"t{number}"))
     topic.harness.advance(UNUSED_SECONDS - 1)
     clock = [0.0]
-    monkeypatch.setattr(topic.harness.broker.slices, "_clock", lambda: clock[0])
+    topic.harness.clock = lambda: clock[0]
     monkeypatch.setattr(
         expiry, "keep", lambda each: clock.__setitem__(0, clock[0] + background_jobs.SLICE_SECONDS / 4)
     )
