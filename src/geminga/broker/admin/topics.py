@@ -75,7 +75,7 @@ class TopicResourceBase(Resource):
         return [topic.partition_name(index) for index in range(count)] if count else [topic]
 
     async def entry_at(self, topic: TopicName, find: Callable[[ManagedLedger], int | None]) -> web.Response:
-        """Answer with the entry at the offset that ``find`` returns; 404 if there is none."""
+        """Answer with the entry at the offset that ``find`` returns; 404 if it does not exist."""
 
         def read() -> tuple[int, int, bytes]:
             ledger = self.actions.topic(topic).ledger
