@@ -229,7 +229,6 @@ BROKER_CONF: dict[str, str] = {
     "compaction_retain_null_key": "topicCompactionRetainNullKey",
     "offload_location": "managedLedgerOffloadBucket",
     "batch_index_ack": "acknowledgmentAtBatchIndexLevelEnabled",
-    "key_shared_consistent_hashing": "subscriptionKeySharedUseConsistentHashing",
     "failover_delay_seconds": "activeConsumerFailoverDelayTimeMillis",
     "delayed_delivery": "delayedDeliveryEnabled",
     "delayed_delivery_tick_seconds": "delayedDeliveryTickTimeMillis",

@@ -324,11 +324,6 @@ class TopicName:
         return quote(self.local, safe="")
 
 
-def forget_names() -> None:
-    """Clear the cache of parsed names."""
-    _parsed.cache_clear()
-
-
 @lru_cache(maxsize=NAMES_KEPT)
 def _parsed(text: str) -> TopicName:
     domain, separator, rest = text.partition("://")

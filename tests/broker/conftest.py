@@ -225,10 +225,17 @@ class Harness:
         self.broker = self._open()
 
     def _open(self) -> Broker:
-        authentication = make_authentication(self.settings)
+        self.clock: Callable[[], float] = lambda: 0.0
+        """Measures the work of jobs; by default it takes no time."""
         return Broker(
-            self.store, self.settings, now=self.now, now_ms=self.now_ms, authentication=authentication
-        )
+            self.store, self.settings, now=self.now, now_ms=self.now_ms, clock=lambda: self.clock(),
+            authentication=make_authentication(self.settings),
+        )  # fmt: skip
+
+    @property
+    def gone(self) -> set[Any]:
+        """Sessions of disconnected peers whose commands or handles are still worked on."""
+        return self.broker._services.gone
 
     @property
     def actions(self) -> TopicActions:
@@ -266,10 +273,6 @@ class Harness:
 
     def peer(self, **options: Any) -> Peer:
         return Peer(self, **options)
-
-    def measure_turns_by(self, clock: Callable[[], float]) -> None:
-        """Let the time of a turn of the loop be what a clock says."""
-        self.broker.slices._clock = clock
 
     def restart(self, **settings: Any) -> None:
         """Close the broker and open another one on the same store."""

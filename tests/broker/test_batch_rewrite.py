@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from geminga.broker import batch_rewrite
-from geminga.broker.batch_rewrite import STEP_MESSAGES, OpenedBatch, at_once, opened, rebatched
+from geminga.broker.batch_rewrite import STEP_MESSAGES, OpenedBatch, opened, rebatched
+from geminga.broker.cooperative import at_once
 from geminga.wire.compression import compress
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -109,7 +109,7 @@ class Watch:
 
 def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness: Any) -> None:
     broker = harness.broker
-    broker.slices._clock = Watch(0.001)
+    harness.clock = Watch(0.001)
     flood, calm = harness.peer(), harness.peer()
     pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
     flood.send_bytes(pings * 5_000)

@@ -18,6 +18,7 @@ import pytest
 
 from geminga.broker.admin import http
 from geminga.broker.admin.errors import AdminRefusal
+from geminga.broker.core import Broker
 from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
@@ -42,6 +43,14 @@ SETTINGS = StoreSettings(
     garbage_bytes_min=1,
     deletion_delay_seconds=0.0,
 )
+
+
+def check_nothing_is_left(broker: Broker) -> None:
+    """Check that no job has failed, waits or has left something half-done."""
+    topics = broker.topics
+    assert not any(broker.scheduler.failures.values()), broker.scheduler.failures
+    left = broker.slices._owed, topics._preparing, topics._under_way, topics._leaving
+    assert not any(left), left
 
 
 class World:
@@ -131,11 +140,7 @@ class World:
         assert not self.running, [(client.name, client.done[-5:]) for client in self.running]
         broker = self.harness.broker
         assert all(len(said) == 1 for said in self.told), "each is told once"
-        assert not any(broker.scheduler.failures.values()), broker.scheduler.failures
-        assert not broker.slices._owed
-        assert not broker.topics._preparing
-        assert not broker.topics._under_way
-        assert not broker.topics._leaving
+        check_nothing_is_left(broker)
         for topic in broker.topics.in_memory_now():
             assert topic.policies == broker.namespaces.topic_policies(topic.name), topic
         for client in self.clients:
@@ -449,10 +454,7 @@ class Crowd:
         broker = self.harness.broker
         for what, said in self.told:
             assert len(said) == 1, (what, said)
-        assert not any(broker.scheduler.failures.values()), broker.scheduler.failures
-        assert not broker.slices._owed
-        assert not broker.topics._preparing
-        assert not broker.topics._leaving
+        check_nothing_is_left(broker)
         shown = self.look()
         reports = self.harness.store.reports
         reports.ready.clear()

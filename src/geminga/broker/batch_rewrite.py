@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import re
 from array import array
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
+from geminga.broker.cooperative import Steps
 from geminga.errors import CorruptPayload
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -37,10 +38,6 @@ _AGAIN = re.compile(rb"[\x12\x18\x20]")
 """Tags of the first fields when repeated after the others, where the last one counts."""
 _ONES = re.compile("1+")
 
-T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Work in steps, and its result."""
-
 
 class OpenedBatch(NamedTuple):
     """Parsed batch."""
@@ -55,15 +52,6 @@ class OpenedBatch(NamedTuple):
     """For each message whether it has a key and no value."""
     unkeyed: Sequence[int]
     """Indexes of messages without a key that were not compacted out."""
-
-
-def at_once(steps: Steps[T]) -> T:
-    """Run all of the steps and return the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
 
 
 def opened(entry: bytes) -> Steps[OpenedBatch | None]:

@@ -35,6 +35,17 @@ DONE: Final = object()
 
 Job = Generator[bool | None, None, None]
 T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work in steps, and its result."""
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Run all of ``steps`` and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 class CooperativeScheduler:

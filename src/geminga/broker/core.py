@@ -130,7 +130,7 @@ class Broker:
             slices=self.slices,
             topics=self.topics,
             schemas=self.schemas,
-            producer_names=ProducerNames(store, settings.cluster),
+            producer_names=ProducerNames(settings.cluster, now_ms),
             watched=self.watched,
             bytes=self.bytes,
             rate_limited_log=self.rate_limited_log,

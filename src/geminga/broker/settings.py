@@ -352,7 +352,7 @@ class BrokerSettings(ByFields):
     compaction_retain_null_key: bool = False
     """Whether compaction keeps messages without a key (``topicCompactionRetainNullKey``)."""
     compaction_memory_bytes_max: int = setting(192 * 1024 * 1024, minimum=1024 * 1024)
-    """Memory limit of the keys of a topic in compaction; more keys are handled in several passes."""
+    """Memory limit of the keys of a topic in compaction; a compaction with more keys fails."""
 
     # --- cheap storage ---
     offload_location: str | None = setting(
@@ -389,8 +389,6 @@ class BrokerSettings(ByFields):
     """A Shared or Key_Shared consumer that holds more waits until half are acknowledged; 0: no limit."""
     unacked_messages_per_subscription_max: int = setting(200_000, dynamic="maxUnackedMessagesPerSubscription")
     """Limit of unacknowledged messages of all consumers of a subscription together; 0: no limit."""
-    key_shared_consistent_hashing: bool = True
-    """Key_Shared consumers own points of a hash ring; False: each newcomer halves the largest range."""
     failover_delay_seconds: float = 1.0
     """Delay after which the next failover consumer becomes active."""
     delayed_delivery: bool = True

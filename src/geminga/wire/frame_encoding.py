@@ -13,7 +13,7 @@ from typing import Final
 
 from geminga.wire.checksum import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.varint import SHORT, forget_numbers, varint, varints
+from geminga.wire.varint import SHORT, varint, varints
 
 SEND: Final = 6
 SEND_RECEIPT: Final = 7
@@ -53,13 +53,6 @@ _ID_THEN_VARINT = _Tagged(b"\x08", b"\x10")
 _ID_THEN_BODY = _Tagged(b"\x08", b"\x12")
 """Field 1 and the tag of a message in field 2: consumer id, then message id."""
 _PARTITION = _Tagged(b"\x18", b"")
-
-
-def forget_ids() -> None:
-    """Clear the cached bytes of ids whose owners are gone."""
-    for remembered in (_ID_THEN_VARINT, _ID_THEN_BODY, _PARTITION):
-        remembered.clear()
-    forget_numbers()
 
 
 _RECEIPT_PLACE = tuple(b"\x1a" + bytes((size,)) for size in range(64))

@@ -39,12 +39,6 @@ MORE = _More()
 """``MORE[n & 0x3FFF]`` are the low 14 bits of a number above 16383; the varint of ``n >> 14`` follows."""
 
 
-def forget_numbers() -> None:
-    """Clear the caches, which then fill again: scattered in memory they hold more than their size."""
-    SHORT.clear()
-    MORE.clear()
-
-
 def varint(value: int) -> bytes:
     """The varint of a number from -2^63 to 2^64-1; negative ones travel as two's complement of 64 bits."""
     if value < 0:

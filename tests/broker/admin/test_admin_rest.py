@@ -959,3 +959,34 @@ def test_request_bodies_and_reasons_are_limited(rest: Rest, namespace: str) -> N
     assert "at most 1048576" in rest.fails(413, "POST", path, ["x" * 1_100_000])
     assert "5242880" in rest.fails(413, "POST", path, ["x" * 5_300_000])
     assert len(rest.fails(412, "POST", path, ["x" * 1_000_000])) < 2_100
+
+
+def test_open_and_stored_messages_can_be_read(rest: Rest, broker: EmbeddedBroker, name: str) -> None:
+    topic = f"persistent/public/default/{name}"
+    with geminga.Client(broker.service_url) as client:
+        consumer = client.subscribe(name, "s", geminga.ConsumerType.Shared)
+        producer = client.create_producer(name)
+        ids = [producer.send(b"m%d" % number) for number in range(5)]
+        for _ in range(2):
+            message = consumer.receive(20_000)
+        consumer.acknowledge(message)
+        consumer.close()
+    rest.call("PUT", f"persistent/public/default/{name}-empty")
+
+    def read(path: str) -> bytes | int:
+        status, body, _ = rest.raw("GET", f"/admin/v2/{path}")
+        return body if status == 200 else status
+
+    assert [read(f"{topic}/subscription/s/position/{nth}") for nth in (1, 2, 5)] == [b"m0", b"m2", 404]
+    entry = f"ledger/{ids[4].ledger_id()}/entry"
+    assert [read(f"{each}/{entry}/4") for each in (topic, f"{topic}-empty")] == [b"m4", 404]
+    assert [read(f"{topic}/{each}") for each in (f"{entry}/5", "ledger/999999/entry/0")] == [404, 404]
+    nth = f"{topic}/examinemessage?initialPosition"
+    found = [read(f"{nth}={each}") for each in ("earliest&messagePosition=2", "latest&messagePosition=2")]
+    assert found == [b"m1", b"m3"]
+    assert read(f"{nth}=latest&messagePosition=6") == 404
+    ends = [rest.get(f"{topic}/messageid/{moment}")["entryId"] for moment in (0, 1_900_000_000_000)]
+    assert ends == [0, 4]
+    last = {"ledgerId": ids[4].ledger_id(), "entryId": 4, "partitionIndex": -1}
+    size = rest.get(f"{topic}/stats")["storageSize"]
+    assert rest.call("PUT", f"{topic}/backlogSize", last, status=200) * 5 == size

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.admin import facts
-from geminga.broker.admin.stats import at_once
+from geminga.broker.cooperative import at_once
 from geminga.broker.delivery import delayed, key_shared, shared
 from geminga.diagnosis.conclude import QUIET_SECONDS, STUCK_SECONDS, Trouble, diagnose
 from geminga.diagnosis.pulsar import facts_from_stats

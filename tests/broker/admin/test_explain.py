@@ -237,7 +237,7 @@ def test_a_subscription_at_its_limit_of_unacknowledged_messages_is_reported(
     assert finding["stops"]
     assert "its consumers hold 4 messages" in finding["text"]
     case.run(command_in(finding["mend"], "geminga subscriptions redeliver-unacked"))
-    assert case.harness.actions.subscription_properties(NAME, "s")
+    assert case.harness.actions.found(NAME, "s")[1].cursor.properties
     case.harness.advance(80)
     assert {m.redelivery_count for m in peer.messages()} >= {1}
 

@@ -15,7 +15,7 @@ from waiting import eventually
 import geminga
 from geminga.broker.admin import metrics
 from geminga.broker.admin.metric_table import METRICS
-from geminga.broker.admin.stats import at_once
+from geminga.broker.cooperative import at_once
 from geminga.broker.delivery.selectors import ConsistentHashSelector
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.previews import ACTIONS, COUNTING_SECONDS, Preview, preview
-from geminga.errors import StoreBusy
+from geminga.broker.admin.previews import ACTIONS, Preview, preview
 from geminga.ids import MessageId, TopicName
 
 TOPIC = "persistent://public/default/t"
@@ -46,7 +45,7 @@ class Case:
     def preview(self, action: str, message: tuple[int, int] | None = None, **query: Any) -> dict[str, Any]:
         before = self.state()
         found = preview(
-            Preview(self.topic, self.subscription, lambda: 0.0),
+            Preview(self.topic, self.subscription),
             action,
             lambda name: int(query[name]),
             message,
@@ -186,32 +185,5 @@ def test_a_publish_time_that_no_calendar_has_is_shown_as_a_number(
     producer.producer(TOPIC)
     producer.send(0, make_entry(publish_time=1 << 63))
     topic, subscription = harness.actions.found(NAME, "s")
-    found = preview(Preview(topic, subscription, lambda: 0.0), "skip-all", int, None, "")
+    found = preview(Preview(topic, subscription), "skip-all", int, None, "")
     assert f"published {1 << 63}" in found["text"]
-
-
-def test_many_partly_acknowledged_batches_are_counted_in_steps(
-    harness: Any, make_entry: Callable[..., bytes]
-) -> None:
-    """Others are heard in between, and what they acknowledge behind the count is seen."""
-    peer, producer = harness.peer(), harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
-    producer.producer(TOPIC)
-    for number in range(40):
-        producer.send(number, make_entry(num_messages_in_batch=4), messages=4)
-    topic, subscription = harness.actions.found(NAME, "s")
-    for offset in range(40):
-        subscription.cursor.acknowledge_part(offset, [0b1100], 4)
-    ticks = iter(range(10_000))
-    found, steps = Preview(topic, subscription, lambda: next(ticks) * COUNTING_SECONDS / 3), 0
-    while True:
-        try:
-            answer = preview(found, "reset", int, (0, 20), "")
-            break
-        except StoreBusy:
-            steps += 1
-        if steps == 3:
-            subscription.cursor.acknowledge_part(15, [0], 4)
-    assert steps > 5
-    assert answer == preview(Preview(topic, subscription, lambda: 0.0), "reset", int, (0, 20), "")
-    assert answer["messages"] == 19 * 2

@@ -22,7 +22,7 @@ NAME = TopicName.parse("persistent://public/default/t")
 
 def send(harness: Any, payload: bytes = b"x", key: str | None = None, **properties: str) -> tuple[int, int]:
     async def run() -> tuple[int, int]:
-        stored = publish(harness.actions.topic(NAME), payload, key, properties, "10.0.0.1:1")
+        stored = publish(harness.actions.topic(NAME), payload, key, properties)
         harness.poll()
         return await asyncio.wait_for(stored, 10)
 

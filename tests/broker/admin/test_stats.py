@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from geminga.broker.admin import metrics
-from geminga.broker.admin.http import Resource, json_pieces
+from geminga.broker.admin.http import json_pieces
 from geminga.broker.admin.partitioned import MergedStats
-from geminga.broker.admin.stats import at_once, iso_time
+from geminga.broker.admin.stats import iso_time
+from geminga.broker.cooperative import at_once
 from geminga.ids import TopicName
 
 TOPIC = "persistent://public/default/t"
@@ -310,23 +309,3 @@ def test_merged_stats_name_the_subscription_that_waits_longest() -> None:
         assert merged["oldestBacklogMessageAgeSeconds"] == 9
         assert merged["oldestBacklogMessageSubscriptionName"] == "slow"
     assert "oldestBacklogMessageSubscriptionName" not in merged_stats(parts[:1])
-
-
-@pytest.mark.parametrize("count", [0, 1, 120])
-def test_stats_that_are_sent_while_they_are_made_equal_those_made_at_once(harness: Any, count: int) -> None:
-    name = TopicName.parse(f"t{count}")
-    harness.peer().producer(str(name))
-    for number in range(count):
-        harness.peer().subscribe(str(name), f"s{number}", kind="Key_Shared")
-    resource = Resource(SimpleNamespace(broker=harness.broker, call=lambda function: function()))
-    stats = harness.actions.stats_in_parts(name)
-    inside = harness.actions.internal_stats_in_parts(name)
-    for expected, key, members, rest in (
-        (harness.actions.stats(name), "subscriptions", stats.members(), stats.whole()),
-        (at_once(harness.actions.internal_stats(name)), "cursors", *inside),
-    ):
-
-        async def text(key: str = key, members: Any = members, rest: Any = rest) -> str:
-            return "".join([piece async for piece in resource.object_text(key, members, rest)])
-
-        assert json.loads(asyncio.run(text())) == json.loads(json.dumps(expected))

@@ -9,12 +9,11 @@ import pytest
 
 from geminga.broker import entry_counts
 from geminga.broker.admin.errors import AdminRefusal, admin_error
-from geminga.broker.admin.stats import at_once
 from geminga.broker.admin.topic_actions import JoinedCompletion
+from geminga.broker.cooperative import at_once
 from geminga.broker.refusal import Refused
 from geminga.errors import StoreStopped
 from geminga.ids import MessageId, TopicName
-from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -189,8 +188,8 @@ def test_subscriptions_are_created_at_the_named_position(harness: Any, make_entr
     topics.set_subscription_properties(NAME, "mid", {"new": "1"}, ignore)
     harness.restart()
     topics = harness.actions
-    assert topics.subscription_properties(NAME, "end") == {"k": "v"}
-    assert topics.subscription_properties(NAME, "mid") == {"new": "1"}
+    assert topics.found(NAME, "end")[1].cursor.properties == {"k": "v"}
+    assert topics.found(NAME, "mid")[1].cursor.properties == {"new": "1"}
     harness.peer().subscribe(TOPIC)
     refused(412, topics.delete_subscription, NAME, "s", ignore)
     topics.delete_subscription(NAME, "s", ignore, force=True)
@@ -252,35 +251,6 @@ def test_skipped_messages_are_taken_from_connected_consumers(harness: Any, make_
     shared.command("flow", consumer_id=1, messagePermits=10)
     assert shared.payloads() == []
     assert shared.session.consumers[1].unacked_messages == 0
-
-
-# --- looking at entries ---
-def payload(entry: bytes) -> bytes:
-    return bytes(parse_entry(entry).payload)
-
-
-def test_open_and_stored_messages_can_be_read(harness: Any, make_entry: Any) -> None:
-    topics = fill(harness, make_entry)
-    topics.topics.find(NAME).subscriptions["s"].cursor.acknowledge(1)
-    found = [topics.peek(NAME, "s", nth) for nth in (1, 2, 3)]
-    assert [(i.entry_id, payload(e)) for i, e in found] == [(0, b"m0"), (2, b"m2"), (3, b"m3")]
-    refused(404, topics.peek, NAME, "s", 5)
-    assert payload(topics.read_entry(NAME, 0, 4)) == b"m4"
-    refused(404, topics.read_entry, NAME, 0, 5)
-    refused(404, topics.read_entry, NAME, 3, 0)
-    assert payload(topics.examine(NAME, "earliest", 2)[1]) == b"m1"
-    assert payload(topics.examine(NAME, "latest", 2)[1]) == b"m3"
-    refused(404, topics.examine, NAME, "latest", 6)
-    assert topics.last_message_id(NAME).entry_id == 4
-    assert topics.message_id_at(NAME, 1_800_000_002_000).entry_id == 2
-    assert topics.message_id_at(NAME, 1_900_000_000_000).entry_id == 4
-    assert topics.backlog_size(NAME, MessageId(-1, 0, 4)) * 5 == topics.stats(NAME)["storageSize"]
-
-
-def test_entries_of_another_topic_cannot_be_read(harness: Any, make_entry: Any) -> None:
-    topics = fill(harness, make_entry)
-    topics.create(TopicName.parse("other"), ignore)
-    refused(404, topics.read_entry, TopicName.parse("other"), 0, 0)
 
 
 def test_properties_of_a_topic_survive_a_restart(harness: Any, topics: Any) -> None:

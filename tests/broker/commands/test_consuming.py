@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from geminga.broker import position_lookup
-from geminga.broker.commands.last_message_id import REQUESTS_MAX
+from geminga.broker.commands.consuming import LAST_REQUESTS_MAX
 from geminga.broker.delivery import cursor as cursor_module
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.errors import StoreBusy, StoreError
@@ -730,22 +730,21 @@ def test_the_last_message_id_waits_for_a_busy_disk(harness: Any, producer: Any, 
     disk.answers()
     answer = peer.pop().command.getLastMessageIdResponse
     assert (answer.request_id, answer.last_message_id.entryId) == (5, 2)
-    disk.has_answered = False
+    disk.has_answered, disk.busy = False, True
     ask_for_the_last(peer, 6)
     harness.advance(19)
     assert peer.frames == []
     harness.advance(2)
     assert peer.pop().command.error.error == pb.ServiceNotReady
-    disk.answers()  # after the request timed out
-    disk.has_answered = False
+    disk.busy = False
     ask_for_the_last(peer, 7)
     disk.answers(StoreError("cannot be read now"))
     assert peer.pop().command.error.error == pb.PersistenceError
     ask_for_the_last(peer, 8)
     peer.command("close_consumer", consumer_id=1, request_id=9)
-    harness.advance(21)
+    disk.answers()
     assert [frame.type for frame in peer.frames] == [pb.BaseCommand.SUCCESS]
-    assert not peer.session.last_message_questions
+    assert not peer.session.last_message_requests
 
 
 def test_repeated_last_message_id_requests_read_the_disk_once(harness: Any, producer: Any, disk: Any) -> None:
@@ -753,17 +752,17 @@ def test_repeated_last_message_id_requests_read_the_disk_once(harness: Any, prod
     producer.publish(3)
     peer = harness.peer()
     peer.subscribe(TOPIC, permits=0)
-    for request_id in range(3 * REQUESTS_MAX):
+    for request_id in range(3 * LAST_REQUESTS_MAX):
         ask_for_the_last(peer, request_id)
     refused = [frame.command.error for frame in peer.take(pb.BaseCommand.ERROR)]
-    assert [error.request_id for error in refused] == [*range(REQUESTS_MAX, 3 * REQUESTS_MAX)]
+    assert [error.request_id for error in refused] == [*range(LAST_REQUESTS_MAX, 3 * LAST_REQUESTS_MAX)]
     assert {error.error for error in refused} == {pb.TooManyRequests}
     harness.advance(15)
     assert disk.asked == 1
     disk.answers()
     answers = [frame.command.getLastMessageIdResponse.request_id for frame in peer.frames]
-    assert answers == [*range(REQUESTS_MAX)]
-    assert not peer.session.last_message_questions
+    assert answers == [*range(LAST_REQUESTS_MAX)]
+    assert not peer.session.last_message_requests
     disk.has_answered = False
     ask_for_the_last(peer, 1)
     peer.disconnect()

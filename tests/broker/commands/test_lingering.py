@@ -20,10 +20,6 @@ PINGS = encode_command(Command(type=Command.PING, ping=pb.CommandPing())) * 50
 ENTRY = b"\x00\x00\x00\x02\x0a\x00" + b"x" * 100
 
 
-def gone_services(harness: Any) -> Any:
-    return harness.broker._services.gone
-
-
 def sends(count: int, producer_id: int = 1) -> bytes:
     numbers = range(count)
     return b"".join(encode_send(producer_id, number, 2, None, len(ENTRY)) + ENTRY for number in numbers)
@@ -31,12 +27,12 @@ def sends(count: int, producer_id: int = 1) -> bytes:
 
 def hang_up(harness: Any, peer: Any, data: bytes) -> None:
     """It has sent that; until its session is released nothing of it is worked on."""
-    harness.measure_turns_by(Watch(0.001))
+    harness.clock = Watch(0.001)
     peer.session.hold(HELD_BY_PENDING)
     peer.send_bytes(PINGS + data)
     peer.disconnect()
     assert peer.session.state is SessionState.CONNECTED
-    assert peer.session in gone_services(harness)
+    assert peer.session in harness.gone
 
 
 def consumer_that_hung_up(harness: Any, kind: str = "Exclusive") -> tuple[Any, Any]:
@@ -61,7 +57,7 @@ def answer_behind(harness: Any, peer: Any, gone: Any) -> Any:
     while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
     harness.poll()
-    assert not gone_services(harness)
+    assert not harness.gone
     return peer.pop()
 
 
@@ -94,7 +90,7 @@ def test_unending_work_of_a_disconnected_producer_keeps_its_place_only_for_a_whi
     hang_up(harness, gone, sends(300))
     other.command("producer", topic=TOPIC, producer_id=1, request_id=7)
     slices(harness)
-    harness.measure_turns_by(lambda: 0.0)
+    harness.clock = lambda: 0.0
     harness.advance(PROBE_SECONDS - 0.1)
     assert not other.frames
     harness.advance(0.2)
@@ -214,7 +210,7 @@ def test_a_consumer_in_creation_is_removed_when_its_client_disconnects(harness: 
 def test_the_last_connected_consumer_may_unsubscribe(harness: Any) -> None:
     other = harness.peer()
     gone, ids = delivered(harness, 300, kind="Shared")
-    harness.measure_turns_by(lambda: 0.0)
+    harness.clock = lambda: 0.0
     subscribe(other, "Shared")
     other.frames.clear()
     hang_up(harness, gone, acks(ids))
@@ -233,7 +229,7 @@ def test_the_last_connected_consumer_may_unsubscribe(harness: Any) -> None:
 @pytest.mark.parametrize("what", ["sought", "deleted", "made anew", "unloaded", "topic deleted"])
 def test_late_acknowledgements_are_dropped_after_changes(harness: Any, what: str) -> None:
     gone, other = consumer_that_hung_up(harness)
-    harness.measure_turns_by(lambda: 0.0)
+    harness.clock = lambda: 0.0
     name, actions = harness.broker.topics.in_memory_now()[0].name, harness.actions
     done: list[Any] = []
     if what == "sought":
@@ -250,7 +246,7 @@ def test_late_acknowledgements_are_dropped_after_changes(harness: Any, what: str
         assert len(other.messages()) == 300
     gone.session.release(HELD_BY_PENDING)
     slices(harness)
-    assert not gone_services(harness)
+    assert not harness.gone
     assert not any(harness.broker.scheduler.failures.values())
     if what not in ("deleted", "topic deleted"):
         assert backlog_of(harness) == 300
@@ -262,7 +258,7 @@ def test_the_end_of_the_broker_answers_clients_waiting_for_a_subscription(harnes
     slices(harness)
     harness.broker.close()
     assert not harness.broker.sessions
-    assert not gone_services(harness)
+    assert not harness.gone
     assert not any(harness.broker.scheduler.failures.values())
     assert gone.is_closed
     assert other.is_closed
@@ -276,7 +272,7 @@ def test_very_many_waiting_clients_are_answered_in_turns(harness: Any) -> None:
     for peer in peers:
         subscribe(peer, "Exclusive")
     assert not any(peer.frames for peer in peers)
-    harness.measure_turns_by(Watch(0.001))
+    harness.clock = Watch(0.001)
     holder.send_bytes(encoded("pong"))
     told = sum(bool(peer.frames) for peer in peers)
     assert told < 100

@@ -227,7 +227,7 @@ def test_changes_of_a_long_list_are_sent_together(harness: Any, monkeypatch: pyt
 
 
 def test_a_topic_created_while_a_list_is_read_is_reported(harness: Any) -> None:
-    harness.measure_turns_by(Watch(0.001))
+    harness.clock = Watch(0.001)
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer, other = harness.peer(), harness.peer()
     peer.command(
@@ -245,7 +245,7 @@ def test_a_topic_created_while_a_list_is_read_is_reported(harness: Any) -> None:
 
 
 def test_a_client_that_disconnects_while_its_list_is_read_leaves_no_watcher(harness: Any) -> None:
-    harness.measure_turns_by(Watch(0.001))
+    harness.clock = Watch(0.001)
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer = harness.peer()
     peer.command(
@@ -276,7 +276,7 @@ def test_a_list_that_fits_in_no_message_is_refused(make_harness: Any) -> None:
 
 def test_automatically_created_partitions_are_limited_and_made_in_slices(make_harness: Any) -> None:
     harness = make_harness(partitions_max=500)
-    harness.measure_turns_by(Watch(0.0005))
+    harness.clock = Watch(0.0005)
     wanted = {"allowAutoTopicCreation": True, "topicType": "partitioned"}
     peer = harness.peer()
 

@@ -221,8 +221,8 @@ def test_an_attempt_that_waits_for_a_silent_peer_is_refused_after_a_revocation(
 def test_an_attempt_that_waits_for_the_disk_is_refused_after_a_revocation(guarded: Any, body: str) -> None:
     guarded.auto_poll = False
     peer = guarded.peer(token=token("one-topic"))
-    unnamed = {"producer_name": None} if body == "producer" else {}
-    peer.command(body, request_id=2, topic=MINE, **(HANDLES[body] | unnamed))
+    schema = {"name": "s", "type": pb.Schema.String, "schema_data": b""}
+    peer.command(body, request_id=2, topic=MINE, **(HANDLES[body] | {"schema": schema}))
     assert not peer.frames
     revoke(guarded)
     guarded.poll()

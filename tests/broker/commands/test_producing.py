@@ -16,6 +16,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 Command = pb.BaseCommand
+SCHEMA = {"name": "s", "type": pb.Schema.String, "schema_data": b""}
 
 
 def refused(peer: Any, **fields: Any) -> int:
@@ -27,9 +28,10 @@ def refused(peer: Any, **fields: Any) -> int:
 def test_generated_names_are_never_reused(harness: Any) -> None:
     peer = harness.peer()
     names = [peer.producer(TOPIC, producer_id=n).producer_name for n in range(3)]
-    assert names == ["standalone-0-0", "standalone-0-1", "standalone-0-2"]
+    assert names == [f"standalone-{harness.now_ms}-{number}" for number in range(3)]
+    harness.advance(1)
     harness.restart()
-    assert harness.peer().producer(TOPIC).producer_name == "standalone-1-0"
+    assert harness.peer().producer(TOPIC).producer_name not in names
 
 
 def test_the_answer_to_a_new_producer_has_the_fields_that_clients_need(harness: Any) -> None:
@@ -269,46 +271,37 @@ def test_a_terminated_topic_takes_no_more(harness: Any) -> None:
     assert refused(harness.peer()) == pb.TopicTerminatedError
 
 
-@pytest.mark.parametrize("kept", ["name", "schema"])
-def test_a_producer_receives_only_durable_names_and_versions(harness: Any, kept: str) -> None:
-    """Without a durable start counter two broker starts could give two producers the same name, and
-    deduplication would drop messages of one as messages of the other. The same holds for schema versions."""
-    if kept == "schema":
-        harness.peer().producer("other")  # this start is counted
-    schema = {"name": "s", "type": pb.Schema.String, "schema_data": b""} if kept == "schema" else None
+def test_a_producer_receives_only_durable_schema_versions(harness: Any) -> None:
     peers = [harness.peer(), harness.peer()]
     harness.auto_poll = False
     for peer in peers:
-        peer.command("producer", topic=TOPIC, producer_id=1, request_id=1, schema=schema)
+        peer.command("producer", topic=TOPIC, producer_id=1, request_id=1, schema=SCHEMA)
     assert [peer.frames for peer in peers] == [[], []]
     harness.poll()
     found = [peer.pop().command.producer_success for peer in peers]
     assert len({each.producer_name for each in found}) == 2
-    assert {each.schema_version for each in found} == {version_bytes(0) if schema else b""}
+    assert {each.schema_version for each in found} == {version_bytes(0)}
     late = harness.peer()
-    late.command("producer", topic=TOPIC, producer_id=1, request_id=1, schema=schema)
+    late.command("producer", topic=TOPIC, producer_id=1, request_id=1, schema=SCHEMA)
     assert late.pop().type == Command.PRODUCER_SUCCESS, "nothing is to be waited for"
 
 
-@pytest.mark.parametrize("kept", ["name", "schema"])
-def test_a_producer_that_cannot_be_stored_is_refused(
-    harness: Any, monkeypatch: pytest.MonkeyPatch, kept: str
+def test_a_producer_whose_schema_cannot_be_stored_is_refused(
+    harness: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing, error = {"name": "put", "schema": "merge"}[kept], StoreStopped("the disk is gone")
-    whole = getattr(harness.store.keys, failing)
+    error, whole = StoreStopped("the disk is gone"), harness.store.keys.merge
 
     def fails(key: str, value: bytes, done: Any = None) -> None:
         whole(key, value, done if done is None else lambda _: done(error))
 
-    schema = {"name": "s", "type": pb.Schema.String, "schema_data": b""} if kept == "schema" else None
     harness.broker.topics.make(TopicName.parse(TOPIC))
     harness.poll()
     peer = harness.peer()
     with monkeypatch.context() as patched:
-        patched.setattr(harness.store.keys, failing, fails)
-        assert refused(peer, schema=schema) == pb.PersistenceError
+        patched.setattr(harness.store.keys, "merge", fails)
+        assert refused(peer, schema=SCHEMA) == pb.PersistenceError
     assert not harness.broker.topics.find(TopicName.parse(TOPIC)).access.producers
-    peer.producer(TOPIC, schema=schema)
+    peer.producer(TOPIC, schema=SCHEMA)
 
 
 def test_messages_in_flight_when_a_topic_is_terminated_get_receipts(harness: Any) -> None:

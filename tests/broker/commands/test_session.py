@@ -423,7 +423,7 @@ def delivered(harness: Any, count: int, **fields: Any) -> tuple[Any, list[tuple[
     ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
     assert len(ids) == count
     peer.frames.clear()
-    harness.measure_turns_by(Watch(0.001))
+    harness.clock = Watch(0.001)
     return peer, ids
 
 
@@ -505,9 +505,9 @@ def test_a_disconnected_client_gets_no_answers_and_no_messages(harness: Any) -> 
 def test_acknowledgements_after_a_seek_of_a_disconnected_client_are_dropped(harness: Any) -> None:
     """For that consumer. What the others have acknowledged stays so."""
     peer, ids = delivered(harness, 300)
-    harness.measure_turns_by(lambda: 0.0)
+    harness.clock = lambda: 0.0
     peer.subscribe(TOPIC, "other", 2, permits=0)
-    harness.measure_turns_by(Watch(0.001))
+    harness.clock = Watch(0.001)
     seek = encoded("seek", consumer_id=1, request_id=5, message_publish_time=1)
     peer.send_bytes(acks(ids[:200]) + seek + acks(ids[200:]) + acks(ids, consumer_id=2))
     peer.disconnect()
@@ -538,7 +538,7 @@ def test_remaining_commands_of_an_expelled_client_are_dropped(harness: Any, end:
 
 
 def test_a_client_that_disconnects_before_connect_is_removed_at_once(harness: Any) -> None:
-    harness.measure_turns_by(Watch(0.001))
+    harness.clock = Watch(0.001)
     peer = harness.peer(connect=False)
     peer.send_bytes(encode_command(Command(type=Command.PING, ping=pb.CommandPing())) * 500)
     assert harness.broker.slices.waiting
@@ -573,7 +573,7 @@ def test_the_wait_for_the_store_after_a_disconnect_is_limited(
         harness.broker.poll(harness.now, harness.now_ms)
         left = 0
     else:
-        harness.measure_turns_by(lambda: 0.0)
+        harness.clock = lambda: 0.0
         harness.advance(LINGER_SECONDS)
         monkeypatch.setattr(MemoryStore, "is_behind", False)
     all_turns(harness, peer)
@@ -587,7 +587,7 @@ def test_a_reconnecting_client_subscribes_after_its_old_work_is_done(harness: An
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.frames.clear()
-    harness.measure_turns_by(Watch(0.001))
+    harness.clock = Watch(0.001)
     pings = encode_command(Command(type=Command.PING, ping=pb.CommandPing()))
     holder.send_bytes(pings * 300)
     holder.disconnect()
@@ -628,7 +628,7 @@ def test_producers_of_a_disconnected_client_are_closed_in_slices(harness: Any, e
         return sum(len(each.access.producers) + each.consumers_connected for each in topics)
 
     assert opened() == 2 * count
-    harness.measure_turns_by(Watch(0.001))
+    harness.clock = Watch(0.001)
     if end == "hangs up":
         peer.disconnect()
     else:
@@ -653,7 +653,7 @@ def test_the_end_of_the_broker_closes_all_producers_and_consumers(harness: Any) 
         peer.producer(f"{TOPIC}-{number}", producer_id=number)
         leaving.producer(f"{TOPIC}-{number}", producer_id=number)
     topics = [harness.broker.topics.find(parse_topic(f"{TOPIC}-{number}")) for number in range(100)]
-    harness.measure_turns_by(Watch(0.001))
+    harness.clock = Watch(0.001)
     leaving.disconnect()
     assert harness.broker.slices.waiting
     harness.broker.close()

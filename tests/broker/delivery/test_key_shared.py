@@ -173,15 +173,6 @@ def test_consumers_of_different_modes_are_refused(keyed: Keyed, harness: Any) ->
     assert frame.command.error.error == pb.ConsumerBusy
 
 
-def test_auto_split_applies_without_the_hash_ring(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
-) -> None:
-    keyed = Keyed(make_harness(key_shared_consistent_hashing=False), make_entry)
-    first, second = keyed.consumer("a"), keyed.consumer("b")
-    keyed.publish("hello", "key-1")
-    assert (entries(first), entries(second)) == ([0], [1])
-
-
 def test_entries_held_for_blocked_keys_are_bounded(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", 5)
     stuck = keyed.consumer("alpha", permits=0)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from geminga.broker.delivery import selectors
-from geminga.broker.delivery.selectors import AutoSplitSelector, ConsistentHashSelector, StickySelector
+from geminga.broker.delivery.selectors import ConsistentHashSelector, StickySelector
 from geminga.broker.refusal import Refused
 from geminga.wire.hashing import SLOTS, consistent_slot
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -45,10 +44,9 @@ def test_the_hash_ring_is_the_documented_one() -> None:
     assert selector.slot(b"") == 1
 
 
-@pytest.mark.parametrize("make", [ConsistentHashSelector, AutoSplitSelector])
-def test_ranges_cover_every_slot_once_after_each_change_of_consumers(make: Callable[[], Any]) -> None:
+def test_ranges_cover_every_slot_once_after_each_change_of_consumers() -> None:
     random_source = random.Random(7)
-    selector = make()
+    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
     consumers: list[Named] = []
     for step in range(60):
         if consumers and random_source.random() < 0.4:
@@ -85,67 +83,6 @@ def test_removing_a_consumer_restores_the_earlier_ranges() -> None:
     assert selector.ranges()[second]
     selector.remove(second)
     assert selector.ranges()[first] == before == [(1, SLOTS - 1)]
-
-
-def test_auto_split_gives_a_new_consumer_the_lower_half_of_the_largest_range() -> None:
-    selector: AutoSplitSelector[Named] = AutoSplitSelector()
-    a, b, c = Named("a"), Named("b"), Named("c")
-    for consumer in (a, b, c):
-        selector.add(consumer)
-    assert selector.ranges()[b] == [(16385, 32768)]
-    assert selector.ranges()[c] == [(0, 16384)]
-    assert selector.ranges()[a] == [(32769, 65535)]
-    selector.remove(a)
-    assert selector.ranges()[b] == [(16385, 65535)]
-    selector.remove(c)
-    assert selector.ranges()[b] == [(0, 65535)]
-
-
-class PulsarsAutoSplit:
-    """Apache Pulsar's ``HashRangeAutoSplitStickyKeyConsumerSelector``, read literally."""
-
-    def __init__(self) -> None:
-        self.map: dict[int, Named] = {}
-
-    def lower(self, key: int) -> int:
-        return max((each for each in self.map if each < key), default=0)
-
-    def add(self, consumer: Named) -> None:
-        if not self.map:
-            self.map[SLOTS] = consumer
-            return
-        slots, biggest = 0, SLOTS
-        for key in sorted(self.map):
-            if key - self.lower(key) > slots:
-                slots, biggest = key - self.lower(key), key
-        self.map[biggest - ((biggest - self.lower(biggest)) >> 1)] = consumer
-
-    def remove(self, consumer: Named) -> None:
-        [key] = [key for key, owner in self.map.items() if owner is consumer]
-        if key == SLOTS and len(self.map) > 1:
-            self.map[SLOTS] = self.map.pop(self.lower(SLOTS))
-        else:
-            del self.map[key]
-
-
-def test_auto_split_assigns_as_apache_pulsar_after_each_change() -> None:
-    random_source = random.Random(11)
-    selector, expected = AutoSplitSelector[Named](), PulsarsAutoSplit()
-    consumers: list[Named] = []
-    for step in range(400):
-        if consumers and random_source.random() < (0.3 if step < 250 else 0.7):
-            leaving = consumers.pop(random_source.randrange(len(consumers)))
-            selector.remove(leaving)
-            expected.remove(leaving)
-        else:
-            consumers.append(Named(f"c{step}"))
-            selector.add(consumers[-1])
-            expected.add(consumers[-1])
-        bounds = sorted(expected.map)
-        assert [selector.select(bound if bound < SLOTS else SLOTS - 1) for bound in bounds] == [
-            expected.map[bound] for bound in bounds
-        ]
-        assert len(selector.ranges()) == len(consumers)
 
 
 def test_the_ring_assigns_as_documented_after_each_change() -> None:
@@ -187,14 +124,6 @@ def test_sticky_ranges_of_consumers_that_join_and_leave(size: int) -> None:
         assert selector.ranges() == joined
         assert all(selector.select(own[-1][1]) is each for each, own in joined.items())
         assert all(selector.select(own[-1][1] + 1) is None for own in joined.values())
-
-
-def test_auto_split_ends_when_no_range_can_be_halved() -> None:
-    selector: AutoSplitSelector[Named] = AutoSplitSelector()
-    selector._bounds = list(range(1, SLOTS + 1))
-    selector._owners = dict.fromkeys(selector._bounds, Named("x"))
-    with pytest.raises(Refused, match="No more range"):
-        selector.add(Named("y"))
 
 
 def test_sticky_ranges_leave_gaps() -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from geminga.broker.refusal import Refused
-from geminga.broker.rules import compatibility
 from geminga.broker.rules import schemas as schemas_module
 from geminga.broker.rules.compatibility import meaning
 from geminga.broker.rules.schemas import SCHEMA_BYTES_MAX, schema_key, version_bytes
@@ -221,42 +218,24 @@ def test_a_new_version_does_not_parse_all_earlier_ones(harness: Any, read: list[
     assert harness.broker.schemas.find(NAME, spaced) == 42
 
 
-def test_many_versions_are_read_in_slices(harness: Any, read: list[pb.Schema]) -> None:
-    schemas = harness.broker.schemas
-    for number in range(220):
-        schemas.put(NAME, record(*letters(number)), auto_update=True)
-    schemas._meanings.clear()
-    read.clear()
-    reading = schemas.reading(str(NAME), record("new"), lambda: True)
-    slices = []
-    for _ in reading:
-        slices.append(len(read))
-    assert slices == [50, 100, 150, 200, 220]
-    assert schemas.reading(str(NAME), record("new"), lambda: True) is None
-    read.clear()
-    assert schemas.find(NAME, record(*letters(220))) == -1
-    assert len(read) == 1
-    # What is deleted, or comes, while they are read is not mixed up with them.
-    schemas._meanings.clear()
-    reading = schemas.reading(str(NAME), record("new"), lambda: True)
-    next(reading)
-    schemas.delete(NAME)
-    schemas.put(NAME, record("z"), auto_update=True)
-    assert list(reading) == []
-    assert (schemas.find(NAME, record("z")), schemas.find(NAME, record(*letters(3)))) == (0, -1)
-    assert schemas.reading("::", record("new"), lambda: True) is None
-
-
-def test_a_producer_waits_for_the_versions_to_be_read(harness: Any, read: list[pb.Schema]) -> None:
+def test_versions_are_parsed_once_for_schemas_of_another_text(harness: Any, read: list[pb.Schema]) -> None:
     schemas = harness.broker.schemas
     for number in range(120):
         schemas.put(NAME, record(*letters(number)), auto_update=True)
-    schemas._meanings.clear()
+    harness.restart()
+    schemas = harness.broker.schemas
+    read.clear()
     spaced = record(*letters(7))
-    assert schemas.reading(str(NAME), spaced, lambda: True) is None  # a version has the same text
+    assert schemas.find(NAME, spaced) == 7
+    assert read == [], "a version has the same text"
     spaced.schema_data = spaced.schema_data.replace(b":", b" : ")
     assert produce(harness, spaced).producer_success.schema_version == version_bytes(7)
-    assert schemas.reading(str(NAME), record("new"), lambda: True) is None
+    assert len(read) == 121
+    assert schemas.find(NAME, record("new")) == -1
+    assert len(read) == 122
+    schemas.delete(NAME)
+    schemas.put(NAME, record("z"), auto_update=True)
+    assert (schemas.find(NAME, record("z")), schemas.find(NAME, spaced)) == (0, -1)
 
 
 def test_the_memory_for_schemas_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,41 +256,6 @@ def test_damaged_schemas_are_named(harness: Any, make_harness: Callable[..., Any
     harness.store.keys.put(schema_key(NAME), b"\x05abcde")
     with pytest.raises(StoreDamaged, match="version 0 is no schema"):
         harness.broker.schemas.versions(NAME)
-
-
-@pytest.mark.parametrize("for_consumer", [False, True])
-@pytest.mark.parametrize("fits", [False, True])
-def test_transitive_checks_run_in_slices(
-    harness: Any, monkeypatch: pytest.MonkeyPatch, fits: bool, for_consumer: bool
-) -> None:
-    namespaces, schemas = harness.broker.namespaces, harness.broker.schemas
-    namespaces.set_policy("public", "default", "schema_compatibility_strategy", "ALWAYS_COMPATIBLE")
-    for number in range(200):
-        schemas.put(NAME, record(*letters(number)) if number != 3 else record(REQUIRED), auto_update=True)
-    namespaces.set_policy("public", "default", "schema_compatibility_strategy", "BACKWARD_TRANSITIVE")
-    new = record(*letters(201)) if fits else record({"name": "must", "type": "int"})
-    compared = []
-    problem = compatibility._problem
-    monkeypatch.setattr(
-        compatibility, "_problem", lambda *args, **options: compared.append(1) or problem(*args, **options)
-    )
-    job = schemas.reading(str(NAME), new, lambda: True, for_consumer=for_consumer)
-    steps = [len(compared) for _ in job]
-    assert max(after - before for before, after in pairwise([0, *steps])) <= 1
-    schemas.put(NAME, record(*letters(202)), auto_update=True)
-    compared.clear()
-    policies = namespaces.topic_policies(NAME)
-    add = schemas.add_for_consumer if for_consumer else schemas.add_for_producer
-    if fits:
-        add(NAME, policies, new)
-        assert len(compared) == 1, "the version that came meanwhile"
-    else:
-        with pytest.raises(Refused, match="Incompatible schema"):
-            add(NAME, policies, new)
-        assert not compared
-    # What was found out of versions that are gone says nothing.
-    schemas.delete(NAME)
-    add(NAME, policies, record({"name": "must", "type": "int"}))
 
 
 def test_numbers_of_deleted_versions_are_not_reused(harness: Any) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from geminga.broker import compacted_view
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.stats import at_once
 from geminga.broker.compacted_view import owner_of
-from geminga.broker.cooperative import CooperativeScheduler
+from geminga.broker.cooperative import CooperativeScheduler, at_once
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_key
 from geminga.broker.topics import compaction
 from geminga.broker.topics.compaction import LEDGER_PROPERTY
@@ -171,21 +170,17 @@ def test_batches_are_compacted_inside(harness: Harness, compression: pb.Compress
     assert parse_entry(first.entry).metadata.uncompressed_size == len(opened.body)
 
 
-@pytest.mark.parametrize("memory_bytes", [None, 1024 * 1024])
-def test_any_history_compacts_to_the_newest_values(make_harness: Any, memory_bytes: int | None) -> None:
-    """Also in several passes: 1 MiB does not hold the keys."""
+def test_any_history_compacts_to_the_newest_values(make_harness: Any) -> None:
     random = Random(7)
-    settings = {} if memory_bytes is None else {"compaction_memory_bytes_max": memory_bytes}
-    harness = make_harness(ledger_entries_max=50, **settings)
+    harness = make_harness(ledger_entries_max=50)
     peer = publisher(harness)
     sent: list[Pair] = []
-    keys = 60 if memory_bytes is None else 20_000
     for round_ in range(4):
-        for _ in range(60 if memory_bytes is None else 300):
+        for _ in range(60):
             pairs: list[Pair] = [
-                (random.choice([f"key-{random.randrange(keys)}", f"k{random.randrange(5)}", None]),
+                (random.choice([f"key-{random.randrange(60)}", f"k{random.randrange(5)}", None]),
                  b"" if random.random() < 0.2 else b"v%d" % random.randrange(10**6))
-                for _ in range(random.choice([1, 1, 2, 5, 200 if memory_bytes else 7]))
+                for _ in range(random.choice([1, 1, 2, 5, 7]))
             ]  # fmt: skip
             if len(pairs) == 1 and random.random() < 0.7:
                 peer.send(0, single(*pairs[0]))
@@ -542,34 +537,6 @@ def test_the_last_message_id_of_a_whole_batch_is_its_last_message(harness: Harne
     assert found == [2, 2]
 
 
-def test_chunked_messages_are_kept_or_removed_as_a_whole(harness: Harness) -> None:
-    peer = publisher(harness)
-
-    def chunk(key: str, uuid: str, number: int, of: int = 2) -> None:
-        entry = single(
-            key, b"%s-%d" % (uuid.encode(), number), uuid=uuid, chunk_id=number, num_chunks_from_msg=of,
-            total_chunk_msg_size=100,
-        )  # fmt: skip
-        peer.send(0, entry, is_chunk=True)
-
-    chunk("a", "old", 0)
-    chunk("b", "gone", 0)
-    chunk("a", "old", 1)
-    chunk("b", "gone", 1)
-    chunk("a", "new", 0)
-    peer.send(0, single("b", b""))
-    chunk("a", "new", 1)
-    chunk("c", "open", 0)
-    compact(harness)
-    assert [value for _, (_, value) in read(harness)] == [b"new-0", b"new-1", b"open-0"]
-    chunk("c", "open", 1)
-    compact(harness)
-    assert [value for _, (_, value) in read(harness)] == [b"new-0", b"new-1", b"open-0", b"open-1"]
-    peer.send(0, single("c", b"small"))
-    compact(harness)
-    assert [value for _, (_, value) in read(harness)] == [b"new-0", b"new-1", b"small"]
-
-
 def test_unreadable_messages_are_kept(harness: Harness) -> None:
     peer = publisher(harness)
     secret = [pb.EncryptionKeys(key="k", value=b"v")]
@@ -585,13 +552,10 @@ def test_unreadable_messages_are_kept(harness: Harness) -> None:
     assert [position for position, _ in _entries(harness)] == [ids[0], ids[2], ids[3]]
 
 
-@pytest.mark.parametrize("memory_bytes", [None, 1024 * 1024])
-def test_deleted_keys_stay_deleted_in_unreadable_batches(make_harness: Any, memory_bytes: int | None) -> None:
+def test_deleted_keys_stay_deleted_in_unreadable_batches(harness: Harness) -> None:
     """An encrypted batch stays whole, with the keys that were deleted behind it: that stays, too."""
-    settings = {} if memory_bytes is None else {"compaction_memory_bytes_max": memory_bytes}
-    harness = make_harness(**settings)
     peer = publisher(harness)
-    keys = 6 if memory_bytes is None else 6_000
+    keys = 6
     peer.send(0, single("k0", b"before"))
     peer.send(1, single("k0", b""))
     secret = batch([(f"k{number}", b"1") for number in range(keys)])
@@ -887,8 +851,8 @@ def test_lost_entries_of_the_compacted_ledger_are_named(
 
 
 def test_unreadable_entries_end_the_compaction(make_harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its passes know messages by their number: what one of them missed would be another one's."""
-    harness = make_harness(compaction_memory_bytes_max=1024 * 1024)
+    """Its two passes know messages by their number: what one of them missed would be another one's."""
+    harness = make_harness()
     peer = publisher(harness)
     for first in range(0, 12_000, 500):
         peer.send(first, batch([(f"k{key}", b"1") for key in range(first, first + 500)]), messages=500)

@@ -299,8 +299,8 @@ class Retried:
             SimpleNamespace(ledger_id=n, base=n, end=n + 1, entries=1, size_bytes=9) for n in range(1, 5)
         ]
         topic = SimpleNamespace(
-            text=TOPIC, scheduler=self.scheduler, offloads=WorkQueue(), touch=lambda: None,
-            cover=lambda segment: None,
+            text=TOPIC, scheduler=self.scheduler, touch=lambda: None,
+            services=SimpleNamespace(offloads=WorkQueue()), cover=lambda segment: None,
             policies=SimpleNamespace(
                 offload_threshold_bytes=0, offload_threshold_seconds=-1, offload_deletion_lag_ms=lag_ms
             ),

@@ -9,7 +9,7 @@ import pytest
 
 from geminga.broker import background_jobs
 from geminga.broker.admin import metrics
-from geminga.broker.admin.stats import at_once
+from geminga.broker.cooperative import at_once
 from geminga.broker.topics import resting as module
 from geminga.broker.topics.resting import Figures
 from geminga.errors import StoreBusy

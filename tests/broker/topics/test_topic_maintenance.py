@@ -17,7 +17,6 @@ from geminga.broker.topics.topic import ROUND_SECONDS, UNUSED_SECONDS
 from geminga.errors import InvalidConfiguration, StoreStopped
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import LostWrites, StoredValue
-from geminga.wire.varint import SHORT, varint
 from tests.broker.topics.conftest import NAME, TOPIC, done
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
@@ -570,7 +569,7 @@ def test_a_slice_ends_when_its_time_is_over(make: Any, monkeypatch: pytest.Monke
         topic.topics.make(TopicName.parse(f"t{number}"))
     topic.harness.advance(UNUSED_SECONDS - 1)
     clock = [0.0]
-    monkeypatch.setattr(topic.harness.broker.slices, "_clock", lambda: clock[0])
+    topic.harness.clock = lambda: clock[0]
     monkeypatch.setattr(
         expiry, "keep", lambda each: clock.__setitem__(0, clock[0] + background_jobs.SLICE_SECONDS / 4)
     )
@@ -641,23 +640,6 @@ def test_topics_are_unloaded_sooner_while_many_are_loaded(make: Any, monkeypatch
     assert topics.loaded_count == 10, "what is not too many stays for its time"
     harness.advance(LATE)
     assert [name.local for name in topics.loaded() if "many" in name.local] == ["many-0"]
-
-
-def test_the_memory_for_many_topics_is_freed_with_them(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_maintenance, "VERY_MANY_LEFT", 20)
-    harness = make().harness
-    peer = harness.peer()
-    for number in range(30):
-        peer.request("producer", topic=f"many-{number}", producer_id=number)
-    namespaces = harness.broker.namespaces
-    harness.advance(2 * ROUND_SECONDS)
-    assert len(namespaces._resolved_topics) >= 30
-    varint(9_000)
-    peer.close()
-    harness.advance(2 * LATE)
-    assert not [name for name in harness.broker.topics.loaded() if "many" in name.local]
-    assert len(namespaces._resolved_topics) < 10
-    assert 9_000 not in SHORT
 
 
 # --- a disk that does not answer ---

@@ -9,6 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +20,6 @@ from geminga.broker.admin import health, metrics
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
-    Server,
     answer,
     answer_pieces,
     bare_text,
@@ -27,10 +27,11 @@ from geminga.broker.admin.http import (
     json_pieces,
     part,
     stepwise,
+    when_done,
 )
 from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.admin.routes import CREDENTIALS, METRICS, NOTHING, SUPER_USER, route
-from geminga.broker.admin.stats import at_once
+from geminga.broker.cooperative import at_once
 from geminga.broker.core import Broker
 from geminga.broker.rules.dynamic import DYNAMIC
 from geminga.broker.settings import shown
@@ -44,13 +45,6 @@ RESTING_SECONDS = 1.0
 
 class BrokersResource(Resource):
     """The resource of the cluster's only broker, which is its own leader."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(server)
-        self._counts: Counter[str] = Counter()
-        self._uncounted: set[str] = set()
-        self._counting = ""
-        self._follows = False
 
     @route("GET", "/admin/v2/brokers/health", needs=SUPER_USER)
     @route("GET", "/status.html", needs=NOTHING)
@@ -211,26 +205,13 @@ class BrokersResource(Resource):
     # --- metrics ---
     async def _topic_counts(self) -> dict[str, int]:
         """Return the number of topics by namespace; all names are read once, later changes are counted."""
-        if not self._follows:
-            self._follows = True
-            self._uncounted = set(self.namespaces.all_namespaces())
-            self.topics.watch(self._topic_changed)
-        for namespace in list(self._uncounted):
-            self._uncounted.discard(namespace)
-            self._counting = namespace
-            count = 0
-            for domain in ("persistent", "non-persistent"):
-                async for _ in self.walk_names(self.actions.walk(namespace, domain)):
-                    count += 1
-            self._counts[namespace] = count
-        self._counting = ""
-        return {name: self._counts[name] for name in self.namespaces.all_namespaces()}
-
-    def _topic_changed(self, topic: TopicName, exists: bool) -> None:
-        self._counts[topic.namespace_name] += 1 if exists else -1
-        if topic.namespace_name == self._counting:
-            # It may have been read already or not: the next scrape counts once more.
-            self._uncounted.add(topic.namespace_name)
+        counts = self.topics.counts
+        found = Counter(name.namespace_name for name in self.topics.loaded() if not name.persistent)
+        for namespace in self.namespaces.all_namespaces():
+            if not self.now(partial(counts.of, namespace)).is_complete:
+                await when_done(self.server, partial(counts.when_counted, namespace))
+            found[namespace] += counts.of(namespace).topics
+        return found
 
     async def _resting_read(self) -> None:
         """Have the figures of topics that are not in memory read; wait at most `RESTING_SECONDS` for them."""

@@ -22,9 +22,8 @@ from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.redacted_log import peer_text
 from geminga.broker.admin.routes import Handler, Route, declared
-from geminga.broker.admin.stats import Steps
 from geminga.broker.admin.topic_actions import TopicActions
-from geminga.broker.cooperative import STEP_SECONDS
+from geminga.broker.cooperative import STEP_SECONDS, Steps
 from geminga.broker.core import Broker
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rate_limited_logger import AuditedRequest
@@ -140,30 +139,17 @@ class Resource:
                 raise AdminRefusal(503, "the store cannot save as fast as it is changed: try again later")
             self.server.unanswered.check()
             await asyncio.sleep(_BEHIND_SECONDS)
-        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            if finished.done():
-                return
-            if error is None:
-                finished.set_result(None)
-            else:
-                finished.set_exception(error)
-
+        finished, done = _completion()
         result = await self.looking(lambda: call(done))
-        try:
-            async with asyncio.timeout(DONE_SECONDS_MAX):
-                await self.server.unanswered.wait(finished)
-        except TimeoutError:
-            raise AdminRefusal(
-                504, "the store did not confirm the change in time; it may still be made"
-            ) from None
+        await _finish(
+            self.server, finished, 504, "the store did not confirm the change in time; it may still be made"
+        )
         return result
 
     async def in_force(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> None:
         """Like `durable` for a change of policies; afterwards the topics in memory use them."""
         await self.durable(call)
-        await _when_done(self.server, self.topics.when_told)
+        await when_done(self.server, self.topics.when_told)
 
     async def change_each(
         self, subscriptions: Iterable[tuple[TopicName, str]], change: Callable[[TopicName, str, Done], None]
@@ -183,7 +169,7 @@ class Resource:
         began = time.monotonic()
         for walk in walks:
             while not walk.is_over:
-                await _when_done(self.server, partial(self.topics.bring, walk.wanted))
+                await when_done(self.server, partial(self.topics.bring, walk.wanted))
                 for name in self.now(walk.page):
                     yield name
                     if time.monotonic() - began >= STEP_SECONDS:
@@ -208,29 +194,6 @@ class Resource:
     def now(self, call: Callable[[], Any]) -> Any:
         """Run ``call()`` on the core, for changes that need no wait."""
         return self.server.call(call)
-
-    async def object_text(
-        self, key: str, members: Iterator[tuple[str, Any] | None], rest: Steps[dict[str, Any]]
-    ) -> AsyncIterator[str]:
-        """Yield the JSON text of an object: its long member ``key``, while the core makes its members, then
-        the other fields. Others are served in between, and where ``members`` yields None."""
-        pieces = _members_text(key, members)
-
-        def some() -> list[str]:
-            began, found = time.monotonic(), []
-            for piece in pieces:
-                found.append(piece)
-                if time.monotonic() - began >= STEP_SECONDS:
-                    break
-            return found
-
-        while found := self.server.call(some):
-            yield "".join(found)
-            await asyncio.sleep(0)
-        others = json_pieces(await self.in_steps(rest))
-        yield next(others)[1:]
-        async for piece in stepwise(others):
-            yield piece
 
     async def in_steps(self, steps: Steps[T]) -> T:
         """Run ``steps`` on the core and return their result; others are served in between."""
@@ -469,19 +432,6 @@ def json_pieces(document: Any) -> Iterator[str]:
         yield "]"
 
 
-def _members_text(key: str, members: Iterator[tuple[str, Any] | None]) -> Iterator[str]:
-    """Yield the text of an object's first member ``key``, which is an object; empty text for None."""
-    separator = f"{{{json.dumps(key)}:{{"
-    for member in members:
-        if member is None:
-            yield ""
-            continue
-        yield f"{separator}{json.dumps(member[0])}:"
-        yield from json_pieces(member[1])
-        separator = ","
-    yield "}," if separator == "," else f"{separator}}},"
-
-
 def _is_long(document: Any) -> bool:
     """Whether a container has, or one within it, more than `_MEMBERS_MAX` members."""
     if not isinstance(document, (dict, list)):
@@ -530,19 +480,26 @@ async def _have_at_hand(request: web.Request) -> None:
     topics = server.broker.topics
     name = topic_of(request, domain=request.match_info.get("domain", "persistent"))
     if topics.in_memory(name) is None and name.persistent:
-        await _when_done(server, lambda done: topics.prepare(name, done))
+        await when_done(server, lambda done: topics.prepare(name, done))
     else:
-        await _when_done(server, lambda done: topics.bring(prefetch.existence_of(name), done))
+        await when_done(server, lambda done: topics.bring(prefetch.existence_of(name), done))
     for index in range(topics.partition_count(name) if name.partition < 0 else 0):
         partition = prefetch.topic_of(name.partition_name(index))
-        await _when_done(server, lambda done, partition=partition: topics.bring(partition, done))  # type: ignore[misc]
+        await when_done(server, lambda done, partition=partition: topics.bring(partition, done))  # type: ignore[misc]
 
 
-async def _when_done(server: Server, begin: Callable[[Done], None]) -> None:
+async def when_done(server: Server, begin: Callable[[Done], None]) -> None:
     """Wait for ``begin(done)`` to finish and raise its error; 503 if the disk does not respond."""
+    finished, done = _completion()
+    server.call(lambda: begin(done))
+    await _finish(server, finished, 503, "the disk of the store does not answer: try again")
+
+
+def _completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
+    """Return a future, and the callback that completes it with or without an error."""
     finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def done(error: StoreError | None) -> None:
+    def done(error: Exception | None) -> None:
         if finished.done():
             return
         if error is None:
@@ -550,12 +507,16 @@ async def _when_done(server: Server, begin: Callable[[Done], None]) -> None:
         else:
             finished.set_exception(error)
 
-    server.call(lambda: begin(done))
+    return finished, done
+
+
+async def _finish(server: Server, finished: asyncio.Future[None], status: int, reason: str) -> None:
+    """Wait for a future and raise its error; `AdminRefusal` after `DONE_SECONDS_MAX`."""
     try:
         async with asyncio.timeout(DONE_SECONDS_MAX):
             await server.unanswered.wait(finished)
     except TimeoutError:
-        raise AdminRefusal(503, "the disk of the store does not answer: try again") from None
+        raise AdminRefusal(status, reason) from None
 
 
 def _refusal(status: int, reason: str) -> web.Response:

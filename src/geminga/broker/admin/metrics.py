@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from geminga._version import __version__
 from geminga.broker.admin.metric_table import METRICS, MetricScope, sources
-from geminga.broker.admin.stats import Steps
+from geminga.broker.cooperative import Steps
 from geminga.broker.topics.resting import Figures, RestingTopics
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats, TierStats

@@ -30,7 +30,6 @@ from geminga.broker.admin.hole_map import CELLS_MAX, hole_map
 from geminga.broker.admin.http import (
     DOORKEEPER,
     Server,
-    address_of,
     answer,
     object_body,
     part,
@@ -233,7 +232,7 @@ class OverviewResource(TopicResourceBase):
         message = _message(query["message"]) if query.get("message") else None
         action = part(request, "action")
         consumer = query.get("consumer", "")
-        found = Preview(topic, subscription, time.monotonic)
+        found = Preview(topic, subscription)
         return answer(await self.looking(partial(preview, found, action, number, message, consumer)))
 
     @route("GET", _SUBSCRIPTION + "/open", needs=CONSUME)
@@ -339,7 +338,7 @@ class OverviewResource(TopicResourceBase):
         topic = self.actions.topic(names[index])
         properties = properties_map("properties", wanted.get("properties") or {})
         _utf8("properties", "".join(name + value for name, value in properties.items()))
-        arguments = topic, _payload(wanted), key, properties, address_of(request)
+        arguments = topic, _payload(wanted), key, properties
         stored = self.now(partial(publish, *arguments, self._schema_version(names[index])))
         self.now(lambda: None)
         await self.server.unanswered.wait(stored)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from geminga.broker.admin.errors import AdminRefusal
@@ -11,24 +11,14 @@ from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.position_lookup import offset_by_time, publish_time
 from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.errors import StoreBusy
 
 Json = dict[str, Any]
-
-COUNTING_SECONDS: Final = 0.01
-"""Longest time that messages are counted without a pause."""
 
 
 class Preview:
     """Previews for one subscription of a topic in memory. Methods change nothing and return the effect."""
 
-    def __init__(
-        self, topic: PersistentTopic, subscription: PersistentSubscription, clock: Callable[[], float]
-    ) -> None:
-        self._clock = clock
-        self._below: dict[int, int] = {}
-        """Open messages below offsets that were counted already."""
-        self._counting: tuple[bool, Iterator[int], int] | None = None
+    def __init__(self, topic: PersistentTopic, subscription: PersistentSubscription) -> None:
         self.topic = topic
         self.subscription = subscription
         self.ledger = topic.ledger
@@ -125,33 +115,13 @@ class Preview:
         return tally[0]
 
     def _open_below(self, offset: int) -> int:
-        """Return the open messages below an offset, counted on the shorter side of it.
-
-        Raises `StoreBusy` after some counting and resumes at the next call. Acknowledgements made meanwhile
-        may be missed.
-        """
+        """Return the open messages below an offset, counted on the shorter side of it."""
         mark, end = self.cursor.mark, self.ledger.confirmed
         if offset <= mark:
             return 0
-        found = self._below.get(offset)
-        if found is None:
-            is_near = offset - mark <= end - offset
-            inside = self._open_in(*(mark, offset) if is_near else (offset, end), is_near)
-            found = self._below[offset] = max(0, inside if is_near else self._open() - inside)
-        return found
-
-    def _open_in(self, start: int, stop: int, is_near: bool) -> int:
-        parts, acknowledged = self.cursor.parts(start, stop), 0
-        if self._counting is not None and self._counting[0] is is_near:
-            _, parts, acknowledged = self._counting
-        until = self._clock() + COUNTING_SECONDS
-        for part in parts:
-            acknowledged += part
-            if self._clock() >= until:
-                self._counting = is_near, parts, acknowledged
-                raise StoreBusy("the open messages of partly acknowledged batches are being counted")
-        self._counting = None
-        return self.cursor.messages_begun(start, stop) - acknowledged
+        if offset - mark <= end - offset:
+            return self.cursor.messages_open(mark, offset)
+        return max(0, self._open() - self.cursor.messages_open(offset, end))
 
     def _place(self, offset: int) -> str:
         if offset >= self.ledger.confirmed:
@@ -169,10 +139,7 @@ ACTIONS: Final[tuple[str, ...]] = ("skip", "skip-all", "expire", "reset", "redel
 def preview(
     found: Preview, action: str, number: Callable[[str], int], message: tuple[int, int] | None, consumer: str
 ) -> Json:
-    """Return the effect of ``action``; ``number(name)`` returns a whole number that the request must have.
-
-    Raises `StoreBusy` while counting is not finished: call it again with the same arguments.
-    """
+    """Return the effect of ``action``; ``number(name)`` returns a whole number that the request must have."""
     topic = found.topic
     if action == "skip":
         return found.skip(number("count"))

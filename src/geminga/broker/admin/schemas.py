@@ -17,13 +17,12 @@ from geminga.broker.admin.http import (
     object_body,
     part,
     query_flag,
-    stepwise,
     topic_of,
     whole_number,
 )
 from geminga.broker.admin.routes import ADMINISTRATOR, LOOK, PRODUCE, route
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.compatibility import check_definition, comparisons
+from geminga.broker.rules.compatibility import check_compatible, check_definition
 from geminga.broker.rules.policies import text_map
 from geminga.config import suggestion
 from geminga.ids import TopicName
@@ -132,7 +131,6 @@ class SchemasResource(Resource):
             check_definition(schema)
         except Refused as refused:
             raise AdminRefusal(422, refused.reason) from refused
-        await self._read(topic, schema)
         try:
             number = await self.durable(lambda done: schemas.put(topic, schema, auto_update=True, done=done))
         except Refused as refused:
@@ -157,8 +155,7 @@ class SchemasResource(Resource):
         topic, schema = self._topic(request), await self._posted(request)
         strategy = self.namespaces.topic_policies(topic).schema_compatibility_strategy
         try:
-            async for _ in stepwise(comparisons(schema, self.server.broker.schemas.intact(topic), strategy)):
-                pass
+            check_compatible(schema, self.server.broker.schemas.intact(topic), strategy)
             fits = True
         except Refused:
             fits = False
@@ -168,13 +165,7 @@ class SchemasResource(Resource):
     async def version(self, request: web.Request) -> web.Response:
         """Version of a schema; -1 if the topic does not have it."""
         topic, schema = self._topic(request), await self._posted(request)
-        await self._read(topic, schema)
         return answer({"version": self.server.broker.schemas.find(topic, schema)})
-
-    async def _read(self, topic: TopicName, schema: pb.Schema) -> None:
-        """Parse the topic's versions and check the schema against them in steps."""
-        async for _ in stepwise(self.server.broker.schemas.reading(str(topic), schema, lambda: True) or ()):
-            pass
 
     async def _posted(self, request: web.Request) -> pb.Schema:
         document = await object_body(request, bytes_max=LONG_BODY_BYTES_MAX)

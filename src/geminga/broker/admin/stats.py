@@ -4,17 +4,16 @@ Field names are Pulsar's. Fields of absent features (replication, transactions) 
 
 A topic may have tens of thousands of subscriptions and consumers. Its statistics are made by a generator
 that yields after each, so that the caller can serve others in between (`Resource.in_steps`) or not
-(`at_once`). Who leaves meanwhile is left out. A request for the statistics of one topic gets them as text,
-which is sent while it is made: `StatsInParts.members`.
+(`at_once`). Who leaves meanwhile is left out.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from geminga.broker.admin.facts import trouble
+from geminga.broker.cooperative import Steps
 from geminga.broker.delivery.consumer import Consumer, Subscription, type_name
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
 from geminga.broker.delivery.limits import RateLimit
@@ -29,18 +28,6 @@ from geminga.broker.topics.topic import Topic
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Json = dict[str, Any]
-T = TypeVar("T")
-Steps = Generator[None, None, T]
-
-
-def at_once(steps: Steps[T]) -> T:
-    """Run all of ``steps`` and return their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 # --- topics ---
@@ -59,67 +46,41 @@ _COMPACTION = (
 )  # fmt: skip
 
 
-def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = True) -> Steps[Json]:
-    """``GET .../stats`` of one topic; ``now`` is monotonic, for rates. ``key_ranges``: with the hash ranges
-    of Key_Shared consumers, which are long lists."""
-    stats = StatsInParts(topic, now, broker_id, key_ranges=key_ranges)
-    subscriptions: dict[str, Json] = {}
-    for member in stats.members():
-        if member is not None:
-            subscriptions[member[0]] = member[1]
-        yield
-    found = yield from stats.whole()
-    subscriptions = {name: each for name, each in subscriptions.items() if name in topic.subscriptions}
-    return found | {"subscriptions": subscriptions}
-
-
 _SUMMED = (
     "msgRateOut", "msgThroughputOut", "bytesOutCounter", "msgOutCounter",
     "nonContiguousDeletedMessagesRanges",
 )  # fmt: skip
 
 
-class StatsInParts:
-    """Statistics of one topic, in parts: those of a subscription need not be kept until all are made."""
-
-    def __init__(self, topic: Topic, now: float, broker_id: str, *, key_ranges: bool) -> None:
-        self._topic = topic
-        self._now = now
-        self._broker_id = broker_id
-        self._key_ranges = key_ranges
-        self._sums: dict[str, float] = dict.fromkeys(_SUMMED, 0)
-        self._backlog_size = 0
-        self._oldest: Json = {"oldestBacklogMessageAgeSeconds": -1}
-
-    def members(self) -> Iterator[tuple[str, Json] | None]:
-        """Yield the name and the statistics of each subscription, and None between its consumers."""
-        topic, sums = self._topic, self._sums
-        for name in sorted(topic.subscriptions):
-            subscription = topic.subscriptions.get(name)
-            if subscription is None:
-                continue
-            stats = yield from _subscription_stats(subscription, self._now, self._key_ranges)
-            if isinstance(topic, PersistentTopic) and isinstance(subscription, PersistentSubscription):
-                stats["trouble"] = trouble(topic, subscription)
-            for field in _SUMMED:
-                sums[field] += stats[field]
-            self._backlog_size = max(self._backlog_size, stats["backlogSize"])
-            age = stats.get("oldestBacklogMessageAgeSeconds", -1)
-            if age > self._oldest["oldestBacklogMessageAgeSeconds"]:
-                self._oldest = {
-                    "oldestBacklogMessageAgeSeconds": age, "oldestBacklogMessageSubscriptionName": name,
-                }  # fmt: skip
-            yield name, stats
-
-    def whole(self) -> Steps[Json]:
-        """Return the topic's own fields and its producers, after the subscriptions were listed."""
-        publishers = []
-        for producer in list(self._topic.access.producers.values()):
-            publishers.append(_publisher_stats(producer, self._now))
-            yield
-        return _whole(self._topic, self._broker_id, publishers, self._sums) | {
-            "backlogSize": self._backlog_size, **self._oldest, "publishers": publishers,
-        }  # fmt: skip
+def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = True) -> Steps[Json]:
+    """``GET .../stats`` of one topic; ``now`` is monotonic, for rates. ``key_ranges``: with the hash ranges
+    of Key_Shared consumers, which are long lists."""
+    sums: dict[str, float] = dict.fromkeys(_SUMMED, 0)
+    backlog_size = 0
+    oldest: Json = {"oldestBacklogMessageAgeSeconds": -1}
+    listed: dict[str, Json] = {}
+    for name in sorted(topic.subscriptions):
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            continue
+        stats = listed[name] = yield from _subscription_stats(subscription, now, key_ranges)
+        if isinstance(topic, PersistentTopic) and isinstance(subscription, PersistentSubscription):
+            stats["trouble"] = trouble(topic, subscription)
+        for field in _SUMMED:
+            sums[field] += stats[field]
+        backlog_size = max(backlog_size, stats["backlogSize"])
+        age = stats.get("oldestBacklogMessageAgeSeconds", -1)
+        if age > oldest["oldestBacklogMessageAgeSeconds"]:
+            oldest = {"oldestBacklogMessageAgeSeconds": age, "oldestBacklogMessageSubscriptionName": name}
+        yield
+    publishers = []
+    for producer in list(topic.access.producers.values()):
+        publishers.append(_publisher_stats(producer, now))
+        yield
+    return _whole(topic, broker_id, publishers, sums) | {
+        "backlogSize": backlog_size, **oldest, "publishers": publishers,
+        "subscriptions": {name: each for name, each in listed.items() if name in topic.subscriptions},
+    }  # fmt: skip
 
 
 def _whole(topic: Topic, broker_id: str, publishers: list[Json], sums: dict[str, float]) -> Json:
@@ -387,32 +348,18 @@ def _consumer_stats(consumer: Consumer, now: float) -> Json:
 # --- internals ---
 def internal_stats(topic: Topic) -> Steps[Json]:
     """``GET .../internalStats`` of one topic."""
-    cursors = {}
-    for name, cursor in internal_cursors(topic):
-        cursors[name] = cursor
-        yield
-    found = yield from internal_whole(topic)
-    return found | {"cursors": cursors}
-
-
-def internal_cursors(topic: Topic) -> Iterator[tuple[str, Json]]:
-    """Yield the name and the cursor of each subscription, as in `internal_stats`."""
+    cursors, waiting = {}, 0
     for name in sorted(topic.subscriptions):
         subscription = topic.subscriptions.get(name)
         if isinstance(subscription, PersistentSubscription):
-            yield name, _cursor_internals(subscription)
+            cursors[name] = _cursor_internals(subscription)
         elif subscription is not None:
-            yield name, dict(_LIGHT_CURSOR)
-
-
-def internal_whole(topic: Topic) -> Steps[Json]:
-    """Return the topic's own fields of `internal_stats`."""
-    waiting = 0
-    for each in list(topic.subscriptions.values()):
-        waiting += bool(each.consumers and not each.backlog)
+            cursors[name] = dict(_LIGHT_CURSOR)
+        waiting += subscription is not None and bool(subscription.consumers and not subscription.backlog)
         yield
     if not isinstance(topic, PersistentTopic):
         return {
+            "cursors": cursors,
             "entriesAddedCounter": topic.messages_in,
             **dict.fromkeys(("numberOfEntries", "totalSize", "currentLedgerEntries"), 0),
             **dict.fromkeys(("currentLedgerSize", "waitingCursorsCount", "pendingAddEntriesCount"), 0),
@@ -421,6 +368,7 @@ def internal_whole(topic: Topic) -> Steps[Json]:
     last_ledger, last_entry = last_position(topic.ledger)
     segments, view = ledger.segments, topic.compacted
     return {
+        "cursors": cursors,
         "entriesAddedCounter": ledger.end,
         "numberOfEntries": ledger.confirmed - ledger.start,
         "totalSize": ledger.size_bytes,

@@ -22,9 +22,9 @@ from geminga.broker.admin.http import (
     topic_of,
     whole_number,
 )
-from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, route
 from geminga.broker.admin.topics import PATH, TopicResourceBase
+from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import flag, one_of, properties_map
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
@@ -212,8 +212,12 @@ class SubscriptionsResource(TopicResourceBase):
         """The nth unacknowledged entry: payload as body, metadata as headers."""
         topic, name = self._one_with_subscription(request)
         nth = whole_number(part(request, "nth"), "messagePosition", 1)
-        position, entry = await self.looking(lambda: self.actions.peek(topic, name, nth))
-        return await entry_answer(position.ledger_id, position.entry_id, entry)
+
+        def find(ledger: ManagedLedger) -> int:
+            cursor = self.actions.found(topic, name)[1].cursor
+            return cursor.next_open(cursor.behind_open(nth - 1, ledger.confirmed))
+
+        return await self.entry_at(topic, find)
 
     @route("POST", _SUBSCRIPTION + "/analyzeBacklog", needs=CONSUME)
     async def analyze(self, request: web.Request) -> web.Response:
@@ -225,9 +229,11 @@ class SubscriptionsResource(TopicResourceBase):
             accepted = kind == "Accepted"
             counts[f"filter{kind}Entries"] = entries if accepted else 0
             counts[f"filter{kind}Messages"] = messages if accepted else 0
-        ends = self.actions.open_ends(topic, name)
-        if ends is not None:
-            counts["firstMessageId"], counts["lastMessageId"] = ends
+        cursor, ledger = self.actions.found(topic, name)[1].cursor, self.actions.topic(topic).ledger
+        last = cursor.last_open(ledger.confirmed)
+        if last >= 0:
+            for end, offset in (("first", cursor.next_open(cursor.mark)), ("last", last)):
+                counts[f"{end}MessageId"] = "{}:{}".format(*ledger.position(offset))
         return answer(counts)
 
     # --- properties and replication flag ---
@@ -235,7 +241,7 @@ class SubscriptionsResource(TopicResourceBase):
     async def properties(self, request: web.Request) -> web.Response:
         """Properties of the subscription."""
         topics, name = self._with_subscription(request)
-        return answer(self.actions.subscription_properties(topics[0], name))
+        return answer(dict(self.actions.found(topics[0], name)[1].cursor.properties))
 
     @route("PUT", _SUBSCRIPTION + "/properties", needs=CONSUME)
     async def set_properties(self, request: web.Request) -> web.Response:

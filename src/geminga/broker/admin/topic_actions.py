@@ -6,23 +6,14 @@ An impossible request raises `AdminRefusal` with Pulsar's HTTP status, or `RuleV
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from geminga.broker import position_lookup
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.facts import facts_of
-from geminga.broker.admin.stats import (
-    StatsInParts,
-    Steps,
-    at_once,
-    internal_cursors,
-    internal_info,
-    internal_stats,
-    internal_whole,
-    stats_among_all,
-    topic_stats,
-)
+from geminga.broker.admin.stats import internal_stats, stats_among_all, topic_stats
+from geminga.broker.cooperative import Steps, at_once
 from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
@@ -177,15 +168,15 @@ class TopicActions:
 
     def terminate(self, name: TopicName, done: Done) -> None:
         """Terminate the topic. When that is done, `last_message_id` is its last one."""
-        self._stored(name).terminate(done)
+        self.topic(name).terminate(done)
 
     def truncate(self, name: TopicName, done: Done) -> None:
         """Delete all messages: every subscription moves to the end and the ledgers are deleted."""
-        self._stored(name).truncate(done)
+        self.topic(name).truncate(done)
 
     def trim(self, name: TopicName) -> int:
         """Delete ledgers that subscriptions and retention no longer need; return their number."""
-        return expiry.trim(self._stored(name))
+        return expiry.trim(self.topic(name))
 
     # --- properties ---
     def properties(self, name: TopicName) -> Properties:
@@ -229,77 +220,26 @@ class TopicActions:
         """Return its part of ``GET broker-stats/topics``."""
         return stats_among_all(self._topic(name), self._scheduler.now, self._settings.broker_id)
 
-    def stats_in_parts(self, name: TopicName, *, key_ranges: bool = True) -> StatsInParts:
-        """``GET .../stats`` in parts."""
-        topic = self._topic(name)
-        return StatsInParts(topic, self._scheduler.now, self._settings.broker_id, key_ranges=key_ranges)
-
     def internal_stats(self, name: TopicName) -> Steps[dict[str, Any]]:
         """``GET .../internalStats``"""
         return internal_stats(self._topic(name))
 
-    def internal_stats_in_parts(self, name: TopicName) -> tuple[Iterator[tuple[str, Json]], Steps[Json]]:
-        """Return the cursors of ``GET .../internalStats``, and its other fields."""
-        topic = self._topic(name)
-        return internal_cursors(topic), internal_whole(topic)
-
-    def internal_info(self, name: TopicName) -> Steps[dict[str, Any]]:
-        """``GET .../internal-info``"""
-        return internal_info(self._stored(name))
-
     def last_message_id(self, name: TopicName) -> MessageId:
         """Return the id of the newest entry; -1:-1 if there is no entry."""
-        ledger_id, entry_id = position_lookup.last_position(self._stored(name).ledger)
+        ledger_id, entry_id = position_lookup.last_position(self.topic(name).ledger)
         return MessageId(name.partition, ledger_id, entry_id)
-
-    def message_id_at(self, name: TopicName, timestamp_ms: int) -> MessageId:
-        """Return the id of the first entry published at that time or later."""
-        topic = self._stored(name)
-        offset = position_lookup.offset_by_time(topic.ledger, timestamp_ms, self._scheduler.now_ms)
-        if offset >= topic.ledger.confirmed:
-            return self.last_message_id(name)
-        return MessageId(name.partition, *topic.ledger.position(offset))
-
-    def read_entry(self, name: TopicName, ledger_id: int, entry_id: int) -> bytes:
-        """Return the bytes of an entry; 404 if the topic does not have it."""
-        topic = self._stored(name)
-        offset = topic.ledger.offset(ledger_id, entry_id)
-        return self._entry(topic, offset)
-
-    def examine(self, name: TopicName, start: str, nth: int) -> tuple[MessageId, bytes]:
-        """Return the nth entry from the earliest or the latest end, counted from 1."""
-        topic = self._stored(name)
-        ledger = topic.ledger
-        offset = ledger.start + nth - 1 if start == "earliest" else ledger.confirmed - nth
-        if not ledger.start <= offset < ledger.confirmed:
-            raise AdminRefusal(
-                404, f"Topic {name} holds {ledger.confirmed - ledger.start} entries, not {nth}"
-            )
-        return MessageId(name.partition, *ledger.position(offset)), self._entry(topic, offset)
-
-    def backlog_size(self, name: TopicName, position: MessageId) -> int:
-        """Return the bytes from a position on."""
-        ledger = self._stored(name).ledger
-        return ledger.size_from(ledger.offset_from(position.ledger_id, position.entry_id))
-
-    def _entry(self, topic: PersistentTopic, offset: int | None) -> bytes:
-        if offset is not None and offset < topic.ledger.confirmed:
-            found = topic.ledger.read_one(offset)
-            if found is not None:
-                return found
-        raise AdminRefusal(404, "Message not found")
 
     # --- compaction ---
     def compact(self, name: TopicName) -> None:
         """Start a compaction; 409 while one is running."""
         try:
-            compaction.start(self._stored(name))
+            compaction.start(self.topic(name))
         except compaction.AlreadyRunning as running:
             raise AdminRefusal(409, str(running)) from running
 
     def compaction_status(self, name: TopicName) -> dict[str, str]:
         """Return the status of the last compaction since the topic was loaded, running or finished."""
-        last = self._stored(name).compaction
+        last = self.topic(name).compaction
         if last is None:
             return {"status": compaction.CompactionStatus.NOT_RUN, "lastError": ""}
         return {"status": last.status, "lastError": last.last_error}
@@ -308,24 +248,11 @@ class TopicActions:
     def offload(self, name: TopicName, before: MessageId) -> None:
         """Start to offload the ledgers before a message's; 409 while an offload is running."""
         try:
-            offloading.of(self._stored(name)).start(before.ledger_id)
+            offloading.of(self.topic(name)).start(before.ledger_id)
         except offloading.AlreadyOffloading as running:
             raise AdminRefusal(409, str(running)) from running
         except offloading.OffloadNotConfigured as nowhere:
             raise AdminRefusal(501, str(nowhere)) from nowhere
-
-    def offload_status(self, name: TopicName) -> tuple[str, str, MessageId]:
-        """Return the status of the last offload since the topic was loaded, running or finished.
-
-        Status, last error, and the first message that is not offloaded.
-        """
-        last = self._stored(name).offload
-        status, error, first = offloading.OffloadStatus.NOT_RUN, "", (-1, -1)
-        if last is not None:
-            status, error = last.status, last.last_error
-            if status is offloading.OffloadStatus.SUCCESS:
-                first = last.first_unoffloaded
-        return status, error, MessageId(-1, *first)
 
     # --- subscriptions ---
     def subscriptions(self, name: TopicName) -> Iterable[str]:
@@ -342,7 +269,7 @@ class TopicActions:
         properties: Properties | None = None,
     ) -> None:
         """Create a durable subscription at a position; 409 if it exists."""
-        topic = self._stored(name)
+        topic = self.topic(name)
         if subscription in topic.subscriptions:
             raise AdminRefusal(409, f"Subscription {subscription} already exists for topic {name}")
         offset = topic.ledger.offset_from(position.ledger_id, position.entry_id)
@@ -392,7 +319,8 @@ class TopicActions:
     def skip_messages(self, name: TopicName, subscription: str, count: int, done: Done) -> int:
         """Skip the next ``count`` open messages, those of batches individually; return the number skipped."""
         found = self._movable(name, subscription)
-        if not self.count_entries(name):
+        if not found.topic.ledger.counts.is_complete:
+            found.topic.count_entries()
             raise AdminRefusal(503, f"the entries of {name} are being counted, try again in a while")
         return found.skip_messages(count, done)
 
@@ -407,15 +335,7 @@ class TopicActions:
     def explain(self, name: TopicName, subscription: str) -> dict[str, Any]:
         """Return why the subscription makes no progress, and how to fix it."""
         found = self._subscription(name, subscription)
-        return explanation(facts_of(self._stored(name), found, self._disk.refusal))
-
-    def count_entries(self, name: TopicName) -> bool:
-        """Have older entries counted that have no count yet; return True when all have one."""
-        topic = self._stored(name)
-        if topic.ledger.counts.is_complete:
-            return True
-        topic.count_entries()
-        return False
+        return explanation(facts_of(self.topic(name), found, self._disk.refusal))
 
     def backlog(self, name: TopicName, subscription: str) -> tuple[int, int]:
         """Return the unacknowledged entries and messages; 503 while entries are being counted."""
@@ -424,17 +344,6 @@ class TopicActions:
         if tally is None:
             raise AdminRefusal(503, f"the entries of {name} are being counted, try again in a while")
         return found.backlog, tally[0]
-
-    def open_ends(self, name: TopicName, subscription: str) -> tuple[str, str] | None:
-        """Return the ids of the first and the last unacknowledged entry; None if all are acknowledged."""
-        found = self._subscription(name, subscription)
-        ledger = found.topic.ledger
-        last = found.cursor.last_open(ledger.confirmed)
-        if last < 0:
-            return None
-        ends = ledger.position(found.cursor.next_open(found.cursor.mark)), ledger.position(last)
-        first, last_id = (f"{ledger_id}:{entry_id}" for ledger_id, entry_id in ends)
-        return first, last_id
 
     def skip_all(self, name: TopicName, subscription: str, done: Done) -> None:
         """Skip everything that is stored now."""
@@ -460,17 +369,6 @@ class TopicActions:
             offset += 1
         found.expire(offset, done)
 
-    def peek(self, name: TopicName, subscription: str, nth: int) -> tuple[MessageId, bytes]:
-        """Return the nth open entry of a subscription, counted from 1; 404 past the end."""
-        found = self._subscription(name, subscription)
-        cursor, ledger = found.cursor, found.topic.ledger
-        offset = cursor.next_open(cursor.behind_open(nth - 1, ledger.confirmed))
-        entry = self._entry(self._stored(name), offset)
-        return MessageId(name.partition, *ledger.position(offset)), entry
-
-    def subscription_properties(self, name: TopicName, subscription: str) -> Properties:
-        return dict(self._subscription(name, subscription).cursor.properties)
-
     def set_subscription_properties(
         self, name: TopicName, subscription: str, properties: Properties, done: Done
     ) -> None:
@@ -482,11 +380,7 @@ class TopicActions:
     # --- inside ---
     def found(self, name: TopicName, subscription: str) -> tuple[PersistentTopic, PersistentSubscription]:
         """Return a topic and its subscription for reading; 404 if either does not exist."""
-        return self._stored(name), self._subscription(name, subscription)
-
-    def topic(self, name: TopicName) -> PersistentTopic:
-        """Return a persistent topic; 404 and 405 otherwise."""
-        return self._stored(name)
+        return self.topic(name), self._subscription(name, subscription)
 
     def _movable(self, name: TopicName, subscription: str) -> PersistentSubscription:
         """Return a subscription that administrators may move and change; compaction's own is refused."""
@@ -506,14 +400,15 @@ class TopicActions:
             raise AdminRefusal(404, f"Topic {name} not found")
         return topic
 
-    def _stored(self, name: TopicName) -> PersistentTopic:
+    def topic(self, name: TopicName) -> PersistentTopic:
+        """Return a persistent topic; 404 and 405 otherwise."""
         topic = self._topic(name)
         if not isinstance(topic, PersistentTopic):
             raise AdminRefusal(405, f"not possible for a non-persistent topic: {name}")
         return topic
 
     def _subscription(self, name: TopicName, subscription: str) -> PersistentSubscription:
-        found = self._stored(name).subscriptions.get(subscription)
+        found = self.topic(name).subscriptions.get(subscription)
         if found is None:
             raise AdminRefusal(404, f"Subscription {subscription} not found for topic {name}")
         return found

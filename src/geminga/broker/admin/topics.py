@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from geminga.broker.admin.http import (
     answer,
     answer_long,
     answer_names,
-    answer_pieces,
     bare_text,
     body,
     done_answer,
@@ -30,9 +29,12 @@ from geminga.broker.admin.http import (
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.namespaces import bundle_of, check_bundle
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, LIST, LOOK, route
-from geminga.broker.admin.stats import Steps
+from geminga.broker.admin.stats import internal_info
+from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.position_lookup import last_position, offset_by_time
 from geminga.broker.rules.policies import AUTH_ACTIONS, properties_map, words
-from geminga.ids import TopicName
+from geminga.broker.topics.offloading import OffloadStatus
+from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
@@ -71,6 +73,20 @@ class TopicResourceBase(Resource):
             raise AdminRefusal(405, f"not possible for a non-persistent topic: {topic}")
         count = self.actions.partitions(topic)
         return [topic.partition_name(index) for index in range(count)] if count else [topic]
+
+    async def entry_at(self, topic: TopicName, find: Callable[[ManagedLedger], int | None]) -> web.Response:
+        """Answer with the entry at the offset that ``find`` returns; 404 if it does not exist."""
+
+        def read() -> tuple[int, int, bytes]:
+            ledger = self.actions.topic(topic).ledger
+            offset = find(ledger)
+            if offset is not None and ledger.start <= offset < ledger.confirmed:
+                entry = ledger.read_one(offset)
+                if entry is not None:
+                    return *ledger.position(offset), entry
+            raise AdminRefusal(404, "Message not found")
+
+        return await entry_answer(*await self.looking(read))
 
     async def asked_stats(self, request: web.Request, topic: TopicName) -> dict[str, Any]:
         """Return statistics of a plain topic, without the lists that the request excludes."""
@@ -166,32 +182,19 @@ class TopicsResource(TopicResourceBase):
     async def stats(self, request: web.Request) -> web.StreamResponse:
         """Rates, sizes, producers, subscriptions and consumers. ``?excludePublishers=true`` and
         ``?excludeConsumers=true`` leave those out."""
-        topic, no_consumers = self._plain(request), query_flag(request, "excludeConsumers")
-        stats = self.actions.stats_in_parts(topic, key_ranges=not no_consumers)
-
-        def members() -> Iterator[tuple[str, Any] | None]:
-            for member in stats.members():
-                if member is not None and no_consumers:
-                    member[1]["consumers"] = []
-                yield member
-
-        def whole() -> Steps[dict[str, Any]]:
-            found = yield from stats.whole()
-            return found | {"publishers": []} if query_flag(request, "excludePublishers") else found
-
-        return await answer_pieces(request, self.object_text("subscriptions", members(), whole()))
+        return await answer_long(request, await self.asked_stats(request, self._plain(request)))
 
     @route("GET", PATH + "/internalStats", needs=LOOK)
     async def internal_stats(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors."""
-        cursors, rest = self.actions.internal_stats_in_parts(self._plain(request))
-        return await answer_pieces(request, self.object_text("cursors", cursors, rest))
+        topic = self._plain(request)
+        return await answer_long(request, await self.in_steps(self.actions.internal_stats(topic)))
 
     @route("GET", PATH + "/internal-info", needs=LOOK)
     async def internal_info(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors as they are stored."""
         topic = self.stored(request)
-        return await answer_long(request, await self.in_steps(self.actions.internal_info(topic)))
+        return await answer_long(request, await self.in_steps(internal_info(self.actions.topic(topic))))
 
     def _plain(self, request: web.Request) -> TopicName:
         topic = self.existing(request)
@@ -211,8 +214,14 @@ class TopicsResource(TopicResourceBase):
         """The first message published at a time (ms since 1970) or later."""
         topic = self.stored(request)
         timestamp = whole_number(part(request, "timestamp"), "timestamp")
-        found = await self.looking(lambda: self.actions.message_id_at(topic, timestamp))
-        return answer(message_id_json(found))
+
+        def find() -> MessageId:
+            ledger = self.actions.topic(topic).ledger
+            offset = offset_by_time(ledger, timestamp, self.server.broker.scheduler.now_ms)
+            position = ledger.position(offset) if offset < ledger.confirmed else last_position(ledger)
+            return MessageId(topic.partition, *position)
+
+        return answer(message_id_json(await self.looking(find)))
 
     @route("GET", PATH + "/ledger/{ledger}/entry/{entry}", needs=CONSUME)
     async def entry(self, request: web.Request) -> web.Response:
@@ -220,8 +229,7 @@ class TopicsResource(TopicResourceBase):
         topic = self.stored(request)
         ledger_id = whole_number(part(request, "ledger"), "ledgerId")
         entry_id = whole_number(part(request, "entry"), "entryId")
-        entry = await self.looking(lambda: self.actions.read_entry(topic, ledger_id, entry_id))
-        return await entry_answer(ledger_id, entry_id, entry)
+        return await self.entry_at(topic, lambda ledger: ledger.offset(ledger_id, entry_id))
 
     @route("GET", PATH + "/examinemessage", needs=CONSUME)
     async def examine(self, request: web.Request) -> web.Response:
@@ -231,15 +239,17 @@ class TopicsResource(TopicResourceBase):
         if start not in ("earliest", "latest"):
             raise AdminRefusal(412, f"initialPosition={start!r} is not allowed; allowed: earliest, latest")
         nth = whole_number(request.query.get("messagePosition") or 1, "messagePosition", 1)
-        position, entry = await self.looking(lambda: self.actions.examine(topic, start, nth))
-        return await entry_answer(position.ledger_id, position.entry_id, entry)
+        if start == "earliest":
+            return await self.entry_at(topic, lambda ledger: ledger.start + nth - 1)
+        return await self.entry_at(topic, lambda ledger: ledger.confirmed - nth)
 
     @route("PUT", PATH + "/backlogSize", needs=CONSUME)
     async def backlog_size(self, request: web.Request) -> web.Response:
         """Bytes behind a message id (body)."""
         topic = self.stored(request)
         position = message_id_of(await body(request))
-        return answer(self.actions.backlog_size(topic, position))
+        ledger = self.actions.topic(topic).ledger
+        return answer(ledger.size_from(ledger.offset_from(position.ledger_id, position.entry_id)))
 
     @route("GET", PATH + "/backlog", needs=CONSUME)
     async def backlog(self, request: web.Request) -> web.Response:
@@ -268,9 +278,16 @@ class TopicsResource(TopicResourceBase):
     @route("GET", PATH + "/offload", needs=ADMINISTRATOR)
     async def offload_status(self, request: web.Request) -> web.Response:
         """Status of offloading."""
-        status, error, first = self.actions.offload_status(self.stored(request))
+        last = self.actions.topic(self.stored(request)).offload
+        first = (-1, -1)
+        if last is not None and last.status is OffloadStatus.SUCCESS:
+            first = last.first_unoffloaded
         return answer(
-            {"status": status, "lastError": error, "firstUnoffloadedMessage": message_id_json(first)}
+            {
+                "status": OffloadStatus.NOT_RUN if last is None else last.status,
+                "lastError": "" if last is None else last.last_error,
+                "firstUnoffloadedMessage": message_id_json(MessageId(-1, *first)),
+            }
         )
 
     @route("PUT", PATH + "/offload", needs=ADMINISTRATOR)

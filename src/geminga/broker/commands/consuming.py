@@ -8,7 +8,6 @@ from itertools import chain
 
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import PendingHandle
-from geminga.broker.commands.last_message_id import LastMessageRequests
 from geminga.broker.commands.permitted import consumer_refusal
 from geminga.broker.commands.producing import (
     NAME_MAX,
@@ -35,8 +34,11 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 _TAKEN = frozenset((pb.ConsumerBusy, pb.ConsumerAssignError))
 """Refusals because of another client's consumer."""
 SEEK_SECONDS_MAX = 20.0
-"""Longest search for a start position while entries are being read; clients wait for 30 s."""
+"""Longest search for a position while the disk is busy; clients wait for 30 s."""
 SEEK_AGAIN_SECONDS = 0.05
+LAST_AGAIN_SECONDS = 1.0
+LAST_REQUESTS_MAX = 1_000
+"""Pending GET_LAST_MESSAGE_ID of one consumer at once."""
 
 
 # --- SUBSCRIBE ---
@@ -62,8 +64,7 @@ def on_subscribe(session: Session, command: pb.BaseCommand) -> None:
         else:
             _subscribe_fails(session, body, error)
 
-    schema = body.schema if body.HasField("schema") else None
-    when_loaded(session, body.topic, loaded, schema, for_consumer=True)
+    when_loaded(session, body.topic, loaded, with_schema=body.HasField("schema"))
 
 
 def _try_subscribe(
@@ -371,10 +372,49 @@ def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
     if consumer is None:
         session.refuse(body.request_id, Refused(pb.MetadataError, "Consumer not found"))
         return
-    questions = session.last_message_questions.get(consumer)
-    if questions is None:
-        questions = session.last_message_questions[consumer] = LastMessageRequests(session, consumer)
-    questions.ask(body.request_id)
+    waiting = session.last_message_requests.setdefault(consumer, [])
+    if len(waiting) >= LAST_REQUESTS_MAX:
+        reason = f"{LAST_REQUESTS_MAX} questions for the last message id wait for the disk already"
+        session.refuse(body.request_id, Refused(pb.TooManyRequests, reason))
+        return
+    waiting.append(body.request_id)
+    if len(waiting) == 1:  # any number of requests causes one read
+        _find_last(session, consumer, session.scheduler.now + SEEK_SECONDS_MAX)
+
+
+def _find_last(
+    session: Session, consumer: Consumer, deadline: float, error: StoreError | None = None
+) -> None:
+    """Answer a consumer's requests for its last message id, which may have to be read first.
+
+    A busy disk is awaited: if the request were refused, ``pulsar-client`` would report that no message is
+    available, and its application would stop reading in the middle.
+    """
+    if session.consumers.get(consumer.consumer_id) is not consumer:
+        session.last_message_requests.pop(consumer, None)
+        return
+    subscription, scheduler = consumer.subscription, session.scheduler
+    again = partial(_find_last, session, consumer, deadline)
+    last, refused = None, None
+    try:
+        if error is not None:
+            raise error
+        last = subscription.last_message(session.later(again), compacted=consumer.read_compacted)
+        if last is None:
+            return
+    except Refused as problem:
+        refused = problem
+    except StoreError as problem:
+        if isinstance(problem, StoreBusy) and scheduler.now < deadline:
+            scheduler.after(LAST_AGAIN_SECONDS, again, session)
+            return
+        refused = storage_refusal(problem)
+    for request_id in session.last_message_requests.pop(consumer, ()):
+        if last is not None:
+            found = (last.position, subscription.partition, last.batch_index, last.mark_delete_position)
+            session.output.write(answers.last_message_id(request_id, *found))
+        elif refused is not None:
+            session.refuse(request_id, refused)
 
 
 def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:

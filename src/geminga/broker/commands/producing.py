@@ -8,7 +8,6 @@ from geminga.broker.commands import answers
 from geminga.broker.commands.handles import PendingHandle
 from geminga.broker.commands.permitted import producer_refusal
 from geminga.broker.commands.session import Session
-from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.entries import backlog_count_of, count_of, head_of
 from geminga.broker.peer import Peer
@@ -86,7 +85,7 @@ def on_producer(session: Session, command: pb.BaseCommand) -> None:
             session.producers.abandon(body.producer_id)
             session.refuse(body.request_id, storage_refusal(error))
 
-    when_loaded(session, body.topic, loaded, body.schema if body.HasField("schema") else None)
+    when_loaded(session, body.topic, loaded, with_schema=body.HasField("schema"))
 
 
 def may_open(session: Session, request_id: int) -> bool:
@@ -104,45 +103,20 @@ def may_open(session: Session, request_id: int) -> bool:
     return False
 
 
-def when_loaded(
-    session: Session, topic: str, then: Done, schema: pb.Schema | None, *, for_consumer: bool = False
-) -> None:
-    """Call ``then`` when the topic, if it exists, and its schema are in memory.
-
-    The versions of a schema are parsed in steps, and so is their compatibility with ``schema``.
-    """
+def when_loaded(session: Session, topic: str, then: Done, *, with_schema: bool) -> None:
+    """Call ``then`` when the topic, if it exists, and its schema are in memory."""
     then = session.later(then)
-    services = session.services
-    topics, schemas, slices = services.topics, services.schemas, services.slices
+    topics, schemas = session.services.topics, session.services.schemas
     try:
         name = parse_topic(topic)
     except Refused:
         then(None)  # it is refused there
         return
-
-    def at_hand(error: StoreError | None) -> None:
-        reading = None
-        if error is None and schema is not None:
-            reading = schemas.reading(topic, schema, lambda: slices.should_yield, for_consumer=for_consumer)
-        if reading is None:
-            then(error)
-        else:
-            slices.start(_afterwards(reading, then), topic)
-
     is_loaded = not name.persistent or topics.in_memory(name) is not None
-    if is_loaded and schema is not None and not schemas.in_memory(name):
-        topics.bring(schemas_of(name), at_hand)
+    if is_loaded and with_schema and not schemas.in_memory(name):
+        topics.bring(schemas_of(name), then)
     else:
-        topics.prepare(name, at_hand)
-
-
-def _afterwards(job: Job, then: Done) -> Job:
-    try:
-        yield from job
-    except StoreError as error:
-        then(error)
-    else:
-        then(None)
+        topics.prepare(name, then)
 
 
 def _try_create(
@@ -221,62 +195,73 @@ def _create(session: Session, body: pb.CommandProducer, attempt: PendingHandle[P
         now_ms=services.scheduler.now_ms,
     )
     producer.schema_version = schema_version
-    request_id = body.request_id
-    handles = session.producers
+    topic.used()
+    opening = _ProducerOpening(session, body, attempt, topic, producer)
+    is_in = topic.access.add(producer, opening.admitted)
+    attempt.entered = producer
+    if not is_in:
+        attempt.is_waiting = True
+        opening.when_schema_durable(opening.queued)
 
-    def when_durable(then: Done) -> None:
-        """Call ``then`` when the schema's version and the generated name are durable.
 
-        Without persistence, names are not kept, and the disk is not awaited.
-        """
+class _ProducerOpening:
+    """Steps of opening a producer after its topic has it: its client is answered when they are done."""
 
-        def version_stored(error: StoreError | None) -> None:
-            if error is not None or body.producer_name or not topic.persistent:
-                then(error)
-            else:
-                services.producer_names.when_durable(then)
+    def __init__(
+        self,
+        session: Session,
+        body: pb.CommandProducer,
+        attempt: PendingHandle[Producer],
+        topic: Topic,
+        producer: Producer,
+    ) -> None:
+        self._session = session
+        self._body = body
+        self._attempt = attempt
+        self._topic = topic
+        self._producer = producer
 
-        then = services.scheduler.guarded("store", session, then)
-        services.schemas.when_durable(topic.name, version_stored)
+    def when_schema_durable(self, then: Done) -> None:
+        """Call ``then`` when the version of the producer's schema is durable."""
+        guarded = self._session.scheduler.guarded("store", self._session, then)
+        self._session.services.schemas.when_durable(self._topic.name, guarded)
 
-    def admitted(refused: Refused | None) -> None:
+    def admitted(self, refused: Refused | None) -> None:
+        """Continue after the topic has admitted the producer, or refused it."""
+        if refused is None:
+            self.when_schema_durable(self._stored)
+        else:
+            self._enter(refused)
+
+    def queued(self, _error: StoreError | None) -> None:
+        """Answer that the producer waits for exclusive access."""
+        if self._is_current:
+            _answer(self._session, self._producer, self._body.request_id, ready=False)
+
+    @property
+    def _is_current(self) -> bool:
+        return self._session.producers.is_current(self._producer.producer_id, self._attempt)
+
+    def _stored(self, error: StoreError | None) -> None:
+        refused = producer_refusal(self._session, self._body) if error is None else storage_refusal(error)
         if refused is not None:
-            enter(refused)
-            return
+            self._topic.remove_producer(self._producer)
+        self._enter(refused)
 
-        def stored(error: StoreError | None) -> None:
-            refused = producer_refusal(session, body) if error is None else storage_refusal(error)
-            if refused is not None:
-                topic.remove_producer(producer)
-            enter(refused)
-
-        when_durable(stored)
-
-    def enter(refused: Refused | None) -> None:
-        if not handles.is_current(producer.producer_id, attempt):
+    def _enter(self, refused: Refused | None) -> None:
+        producer, handles = self._producer, self._session.producers
+        if not self._is_current:
             # The connection, or this attempt, ended meanwhile.
-            topic.remove_producer(producer)
+            self._topic.remove_producer(producer)
             return
         if refused is None and producer.removed:
             refused = Refused(pb.ServiceNotReady, "The topic was closed meanwhile: try again")
         if refused is not None:
             handles.abandon(producer.producer_id)
-            session.refuse(request_id, refused)
+            self._session.refuse(self._body.request_id, refused)
         else:
             handles.opened(producer.producer_id, producer)
-            _answer(session, producer, request_id, ready=True)
-
-    topic.used()
-    is_in = topic.access.add(producer, admitted)
-    attempt.entered = producer
-    if not is_in:
-        attempt.is_waiting = True
-
-        def wait(error: StoreError | None) -> None:
-            if handles.is_current(producer.producer_id, attempt):
-                _answer(session, producer, request_id, ready=False)
-
-        when_durable(wait)
+            _answer(self._session, producer, self._body.request_id, ready=True)
 
 
 def _check_topic(session: Session, topic: Topic, body: pb.CommandProducer) -> None:

@@ -73,7 +73,7 @@ def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
         else:
             session.output.write(answers.schema_refused(body.request_id, refused.code, refused.reason))
 
-    when_loaded(session, body.topic, loaded, body.schema)
+    when_loaded(session, body.topic, loaded, with_schema=True)
 
 
 def _find_or_create(session: Session, body: pb.CommandGetOrCreateSchema) -> None:

@@ -30,7 +30,6 @@ from itertools import chain
 from geminga.broker.commands import answers
 from geminga.broker.commands.credentials import PeerIdentity
 from geminga.broker.commands.handles import Handles
-from geminga.broker.commands.last_message_id import LastMessageRequests
 from geminga.broker.commands.probing import LivenessProbes
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.watchers import TopicListWatcher
@@ -101,7 +100,7 @@ class Session:
         "_holds", "_is_calm", "_keepalive", "_late", "_leaving", "_linger", "_log_limited", "_ping_pending",
         "_probes", "_rate_timer", "_recently_closed", "_slices", "_slowed", "_suspended", "_table", "_work",
         "address", "client_version", "consumers", "decoder", "identity", "is_cpp_client",
-        "last_message_questions", "output", "pending_bytes", "producers", "protocol_version", "scheduler",
+        "last_message_requests", "output", "pending_bytes", "producers", "protocol_version", "scheduler",
         "services", "state", "watchers",
     )  # fmt: skip
 
@@ -131,7 +130,8 @@ class Session:
         self.producers: Handles[Producer] = Handles()
         self.consumers: Handles[Consumer] = Handles()
         self.watchers: dict[int, TopicListWatcher] = {}
-        self.last_message_questions: dict[Consumer, LastMessageRequests] = {}
+        self.last_message_requests: dict[Consumer, list[int]] = {}
+        """Unanswered requests of consumers, while the entry is read."""
         self.pending_bytes = 0
         self._table = table
         self._holds = 0
@@ -383,7 +383,7 @@ class Session:
         self._bytes.forget(self)
         self._work = None
         self._late.clear()
-        self.last_message_questions.clear()
+        self.last_message_requests.clear()
         leaving = self._leaving = self._leave()
         if self._slices.first_step(leaving, self) is not DONE:
             self._slices.start(leaving, self)

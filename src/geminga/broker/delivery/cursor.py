@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from geminga.broker.columns import IntegerColumn
@@ -248,21 +248,12 @@ class Cursor:
 
     def messages_open(self, start: int, stop: int) -> int:
         """Return the open messages in ``start <= offset < stop``, behind the mark; cost grows with holes."""
-        return self.messages_begun(start, stop) - sum(self.parts(start, stop))
-
-    def messages_begun(self, start: int, stop: int) -> int:
-        """Like `messages_open`, with all messages of partly acknowledged entries."""
         messages = self.counts.between(start, stop)[0]
-        return messages - self.counts.held(self.holes, start, stop)[0] if self.holes else messages
-
-    def parts(self, start: int, stop: int) -> Iterator[int]:
-        """Yield the number of acknowledged messages of each partly acknowledged batch among these entries.
-
-        Can be consumed in steps: batches acknowledged completely meanwhile are left out.
-        """
+        if self.holes:
+            messages -= self.counts.held(self.holes, start, stop)[0]
         offsets, batches = range(start, stop), self.batches
-        few = offsets if len(offsets) < len(batches) else list(batches)
-        return (self._part(at) for at in few if at in batches and at in offsets)
+        few = offsets if len(offsets) < len(batches) else batches
+        return messages - sum(self._part(at) for at in few if at in batches and at in offsets)
 
     def open_bits(self, offset: int) -> int:
         """Return a number with a 1 for each open message of an entry that is not wholly acknowledged."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.dispatcher import DispatchedSubscription
 from geminga.broker.delivery.selectors import (
-    AutoSplitSelector,
     ConsistentHashSelector,
     Range,
     Selector,
@@ -57,10 +56,8 @@ class KeySharedDispatcher(SharedDispatcher):
         self.selector: Selector[Consumer]
         if self.mode == pb.STICKY:
             self.selector = StickySelector()
-        elif subscription.topic.settings.key_shared_consistent_hashing:
-            self.selector = ConsistentHashSelector()
         else:
-            self.selector = AutoSplitSelector()
+            self.selector = ConsistentHashSelector()
         self._queues: dict[Consumer, list[int]] = {}
         self._sendable: OrderedDict[Consumer, None] = OrderedDict()
         """Consumers with queued entries that may be ready; dropped and added as in `ReadyConsumers`."""

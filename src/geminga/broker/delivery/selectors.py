@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from operator import itemgetter, sub
+from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
 from geminga.broker.refusal import Refused
@@ -105,9 +105,8 @@ class ConsistentHashSelector(Generic[C]):
         found: dict[C, list[Range]] = {}
         points, lines = self._points, self._lines
         low = 1
-        # As `_join`, without a call for each of up to 65,535 points.
-        for point in points:
-            owner = lines[point][0]
+        for point in (*points, SLOTS - 1) if points else ():
+            owner = lines.get(point, lines[points[0]])[0]
             own = found.get(owner)
             if own is None:
                 found[owner] = [(low, point)]
@@ -116,8 +115,6 @@ class ConsistentHashSelector(Generic[C]):
             else:
                 own.append((low, point))
             low = point + 1
-        if points and low < SLOTS:
-            _join(found, self._lines[points[0]][0], low, SLOTS - 1)
         return found
 
     def ranges_of(self, consumer: C) -> list[Range]:
@@ -129,56 +126,6 @@ class ConsistentHashSelector(Generic[C]):
                 if not at and points[-1] < SLOTS - 1:
                     found.append((points[-1] + 1, SLOTS - 1))
         return found
-
-
-class AutoSplitSelector(Generic[C]):
-    """Each new consumer takes half of the largest range."""
-
-    def __init__(self) -> None:
-        self._bounds: list[int] = []
-        self._owners: dict[int, C] = {}
-        self._bound_of: dict[C, int] = {}
-
-    def slot(self, sticky_key: bytes) -> int:
-        return range_slot(sticky_key)
-
-    def add(self, consumer: C, ranges: Sequence[Range] = ()) -> None:
-        bound = SLOTS
-        if self._bounds:
-            sizes = list(map(sub, self._bounds, [0, *self._bounds]))
-            largest = max(sizes)
-            if largest < 2:
-                raise Refused(pb.ConsumerAssignError, "No more range can assigned to new consumer")
-            bound = self._bounds[sizes.index(largest)] - largest // 2
-        insort(self._bounds, bound)
-        self._owners[bound], self._bound_of[consumer] = consumer, bound
-
-    def remove(self, consumer: C) -> None:
-        bound = self._bound_of.pop(consumer)
-        at = bisect_left(self._bounds, bound)
-        del self._owners[bound], self._bounds[at]
-        if bound == SLOTS and at > 0:
-            # The consumer of the range below gets this one, too.
-            heir = self._owners.pop(self._bounds[-1])
-            self._bounds[-1] = SLOTS
-            self._owners[SLOTS], self._bound_of[heir] = heir, SLOTS
-
-    def select(self, slot: int) -> C | None:
-        at = bisect_left(self._bounds, slot)
-        return self._owners[self._bounds[at]] if at < len(self._bounds) else None
-
-    def ranges(self) -> dict[C, list[Range]]:
-        found: dict[C, list[Range]] = {}
-        low = 0
-        for bound in self._bounds:
-            _join(found, self._owners[bound], low, bound if bound < SLOTS else SLOTS - 1)
-            low = bound + 1
-        return found
-
-    def ranges_of(self, consumer: C) -> list[Range]:
-        bound = self._bound_of[consumer]
-        at = bisect_left(self._bounds, bound)
-        return [(self._bounds[at - 1] + 1 if at else 0, min(bound, SLOTS - 1))]
 
 
 class StickySelector(Generic[C]):
@@ -252,11 +199,3 @@ def slots_in(ranges: Sequence[Range], slots: Collection[int]) -> list[int]:
     if sum(high - low + 1 for low, high in ranges) >= len(slots):
         return list(slots)
     return [slot for low, high in ranges for slot in range(low, high + 1) if slot in slots]
-
-
-def _join(found: dict[C, list[Range]], owner: C, low: int, high: int) -> None:
-    own = found.setdefault(owner, [])
-    if own and own[-1][1] + 1 == low:
-        own[-1] = (own[-1][0], high)
-    else:
-        own.append((low, high))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -17,7 +17,7 @@ from geminga.wire.strict import text
 _RECORDS = frozenset((pb.Schema.Avro, pb.Schema.Json))
 _EMPTY = (b"", b"null")
 _ANYTHING = frozenset((getattr(pb.Schema, "None"), pb.Schema.AutoConsume))
-TRANSITIVE = "_TRANSITIVE"
+_TRANSITIVE = "_TRANSITIVE"
 """Suffix of the strategies that check all versions."""
 _PART_SIZE = Struct(">i")
 
@@ -97,14 +97,6 @@ def check_compatible(
 
     A consumer only has to read the stored data: it is checked as a reader.
     """
-    for _ in comparisons(schema, versions, strategy, for_consumer=for_consumer):
-        pass
-
-
-def comparisons(
-    schema: pb.Schema, versions: Sequence[pb.Schema], strategy: str, *, for_consumer: bool = False
-) -> Iterator[None]:
-    """Run `check_compatible` in steps, a version each."""
     if not versions or strategy == "ALWAYS_COMPATIBLE":
         return
     if strategy == "ALWAYS_INCOMPATIBLE":
@@ -114,15 +106,14 @@ def comparisons(
     last = versions[-1]
     if last.type != schema.type:
         raise _incompatible(f"exists schema type {_type_text(last)}, new schema type {_type_text(schema)}")
-    kind = strategy.removesuffix(TRANSITIVE)
+    kind = strategy.removesuffix(_TRANSITIVE)
     reads = kind in ("BACKWARD", "FULL") or for_consumer
     is_read = kind in ("FORWARD", "FULL") and not for_consumer
     budget = ComparisonBudget()
-    for old in versions if strategy.endswith(TRANSITIVE) else versions[-1:]:
+    for old in versions if strategy.endswith(_TRANSITIVE) else versions[-1:]:
         problem = _problem(schema, old, budget, reads=reads, is_read=is_read)
         if problem:
             raise _incompatible(problem)
-        yield
 
 
 def _problem(new: pb.Schema, old: pb.Schema, budget: ComparisonBudget, *, reads: bool, is_read: bool) -> str:

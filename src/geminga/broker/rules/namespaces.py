@@ -403,10 +403,6 @@ class NamespaceRegistry:
                 resolved.popitem(last=False)
         return self.policies(topic.tenant, topic.namespace) if found is None else found
 
-    def forget_topics(self) -> None:
-        """Clear the cache of resolved topic policies."""
-        self._resolved_topics.clear()
-
     def _resolve_topic(self, topic: TopicName, key: str) -> Policies | None:
         """Return the resolved policies of a topic with policies of its own; None without."""
         own = self._own(key)

@@ -7,43 +7,30 @@ A partition has the schemas of its partitioned topic. A version is stored as one
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeGuard
+from typing import Final, TypeGuard
 
 from google.protobuf.message import DecodeError
 
-from geminga.broker.cooperative import Job
 from geminga.broker.records import RecordReader, put_bytes
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.compatibility import (
-    TRANSITIVE,
-    check_compatible,
-    check_definition,
-    comparisons,
-    meaning,
-    text_digest,
-)
+from geminga.broker.rules.compatibility import check_compatible, check_definition, meaning, text_digest
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.rules.namespaces import NamespaceRegistry
-from geminga.errors import InvalidTopicName, StoreDamaged, StoreError
+from geminga.errors import StoreDamaged, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 SCHEMA_BYTES_MAX = 512 * 1024
-VERSIONS_MAX = 10_000
-VERSIONS_BYTES_MAX = 16 * 1024 * 1024
-"""Limit of all versions of a topic's schema together: they are read whenever a producer sends a schema."""
+VERSIONS_MAX = 2_000
+VERSIONS_BYTES_MAX = 4 * 1024 * 1024
+"""Limit of all versions of a topic's schema together: a new schema is compared with all of them at once."""
 PARSED_BYTES_MAX = 8 * 1024 * 1024
 """Cache of parsed definitions, of the topics used last (one at least)."""
 _VERSION_BYTES = 500
 """Memory of a version besides its definition."""
-MEANINGS_MAX = 40_000
-"""Versions whose hashes are cached, of the topics used last."""
-VERDICTS_MAX = 100
-"""New schemas whose compatibility with all of a topic's versions is cached."""
-_MEANINGS_AT_ONCE = 50
 GONE: Final = pb.Schema()
 """Stands for a deleted version. Its number is not reused: messages refer to it."""
 _UNREGISTERED = frozenset((pb.Schema.AutoConsume,))
@@ -59,18 +46,18 @@ def _is_there(known: pb.Schema | None) -> TypeGuard[pb.Schema]:
 
 
 class _ParsedVersions:
-    """Versions of a topic, the oldest first (see `SchemaRegistry.versions`), and sums and an index of them.
+    """Versions of a topic, the oldest first (see `SchemaRegistry.versions`), and sums and indexes of them."""
 
-    Versions are only appended, so that a job may read them over several turns.
-    """
-
-    __slots__ = ("_by_text", "intact", "intact_bytes", "versions")
+    __slots__ = ("_by_meaning", "_by_text", "_compared", "intact", "intact_bytes", "versions")
 
     def __init__(self, versions: Iterable[pb.Schema | None]) -> None:
         self.versions: list[pb.Schema | None] = []
         self.intact: list[pb.Schema] = []
         self.intact_bytes = 0
         self._by_text: dict[bytes, int] = {}
+        self._by_meaning: dict[bytes, int] = {}
+        self._compared = 0
+        """Number of versions in ``_by_meaning``, which are parsed for it at the first use."""
         for each in versions:
             self.append(each)
 
@@ -86,43 +73,19 @@ class _ParsedVersions:
         return self.intact_bytes + _VERSION_BYTES * len(self.versions)
 
     def find(self, schema: pb.Schema) -> int:
-        """Return the oldest version with the same text, -1 if no version has it."""
-        return self._by_text.get(text_digest(schema), -1)
+        """Return the oldest version that is equivalent to a schema, -1 if no version is."""
+        version = self._by_text.get(text_digest(schema), -1)
+        if version >= 0 or not self.intact:
+            return version
+        for number in range(self._compared, len(self.versions)):
+            known = self.versions[number]
+            if _is_there(known):
+                self._by_meaning.setdefault(meaning(known), number)
+        self._compared = len(self.versions)
+        return self._by_meaning.get(meaning(schema), -1)
 
 
 _NO_VERSIONS: Final = _ParsedVersions(())
-
-
-class _SemanticVersions:
-    """Hashes of the first ``covered`` versions of a schema, with the oldest version of each."""
-
-    __slots__ = ("counted", "covered", "versions")
-
-    def __init__(self) -> None:
-        self.covered = 0
-        self.counted = 0
-        """Versions that the registry has counted: some or all of the ``covered`` ones."""
-        self.versions: dict[bytes, int] = {}
-
-    def cover(self, versions: Sequence[pb.Schema | None], count: int) -> None:
-        """Add the next ``count`` versions at most."""
-        stop = min(self.covered + count, len(versions))
-        for version in range(self.covered, stop):
-            known = versions[version]
-            if _is_there(known):
-                self.versions.setdefault(meaning(known), version)
-        self.covered = stop
-
-
-class _CompatibilityVerdict(NamedTuple):
-    """Reason why a schema is incompatible with the first ``covered`` intact versions; empty if compatible.
-
-    Valid until versions are deleted.
-    """
-
-    covered: int
-    problem: str
-    deletions: int
 
 
 class SchemaRegistry:
@@ -133,10 +96,6 @@ class SchemaRegistry:
         self._namespaces = namespaces
         self._parsed: OrderedDict[str, _ParsedVersions] = OrderedDict()
         self._parsed_bytes = 0
-        self._meanings: OrderedDict[str, _SemanticVersions] = OrderedDict()
-        self._meanings_count = 0
-        self._verdicts: OrderedDict[tuple[str, bytes, str, bool], _CompatibilityVerdict] = OrderedDict()
-        self._deletions = 0
         self._unstored: dict[str, list[list[Done]]] = {}
         """Topics with pending writes of versions: the callbacks waiting for each, in their order."""
 
@@ -231,110 +190,7 @@ class SchemaRegistry:
 
     def find(self, name: TopicName, schema: pb.Schema) -> int:
         """Return the version that is equivalent to a schema, -1 if no version is."""
-        parsed = self._of(name)
-        versions = parsed.versions
-        # Mostly the same text is stored: nothing is parsed then.
-        version = parsed.find(schema)
-        if version >= 0 or not versions:
-            return version
-        key = schema_key(name)
-        meanings = self._meanings.get(key)
-        if meanings is None or meanings.covered > len(versions):
-            meanings = _SemanticVersions()
-        meanings.cover(versions, len(versions))
-        self._keep_meanings(key, meanings)
-        return meanings.versions.get(meaning(schema), -1)
-
-    def _keep_meanings(self, key: str, meanings: _SemanticVersions) -> None:
-        if self._meanings.get(key) is not meanings:
-            self._forget_meanings(key)
-        self._meanings[key] = meanings
-        self._meanings.move_to_end(key)
-        self._meanings_count += meanings.covered - meanings.counted
-        meanings.counted = meanings.covered
-        while len(self._meanings) > 1 and self._meanings_count > MEANINGS_MAX:
-            self._forget_meanings(next(iter(self._meanings)))
-
-    def _forget_meanings(self, key: str) -> None:
-        forgotten = self._meanings.pop(key, None)
-        if forgotten is not None:
-            self._meanings_count -= forgotten.counted
-
-    def reading(
-        self, topic: str, schema: pb.Schema, is_enough: Callable[[], bool], *, for_consumer: bool = False
-    ) -> Job | None:
-        """Return a job after which `find` and adding the schema of a producer, or of a consumer, is quick.
-
-        A topic's versions are parsed in slices, and so is the schema's compatibility with all of them, if
-        required. None if there is little to do. ``is_enough`` returns whether to yield to others.
-        """
-        try:
-            name = TopicName.parse(topic)
-            parsed = self._of(name)
-        except (InvalidTopicName, StoreError):
-            return None  # the caller that uses them receives the error
-        versions = parsed.versions
-        if len(versions) <= _MEANINGS_AT_ONCE or parsed.find(schema) >= 0:
-            return None
-        known = self._meanings.get(schema_key(name))
-        covered = 0 if known is None else known.covered
-        is_read = len(versions) - covered <= _MEANINGS_AT_ONCE
-        if is_read and (self.find(name, schema) >= 0 or not self._has_to_fit_all(name)):
-            return None
-        return self._get_ready(name, schema, is_enough, for_consumer=for_consumer)
-
-    def _has_to_fit_all(self, name: TopicName) -> bool:
-        return self._namespaces.topic_policies(name).schema_compatibility_strategy.endswith(TRANSITIVE)
-
-    def _get_ready(
-        self, name: TopicName, schema: pb.Schema, is_enough: Callable[[], bool], *, for_consumer: bool
-    ) -> Job:
-        deletions = self._deletions
-        yield from self._read_meanings(name, is_enough)
-        if self._deletions == deletions and self._has_to_fit_all(name) and self.find(name, schema) < 0:
-            yield from self._compare(name, schema, is_enough, for_consumer=for_consumer)
-
-    def _compare(
-        self, name: TopicName, schema: pb.Schema, is_enough: Callable[[], bool], *, for_consumer: bool
-    ) -> Job:
-        """Determine and cache whether a schema is compatible with all versions."""
-        versions, deletions = self.intact(name), self._deletions
-        strategy = self._namespaces.topic_policies(name).schema_compatibility_strategy
-        problem = ""
-        try:
-            for _ in comparisons(schema, versions, strategy, for_consumer=for_consumer):
-                if is_enough():
-                    yield None
-        except Refused as refused:
-            problem = refused.reason
-        key = schema_key(name), meaning(schema), strategy, for_consumer
-        self._verdicts[key] = _CompatibilityVerdict(len(versions), problem, deletions)
-        while len(self._verdicts) > VERDICTS_MAX:
-            self._verdicts.popitem(last=False)
-
-    def _check(
-        self, name: TopicName, schema: pb.Schema, versions: Sequence[pb.Schema], *, for_consumer: bool = False
-    ) -> None:
-        """Raise `Refused` if a schema is incompatible with the versions; cached results are used."""
-        strategy = self._namespaces.topic_policies(name).schema_compatibility_strategy
-        if len(versions) > _MEANINGS_AT_ONCE and strategy.endswith(TRANSITIVE):
-            known = self._verdicts.get((schema_key(name), meaning(schema), strategy, for_consumer))
-            if known is not None and known.deletions == self._deletions:
-                if known.problem:
-                    raise Refused(pb.IncompatibleSchema, known.problem)
-                versions = versions[known.covered :]
-        check_compatible(schema, versions, strategy, for_consumer=for_consumer)
-
-    def _read_meanings(self, name: TopicName, is_enough: Callable[[], bool]) -> Job:
-        key, versions, deletions = schema_key(name), self.versions(name), self._deletions
-        meanings = _SemanticVersions()
-        while meanings.covered < len(versions):
-            meanings.cover(versions, _MEANINGS_AT_ONCE)
-            if is_enough():
-                yield None
-                if self._deletions != deletions:
-                    return  # versions may have been deleted
-        self._keep_meanings(key, meanings)
+        return self._of(name).find(schema)
 
     # --- changes ---
     def add_for_producer(self, name: TopicName, policies: Policies, schema: pb.Schema) -> bytes:
@@ -352,7 +208,10 @@ class SchemaRegistry:
         if not intact:
             self.put(name, schema, auto_update=policies.schema_auto_update)
         elif self.find(name, schema) < 0:
-            self._check(name, schema, intact, for_consumer=True)
+            check_compatible(schema, intact, self._strategy(name), for_consumer=True)
+
+    def _strategy(self, name: TopicName) -> str:
+        return self._namespaces.topic_policies(name).schema_compatibility_strategy
 
     def put(self, name: TopicName, schema: pb.Schema, *, auto_update: bool, done: Done | None = None) -> int:
         """Register a schema; return its version, an old one if it is known. Raises `Refused`."""
@@ -360,7 +219,7 @@ class SchemaRegistry:
             raise Refused(pb.IncompatibleSchema, f"The schema is larger than {SCHEMA_BYTES_MAX} bytes")
         parsed = self._of(name)
         count, kept_bytes = len(parsed.versions), parsed.intact_bytes
-        version = self.find(name, schema)
+        version = parsed.find(schema)
         if version >= 0:
             if done is not None:
                 self.when_durable(name, done)
@@ -373,7 +232,7 @@ class SchemaRegistry:
                 f"The topic has {count} schema versions of {kept_bytes} bytes already",
             )
         check_definition(schema)
-        self._check(name, schema, parsed.intact)
+        check_compatible(schema, parsed.intact, self._strategy(name))
         kept = pb.Schema()
         kept.CopyFrom(schema)
         kept.name = f"{name.tenant}/{name.namespace}/{name.base.local}"
@@ -411,7 +270,6 @@ class SchemaRegistry:
         self._settled(key, waiting)
         if error is not None:
             self._forget(key)
-            self._forget_meanings(key)
         for then in waiting:
             then(error)
 
@@ -434,18 +292,13 @@ class SchemaRegistry:
         for _ in range(len(versions) + 1):
             put_bytes(out, b"")
         self._store.keys.put(schema_key(name), bytes(out), done)
-        self._dropped(name)
+        self._forget(schema_key(name))
         return len(versions)
 
     def delete(self, name: TopicName, done: Done | None = None) -> None:
         """Delete all versions, and their numbers: for a topic that is deleted with its messages."""
         self._store.keys.delete(schema_key(name), done)
-        self._dropped(name)
-
-    def _dropped(self, name: TopicName) -> None:
         self._forget(schema_key(name))
-        self._forget_meanings(schema_key(name))
-        self._deletions += 1
 
 
 def schema_key(name: TopicName) -> str:

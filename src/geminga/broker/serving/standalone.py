@@ -21,7 +21,6 @@ from geminga.broker.serving.output import LogOutput, log_to
 from geminga.broker.serving.reloading import Reloader, Reread
 from geminga.broker.serving.server import BrokerServer, end_event_loop
 from geminga.broker.serving.systemd import keep_watchdog_alive, notify
-from geminga.broker.serving.transport_leak_fix import untangle_transports
 from geminga.broker.settings import BrokerSettings, ProcessSettings
 from geminga.errors import PulsarException, StoreError
 from geminga.event_loops import new_event_loop
@@ -111,7 +110,6 @@ async def _main(server: BrokerServer, reload: Callable[[], object], health: Heal
     with _asked_to_stop(loop, reload) as asked:
         await server.start()
         _announce(server, time.monotonic() - began)
-        untangle_transports()
         collector = GarbageCollectorPacing(loop)
         loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
         if health is not None:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.entries import head_of
 from geminga.broker.rules.effective_policies import Policies
-from geminga.broker.scheduler import Scheduler
 from geminga.broker.topics.dedup import Deduplication, DedupVerdict
 from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer, slow_down
+from geminga.broker.topics.topic import Topic
 from geminga.errors import CorruptPayload
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-
-class RestrictedTopic(Protocol):
-    """Interface of a topic that may refuse entries."""
-
-    scheduler: Scheduler
-    policies: Policies
-    rate_limits: TopicLimits
 
 
 def is_restricted(policies: Policies, rate_limits: TopicLimits, message_size_max: int) -> bool:
@@ -35,7 +25,7 @@ def is_restricted(policies: Policies, rate_limits: TopicLimits, message_size_max
     )
 
 
-def is_allowed(topic: RestrictedTopic, producer: Producer, frame: SendFrame) -> bool:
+def is_allowed(topic: Topic, producer: Producer, frame: SendFrame) -> bool:
     """Return whether policies allow an entry; a refused one is answered here."""
     policies = topic.policies
     sequence_id = frame.highest_sequence_id or frame.sequence_id

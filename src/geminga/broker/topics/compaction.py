@@ -1,9 +1,9 @@
 """Compaction: the newest message of every key, in a ledger of its own (`geminga.broker.compacted_view`).
 
-One pass over the topic's entries finds the newest message of each key (several passes if the keys do not fit
-into memory, `geminga.broker.latest_per_key`), and another pass writes them, starting each time with the
-previous compacted ledger. Compaction runs as a cooperative job (`geminga.broker.cooperative`) and reads ahead
-without blocking; one topic of a broker is compacted at a time.
+One pass over the topic's entries finds the newest message of each key (`geminga.broker.latest_per_key`), and
+another pass writes them, starting each time with the previous compacted ledger. Compaction runs as a
+cooperative job (`geminga.broker.cooperative`) and reads ahead without blocking; one topic of a broker is
+compacted at a time.
 
 Data cannot be lost in between. The durable subscription ``__compaction`` retains the topic's entries until
 they are read. Its cursor's properties contain the compacted ledger and its horizon, and are written together
@@ -19,20 +19,18 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from geminga.broker.background_jobs import WorkQueue, resume_after
-from geminga.broker.batch_rewrite import Steps, rebatched
+from geminga.broker.background_jobs import resume_after
+from geminga.broker.batch_rewrite import rebatched
 from geminga.broker.compacted_view import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
-from geminga.broker.cooperative import CooperativeScheduler, Job
+from geminga.broker.cooperative import Job, Steps
 from geminga.broker.delivery.cursor import Properties
-from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
+from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.entries import count_of, head_of
 from geminga.broker.latest_per_key import LatestPerKey
 from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.rules.effective_policies import Policies
-from geminga.broker.scheduler import Scheduler
-from geminga.broker.settings import BrokerSettings
+from geminga.broker.topics.topic import StoredTopic
 from geminga.errors import StoreBusy, StoreError
-from geminga.ledger.api import Done, EntryStore, ReadAhead, StoredLedger
+from geminga.ledger.api import ReadAhead, StoredLedger
 from geminga.ledger.damage import EntriesDamaged
 
 log = logging.getLogger("geminga.broker")
@@ -78,32 +76,11 @@ class CompactionFailed(StoreError):
     """A compaction failed; the previous compacted ledger stays."""
 
 
-class CompactedTopic(Protocol):
-    """Interface of a topic for compaction, which sets ``compacted`` and ``compaction``."""
+class CompactedTopic(StoredTopic, Protocol):
+    """Interface of a topic for compaction, which sets both fields."""
 
-    text: str
-    scheduler: Scheduler
-    policies: Policies
-    ledger: ManagedLedger
-    subscriptions: dict[str, PersistentSubscription]
     compacted: CompactedLedger | None
     compaction: Compaction | None
-
-    @property
-    def store(self) -> EntryStore: ...
-
-    @property
-    def settings(self) -> BrokerSettings: ...
-
-    @property
-    def compactions(self) -> WorkQueue: ...
-
-    @property
-    def slices(self) -> CooperativeScheduler: ...
-
-    def subscription(self, name: str, *, offset: int, done: Done | None = None) -> PersistentSubscription: ...
-
-    def touch(self) -> None: ...
 
 
 class Compaction:
@@ -146,13 +123,13 @@ class Compaction:
             topic.subscription(COMPACTION, offset=topic.ledger.start)
         self.status, self.last_error = CompactionStatus.RUNNING, ""
         self._is_cancelled = False
-        topic.compactions.enter(self)
+        topic.services.compactions.enter(self)
 
     def begin(self) -> None:
         """Start, when first in the queue: at once, because most queued compactions have nothing to do."""
         self._began_ms = self.topic.scheduler.now_ms
         self._steps = self._run()
-        self.topic.slices.start(self._steps, self)
+        self.topic.services.slices.start(self._steps, self)
 
     def cancel(self, why: str) -> None:
         """Stop without a failure: the topic is deleted, or its compacted data is not needed."""
@@ -164,7 +141,7 @@ class Compaction:
             log.info("%r cancelled: %s", self, why)
             self.status, self.last_error = CompactionStatus.NOT_RUN, why
             self._give_up_new()
-            self.topic.compactions.leave(self)
+            self.topic.services.compactions.leave(self)
 
     def _end(self, error: StoreError | None) -> None:
         now_ms = self.topic.scheduler.now_ms
@@ -183,13 +160,13 @@ class Compaction:
             self._give_up_new()
         self._damaged = []
         self.topic.touch()
-        self.topic.compactions.leave(self)
+        self.topic.services.compactions.leave(self)
 
     def _give_up_new(self) -> None:
         new, self._new = self._new, None
         if new is not None:
             try:
-                self.topic.store.delete_ledgers([new])
+                self.topic.services.store.delete_ledgers([new])
             except StoreError as error:
                 log.error("%r: cannot delete ledger %d: %s", self, new, error)
 
@@ -207,7 +184,7 @@ class Compaction:
             raise
 
     def _compact(self) -> Job:
-        topic, settings = self.topic, self.topic.settings
+        topic, settings = self.topic, self.topic.services.settings
         old = topic.compacted
         stop = topic.ledger.confirmed
         begin = topic.ledger.start if old is None else max(old.horizon, topic.ledger.start)
@@ -221,31 +198,20 @@ class Compaction:
                 bytes_max=settings.compaction_memory_bytes_max,
                 retain_null_key=settings.compaction_retain_null_key,
             )
-            damaged: list[str] | None = None
-            messages: int | None = None
             done_bytes = 0
-            while True:
-                for found in self._entries(old, begin, stop):
-                    if found is None or isinstance(found, bool):
-                        yield found
-                        continue
-                    steps = survivors.note(found[3])
-                    if steps is not None:
-                        yield from self._stepwise(steps)
-                    done_bytes += len(found[3]) + ENTRY_COST_BYTES
-                    if done_bytes > LOOK_BYTES:
-                        done_bytes = 0
-                        if self._is_enough:
-                            yield from self._rest()
-                damaged = self._same_damage(damaged)
-                is_more = yield from self._stepwise(survivors.next_pass())
-                if messages not in (None, survivors.messages):
-                    raise CompactionFailed(
-                        f"{survivors.messages} messages can be read, {messages} could before"
-                    )
-                messages = survivors.messages
-                if not is_more:
-                    break
+            for found in self._entries(old, begin, stop):
+                if found is None or isinstance(found, bool):
+                    yield found
+                    continue
+                steps = survivors.note(found[3])
+                if steps is not None:
+                    yield from self._stepwise(steps)
+                done_bytes += len(found[3]) + ENTRY_COST_BYTES
+                if done_bytes > LOOK_BYTES:
+                    done_bytes = 0
+                    if self._is_enough:
+                        yield from self._rest()
+            yield from self._stepwise(survivors.end())
             if survivors.closed:
                 log.warning(
                     "%r: %d entries are encrypted or unreadable batches and are kept whole",
@@ -263,7 +229,7 @@ class Compaction:
     @property
     def _is_enough(self) -> bool:
         """Return whether other work is due: compaction takes long and must not delay others."""
-        slices = self.topic.slices
+        slices = self.topic.services.slices
         return slices.clock() - self._slice_began >= SLICE_SECONDS or slices.should_yield
 
     def _stepwise(self, steps: Steps[T]) -> Generator[bool | None, None, T]:
@@ -282,8 +248,8 @@ class Compaction:
 
     def _wait(self, begin: Callable[[Callable[[T], None]], object]) -> Generator[bool | None, None, T]:
         """Wait as in `CooperativeScheduler.wait`; a new slice begins."""
-        found = yield from self.topic.slices.wait(begin)
-        self._slice_began = self.topic.slices.clock()
+        found = yield from self.topic.services.slices.wait(begin)
+        self._slice_began = self.topic.services.slices.clock()
         return found
 
     def _check(self) -> None:
@@ -334,12 +300,6 @@ class Compaction:
             if len(self._damaged) > DAMAGES_MAX:
                 raise CompactionFailed(f"more than {DAMAGES_MAX} runs of entries are damaged, as {text}")
 
-    def _same_damage(self, before: list[str] | None) -> list[str]:
-        """Return the damaged runs. New ones since the last pass are fatal: messages are known by number."""
-        if before is not None and before != self._damaged:
-            raise CompactionFailed("entries became unreadable meanwhile: " + "; ".join(self._damaged))
-        return list(self._damaged)
-
     def _fetched(
         self, ledger_id: int, first: int, count: int
     ) -> Generator[bool | None, None, list[bytes] | EntriesDamaged]:
@@ -371,7 +331,7 @@ class Compaction:
         report: Callable[[tuple[list[bytes], StoreError | None]], None],
     ) -> None:
         try:
-            found = self.topic.store.fetch(
+            found = self.topic.services.store.fetch(
                 ledger_id,
                 first,
                 entries_max=count,
@@ -392,8 +352,8 @@ class Compaction:
         """Write the new ledger; return its seal and number of messages when all is durable."""
         topic = self.topic
         self._unwritten, self._write_error = 0, None
-        self._new = topic.store.create_ledger(owner_of(topic.text))
-        last, kept, damaged = (-1, -1, -1), 0, self._same_damage(None)
+        self._new = topic.services.store.create_ledger(owner_of(topic.text))
+        last, kept, damaged = (-1, -1, -1), 0, len(self._damaged)
         done_bytes = 0
         for found in self._entries(old, begin, stop):
             if found is None or isinstance(found, bool):
@@ -421,7 +381,8 @@ class Compaction:
                 done_bytes = 0
                 if self._is_enough:
                     yield from self._rest()
-        self._same_damage(damaged)
+        if len(self._damaged) > damaged:  # messages are known by number
+            raise CompactionFailed("entries became unreadable meanwhile: " + "; ".join(self._damaged))
         if not survivors.is_over:
             raise CompactionFailed(f"fewer messages can be read than {survivors.messages} before")
         seal = Seal(stop, last)
@@ -441,7 +402,7 @@ class Compaction:
         self._unwritten += size
         self.bytes_written += size
         try:
-            self.topic.store.append(self._new, data, partial(self._written, self._new, size))
+            self.topic.services.store.append(self._new, data, partial(self._written, self._new, size))
         except StoreError:
             self._unwritten -= size
             raise
@@ -464,7 +425,9 @@ class Compaction:
         subscription = topic.subscriptions.get(COMPACTION)
         if subscription is None:
             raise CompactionFailed(f"subscription {COMPACTION} was deleted meanwhile")
-        info = next(each for each in topic.store.ledgers(owner_of(topic.text)) if each.ledger_id == self._new)
+        info = next(
+            each for each in topic.services.store.ledgers(owner_of(topic.text)) if each.ledger_id == self._new
+        )
         new = _view(topic, info, seal)
         cursor = subscription.cursor
         before, mark = dict(cursor.properties), cursor.mark
@@ -500,7 +463,9 @@ def _next_entry(ledger: ManagedLedger, offset: int, begin: int) -> int:
 
 # --- what a topic has ---
 def _view(topic: CompactedTopic, info: StoredLedger, seal: Seal) -> CompactedLedger:
-    return CompactedLedger(topic.store, topic.text, info.ledger_id, info.entries - 1, info.size_bytes, seal)
+    return CompactedLedger(
+        topic.services.store, topic.text, info.ledger_id, info.entries - 1, info.size_bytes, seal
+    )
 
 
 def _named(view: CompactedLedger) -> Properties:
@@ -513,22 +478,22 @@ def recall(topic: CompactedTopic) -> None:
     If damage took the cursor's properties, the newest complete ledger is used.
     """
     subscription = topic.subscriptions.get(COMPACTION)
-    infos = topic.store.ledgers(owner_of(topic.text))
+    infos = topic.services.store.ledgers(owner_of(topic.text))
     if subscription is None:
-        if infos and not topic.store.damage.found:
+        if infos and not topic.services.store.damage.found:
             # A reader was using them when the subscription was deleted.
-            topic.store.delete_ledgers([each.ledger_id for each in infos])
+            topic.services.store.delete_ledgers([each.ledger_id for each in infos])
         return
     named = subscription.cursor.properties.get(LEDGER_PROPERTY)
     found: CompactedLedger | None = None
     for info in sorted(infos, key=lambda each: (str(each.ledger_id) == named, each.ledger_id), reverse=True):
-        seal = seal_of(topic.store, info.ledger_id, info.entries)
+        seal = seal_of(topic.services.store, info.ledger_id, info.entries)
         if seal is None and str(info.ledger_id) == named:
             # Only the seal is lost: the cursor's properties contain the horizon.
             horizon = int(subscription.cursor.properties[HORIZON_PROPERTY])
             seal = Seal(horizon, (*topic.ledger.position_before(horizon), -1))
         is_gone = named is None and seal is not None and seal.horizon < topic.ledger.start
-        if is_gone and not topic.store.damage.found:
+        if is_gone and not topic.services.store.damage.found:
             # Left by a deleted subscription: later entries were not retained for it.
             continue
         if seal is not None:
@@ -544,7 +509,7 @@ def recall(topic: CompactedTopic) -> None:
     topic.compacted = found
     left = [each.ledger_id for each in infos if found is None or each.ledger_id != found.ledger_id]
     if left:
-        topic.store.delete_ledgers(left)
+        topic.services.store.delete_ledgers(left)
 
 
 def forget(topic: CompactedTopic) -> None:
@@ -556,10 +521,10 @@ def forget(topic: CompactedTopic) -> None:
     # Readers of this ledger, or of an older one, continue to the end.
     views = [view, *(each.compacted for each in topic.subscriptions.values())]
     read = {each.ledger_id: each for each in views if each is not None}
-    infos = topic.store.ledgers(owner_of(topic.text))
+    infos = topic.services.store.ledgers(owner_of(topic.text))
     left = [each.ledger_id for each in infos if each.ledger_id not in read]
     if left:
-        topic.store.delete_ledgers(left)
+        topic.services.store.delete_ledgers(left)
     for each in read.values():
         each.replaced()
 

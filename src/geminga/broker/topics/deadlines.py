@@ -11,19 +11,15 @@ Times are milliseconds since 1970, by the broker's clock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Final
 
-from geminga.broker.delivery.consumer import Subscription
-from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.position_lookup import arrived_ms
 from geminga.broker.rules.effective_policies import Policies
-from geminga.broker.scheduler import Scheduler
-from geminga.broker.topics.expiry_index import NEVER, ExpiryIndex
-from geminga.broker.topics.offloading import Offload
+from geminga.broker.topics.expiry_index import NEVER
+from geminga.broker.topics.offloading import OffloadedTopic
 from geminga.broker.topics.quota import EVICTION
-from geminga.broker.topics.record import TopicRecord
+from geminga.broker.topics.topic import Topic
 from geminga.errors import StoreError
 
 log = logging.getLogger("geminga.broker")
@@ -41,40 +37,6 @@ _LEDGERS_PER_TIME = 8
 """Part of the TTL or the retention for which a ledger takes entries: expiry deletes whole ledgers."""
 _LEDGERS_KEPT_MAX = 200
 """Approximate limit of ledgers kept by retention."""
-
-
-class IdleTopic(Protocol):
-    """Interface of any topic for `inactive_due`."""
-
-    policies: Policies
-    last_used_ms: int
-
-    @property
-    def persistent(self) -> bool: ...
-
-    @property
-    def idle(self) -> bool: ...
-
-    @property
-    def subscriptions(self) -> Mapping[str, Subscription]: ...
-
-
-class TimedTopic(IdleTopic, Protocol):
-    """Interface of a persistent topic for this module."""
-
-    text: str
-    scheduler: Scheduler
-    ledger: ManagedLedger
-    record: TopicRecord
-    offload: Offload | None
-
-    @property
-    def due(self) -> ExpiryIndex[Any]: ...
-
-    @property
-    def subscriptions(self) -> Mapping[str, PersistentSubscription]: ...
-
-    def save_record(self) -> None: ...
 
 
 # --- what policies want ---
@@ -151,7 +113,7 @@ def _eviction_seconds(policies: Policies) -> int:
 
 
 # --- when a topic needs something ---
-def slowest(topic: TimedTopic, other_than: str = "") -> int:
+def slowest(topic: OffloadedTopic, other_than: str = "") -> int:
     """Return the first entry that a durable subscription waits for; the end if all are caught up."""
     wanted = [
         each.wanted_from for name, each in topic.subscriptions.items() if each.durable and name != other_than
@@ -159,7 +121,7 @@ def slowest(topic: TimedTopic, other_than: str = "") -> int:
     return min(wanted, default=topic.ledger.confirmed)
 
 
-def next_due(topic: TimedTopic) -> int:
+def next_due(topic: OffloadedTopic) -> int:
     """Return when maintenance is needed if nothing happens until then; `NEVER` if it is not."""
     wanted_from = slowest(topic)
     return min(
@@ -171,7 +133,7 @@ def next_due(topic: TimedTopic) -> int:
     )
 
 
-def _waiting_due(topic: TimedTopic, wanted_from: int) -> int:
+def _waiting_due(topic: OffloadedTopic, wanted_from: int) -> int:
     """Return when the oldest open entry exceeds the TTL or a quota."""
     policies, ledger = topic.policies, topic.ledger
     quota = _eviction_seconds(policies) if topic.idle else policies.backlog_quota_seconds
@@ -190,7 +152,7 @@ def _waiting_due(topic: TimedTopic, wanted_from: int) -> int:
     return due
 
 
-def _retention_due(topic: TimedTopic, wanted_from: int) -> int:
+def _retention_due(topic: OffloadedTopic, wanted_from: int) -> int:
     """Return when retention allows deleting the oldest ledger."""
     policies, ledger, now_ms = topic.policies, topic.ledger, topic.scheduler.now_ms
     minutes, megabytes = policies.retention_minutes, policies.retention_megabytes
@@ -204,13 +166,13 @@ def _retention_due(topic: TimedTopic, wanted_from: int) -> int:
     return now_ms + max(minutes * 60_000, HELD_MS)
 
 
-def _subscriptions_due(topic: TimedTopic) -> int:
+def _subscriptions_due(topic: OffloadedTopic) -> int:
     minutes = topic.policies.subscription_expiration_minutes
     unused = _unused_subscriptions(topic).values() if minutes > 0 else ()
     return min((since + minutes * 60_000 for since in unused), default=NEVER)
 
 
-def inactive_due(topic: IdleTopic) -> int:
+def inactive_due(topic: Topic) -> int:
     """Return when the topic is deleted because of its inactivity, if it stays unused."""
     policies = topic.policies
     if not policies.delete_inactive_topics or not topic.idle:
@@ -223,7 +185,7 @@ def inactive_due(topic: IdleTopic) -> int:
 
 
 # --- since when it is unused ---
-def in_use(topic: TimedTopic, subscription: str | None = None) -> None:
+def in_use(topic: OffloadedTopic, subscription: str | None = None) -> None:
     """Remove the stored unused times of the topic and of a subscription, because a client connects."""
     record = topic.record
     is_news = bool(record.unused_ms)
@@ -238,7 +200,7 @@ def in_use(topic: TimedTopic, subscription: str | None = None) -> None:
             log.warning("%r: cannot record when it was last used: %s", topic, error)
 
 
-def recall(topic: TimedTopic) -> None:
+def recall(topic: OffloadedTopic) -> None:
     """Restore the unused times from the record of a loaded topic."""
     record = topic.record
     topic.last_used_ms = record.unused_ms or topic.scheduler.now_ms
@@ -253,7 +215,7 @@ def recall(topic: TimedTopic) -> None:
             record.written_ledger = segment.ledger_id  # the same number, kept once
 
 
-def _remember(topic: TimedTopic, *, leaving: bool) -> bool:
+def _remember(topic: OffloadedTopic, *, leaving: bool) -> bool:
     """Update the record for `recall`; return whether it changed."""
     policies, record, segments = topic.policies, topic.record, topic.ledger.segments
     before = record.unused_ms, record.unused_subscriptions, record.written_ledger, record.written_ms
@@ -266,7 +228,7 @@ def _remember(topic: TimedTopic, *, leaving: bool) -> bool:
     return before != after
 
 
-def _unused_subscriptions(topic: TimedTopic) -> dict[str, int]:
+def _unused_subscriptions(topic: OffloadedTopic) -> dict[str, int]:
     """Return when each durable subscription without consumers was used last."""
     return {
         name: each.last_active_ms
@@ -276,13 +238,13 @@ def _unused_subscriptions(topic: TimedTopic) -> dict[str, int]:
 
 
 # --- the index of what is due ---
-def arm_by(topic: TimedTopic, when_ms: int) -> None:
+def arm_by(topic: OffloadedTopic, when_ms: int) -> None:
     """Ensure a check of the topic by then, also after a crash. Raises `StoreError`."""
     if when_ms < (topic.record.due_ms or NEVER):
         _arm(topic, when_ms)
 
 
-def settle(topic: TimedTopic, *, leaving: bool) -> int:
+def settle(topic: OffloadedTopic, *, leaving: bool) -> int:
     """Store when maintenance is due and since when the topic is unused, if that has changed.
 
     When the topic leaves memory only the index schedules it. Until then a key that is due already suffices:
@@ -291,20 +253,20 @@ def settle(topic: TimedTopic, *, leaving: bool) -> int:
     is_news = _remember(topic, leaving=leaving)
     wanted = max(next_due(topic), topic.scheduler.now_ms + SOONEST_MS)
     due_ms = topic.record.due_ms or NEVER
-    if due_ms > wanted or (leaving and due_ms <= topic.due.frontier):
+    if due_ms > wanted or (leaving and due_ms <= topic.services.due.frontier):
         _arm(topic, wanted)
     elif is_news:
         topic.save_record()
     return wanted
 
 
-def _arm(topic: TimedTopic, when_ms: int) -> None:
+def _arm(topic: OffloadedTopic, when_ms: int) -> None:
     due_ms = topic.record.due_ms
     try:
-        before = topic.due.arm(topic.text, topic.record, when_ms)
+        before = topic.services.due.arm(topic.text, topic.record, when_ms)
         topic.save_record()
     except StoreError:
         # The stored time remains valid; an outdated key is removed when it is read.
         topic.record.due_ms = due_ms
         raise
-    topic.due.disarm(topic.text, before)
+    topic.services.due.disarm(topic.text, before)

@@ -14,12 +14,10 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol
 
-from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.managed_ledger import ManagedLedger, Segment
-from geminga.broker.rules.effective_policies import Policies
-from geminga.broker.scheduler import Scheduler
+from geminga.broker.topics.topic import StoredTopic
 from geminga.errors import StoreError
-from geminga.ledger.api import EntryStore, Tier
+from geminga.ledger.api import Tier
 from geminga.offload.manifest import OffloadedLedger
 
 log = logging.getLogger("geminga.broker")
@@ -55,25 +53,13 @@ class OffloadNotConfigured(Exception):
         )
 
 
-class OffloadedTopic(Protocol):
+class OffloadedTopic(StoredTopic, Protocol):
     """Interface of a topic for offloading."""
 
-    text: str
-    scheduler: Scheduler
-    policies: Policies
-    ledger: ManagedLedger
     offload: Offload | None
-
-    @property
-    def store(self) -> EntryStore: ...
-
-    @property
-    def offloads(self) -> WorkQueue: ...
 
     def cover(self, segment: Segment) -> None:
         """Store what only a ledger's entries contain, before they are remote. Raises `StoreError`."""
-
-    def touch(self) -> None: ...
 
 
 class Offload:
@@ -248,7 +234,7 @@ class Offload:
         was_running = self.is_running
         self._queue.extend(each for each in work if each not in self._queue)
         if not was_running:
-            self.topic.offloads.enter(self)
+            self.topic.services.offloads.enter(self)
 
     def begin(self) -> None:
         """Start, when the topic is first in the queue."""
@@ -328,7 +314,7 @@ class Offload:
         self._queue.clear()
         self._done.clear()
         self._is_asked_for = False
-        self.topic.offloads.leave(self)
+        self.topic.services.offloads.leave(self)
         self.topic.touch()
         try:
             self.tier.sweep()
@@ -343,7 +329,7 @@ class Offload:
         if self._queue:
             self._queue.clear()
             self.tier.cancel(self.topic.text, why)
-            self.topic.offloads.leave(self)
+            self.topic.services.offloads.leave(self)
 
 
 def _is_damaged(ledger: ManagedLedger, segment: Segment) -> bool:
@@ -352,7 +338,7 @@ def _is_damaged(ledger: ManagedLedger, segment: Segment) -> bool:
 
 def offload_of(topic: OffloadedTopic) -> Offload | None:
     """Return the offloading of a loaded topic; None if the store has no tier."""
-    tier = topic.store.tier
+    tier = topic.services.store.tier
     return None if tier is None else Offload(topic, tier)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Position
 from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.consumer import close_detached
@@ -22,12 +21,12 @@ from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted
 from geminga.broker.topics.dedup import Deduplication, forget_stale
-from geminga.broker.topics.expiry_index import NEVER, ExpiryIndex
+from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
-from geminga.broker.topics.topic import SubscriptionRequest, Topic, TopicServices
+from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
 from geminga.errors import StoreDamaged, StoreError, StoreFull
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore, StoredValue
@@ -178,28 +177,16 @@ class PersistentTopic:
 
     # --- what all topics share ---
     @property
+    def slices(self) -> CooperativeScheduler:
+        return self.services.slices
+
+    @property
     def store(self) -> EntryStore:
         return self.services.store
 
     @property
     def settings(self) -> BrokerSettings:
         return self.services.settings
-
-    @property
-    def due(self) -> ExpiryIndex[Topic]:
-        return self.services.due
-
-    @property
-    def slices(self) -> CooperativeScheduler:
-        return self.services.slices
-
-    @property
-    def compactions(self) -> WorkQueue:
-        return self.services.compactions
-
-    @property
-    def offloads(self) -> WorkQueue:
-        return self.services.offloads
 
     # --- durable properties ---
     @property
@@ -365,7 +352,7 @@ class PersistentTopic:
     def dispatch(self) -> None:
         """Dispatch new durable entries."""
         if self.check_ms:
-            self.due.plan(self)
+            self.services.due.plan(self)
         subscriptions = list(self.subscriptions.values())
         if len(subscriptions) > SUBSCRIPTIONS_AT_ONCE:
             self.scheduler.ready.update(dict.fromkeys(subscriptions))  # a turn has no time for all
@@ -515,12 +502,12 @@ class PersistentTopic:
     # --- who uses it, and when it is to be looked at ---
     def touch(self) -> None:
         """Queue the topic for maintenance after a change."""
-        self.due.plan(self)
+        self.services.due.plan(self)
 
     def rearm(self) -> None:
         """Reschedule the expiry check, durably, because reopened entries may expire sooner."""
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
-        self.due.plan(self)
+        self.services.due.plan(self)
 
     def ledger_rolled(self) -> None:
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
@@ -528,12 +515,12 @@ class PersistentTopic:
     def used(self) -> None:
         """Record that a client connects: the topic is not unused any more."""
         deadlines.in_use(self)
-        self.due.plan(self)
+        self.services.due.plan(self)
 
     def consumer_joined(self, subscription: str) -> None:
         self.consumers_connected += 1
         deadlines.in_use(self, subscription)
-        self.due.plan(self)
+        self.services.due.plan(self)
 
     def consumer_left(self) -> None:
         self.consumers_connected -= 1
@@ -541,7 +528,7 @@ class PersistentTopic:
 
     def _left(self) -> None:
         self.last_used_ms = self.scheduler.now_ms
-        self.due.plan(self)
+        self.services.due.plan(self)
 
     # --- deleting entries ---
     def truncate(self, done: Done) -> None:
@@ -636,7 +623,7 @@ class PersistentTopic:
             self.dedup.forget()
             self.dedup = None
         self.ledger.delete_all()
-        self.due.disarm(self.text, self.record.due_ms)
+        self.services.due.disarm(self.text, self.record.due_ms)
         self.store.keys.delete(topic_key(self.text), done)
 
     def close(self) -> None:

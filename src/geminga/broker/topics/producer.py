@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Protocol
 
 from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
-from geminga.errors import StoreError
-from geminga.ledger.api import Done, EntryStore
 from geminga.wire.frames import SendFrame, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun, encode_send_receipts
@@ -202,55 +200,17 @@ class _Closing:
         self._topic.remove_producer(producer)
 
 
-STARTS_SKIPPED = 1_000_000
-"""Added to the number of starts after damage took it: more than any broker's real number."""
-
-
 class ProducerNames:
-    """Generates names ``<cluster>-<n>-<counter>``: n counts the starts of this store, so names are never
-    reused.
+    """Generates names ``<cluster>-<start>-<counter>`` that are never reused.
 
-    A name is sent when that number is durable (`when_durable`): otherwise the next start after a crash would
-    assign it again, and two producers with one name cannot be distinguished, also by deduplication.
+    ``start`` is the time in milliseconds at which the broker started: two producers with one name, of two
+    starts, could not be distinguished, also by deduplication.
     """
 
-    def __init__(self, store: EntryStore, cluster: str) -> None:
-        self._store = store
-        self._cluster = cluster
-        self._start_number: int | None = None
-        self._count = 0
-        self._waiting: list[Done] | None = None
-        """Callers that wait for the number to be durable; None if it is."""
-
-    def when_durable(self, then: Done) -> None:
-        """Call ``then`` when the names generated so far may be sent: at once if the number is durable."""
-        if self._waiting is None:
-            then(None)
-        else:
-            self._waiting.append(then)
-
-    def _stored(self, error: StoreError | None) -> None:
-        waiting, self._waiting = self._waiting or (), None
-        if error is not None:
-            self._start_number = None  # the next name retries
-        for then in waiting:
-            then(error)
+    def __init__(self, cluster: str, start_ms: int) -> None:
+        self._prefix = f"{cluster}-{start_ms}"
+        self._numbers = count()
 
     def new(self) -> str:
-        """Return an unused name. Raises `StoreError`."""
-        if self._start_number is None:
-            value = self._store.keys.get("broker/starts")
-            self._start_number = json.loads(value.base or b"0") if value is not None else 0
-            if value is not None and value.lost is not None:
-                self._start_number += STARTS_SKIPPED
-            self._waiting = []
-            try:
-                self._store.keys.put(
-                    "broker/starts", json.dumps(self._start_number + 1).encode(), self._stored
-                )
-            except StoreError as error:
-                self._stored(error)
-                raise
-        name = f"{self._cluster}-{self._start_number}-{self._count}"
-        self._count += 1
-        return name
+        """Return an unused name."""
+        return f"{self._prefix}-{next(self._numbers)}"

@@ -10,8 +10,9 @@ from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.limits import RateLimit, TopicLimits
+from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.entry_counts import CountsCache
-from geminga.broker.managed_ledger import ReadAheadCache
+from geminga.broker.managed_ledger import ManagedLedger, ReadAheadCache
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
@@ -133,3 +134,19 @@ class Topic(PublishedTopic, Protocol):
 
     def close(self) -> None:
         """Leave memory: pending changes are written."""
+
+
+class StoredTopic(Topic, Protocol):
+    """Persistent topic, for what is done with its entries."""
+
+    services: TopicServices
+    ledger: ManagedLedger
+
+    @property
+    def subscriptions(self) -> Mapping[str, PersistentSubscription]: ...
+
+    def subscription(self, name: str, *, offset: int, done: Done | None = None) -> PersistentSubscription:
+        """Create a durable subscription at ``offset``; ``done`` is called when it is durable."""
+
+    def touch(self) -> None:
+        """Queue the topic for maintenance after a change."""

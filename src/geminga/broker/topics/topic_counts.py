@@ -1,4 +1,4 @@
-"""Numbers of topics per namespace, where a policy limits them: counted once, in slices, then updated."""
+"""Numbers of topics per namespace, for limits and metrics: counted once, in slices, then updated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TopicCount:
         self.topics = 0
         self.passed = ""
         self.is_complete = False
-        self.waiting: list[Callable[[None], None]] = []
+        self.waiting: list[Callable[[None], object]] = []
 
     def take(self, names: list[str], walk: TopicNames) -> None:
         """Count the next names of a walk."""
@@ -62,7 +62,7 @@ class TopicCounts:
             self._services.slices.start(self._count_all(namespace, count), namespace)
         return count
 
-    def when_counted(self, namespace: str, then: Callable[[None], None]) -> None:
+    def when_counted(self, namespace: str, then: Callable[[None], object]) -> None:
         """Call ``then`` when counting is complete."""
         count = self._counts.get(namespace)
         if count is None or count.is_complete:

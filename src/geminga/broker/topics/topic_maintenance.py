@@ -32,9 +32,8 @@ from geminga.broker.topics.topic import ROUND_SECONDS, UNUSED_SECONDS, Topic, To
 from geminga.broker.topics.topic_names import ListedTopicNames, TopicNames
 from geminga.broker.topics.topic_registry import TopicRegistry
 from geminga.errors import StoreBusy, StoreError
-from geminga.ids import TopicName, forget_names
+from geminga.ids import TopicName
 from geminga.ledger.api import PrefetchRequest
-from geminga.wire.frame_encoding import forget_ids
 
 log = logging.getLogger("geminga.broker")
 
@@ -45,8 +44,6 @@ MANY_TOPICS: Final = 10_000
 """... this number: topics that are used once, one after another, do not fill the memory."""
 TOPICS_AT_ONCE: Final = 32
 """Topics that are read ahead together."""
-VERY_MANY_LEFT: Final = 5_000
-"""Number of unloaded topics after which memory is returned to the system, if few topics are in memory."""
 WALK_SAVED_TOPICS: Final = 1000
 """Topics that a walk repeats at most after a crash."""
 RULES_KEY: Final = "broker/rules"
@@ -75,8 +72,6 @@ class TopicMaintenance:
         self._topics = topics
         self._namespaces = namespaces
         self._walks = dict(services.due.walks())
-        self._most_loaded = 0
-        """The most topics in memory since memory was last returned."""
         namespaces.watch(self._policies_changed)
         namespaces.watch_settings(self._settings_changed)
         self._settings_changed()
@@ -99,20 +94,6 @@ class TopicMaintenance:
             yield None
         yield from self._visit_due()
         yield from self._walk()
-        self._give_memory_back()
-
-    def _give_memory_back(self) -> None:
-        """Return memory to the system after very many topics were unloaded.
-
-        Little is left of each, but Python frees whole arenas, and the leftovers are spread over all of them.
-        """
-        loaded = self._topics.loaded_count
-        self._most_loaded = max(self._most_loaded, loaded)
-        if self._most_loaded - loaded >= VERY_MANY_LEFT and loaded <= self._most_loaded // 4:
-            self._most_loaded = loaded
-            forget_names()
-            forget_ids()
-            self._namespaces.forget_topics()
 
     # --- one topic ---
     def _check(self, topic: Topic, *, is_visit: bool = False) -> None:

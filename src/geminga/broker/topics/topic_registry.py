@@ -53,7 +53,8 @@ class TopicRegistry:
         self._changes: list[TopicChange] = []
         self._leaving: dict[str, list[Done]] = {}
         """Partitioned topics that are being deleted, and callbacks waiting for that."""
-        self._counts = TopicCounts(services, lambda each: self.walk(each, persistent=True), self.turn_page)
+        self.counts = TopicCounts(services, lambda each: self.walk(each, persistent=True), self.turn_page)
+        """Numbers of persistent topics by namespace."""
         self.resting = RestingTopics(services, self.bring, self.in_memory_text)
         self._changed_policies: dict[tuple[str | None, TopicName | None], None] = {}
         """Changed policies not applied yet: of a namespace, of a topic in it, or of all."""
@@ -70,7 +71,7 @@ class TopicRegistry:
 
     def _changed(self, name: TopicName, exists: bool) -> None:
         if name.persistent:
-            self._counts.changed(name, 1 if exists else -1)
+            self.counts.changed(name, 1 if exists else -1)
         for change in list(self._changes):
             change(name, exists)
 
@@ -151,14 +152,14 @@ class TopicRegistry:
         if not self._namespaces.exists(name.tenant, name.namespace):
             return True
         limit = self._namespaces.topic_policies(name).max_topics_per_namespace
-        return not limit or self._counts.of(name.namespace_name).is_complete
+        return not limit or self.counts.of(name.namespace_name).is_complete
 
     def _when_counted(self, name: TopicName, then: Callable[[None], None]) -> None:
         """Call ``then`` when the namespace's topic count is known, if its number of topics is limited."""
         if self.is_counted(name):
             then(None)
         else:
-            self._counts.when_counted(name.namespace_name, then)
+            self.counts.when_counted(name.namespace_name, then)
 
     # --- finding and creating ---
     def policies(self, name: TopicName) -> Policies:
@@ -397,7 +398,7 @@ class TopicRegistry:
         limit = policies.max_topics_per_namespace
         if not limit:
             return policies
-        count = self._counts.of(name.namespace_name)
+        count = self.counts.of(name.namespace_name)
         if not count.is_complete:
             raise Refused(
                 pb.ServiceNotReady,
