@@ -73,7 +73,6 @@ LONG_FILES = (
     "tests/spark/test_tables.py",
     "tests/spark/chaos/test_chaos.py",
     "tests/spark/test_offloaded.py",
-    "tests/spark/test_large_fleet.py",
     "tests/spark/test_no_registration.py",
     "tests/spark/test_sessions.py",
     "tests/spark/test_snapshots.py",
