@@ -303,7 +303,7 @@ def test_consumers_whose_clients_are_not_notified_yet_change_nothing(
     assert again.entry_ids() == list(range(50))
 
 
-def test_a_client_that_reuses_the_id_of_a_closed_consumer_is_not_told_to_close_it(
+def test_a_client_that_reuses_the_id_of_a_closed_consumer_keeps_the_new_one(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("geminga.broker.delivery.consumer.CLOSED_AT_ONCE_MAX", 1)
