@@ -278,6 +278,46 @@ def test_the_clients_of_many_consumers_are_notified_of_their_end_in_several_step
     assert max(notified) == 10
 
 
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared", "Failover"])
+def test_consumers_whose_clients_are_not_notified_yet_change_nothing(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("geminga.broker.delivery.consumer.CLOSED_AT_ONCE_MAX", 10)
+    peers, sender = consumers(harness, 30, kind), producer(harness)
+    sender.publish(50)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(harness.broker.slices), "over", True)
+        harness.actions.unload(NAME)
+    late = peers[-1]
+    assert not late.take(pb.BaseCommand.CLOSE_CONSUMER)
+    late.ack(*((0, entry) for entry in range(50)))
+    late.messages()
+    late.command("unsubscribe", consumer_id=1, request_id=1)
+    assert late.take(pb.BaseCommand.ERROR)
+    for _ in range(5):
+        harness.broker.turn(harness.now, harness.now_ms)
+    assert len(late.take(pb.BaseCommand.CLOSE_CONSUMER)) == 1
+    harness.poll()
+    again = harness.peer()
+    again.subscribe(TOPIC, kind=kind, earliest=False)
+    assert again.entry_ids() == list(range(50))
+
+
+def test_a_client_that_reuses_the_id_of_a_closed_consumer_keeps_the_new_one(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geminga.broker.delivery.consumer.CLOSED_AT_ONCE_MAX", 1)
+    peers = consumers(harness, 2, "Shared")
+    with monkeypatch.context() as patched:
+        patched.setattr(type(harness.broker.slices), "over", True)
+        harness.actions.unload(NAME)
+    peers[1].command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, request_id=1, subType=1)
+    for _ in range(5):
+        harness.broker.turn(harness.now, harness.now_ms)
+    harness.poll()
+    assert [frame.type for frame in peers[1].frames] == [pb.BaseCommand.SUCCESS]
+
+
 def test_returning_many_entries_does_not_wait_for_the_dispatch_rate(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,5 +100,8 @@ class Peer(Protocol):
     def producer_lost(self, producer_id: int, producer: object) -> None:
         """Drop a replaced or fenced producer: its next SEND closes the connection, as in Pulsar."""
 
-    def consumer_closed(self, consumer_id: int, consumer: object) -> None:
-        """Notify the client that the broker closes this consumer, so that it looks the topic up again."""
+    def drop_consumer(self, consumer_id: int, consumer: object) -> bool:
+        """Ignore further commands for a consumer; return whether its id was assigned to it."""
+
+    def consumer_closed(self, consumer_id: int) -> None:
+        """Notify the client that the broker has dropped a consumer, so that it looks the topic up again."""

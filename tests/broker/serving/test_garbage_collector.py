@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 from waiting import eventually_async
 
-from geminga.broker.serving.garbage_collector import YOUNG_OBJECTS, YOUNG_PASSES, GarbageCollectorPacing
+from geminga.broker.serving.garbage_collector import (
+    ALL_SECONDS,
+    YOUNG_OBJECTS,
+    YOUNG_PASSES,
+    GarbageCollectorPacing,
+)
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -26,6 +31,10 @@ class Loop:
 
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
+        self.now = 1000.0
+
+    def time(self) -> float:
+        return self.now
 
     def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
         self.soon.append(call)
@@ -53,8 +62,9 @@ def _hold(loop: Loop, count: int) -> list[list[int]]:
     return held
 
 
-def test_long_lived_objects_are_frozen(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("geminga.broker.serving.garbage_collector.FEW_BLOCKS", 0)
+@pytest.mark.parametrize("few_blocks", [0, 1 << 40])
+def test_long_lived_objects_are_frozen(loop: Loop, monkeypatch: pytest.MonkeyPatch, few_blocks: int) -> None:
+    monkeypatch.setattr("geminga.broker.serving.garbage_collector.FEW_BLOCKS", few_blocks)
     looked_at: list[int] = []
 
     def watch(phase: str, info: dict[str, Any]) -> None:
@@ -88,6 +98,7 @@ def test_with_few_objects_old_cycles_are_collected(loop: Loop, monkeypatch: pyte
     circle = Circle()
     held = _hold(loop, 2 * MIDDLE_OBJECTS)
     del circle
+    loop.now += ALL_SECONDS
     held += _hold(loop, 2 * MIDDLE_OBJECTS)
     assert gone == [True]
 

@@ -659,9 +659,13 @@ class Session:
         when = self._recently_closed.get(producer_id)
         return when is not None and self.scheduler.now - when <= RECENTLY_CLOSED_SECONDS
 
-    def consumer_closed(self, consumer_id: int, consumer: object) -> None:
-        """Notify the client that the broker closed a consumer, so that it looks the topic up again."""
-        if self.consumers.drop(consumer_id, consumer) and self.state is not SessionState.CLOSED:
+    def drop_consumer(self, consumer_id: int, consumer: object) -> bool:
+        return self.consumers.drop(consumer_id, consumer)
+
+    def consumer_closed(self, consumer_id: int) -> None:
+        """Notify the client, unless it has reused the id meanwhile."""
+        is_free = consumer_id not in self.consumers and consumer_id not in self.consumers.attempts
+        if is_free and self.state is not SessionState.CLOSED:
             self.output.write(answers.close_consumer(consumer_id))
 
 

@@ -318,19 +318,24 @@ class Consumer:
 
     def disconnect(self) -> None:
         """Close the consumer from the broker's side: its client looks the topic up again."""
-        self.peer.consumer_closed(self.consumer_id, self)
+        if self.peer.drop_consumer(self.consumer_id, self):
+            self.peer.consumer_closed(self.consumer_id)
         self.subscription.remove(self)
 
 
 def close_detached(consumers: Iterable[Consumer], slices: CooperativeScheduler, about: object) -> None:
-    """Notify the clients of consumers that left their subscriptions: they look the topic up again."""
-    work = _close_in_steps(consumers)
+    """Close consumers that left their subscriptions: their clients look the topic up again.
+
+    All of them are dropped now: a late ACK, UNSUBSCRIBE or SEEK of one would change a subscription that was
+    moved or deleted, or that another object in memory stands for meanwhile.
+    """
+    work = _close_in_steps([each for each in consumers if each.peer.drop_consumer(each.consumer_id, each)])
     if slices.first_step(work, about) is not DONE:
         slices.start(work, about)
 
 
 def _close_in_steps(consumers: Iterable[Consumer]) -> Job:
     for number, consumer in enumerate(consumers, 1):
-        consumer.peer.consumer_closed(consumer.consumer_id, consumer)
+        consumer.peer.consumer_closed(consumer.consumer_id)
         if number % CLOSED_AT_ONCE_MAX == 0:
             yield None

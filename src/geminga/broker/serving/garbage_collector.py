@@ -4,7 +4,7 @@ By default Python's collector traverses all objects now and then, some 0.1 µs e
 memory that stops the broker for 300 ms. So only young objects are traversed, in passes of a bounded size, and
 surviving ones are frozen (`gc.freeze`). Frozen objects are still freed by reference counting, which suffices
 here: topics, sessions and subscriptions leave no cycles, which tests check. With few objects, all of them are
-traversed every time, because of cycles of other packages.
+traversed once a minute at most, because of cycles of other packages.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ YOUNG_PASSES: Final = 3
 NEVER: Final = 1 << 30
 FEW_BLOCKS: Final = 400_000
 """Limit of allocated blocks for a pass over all objects: about 100,000 objects with their untracked data."""
+ALL_SECONDS: Final = 60.0
+"""Shortest interval of such passes: each stops the broker for up to 50 ms."""
 
 
 class GarbageCollectorPacing:
@@ -30,6 +32,7 @@ class GarbageCollectorPacing:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._thresholds = gc.get_threshold()
+        self._next_all = 0.0
 
     def start(self) -> None:
         """Freeze all present objects, and pace passes over new ones."""
@@ -53,7 +56,9 @@ class GarbageCollectorPacing:
                 self._loop.call_soon_threadsafe(self._freeze)
 
     def _freeze(self) -> None:
-        if sys.getallocatedblocks() < FEW_BLOCKS:
+        now = self._loop.time()
+        if now >= self._next_all and sys.getallocatedblocks() < FEW_BLOCKS:
+            self._next_all = now + ALL_SECONDS
             gc.unfreeze()
         gc.collect()
         gc.freeze()
