@@ -7,6 +7,7 @@ import contextlib
 import os
 import pickle
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -460,3 +461,52 @@ def test_a_cancelled_call_ends_its_thread(scripted: Callable[..., Scripted]) -> 
         if thread.name.startswith("geminga-admin"):
             thread.join(10)
             assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_call_cancelled_before_it_is_connected_ends_its_thread(tls: bool) -> None:
+    """A full queue of the listener leaves the connection open half-way, as a filter that drops packets does;
+    a server that says nothing, the TLS handshake."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0 if not tls else 8) as listener:
+        filling = [] if tls else [socket.socket() for _ in range(3)]
+        for each in filling:
+            each.setblocking(False)
+            each.connect_ex(listener.getsockname())
+
+        async def run() -> None:
+            url = f"http{'s' if tls else ''}://127.0.0.1:{listener.getsockname()[1]}"
+            async with geminga.asyncio.Admin(url, connection_timeout_ms=60_000) as admin:
+                waiting = asyncio.create_task(admin.call("GET", "clusters"))
+                if tls:
+                    connected, _ = await asyncio.to_thread(listener.accept)
+                    filling.append(connected)
+                    assert await asyncio.to_thread(connected.recv, 1)  # of the handshake
+                else:
+                    while not _connecting():
+                        await asyncio.sleep(0)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+
+        asyncio.run(run())
+        threads = [each for each in threading.enumerate() if each.name.startswith("geminga-admin")]
+        for thread in threads:
+            thread.join(10)
+        assert not any(thread.is_alive() for thread in threads)
+        for each in filling:
+            each.close()
+
+
+def _connecting() -> bool:
+    """Return whether an admin's thread waits in ``connect``."""
+    return any(
+        frame.f_code.co_name == "_connected" and "place" in frame.f_locals
+        for frame in sys._current_frames().values()
+    )
+
+
+def test_a_length_of_thousands_of_digits_is_refused(scripted: Callable[..., Scripted], call: Call) -> None:
+    said = b"HTTP/1.1 200 Ok\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
+    server = scripted(*[said] * 6)
+    with pytest.raises(ConnectError, match="announces an answer of 9999"):
+        call(server.url, "GET", "clusters")
