@@ -15,6 +15,7 @@ from geminga.cli.units import (
     id_text,
     parse_id,
     parse_span,
+    parse_time,
     parse_where,
     size,
 )
@@ -68,6 +69,14 @@ def test_positions_are_ends_ids_times_and_durations_before_now() -> None:
     assert parse_where("1769860800000") == 1_769_860_800_000
     with pytest.raises(ValueError, match="no position in a topic"):
         parse_where("yesterday-ish")
+
+
+@pytest.mark.parametrize("text", ["9000y ago", "9" * 26, "253402300800000000"])
+def test_a_time_that_no_calendar_has_is_no_position(text: str) -> None:
+    with pytest.raises(ValueError, match="no position in a topic"):
+        parse_where(text)
+    with pytest.raises(ValueError, match="is no time"):
+        parse_time(text)
 
 
 @pytest.mark.parametrize(
