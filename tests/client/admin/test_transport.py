@@ -510,3 +510,20 @@ def test_a_length_of_thousands_of_digits_is_refused(scripted: Callable[..., Scri
     server = scripted(*[said] * 6)
     with pytest.raises(ConnectError, match="announces an answer of 9999"):
         call(server.url, "GET", "clusters")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (b"HTTP/1.1 200 Ok\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc", ConnectError),
+        (answer(200, b"[" * 200_000), ProtocolError),
+        (answer(404, b"[" * 200_000), AdminError),
+        (b"HTTP/1.1 101 Switching\r\n\r\n", AdminError),
+    ],
+)
+def test_a_hostile_answer_raises_an_error_of_the_library(
+    scripted: Callable[..., Scripted], call: Call, said: bytes, kind: type[Exception]
+) -> None:
+    server = scripted(*[said] * 6)
+    with pytest.raises(kind):
+        call(server.url, "GET", "clusters")
