@@ -14,6 +14,7 @@ from geminga.cli.units import (
     SPAN_OR_FOREVER,
     id_text,
     parse_id,
+    parse_pattern,
     parse_span,
     parse_time,
     parse_where,
@@ -100,3 +101,9 @@ def test_choices_are_taken_in_any_spelling() -> None:
     assert kind.convert("keyshared", None, None) == "Key_Shared"
     with pytest.raises(click.BadParameter, match="Key_Shared"):
         kind.convert("none", None, None)
+
+
+@pytest.mark.parametrize("text", ["(", "a{99999999999999}", "(" * 5000 + ")" * 5000])
+def test_what_is_no_regular_expression_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no regular expression"):
+        parse_pattern(text)

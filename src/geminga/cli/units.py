@@ -118,7 +118,7 @@ def parse_pattern(text: str) -> re.Pattern[str]:
     """Compile a regular expression. Raises `ValueError`."""
     try:
         return re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{text!r} is no regular expression: {error}") from None
 
 

@@ -463,6 +463,7 @@ def test_a_cancelled_call_ends_its_thread(scripted: Callable[..., Scripted]) -> 
             assert not thread.is_alive()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the connections from /proc")
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_call_cancelled_before_it_is_connected_ends_its_thread(tls: bool) -> None:
     """A full queue of the listener leaves the connection open half-way, as a filter that drops packets does;
@@ -472,9 +473,11 @@ def test_a_call_cancelled_before_it_is_connected_ends_its_thread(tls: bool) -> N
         for each in filling:
             each.setblocking(False)
             each.connect_ex(listener.getsockname())
+        port = listener.getsockname()[1]
+        before = 0 if tls else _connecting(port)
 
         async def run() -> None:
-            url = f"http{'s' if tls else ''}://127.0.0.1:{listener.getsockname()[1]}"
+            url = f"http{'s' if tls else ''}://127.0.0.1:{port}"
             async with geminga.asyncio.Admin(url, connection_timeout_ms=60_000) as admin:
                 waiting = asyncio.create_task(admin.call("GET", "clusters"))
                 if tls:
@@ -482,8 +485,7 @@ def test_a_call_cancelled_before_it_is_connected_ends_its_thread(tls: bool) -> N
                     filling.append(connected)
                     assert await asyncio.to_thread(connected.recv, 1)  # of the handshake
                 else:
-                    while not _connecting():
-                        await asyncio.sleep(0)
+                    await asyncio.to_thread(_wait_until_connecting, port, before + 1)
                 waiting.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await waiting
@@ -497,12 +499,14 @@ def test_a_call_cancelled_before_it_is_connected_ends_its_thread(tls: bool) -> N
             each.close()
 
 
-def _connecting() -> bool:
-    """Return whether an admin's thread waits in ``connect``."""
-    return any(
-        frame.f_code.co_name == "_connected" and "place" in frame.f_locals
-        for frame in sys._current_frames().values()
-    )
+def _connecting(port: int) -> int:
+    """Return the number of connections to ``port`` that are being opened (state SYN_SENT)."""
+    return Path("/proc/net/tcp").read_text().count(f"0100007F:{port:04X} 02 ")
+
+
+def _wait_until_connecting(port: int, count: int) -> None:
+    while _connecting(port) < count:
+        pass
 
 
 def test_a_length_of_thousands_of_digits_is_refused(scripted: Callable[..., Scripted], call: Call) -> None:
