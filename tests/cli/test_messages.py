@@ -302,6 +302,16 @@ def test_peek_and_consume_choose_by_position_key_and_text(run: Any) -> None:
     assert (refused.exit_code, "without --subscription" in refused.stderr) == (2, True)
 
 
+def test_peek_prints_as_many_messages_as_it_is_asked_for(
+    run: Any, broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geminga.cli.peek.LOOKED_AT_MAX", 10)
+    run("topics", "create", "cli-many")
+    run("subscriptions", "create", "cli-many", "s")
+    run("produce", "cli-many", stdin="\n".join(map(str, range(15))) + "\n")
+    assert len(_lines(run("peek", "cli-many", "s", "-n", "20", "--json"))) == 15
+
+
 def test_consume_starts_at_a_time_or_a_printed_id(run: Any) -> None:
     for text in ("one", "two", "three"):
         run("produce", "cli-where", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,3 +86,14 @@ def test_a_missing_topic_is_reported(capsys: pytest.CaptureFixture[str]) -> None
         nothing = told(capsys, "fleet", "--admin-url", broker.admin_url, "--watch", "0.1")
         assert "nothing was published to the 0 topics" in nothing
         told(capsys, "fleet", "--admin-url", broker.admin_url, "--namespace", "no/where", "--watch", "0.1")
+
+
+def test_prove_names_a_missing_package_before_it_measures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("geminga.extras._found", set())
+    monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    said = told(capsys, "prove", *NOWHERE, "--output", str(tmp_path / "proof"))
+    assert "geminga tune prove needs the package 'matplotlib': pip install 'geminga[tune]'" in said
+    assert not (tmp_path / "proof").exists()

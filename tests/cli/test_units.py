@@ -14,7 +14,9 @@ from geminga.cli.units import (
     SPAN_OR_FOREVER,
     id_text,
     parse_id,
+    parse_pattern,
     parse_span,
+    parse_time,
     parse_where,
     size,
 )
@@ -70,6 +72,14 @@ def test_positions_are_ends_ids_times_and_durations_before_now() -> None:
         parse_where("yesterday-ish")
 
 
+@pytest.mark.parametrize("text", ["9000y ago", "9" * 26, "253402300800000000"])
+def test_a_time_that_no_calendar_has_is_no_position(text: str) -> None:
+    with pytest.raises(ValueError, match="no position in a topic"):
+        parse_where(text)
+    with pytest.raises(ValueError, match="is no time"):
+        parse_time(text)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -91,3 +101,9 @@ def test_choices_are_taken_in_any_spelling() -> None:
     assert kind.convert("keyshared", None, None) == "Key_Shared"
     with pytest.raises(click.BadParameter, match="Key_Shared"):
         kind.convert("none", None, None)
+
+
+@pytest.mark.parametrize("text", ["(", "a{99999999999999}", "(" * 5000 + ")" * 5000])
+def test_what_is_no_regular_expression_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no regular expression"):
+        parse_pattern(text)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import http.client
+import json
 import re
+import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,6 +20,7 @@ from geminga.broker.admin.http import RequiredPermission
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
 from geminga.console.site import PERMISSIONS, STATIC, attach
+from geminga.testing.certificates import Authority
 
 SCRIPT_BYTES_MAX = 60_000
 SETTINGS = BrokerSettings(memory=True, port=0, web_port=0)
@@ -101,6 +108,50 @@ def test_files_need_no_credentials_but_data_does() -> None:
             assert (status, headers["WWW-Authenticate"]) == (401, "Bearer"), path
     finally:
         guarded.close()
+
+
+def post(url: str, body: object, context: ssl.SSLContext | None = None) -> tuple[int, object]:
+    request = urllib.request.Request(f"{url}/console/api/redrive", json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())["reason"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        ({"topic": "jobs"}, 412, "subscription=None is not allowed; allowed: a text"),
+        ({"topic": 5, "subscription": "s"}, 412, "topic=5 is not allowed; allowed: a text"),
+        ({"topic": "jobs", "subscription": "s", "key": 5}, 412, "key=5 is not allowed; allowed: a text"),
+        ({"topic": "jobs", "subscription": "s", "contains": ["x"]}, 412, "contains=['x'] is not allowed"),
+        ({"topic": "jobs", "subscription": "s", "contains": "\ud800"}, 404, "there is no dead-letter topic"),
+    ],
+)
+def test_a_redrive_refuses_what_is_no_text(
+    broker: EmbeddedBroker, body: object, status: int, reason: str
+) -> None:
+    found, said = post(broker.admin_url, body)
+    assert (found, str(said)[: len(reason)]) == (status, reason)
+
+
+def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).sign("broker")
+    settings = dataclasses.replace(SETTINGS, tls_certificate=str(certificate), tls_key=str(key))
+    running = EmbeddedBroker(settings, site=attach)
+    try:
+        with running.client(tls_allow_insecure_connection=True) as client:
+            client.create_producer("jobs-workers-DLQ").send(
+                b"1", properties={"REAL_TOPIC": "persistent://public/default/jobs"}
+            )
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        body = {"topic": "jobs", "subscription": "workers", "contains": None}
+        sent = {"sent": {"persistent://public/default/jobs": 1}, "left": 0, "encrypted": 0}
+        assert post(running.admin_url, body, context) == (200, sent)
+    finally:
+        running.close()
 
 
 def test_scripts_and_styles_are_external_files_of_this_origin() -> None:

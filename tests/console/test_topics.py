@@ -423,3 +423,15 @@ def test_events_name_changes_and_their_author(create: Any, served: Any, page: Pa
     expect(line).to_have_count(1)
     expect(line).to_contain_text("skipped the backlog, by 127.0.0.1 (2 times since")
     expect(page.get_by_text("In the last hour: 2 changes")).to_be_visible()
+
+
+def test_the_address_of_a_printed_command_stays_out_of_its_names(page: Page, served: Any) -> None:
+    page.goto(served.url)
+    pasted = page.evaluate(
+        """async (words) => (await import('/console/command.js')).pasted(words, ' --admin-url x')""",
+        """geminga topics delete 'a && b' && geminga topics delete 'it'"'"'s && "c'""",
+    )
+    assert pasted == (
+        "geminga topics delete 'a && b' --admin-url x && "
+        """geminga topics delete 'it'"'"'s && "c' --admin-url x"""
+    )

@@ -51,6 +51,8 @@ def test_defaults_are_those_of_pulsar_client():
         ("block_if_queue_full", 1),
         ("compression_type", 9),
         ("compression_level", -1),
+        ("compression_level", ""),
+        ("compression_level", False),
         ("compression_level", 3),  # LZ4, SNAPPY and none have no levels
         ("batching_enabled", "yes"),
         ("batching_max_messages", 0),

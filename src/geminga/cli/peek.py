@@ -95,7 +95,7 @@ def command(
         found = admin.subscriptions.peek(topic, subscription, number)
         described = [describe(each, schema) for each in found if _is_behind(each, where)]
         rows = [row for row in described if only.matches(row)][:count]
-        if len(rows) == count or len(found) in (looked_at, LOOKED_AT_MAX):
+        if len(rows) == count or len(found) == looked_at or number >= LOOKED_AT_MAX:
             break
         looked_at, number = len(found), min(LOOKED_AT_MAX, 4 * number)
     for row in rows:

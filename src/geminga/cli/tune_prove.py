@@ -18,6 +18,7 @@ from geminga.cli.tune_options import (
     traffic_profile,
 )
 from geminga.client.cluster import Cluster
+from geminga.extras import need
 from geminga.tuning.prove import ProofPlan, Prover
 
 
@@ -66,6 +67,7 @@ def command(
     Test topics are created, filled and deleted in the namespace. Each run is stored in the output folder:
     if the broker fails, only the current run is lost and the same command resumes.
     """
+    need("geminga tune prove", "matplotlib", "numpy")  # before minutes of measuring
     plan = ProofPlan(
         service_url=cluster.service_url, admin_url=cluster.admin_url, cluster=cluster,
         profile=traffic_profile(traffic),

@@ -66,11 +66,13 @@ def parse_where(text: str) -> Where:
     word = text.strip()
     if word.lower() in ("earliest", "latest"):
         return MessageId.earliest if word.lower() == "earliest" else MessageId.latest
-    if word.isdecimal() and len(word) >= 9:
+    if word.isdecimal() and 9 <= len(word) < 15:  # 15 digits: after the year 5138
         return int(word)
     for parse in (parse_id, parse_span, dt.datetime.fromisoformat):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OverflowError):
             found: Any = parse(word)
+            if isinstance(found, dt.timedelta):
+                dt.datetime.now(dt.UTC) - found  # raises before the year 1
             is_local = isinstance(found, dt.datetime) and found.tzinfo is None
             return found.astimezone() if is_local else found  # type: ignore[no-any-return]
     raise ValueError(
@@ -116,7 +118,7 @@ def parse_pattern(text: str) -> re.Pattern[str]:
     """Compile a regular expression. Raises `ValueError`."""
     try:
         return re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{text!r} is no regular expression: {error}") from None
 
 

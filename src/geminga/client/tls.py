@@ -36,6 +36,7 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     else:
         context.check_hostname = settings.validate_hostname
         context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a server's own certificate may be trusted
         _load_trust(context, settings.trust_certificates_path)
     if settings.private_key_path is not None and settings.certificate_path is None:
         raise InvalidConfiguration(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from typing import Any, Final
+import ssl
+import tempfile
+from typing import IO, Any, Final
 
 from aiohttp import web
 
@@ -27,27 +30,46 @@ async def redrive(request: web.Request, cluster: Cluster | None) -> dict[str, An
     from geminga.client.redrive import Redrive, RedriveFilter
 
     body = await object_body(request)
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if cluster is None:
-        host, port = request.get_extra_info("sockname")[:2]
-        host = f"[{host}]" if ":" in host else host
-        cluster = Cluster(admin_url=f"{request.scheme}://{host}:{port}")
-    if scheme == "Bearer":
-        cluster = dataclasses.replace(cluster, auth_plugin="token", auth_params=f"token:{token}")
+    topic, subscription = _text(body, "topic"), _text(body, "subscription")
     only = RedriveFilter(
-        key=body.get("key"), contains=str(body.get("contains", "")).encode(), count_max=COUNT_MAX
-    )
-    try:
-        async with (
-            geminga.asyncio.Client(**cluster.client_arguments()) as client,
-            geminga.asyncio.Admin(**cluster.admin_arguments()) as admin,
-        ):
-            found = Redrive(client, admin, str(body["topic"]), str(body["subscription"]), only=only)
-            result = await (found.preview() if body.get("preview") else found.run())
-    except KeyError as error:
-        raise AdminRefusal(412, f"the body names no {error}") from None
-    except TopicNotFound as error:
-        raise AdminRefusal(404, str(error)) from None
-    except PulsarException as error:
-        raise AdminRefusal(409, str(error)) from None
+        key=_text(body, "key", None), contains=(_text(body, "contains", None) or "").encode(errors="replace"),
+        count_max=COUNT_MAX,
+    )  # fmt: skip
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        try:
+            if cluster is None:
+                cluster = await _own_cluster(request, file)
+            if scheme == "Bearer":
+                cluster = dataclasses.replace(cluster, auth_plugin="token", auth_params=f"token:{token}")
+            async with (
+                geminga.asyncio.Client(**cluster.client_arguments()) as client,
+                geminga.asyncio.Admin(**cluster.admin_arguments()) as admin,
+            ):
+                found = Redrive(client, admin, topic, subscription, only=only)
+                result = await (found.preview() if body.get("preview") else found.run())
+        except TopicNotFound as error:
+            raise AdminRefusal(404, str(error)) from None
+        except (PulsarException, OSError) as error:
+            raise AdminRefusal(409, str(error)) from None
     return {"sent": dict(result.sent), "left": result.left, "encrypted": result.encrypted}
+
+
+async def _own_cluster(request: web.Request, file: IO[str]) -> Cluster:
+    """Return the broker that received the request. With TLS it is known by its own certificate, written to
+    ``file``: it need not name this address, nor be signed by an authority that this machine knows."""
+    host, port = request.get_extra_info("sockname")[:2]
+    cluster = Cluster(admin_url=f"{request.scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+    if request.scheme != "https":
+        return cluster
+    file.write(await asyncio.to_thread(ssl.get_server_certificate, (host, port), timeout=10))
+    file.flush()
+    return dataclasses.replace(cluster, tls_trust_certs_file_path=file.name, tls_validate_hostname=False)
+
+
+def _text(body: dict[str, Any], name: str, *default: None) -> Any:
+    """Return a text of the body, or the default for None. Raises `AdminRefusal`."""
+    value = body.get(name)
+    if not (isinstance(value, str) or (default and value is None)):
+        raise AdminRefusal(412, f"{name}={value!r} is not allowed; allowed: a text")
+    return value

@@ -7,6 +7,7 @@ import contextlib
 import os
 import pickle
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -460,3 +461,73 @@ def test_a_cancelled_call_ends_its_thread(scripted: Callable[..., Scripted]) -> 
         if thread.name.startswith("geminga-admin"):
             thread.join(10)
             assert not thread.is_alive()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the connections from /proc")
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_call_cancelled_before_it_is_connected_ends_its_thread(tls: bool) -> None:
+    """A full queue of the listener leaves the connection open half-way, as a filter that drops packets does;
+    a server that says nothing, the TLS handshake."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0 if not tls else 8) as listener:
+        filling = [] if tls else [socket.socket() for _ in range(3)]
+        for each in filling:
+            each.setblocking(False)
+            each.connect_ex(listener.getsockname())
+        port = listener.getsockname()[1]
+        before = 0 if tls else _connecting(port)
+
+        async def run() -> None:
+            url = f"http{'s' if tls else ''}://127.0.0.1:{port}"
+            async with geminga.asyncio.Admin(url, connection_timeout_ms=60_000) as admin:
+                waiting = asyncio.create_task(admin.call("GET", "clusters"))
+                if tls:
+                    connected, _ = await asyncio.to_thread(listener.accept)
+                    filling.append(connected)
+                    assert await asyncio.to_thread(connected.recv, 1)  # of the handshake
+                else:
+                    await asyncio.to_thread(_wait_until_connecting, port, before + 1)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+
+        asyncio.run(run())
+        threads = [each for each in threading.enumerate() if each.name.startswith("geminga-admin")]
+        for thread in threads:
+            thread.join(10)
+        assert not any(thread.is_alive() for thread in threads)
+        for each in filling:
+            each.close()
+
+
+def _connecting(port: int) -> int:
+    """Return the number of connections to ``port`` that are being opened (state SYN_SENT)."""
+    return Path("/proc/net/tcp").read_text().count(f"0100007F:{port:04X} 02 ")
+
+
+def _wait_until_connecting(port: int, count: int) -> None:
+    while _connecting(port) < count:
+        pass
+
+
+def test_a_length_of_thousands_of_digits_is_refused(scripted: Callable[..., Scripted], call: Call) -> None:
+    said = b"HTTP/1.1 200 Ok\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
+    server = scripted(*[said] * 6)
+    with pytest.raises(ConnectError, match="announces an answer of 9999"):
+        call(server.url, "GET", "clusters")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (b"HTTP/1.1 200 Ok\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc", ConnectError),
+        (answer(200, b"[" * 200_000), ProtocolError),
+        (answer(404, b"[" * 200_000), AdminError),
+        (b"HTTP/1.1 101 Switching\r\n\r\n", AdminError),
+    ],
+)
+def test_a_hostile_answer_raises_an_error_of_the_library(
+    scripted: Callable[..., Scripted], call: Call, said: bytes, kind: type[Exception]
+) -> None:
+    server = scripted(*[said] * 6)
+    with pytest.raises(kind):
+        call(server.url, "GET", "clusters")

@@ -150,7 +150,7 @@ class AdminResponse:
             return None
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ProtocolError(
                 f"the answer to {what} is not JSON: is this the web address of a Pulsar broker?"
             ) from None
@@ -193,7 +193,8 @@ class Exchange:
         line = self.line
         if line is not None:
             with contextlib.suppress(OSError):  # it has ended
-                line.shutdown(socket.SHUT_RDWR)
+                # That of an SSLSocket ends TLS first: a send on another thread would be in plain text.
+                socket.socket.shutdown(line, socket.SHUT_RDWR)
 
     def timed_out(self) -> Timeout:
         """Return the error for a call that exceeds its time limit."""
@@ -251,7 +252,7 @@ class Exchange:
         if answer.status in REDIRECTS and "location" in answer.headers:
             self._follow(answer.status, answer.headers["location"])
             return 0.0
-        if answer.status < 300:
+        if 200 <= answer.status < 300:
             return None
         if answer.status == 401 and self._settings.credentials.blocking and not self.challenged:
             self.challenged = True
@@ -338,7 +339,7 @@ def _reason(answer: AdminResponse) -> str:
     text = answer.text()
     try:
         found = json.loads(text)["reason"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         if "<html" in text[:200].lower():  # a servlet container's page says no more than the status
             return "refused"
         return " ".join(text.split())[:200] or "no reason given"
@@ -382,14 +383,18 @@ def read_answer(line: socket.socket, exchange: Exchange) -> AdminResponse:
     try:
         response.begin()
         length = response.getheader("Content-Length")
-        if length is not None and not (length.isdecimal() and int(length) <= ANSWER_BYTES_MAX):
-            raise ConnectError(f"{host} announces an answer of {length} bytes; allowed: {ANSWER_BYTES_MAX}")
+        if length is not None and not (
+            length.isdecimal() and len(length) < 20 and int(length) <= ANSWER_BYTES_MAX
+        ):
+            raise ConnectError(
+                f"{host} announces an answer of {length[:20]} bytes; allowed: {ANSWER_BYTES_MAX}"
+            )
         body = response.read(ANSWER_BYTES_MAX + 1 if response.length is None else None)
     except PulsarException:
         raise
     except (ConnectionError, IncompleteRead):
         raise lost(exchange.address) from None
-    except HTTPException:
+    except (HTTPException, ValueError):  # a negative length of a chunk is a ValueError
         raise no_http(host) from None
     if len(body) > ANSWER_BYTES_MAX:
         raise ConnectError(f"the answer of {host} has more than {ANSWER_BYTES_MAX} bytes")

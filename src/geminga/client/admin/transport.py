@@ -100,16 +100,20 @@ class AdminSender:
     def _open(self, address: Address, exchange: Exchange) -> socket.socket:
         seconds = min(self.settings.connection_timeout_seconds, exchange.seconds_left(time.monotonic()))
         try:
-            connected = socket.create_connection((address.host, address.port), seconds)
+            connected = _connected(address, seconds, exchange)
         except (OSError, ValueError) as error:
             raise _unsent(address, error) from error
         try:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if not address.tls:
-                return connected
-            if self._tls is None:
-                self._tls = make_context(self.settings.tls)
-            return self._tls.wrap_socket(connected, server_hostname=address.host)
+            if address.tls:
+                if self._tls is None:
+                    self._tls = make_context(self.settings.tls)
+                connected = exchange.line = self._tls.wrap_socket(
+                    connected, server_hostname=address.host, do_handshake_on_connect=False
+                )
+                exchange.seconds_left(time.monotonic())  # raises if the call was aborted between the sockets
+                connected.do_handshake()
+            return connected
         except PulsarException:
             connected.close()
             raise
@@ -212,6 +216,31 @@ class AsyncAdminSender:
         self._sender.close()
         if self._threads is not None and self._process_id == os.getpid():
             self._threads.shutdown(wait=False)
+
+
+def _connected(address: Address, seconds: float, exchange: Exchange) -> socket.socket:
+    """Return a connection, like `socket.create_connection`, which an abort of the exchange ends at once."""
+    failure = OSError("the host name has no address")
+    for family, kind, protocol, _, place in socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM
+    ):
+        try:
+            line = exchange.line = socket.socket(family, kind, protocol)
+        except OSError as error:  # the system lacks the family
+            failure = error
+            continue
+        try:
+            line.settimeout(min(seconds, exchange.seconds_left(time.monotonic())))
+            line.connect(place)
+        except OSError as error:
+            line.close()
+            failure = error
+        except BaseException:
+            line.close()
+            raise
+        else:
+            return line
+    raise failure
 
 
 def _unsent(address: Address, error: OSError | ValueError) -> RequestNotSent:

@@ -8,6 +8,10 @@ const ADDRESS = IS_DEFAULT ? "" : ` --admin-url ${location.origin}`;
 export const quoted = (words) => (/^[\w@%+=:,./-]+$/.test(words) ? words : `'${words.replaceAll("'", `'"'"'`)}'`);
 export const shortTopic = (topic) => topic.replace(/^persistent:\/\//, "");
 
-export const pasted = (words) => (/^geminga (?!store)/.test(words) ? words.split(" && ").map((each) => each + ADDRESS).join(" && ") : words);
+// The address follows each command, and changes nothing in quotes: a name may contain " && ".
+const PARTS = /'[^']*'|"[^"]*"| && |$/g;
+
+export const pasted = (words, address = ADDRESS) => (/^geminga (?!store)/.test(words)
+  ? words.replace(PARTS, (each) => (each === "" || each === " && " ? address + each : each)) : words);
 
 export const command = (words) => h("code", {}, pasted(words));
