@@ -111,8 +111,7 @@ class FlowControl:
             self.stop_after(self._entries_up_to_stop(key, 0))
 
     def _entries_up_to_stop(self, key: tuple[int, int], more: int) -> int | None:
-        """Return the number of entries from ``key`` to the last wanted one, plus ``more``; None (unknown) if
-        that one is in a later ledger."""
+        """Return the entries from ``key`` to the last wanted, plus ``more``; None if its ledger is later."""
         assert self.stop is not None
         ledger, entry = self.stop
         if key[0] < ledger:

@@ -145,7 +145,7 @@ class JsonReader:
         for number, payload in enumerate(values):
             try:
                 values[number] = None if payload is None else parsed(payload)
-            except (ValueError, RecursionError):
+            except (ValueError, ArithmeticError, RecursionError):
                 values[number], damaged[number] = None, True
         return _column(values, self.node, self.kind, self.zone, damaged), damaged
 
@@ -204,20 +204,17 @@ _SCAN: Any = _DECODER.scan_once  # type: ignore[attr-defined] # half of the deco
 
 
 def parsed(text: bytes | str, *, twice: bool = True) -> Any:
-    """Parse JSON with exact numbers: integers as int, others as Decimal. Raises `ValueError`; without
-    ``twice`` also for an object with a duplicate key."""
+    """Parse JSON with exact numbers: integers as int, others as Decimal. Raises `ValueError`,
+    without ``twice`` also for a duplicate key, and `ArithmeticError` for an exponent beyond Decimal's."""
     text = text if isinstance(text, str) else text.decode()
+    if not twice:
+        return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=_once)
     try:
-        if not twice:
-            return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=_once)
-        try:
-            value, end = _SCAN(text, 0)
-        except StopIteration:
-            end = -1
-        # Otherwise there are spaces around the value, a byte order mark, or a fault.
-        return value if end == len(text) else _DECODER.decode(text.removeprefix("\ufeff"))
-    except decimal.InvalidOperation:
-        raise ValueError("the exponent of a number is too large") from None
+        value, end = _SCAN(text, 0)
+    except StopIteration:
+        end = -1
+    # Otherwise there are spaces around the value, a byte order mark, or a fault.
+    return value if end == len(text) else _DECODER.decode(text.removeprefix("\ufeff"))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
