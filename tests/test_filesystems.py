@@ -16,7 +16,7 @@ from geminga.offload.arrow_storage import resolve_soon_failing
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}"])
-def test_local_folders(form: str, tmp_path: Path) -> None:
+def test_local_folders_are_resolved_to_paths(form: str, tmp_path: Path) -> None:
     folder = tmp_path / "a b" / "c%d"
     files, path = resolve(form.format(folder))
     assert isinstance(files, fs.LocalFileSystem)

@@ -197,7 +197,7 @@ def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> N
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_part_of_a_batch_through_a_consumer_that_does_not_know_it(
+def test_a_consumer_acknowledges_part_of_a_batch_that_another_received(
     pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
     """Another process received the table, and another consumer acknowledges a part of it: messages outside

@@ -159,7 +159,7 @@ def test_seventy_messages_as_recorded() -> None:
     assert flushed(tracker) == [("cumulative", [(1, 0, [0, 60])])]
 
 
-def test_cumulative_by_id() -> None:
+def test_a_cumulative_acknowledgement_by_id_ends_before_unfinished_batches() -> None:
     tracker = AckTracker(1)
     assert tracker.acknowledge_id_through(MessageId(-1, 1, 5), 0.0) == (1, 5)
     assert tracker.acknowledge_id_through(MessageId(-1, 1, 8, 1, batch_size=2), 0.0) == (1, 8)

@@ -37,6 +37,25 @@ def test_errors_are_raised_after_earlier_batches() -> None:
         next(taken)
 
 
+def test_the_next_batch_alone_is_computed_while_the_caller_works() -> None:
+    computed = threading.Semaphore(0)
+    count = 0
+
+    def source() -> Iterator[pa.RecordBatch]:
+        nonlocal count
+        for number in range(100):
+            count += 1
+            computed.release()
+            yield batch(number)
+
+    taken = taken_ahead(source())
+    for number in range(10):
+        next(taken)
+        while count < number + 2:
+            assert computed.acquire(timeout=PATIENCE_SECONDS)
+        assert count == number + 2
+
+
 @pytest.mark.parametrize("used", [0, 1, 5])
 def test_closing_ends_the_prefetching_thread(used: int) -> None:
     taken = taken_ahead(map(batch, range(1_000_000)))

@@ -163,7 +163,7 @@ class LatestPerKey:
         self._bits[ordinal >> 3] |= 1 << (ordinal & 7)
 
     def _reach(self, ordinal: int) -> None:
-        """Extend the bits to ``ordinal``."""
+        """Enlarge the bit set, so that it has the bit of ``ordinal``."""
         missing = (ordinal >> 3) + 1 - len(self._bits)
         if missing > 0:
             self._bits.extend(bytes(max(4096, missing, len(self._bits) // 8)))

@@ -226,7 +226,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.argument("limit", metavar="[SIZE]", type=SIZE, required=False)
     @click.option("--age", type=SPAN, help="Limit the oldest message's age instead of the size.")
     @click.option("--policy", type=WordChoice(QUOTA_ACTIONS), default=QUOTA_ACTIONS[0],
-                  show_default=True, help="Hold producers, refuse them, or delete the oldest.")  # fmt: skip
+                  show_default=True, help="Block or refuse producers, or delete old messages.")  # fmt: skip
     def set_quota(
         place: str, limit: int | None, age: Any, policy: str, cluster: Cluster, as_json: bool
     ) -> None:

@@ -111,7 +111,7 @@ class FlowControl:
             self.stop_after(self._entries_up_to_stop(key, 0))
 
     def _entries_up_to_stop(self, key: tuple[int, int], more: int) -> int | None:
-        """Return the entries after ``key``, plus ``more``; None if the last wanted ledger is later."""
+        """Return the entries from ``key`` to the last wanted, plus ``more``; None if its ledger is later."""
         assert self.stop is not None
         ledger, entry = self.stop
         if key[0] < ledger:

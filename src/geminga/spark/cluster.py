@@ -42,8 +42,8 @@ class EntrySource(Protocol):
 
     @property
     def gives_all(self) -> bool:
-        """Whether a missing entry is lost once later entries of its ledger arrive. Otherwise the broker may
-        withhold entries that are no messages."""
+        """Whether readers receive every stored entry: one that is missing before a later entry of its ledger
+        is lost. If False, the broker may leave out entries that are no messages."""
 
     def last_message_id(self) -> MessageId:
         """Return the id of the topic's newest message; its entry id is -1 in an empty topic."""

@@ -203,8 +203,11 @@ def _another(options: WriteOptions, number: int, decided: Epoch, mine: Epoch) ->
 
 
 class NumberedWriter(DataSourceArrowWriter):
-    """Batch queries: nothing is published before every task has succeeded, and what a ``batchId`` numbers is
-    published once, like a stream's micro-batch. A write without a number is a stream of its own."""
+    """Exactly-once writer of batch queries: publishes after every task has succeeded.
+
+    A write with a ``batchId`` is that micro-batch of its sink, and is published once however often it runs. A
+    write without one is micro-batch 0 of a new sink, with a staging folder of its own.
+    """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         # Spark sends this object, in its present state, to the tasks and to the commit.

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 
 def taken_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same batches in order; another thread takes the next one meanwhile. Raise the iterator's
-    error."""
+    """Yield the batches in order, while a thread computes the next one. Raises the iterator's errors."""
     with ThreadPoolExecutor(1, "geminga ahead") as thread:
         following = thread.submit(next, batches, None)
         while (batch := following.result()) is not None:

@@ -60,7 +60,7 @@ class BatchConverter(Protocol):
 
 
 class RangeReader:
-    """Reads one range, once."""
+    """Reader of one range of a partition, for a single pass."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ def test_handles_are_released_one_by_one() -> None:
         assert handles.count == number
 
 
-def test_an_old_attempt_does_not_continue_for_a_new_one_of_the_same_id(harness: Any) -> None:
+def test_a_closed_attempt_does_not_answer_a_new_one_with_the_same_producer_id(harness: Any) -> None:
     """PRODUCER, CLOSE_PRODUCER, PRODUCER with one id, while the name's holder is being probed."""
     holder, peer = harness.peer(), harness.peer()
     holder.producer(TOPIC, producer_name="p", user_provided_producer_name=True)

@@ -381,7 +381,7 @@ def test_a_cursor_without_a_tally_is_counted_on_request() -> None:
     assert found.open_tally(30) == (messages - 8, size)  # of the ten messages in entry 9, two are open
 
 
-def test_no_tally_is_reported_while_entries_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_backlog_is_returned_while_entries_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlainCounts, "is_complete", False)
     cursor = new_cursor()
     assert cursor.open_tally(10) is None

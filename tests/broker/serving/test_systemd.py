@@ -16,7 +16,7 @@ from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreError
 
 
-def test_the_life_of_a_broker_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_and_stop_are_reported_to_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "20000000")
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))

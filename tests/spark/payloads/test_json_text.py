@@ -14,7 +14,7 @@ import pytest
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.json_text import JsonReader
-from geminga.spark.payloads.nodes import SchemaNode
+from geminga.spark.payloads.nodes import SchemaField, SchemaNode
 
 
 def node(*fields: tuple[str, Any]) -> SchemaNode:
@@ -51,11 +51,26 @@ def test_payloads_are_parsed_together() -> None:
     ]  # fmt: skip
 
 
+def test_a_byte_order_mark_is_skipped() -> None:
+    found, damaged = JsonReader(FLAT).read(payloads(b"\xef\xbb\xbf" + json.dumps(ROW).encode()))
+    assert (found.to_pylist(), damaged.tolist()) == ([ROW], [False])
+
+
+def test_a_number_is_no_base64_text_where_a_text_field_has_the_same_name() -> None:
+    sub = SchemaNode("record", fields=(SchemaField("key", SchemaNode("bytes")),))
+    reader = JsonReader(
+        SchemaNode("record", fields=(SchemaField("key", SchemaNode("text")), SchemaField("sub", sub)))
+    )
+    _, damaged = reader.read(payloads({"key": 5}, {"sub": {"key": 1234}}, {"sub": {"key": "1234"}}))
+    assert damaged.tolist() == [False, True, False]
+
+
 BAD = [
     b"", b" ", b"{", b"}", b'{"id":1', b"{}{}",
     b'{"id":1}}{"v":{"id":2}', b"[1]", b"3", b'{"id":"x"}', b'{"id":1.5}',
     b'{"id":9223372036854775808}', b'{"id":true}', b'{"name":5}', b'{"name":"\xff"}', b'{"name":"\\ud800"}',
-    b'{"tags":[2147483648]}', b'{"sub":[]}', b'{"sub":{"x":"1"}}', b"[" * 100_000,
+    b'{"tags":[2147483648]}', b'{"sub":{"x":1e9999999999999999999}}', b'{"sub":[]}',
+    b'{"sub":{"x":"1"}}', b"[" * 100_000,
 ]  # fmt: skip
 
 

@@ -222,7 +222,7 @@ class OverviewResource(TopicResourceBase):
 
     @route("GET", _SUBSCRIPTION + "/preview/{action}", needs=CONSUME)
     async def preview(self, request: web.Request) -> web.Response:
-        """Effect of an action."""
+        """Return what an action on a subscription would change; change nothing."""
         topic, subscription = self._one(request)
         query = request.query
 

@@ -78,7 +78,7 @@ class Subscription(Protocol):
         """Attach a consumer; raises `Refused`."""
 
     def started(self, consumer: Consumer) -> None:
-        """Allow notices to a consumer whose SUCCESS was sent."""
+        """Send ACTIVE_CONSUMER_CHANGE from now on: the consumer's SUCCESS was sent."""
 
     def remove(self, consumer: Consumer) -> None:
         """Detach a consumer; no effect if it is not attached."""

@@ -265,7 +265,7 @@ class ReadingDispatcher:
 
     @property
     def _exhausted(self) -> bool:
-        """Return whether this call has sent its maximum."""
+        """Return whether this dispatch has sent its maximum of entries or bytes."""
         return self._entries_left <= 0 or self._bytes_left <= 0
 
     def _send_run(self, consumer: Consumer, offset: int, found: list[bytes], count_max: int) -> int:

@@ -557,7 +557,7 @@ class NamespaceRegistry:
         return document
 
     def accept(self, key: str) -> None:
-        """Accept damaged policies, by their key in the store, as they are."""
+        """Use damaged policies as they were read; ``key``: theirs in the store."""
         if key not in self._cautious:
             return
         self._cautious.discard(key)

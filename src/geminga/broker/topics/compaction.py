@@ -126,7 +126,7 @@ class Compaction:
         topic.services.compactions.enter(self)
 
     def begin(self) -> None:
-        """Start, when first in the queue: at once, because most queued compactions have nothing to do."""
+        """Start the compaction, which is first in the queue. Most of those queued have nothing to do."""
         self._began_ms = self.topic.scheduler.now_ms
         self._steps = self._run()
         self.topic.services.slices.start(self._steps, self)

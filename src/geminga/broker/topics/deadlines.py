@@ -201,7 +201,7 @@ def in_use(topic: OffloadedTopic, subscription: str | None = None) -> None:
 
 
 def recall(topic: OffloadedTopic) -> None:
-    """Restore the unused times from the record of a loaded topic."""
+    """Restore the times of last use of a loaded topic and its subscriptions from its record."""
     record = topic.record
     topic.last_used_ms = record.unused_ms or topic.scheduler.now_ms
     for name, unused_ms in (record.unused_subscriptions or {}).items():

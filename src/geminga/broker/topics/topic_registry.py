@@ -145,10 +145,8 @@ class TopicRegistry:
         return walk.page()
 
     def is_counted(self, name: TopicName) -> bool:
-        """Return whether the namespace's topic count is known, if its number of topics is limited.
-
-        Otherwise counting starts, in slices, and creating a topic is to be retried.
-        """
+        """Return whether a topic can be created now: the namespace has no limit of topics, or its topics are
+        counted. Otherwise the count starts, in slices, and the caller retries."""
         if not self._namespaces.exists(name.tenant, name.namespace):
             return True
         limit = self._namespaces.topic_policies(name).max_topics_per_namespace

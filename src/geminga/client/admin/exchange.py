@@ -247,8 +247,8 @@ class Exchange:
         return self._again(final, now)
 
     def answered(self, answer: AdminResponse, now: float) -> float | None:
-        """Return None if this is the final answer, else the seconds to pause before the next try. Raises the
-        error that it reports."""
+        """Return None if the request succeeded, else the seconds until it is to be sent again (0: at once).
+        Raises the error that the answer reports."""
         if answer.status in REDIRECTS and "location" in answer.headers:
             self._follow(answer.status, answer.headers["location"])
             return 0.0

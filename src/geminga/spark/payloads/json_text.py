@@ -145,7 +145,7 @@ class JsonReader:
         for number, payload in enumerate(values):
             try:
                 values[number] = None if payload is None else parsed(payload)
-            except (ValueError, RecursionError):
+            except (ValueError, ArithmeticError, RecursionError):
                 values[number], damaged[number] = None, True
         return _column(values, self.node, self.kind, self.zone, damaged), damaged
 
@@ -163,13 +163,16 @@ def _parses_at_once(node: SchemaNode) -> bool:
 def _numbers_in_text(node: SchemaNode) -> str:
     """Return the pattern of numbers in fields that hold any value as text; empty without such fields.
 
-    The text before a match ends with a key: after a brace or a comma, a quotation mark begins one. If a key
-    names fields of other types too, or a match ends within a number, Arrow's parser fails.
+    The text before a match ends with a key: after a brace or a comma, a quotation mark begins one. If a match
+    ends within a number, Arrow's parser fails. Names that fields of other types have too are left out: a
+    number may be no valid value there, and its text one (base64).
     """
-    names = {json.dumps(name, ensure_ascii=False) for name, each in _leaves(node) if each.kind == "text"}
+    leaves = list(_leaves(node))
+    names = {name for name, each in leaves if each.kind == "text"}
+    names -= {name for name, each in leaves if each.kind != "text"}
     if not names:
         return ""
-    keys = "|".join(map(re.escape, sorted(names)))
+    keys = "|".join(re.escape(json.dumps(name, ensure_ascii=False)) for name in sorted(names))
     return rf"([{{,]\s*(?:{keys})\s*:\s*)(-?[1-9]\d*(?:\.\d{{1,6}})?|0(?:\.\d{{1,6}})?|-0\.\d{{1,6}})"
 
 
@@ -201,8 +204,8 @@ _SCAN: Any = _DECODER.scan_once  # type: ignore[attr-defined] # half of the deco
 
 
 def parsed(text: bytes | str, *, twice: bool = True) -> Any:
-    """Parse JSON with exact numbers: integers as int, others as Decimal. Raises `ValueError`; without
-    ``twice`` also for an object with a duplicate key."""
+    """Parse JSON with exact numbers: integers as int, others as Decimal. Raises `ValueError`,
+    without ``twice`` also for a duplicate key, and `ArithmeticError` for an exponent beyond Decimal's."""
     text = text if isinstance(text, str) else text.decode()
     if not twice:
         return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=_once)
@@ -210,7 +213,8 @@ def parsed(text: bytes | str, *, twice: bool = True) -> Any:
         value, end = _SCAN(text, 0)
     except StopIteration:
         end = -1
-    return value if end == len(text) else _DECODER.decode(text)  # spaces around the value, or a fault
+    # Otherwise there are spaces around the value, a byte order mark, or a fault.
+    return value if end == len(text) else _DECODER.decode(text.removeprefix("\ufeff"))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
