@@ -618,6 +618,22 @@ def test_the_threshold_of_the_policies_starts_compaction(make_harness: Any) -> N
     assert topic.ledger.start > 50
 
 
+def test_a_failed_compaction_is_retried_after_many_times_its_duration(
+    make_harness: Any,
+) -> None:
+    """One with too many keys reads the topic from the start each time."""
+    harness = make_harness(compaction_memory_bytes_max=1024 * 1024)
+    peer = publisher(harness)
+    for number in range(30):
+        peer.send(number, single(f"{number:050000}", b"1"))
+    harness.actions.compact(NAME)
+    harness.now += 30
+    finish(harness)
+    topic: Any = harness.broker.topics.find(NAME)
+    assert topic.compaction.status == "ERROR"
+    assert topic.compaction.retry_ms == harness.now_ms + 600_000
+
+
 def test_status_stats_and_refusals_are_reported(harness: Harness) -> None:
     peer = publisher(harness)
     for number in range(5):

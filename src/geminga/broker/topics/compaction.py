@@ -53,7 +53,9 @@ BUSY_RETRY_SECONDS: Final = 0.1
 DAMAGES_MAX: Final = 1_000
 """Most runs of damaged entries that are skipped."""
 FAILED_RETRY_MS: Final = 60_000
-"""Delay after which a failed compaction by threshold is retried."""
+"""Shortest delay after which a failed compaction by threshold is retried ..."""
+FAILED_RETRY_FACTOR: Final = 20
+"""... and the delay as a multiple of the time that it took: with too many keys it fails again each time."""
 
 
 class CompactionStatus(StrEnum):
@@ -93,6 +95,8 @@ class Compaction:
         self.removed = self.removed_total = 0
         """Messages that the last compaction removed, and all since the topic was loaded."""
         self.succeeded_ms = self.failed_ms = self.duration_ms = 0
+        self.retry_ms = 0
+        """Earliest time of a retry by threshold after a failure."""
         self.succeeded = self.failed = 0
         self.bytes_read = self.bytes_written = 0
         self._began_ms = 0
@@ -157,6 +161,7 @@ class Compaction:
             self.status, self.last_error = CompactionStatus.ERROR, str(error)
             self.failed += 1
             self.failed_ms = now_ms
+            self.retry_ms = now_ms + max(FAILED_RETRY_MS, FAILED_RETRY_FACTOR * (now_ms - self._began_ms))
             self._give_up_new()
         self._damaged = []
         self.topic.touch()
@@ -568,7 +573,7 @@ def check(topic: CompactedTopic) -> None:
     prepare(topic)
     last = topic.compaction
     if last is not None:
-        is_early = topic.scheduler.now_ms - last.failed_ms < FAILED_RETRY_MS
+        is_early = topic.scheduler.now_ms < last.retry_ms
         if last.is_running or (last.status is CompactionStatus.ERROR and is_early):
             return
     waiting = topic.subscriptions[COMPACTION].cursor.mark
