@@ -11,7 +11,14 @@ import pytest
 
 import geminga
 
-PACKAGES = ("geminga", "geminga.asyncio", "geminga.functions", "geminga.mirror", "geminga.schema")
+PACKAGES = (
+    "geminga",
+    "geminga.asyncio",
+    "geminga.functions",
+    "geminga.mirror",
+    "geminga.schema",
+    "geminga.spark",
+)
 
 
 def stub_of(package: str) -> dict[str, object]:

@@ -9,9 +9,13 @@ from geminga.ledger.memory import MemoryStore
 
 
 @pytest.fixture
-def ledger() -> CompactedLedger:
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def ledger(store: MemoryStore) -> CompactedLedger:
     """Offsets 10, 20 ... of ledgers of ten entries each that begin at 0."""
-    store = MemoryStore()
     ledger_id = store.create_ledger("c")
     for offset in range(10, 100, 10):
         store.append(ledger_id, framed(offset, offset // 10, offset % 10, b"%d" % offset), lambda error: None)
@@ -28,7 +32,7 @@ def test_entries_are_found_by_offset_and_position(ledger: CompactedLedger) -> No
     assert [ledger.find(position=each) for each in positions] == [0, 0, 1, 1, 8, 8, 9, 9]
 
 
-def test_a_replaced_ledger_stays_while_it_is_read(ledger: CompactedLedger) -> None:
+def test_a_replaced_ledger_stays_while_it_is_read(store: MemoryStore, ledger: CompactedLedger) -> None:
     reading = CompactedScan(ledger, position=(8, 0))
     ledger.replaced()
     found = []
@@ -38,6 +42,6 @@ def test_a_replaced_ledger_stays_while_it_is_read(ledger: CompactedLedger) -> No
             found.append(entry.entry)
             reading.take()
     assert found == [b"80", b"90"]
-    assert ledger._store.ledgers("c")
+    assert store.ledgers("c")
     reading.close()
-    assert not ledger._store.ledgers("c")
+    assert not store.ledgers("c")

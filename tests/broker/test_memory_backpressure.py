@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from typing import Any
 
@@ -96,20 +97,9 @@ def test_incomplete_frames_of_a_thousand_peers_stay_below_the_limit(crowded: Any
     assert crowded.broker.bytes.received_bytes <= 5 * MIB
 
 
-class Watch:
-    """A clock that moves a little each time it is read."""
-
-    def __init__(self, step: float) -> None:
-        self.now, self.step = 0.0, step
-
-    def __call__(self) -> float:
-        self.now += self.step
-        return self.now
-
-
 def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness: Any) -> None:
     broker = harness.broker
-    harness.clock = Watch(0.001)
+    harness.clock = itertools.count(0.001, 0.001).__next__
     flood, calm = harness.peer(), harness.peer()
     pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
     flood.send_bytes(pings * 5_000)

@@ -1,11 +1,11 @@
 """End-to-end encryption through a broker: both shells, batches, chunks, tables, and the official client."""
 
 import asyncio
+import threading
 import uuid
 from pathlib import Path
 
 import pytest
-from insides import publisher_of
 from waiting import eventually
 
 import geminga
@@ -13,6 +13,7 @@ from geminga.client import producer as producer_module
 from geminga.client.admin import admin
 from geminga.client.crypto import CryptoKeyReader, ProducerCryptoFailureAction
 from geminga.errors import CryptoError
+from geminga.wire.encryption import PayloadEncryptor
 
 pytest.importorskip("cryptography")
 
@@ -274,16 +275,22 @@ def test_send_in_spite_of_the_failure(client, topic, caplog):
 @pytest.mark.parametrize("batched", [True, False])
 def test_what_cannot_be_encrypted_fails_and_is_not_sent(client, topic, batched, monkeypatch):
     consumer = client.subscribe(topic, "s", crypto_key_reader=reader())
+    seal, has_key = PayloadEncryptor.seal, threading.Event()
+
+    def seal_with_key(encryptor, payload):
+        if not has_key.is_set():
+            raise CryptoError("no data key could be made: nothing is sent")
+        return seal(encryptor, payload)
+
+    monkeypatch.setattr(PayloadEncryptor, "seal", seal_with_key)
     sending = encrypting(client, topic, batching_enabled=batched, batching_max_messages=10)
-    encryptor = publisher_of(sending).settings.encryptor
-    current, encryptor._current = encryptor._current, None
     results = []
     for _ in range(10):  # the last one fills the batch and encodes it on this thread
         sending.send_async(CANARY, lambda result, _: results.append(result))
     with pytest.raises(CryptoError, match="nothing is sent"):
         sending.send(CANARY)
     assert results == [geminga.Result.CryptoError] * 10
-    encryptor._current = current
+    has_key.set()
     sending.send(b"again")
     assert received(consumer, 1)[0].data() == b"again"
 
@@ -311,7 +318,7 @@ def test_data_keys_are_renewed(client, topic, monkeypatch, caplog):
     assert "keeps its data key" in caplog.text
 
 
-def test_a_namespace_that_requires_encryption(client, pulsar_broker):
+def test_a_namespace_that_requires_encryption(client, pulsar_broker, monkeypatch):
     namespace = f"public/secret-{uuid.uuid4().hex[:8]}"
     admin(pulsar_broker.admin_url, "PUT", f"namespaces/{namespace}")
     admin(pulsar_broker.admin_url, "POST", f"namespaces/{namespace}/encryptionRequired", True)
@@ -325,9 +332,8 @@ def test_a_namespace_that_requires_encryption(client, pulsar_broker):
     encrypting(client, topic).send(CANARY)
     assert received(consumer, 1)[0].data() == CANARY
     # The broker rejects the first plain message of a producer that announced encryption.
+    monkeypatch.setattr(PayloadEncryptor, "seal", lambda *_: None)
     liar = encrypting(client, topic, send_timeout_millis=500)
-    publisher_of(liar).settings.encryptor._current = None
-    publisher_of(liar).settings.encryptor.plain_on_failure = True
     with pytest.raises(geminga.PulsarException):
         liar.send(b"plain")
     nothing(consumer)

@@ -155,11 +155,17 @@ def test_the_end_of_the_threads_waits_for_what_is_under_way(threads: ListenerThr
 
 def test_closing_does_not_wait_long_for_a_call_that_does_not_end() -> None:
     threads, sources, go = ListenerThreads(2), [Source(), Source()], threading.Event()
+    held: list[threading.Thread] = []
+
+    def listen(owner: str, item: int) -> None:
+        held.append(threading.current_thread())
+        go.wait(60)
+
     for source in sources:
-        source.listen(threads, lambda owner, item: go.wait(60))
+        source.listen(threads, listen)
         source.settle()
         source.put(1)
-    held = [each.thread for each in threads._threads]
+    eventually(lambda: len(held) == 2)
     threads.close(0.01)
     assert [thread.is_alive() for thread in held] == [True, True]
     go.set()

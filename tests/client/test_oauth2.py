@@ -158,7 +158,20 @@ def test_wrong_parameters(parameters: Any) -> None:
     assert "issuer.example" not in str(caught.value)
 
 
-def test_the_private_key_may_be_a_path_a_file_url_data_or_json(tmp_path: Any) -> None:
+def test_the_private_key_may_be_a_path_a_file_url_data_or_json(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issuer = Issuer()
+    monkeypatch.setattr(oauth2, "_fetch", issuer.fetch)
+
+    def form_of(provider: Any) -> dict[str, list[str]]:
+        """Return the form of a token request."""
+        provider.credentials()
+        (url, _), (_, form) = issuer.asked[-2:]
+        assert url.startswith(ISSUER)
+        assert form is not None
+        return form
+
     path = tmp_path / "a key.json"
     path.write_text(KEY)
     encoded = base64.b64encode(KEY.encode()).decode()
@@ -170,14 +183,14 @@ def test_the_private_key_may_be_a_path_a_file_url_data_or_json(tmp_path: Any) ->
         json.loads(KEY),
     ):
         made = geminga.AuthenticationOauth2(json.dumps({"issuer_url": ISSUER, **place}))
-        assert made.provider._form["client_secret"] == CANARY  # type: ignore[attr-defined]
+        assert form_of(made.provider)["client_secret"] == [CANARY]
         assert CANARY not in repr(made)
     java = json.dumps({"issuerUrl": ISSUER, "privateKey": path.as_uri(), "audience": "urn:pulsar"})
     of_java = geminga.Authentication(
         "org.apache.pulsar.client.impl.auth.oauth2.AuthenticationOAuth2", java
     ).provider
-    assert (of_java._issuer_url, of_java._form["audience"]) == (ISSUER, "urn:pulsar")  # type: ignore[attr-defined]
-    assert of_java._form["client_secret"] == CANARY  # type: ignore[attr-defined]
+    form = form_of(of_java)
+    assert (form["audience"], form["client_secret"]) == (["urn:pulsar"], [CANARY])
     named = geminga.Authentication("oauth2", json.dumps({"issuer_url": ISSUER, **json.loads(KEY)}))
     assert named.provider.method == "token"
 

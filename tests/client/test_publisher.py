@@ -319,11 +319,11 @@ def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, k
                 else:
                     assert submit_queue.offer(b"x" * size, lambda r, m: got.append(r))
 
-        client._runtime.call(race())
+        client.runtime.call(race())
         never(lambda: held.count() != 1, 0.05)
         rows = threading.Thread(target=producer.send_table, args=(pa.table({"value": [b"x" * 800]}),))
         rows.start()  # later messages queue behind them
-        eventually(lambda: publisher._wait_queue.standing == 4)
+        eventually(lambda: wait_queue_of(producer).standing == 4)
         held.release()
         sent = [7900, 800] if batching else [7000, 500, 400, 800]
         eventually(lambda: len(held._held) == len(sent))

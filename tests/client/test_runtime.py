@@ -2,6 +2,7 @@ import asyncio
 import concurrent.futures
 import gc
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -238,7 +239,8 @@ def test_a_broken_loop_ends_and_fails_all_calls(monkeypatch, caplog):
     """A program that closes descriptors that are not its own, say: nothing would ever come to its turn."""
     from geminga.client import runtime as module
 
-    loop = asyncio.new_event_loop()
+    selector = selectors.DefaultSelector()
+    loop = asyncio.SelectorEventLoop(selector)
     monkeypatch.setattr(module, "new_event_loop", lambda: loop)
     runtime = LoopThread("test-io")
     told, steps = [], []
@@ -264,7 +266,6 @@ def test_a_broken_loop_ends_and_fails_all_calls(monkeypatch, caplog):
         def __getattr__(self, name):
             raise OSError(9, "Bad file descriptor")
 
-    selector = loop._selector
     runtime.post(setattr, loop, "_selector", Broken())
     waiting.join(60)
     runtime.thread.join(60)

@@ -282,7 +282,8 @@ def test_a_token_is_in_no_log_line_or_repr(broker, caplog):
     ):
         with pytest.raises(geminga.PulsarException) as caught:
             client.create_producer("t")
-        texts = [caplog.text, str(caught.value), repr(caught.value), repr(client), repr(client._settings)]
+        objects = caught.value, client, client.context.settings
+        texts = [caplog.text, str(caught.value), *map(repr, objects)]
     assert broker.peers[0].connect.auth_data == canary.encode()
     assert all(canary not in text for text in texts)
 
@@ -316,10 +317,10 @@ def test_closing_that_is_interrupted_while_it_waits_leaves_nothing(broker, tmp_p
     path = tmp_path / "client.log"
     client = geminga.Client(broker.url, logger=geminga.FileLogger(geminga.LoggerLevel.Debug, str(path)))
 
-    def interrupted(seconds):
+    def interrupted(threads, seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(client._listener_threads, "close", interrupted)
+    monkeypatch.setattr("geminga.client.listener.ListenerThreads.close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         client.close()
     logging.getLogger("geminga").debug("of another program")

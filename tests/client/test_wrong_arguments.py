@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from insides import publisher_of
+from insides import publisher_of, wait_queue_of
 from waiting import eventually_awaited
 
 import geminga
@@ -104,7 +104,7 @@ def holds_nothing(producer: Any) -> None:
     """Check, on the loop, that no permit or byte is in use and no sender waits."""
     publisher = publisher_of(producer)
     statistics = producer.statistics()
-    assert (statistics.pending_messages, publisher.submit_queue.depth(), len(publisher._wait_queue)) == (
+    assert (statistics.pending_messages, publisher.submit_queue.depth(), len(wait_queue_of(producer))) == (
         0,
         0,
         0,

@@ -123,7 +123,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.turns += 1
             self.clock.now += 1e-6
             handle = self._next()
-            if not handle._cancelled:
+            if not handle.cancelled():
                 handle._run()
 
     def idle(self) -> None:
@@ -132,14 +132,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise Stuck("nothing is to come")
         for look in self.at_idle:
             look()
-        self.clock.now = max(self.clock.now, self._scheduled[0]._when)
+        self.clock.now = max(self.clock.now, self._scheduled[0].when())
 
     def _take_due(self) -> None:
         timers = self._scheduled
-        while timers and (timers[0]._cancelled or timers[0]._when <= self.clock.now):
+        while timers and (timers[0].cancelled() or timers[0].when() <= self.clock.now):
             timer = heapq.heappop(timers)
             timer._scheduled = False
-            if not timer._cancelled:
+            if not timer.cancelled():
                 self._ready.append(timer)
 
     def _next(self) -> asyncio.Handle:

@@ -478,7 +478,7 @@ class ThreadLoop(VirtualLoop):
             sys.settrace(previous)
 
     def idle(self) -> None:
-        self.scheduler.sleep_until(self._scheduled[0]._when if self._scheduled else NEVER)
+        self.scheduler.sleep_until(self._scheduled[0].when() if self._scheduled else NEVER)
 
     def _write_to_self(self) -> None:
         self._wake()

@@ -112,8 +112,7 @@ def test_a_second_acknowledgement_takes_nothing_back() -> None:
 
 def test_states_of_two_deliveries_are_joined() -> None:
     tracker = AckTracker(1, batch_index=True)
-    first = entry_of(tracker, 5, 3)
-    tracker._batches.clear()
+    first = entry_of(AckTracker(1), 5, 3)  # unknown to the tracker, as after it was forgotten
     second = entry_of(tracker, 5, 3)
     tracker.acknowledge_messages([messages(first)[0]], 0.0)
     tracker.acknowledge_messages([messages(second)[2]], 0.0)

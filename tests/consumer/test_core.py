@@ -588,6 +588,8 @@ def test_ack_timeout(subscribed: Make, make: SimpleNamespace) -> None:
     consumer.core.acknowledge_messages(messages[2:], consumer.now)
     consumer.core.taken(messages[2:], consumer.now)
     assert len(consumer.core.unsettled.ack_timeout) == 0, "taken is noted after the acknowledgement"
+    consumer.advance(60.0)
+    assert consumer.core.counted.timed_out == 1, "one entry was late"
 
 
 def test_queued_messages_of_a_batch_do_not_time_out(subscribed: Make, make: SimpleNamespace) -> None:

@@ -19,10 +19,11 @@ from geminga.consumer.queue import ReceiveQueue
 HERE, ELSEWHERE = ConsumerOrigin("here", -1), ConsumerOrigin("elsewhere", -1)
 
 
-@pytest.fixture(autouse=True, params=[module._for_each, module.PopIndexes], ids=["own", "unlocked"])
+@pytest.fixture(autouse=True, params=[False, True], ids=["own", "unlocked"])
 def _kind_of_iterator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Iterators with and without the interpreter lock."""
-    monkeypatch.setattr(module, "_for_each", request.param)
+    if request.param:
+        monkeypatch.setattr(module, "_for_each", module.PopIndexes)
 
 
 def entry(number: int, origin: ConsumerOrigin = HERE) -> ReceivedEntry:

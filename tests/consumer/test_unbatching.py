@@ -20,14 +20,7 @@ from geminga.consumer.unbatching import (
 from geminga.wire.batch import decode_batch, encode_single_metadata
 from geminga.wire.compression import compress
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-
-def batch_body(payloads: list[bytes], **fields: Any) -> bytes:
-    parts = []
-    for number, payload in enumerate(payloads):
-        single = encode_single_metadata(len(payload), number, **fields)
-        parts += [len(single).to_bytes(4, "big"), single, payload]
-    return b"".join(parts)
+from tests.consumer.conftest import batch_body
 
 
 def metadata_of(**fields: Any) -> pb.MessageMetadata:

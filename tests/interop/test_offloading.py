@@ -121,10 +121,11 @@ def test_offloaded_batches_of_the_java_client_are_restored_byte_for_byte(
             assert entries(client, name) == before
         store = server_of(broker).store
         for record in inside(broker, lambda: list(store.offloaded(name))):
-            file = LedgerFile(store.place.open(f"{folder_of(name)}/{record.file}"))
+            source = store.place.open(f"{folder_of(name)}/{record.file}")
+            file = LedgerFile(source)
             for _, _, _, _, at, size, _ in file.summary.groups:
-                file._source.seek(at)
-                kept = EntryEnvelope.decode(file._source.read(size)).whole_sizes > 0
+                source.seek(at)
+                kept = EntryEnvelope.decode(source.read(size)).whole_sizes > 0
                 assert kept.any() == (compression == "ZSTD")
             file.close()
 

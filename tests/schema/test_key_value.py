@@ -12,6 +12,7 @@ from geminga.errors import CorruptPayload, IncompatibleSchema, InvalidConfigurat
 from geminga.producer.message import KeyedContent, OutgoingMessage
 from geminga.schema import KeyValue, KeyValueEncodingType, KeyValueSchema
 from geminga.schema.key_value import encoding_of, parts_of, split_pair
+from tests.schema.test_generic import Topic
 
 INLINE, SEPARATED = KeyValueEncodingType.INLINE, KeyValueEncodingType.SEPARATED
 VECTORS = [
@@ -91,14 +92,6 @@ class Received:
 
     def schema_version(self):
         return self._version
-
-
-class Topic:
-    def __init__(self, info):
-        self.info = info
-
-    def schema_of_message(self, topic, version):
-        return self.info
 
 
 def test_separated_keys_are_partition_keys():

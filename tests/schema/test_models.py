@@ -136,9 +136,10 @@ def test_values_of_each_kind_of_class_are_decoded_as_encoded(kind: Any, cls: Any
 @pytest.mark.parametrize(("cls", "value"), VALUES, ids=lambda v: getattr(v, "__name__", "value"))
 def test_readers_of_older_data_get_the_default(cls: Any, value: Any) -> None:
     codec = schema.AvroSchema(cls)
-    required = [f for f in codec._definition["fields"] if "default" not in f]
-    older = {**codec._definition, "fields": required}
-    plain = {f["name"]: codec._model.to_plain(value)[f["name"]] for f in required}
+    model = Model(cls, Form.AVRO)
+    required = [f for f in model.definition["fields"] if "default" not in f]
+    older = {**model.definition, "fields": required}
+    plain = {f["name"]: model.to_plain(value)[f["name"]] for f in required}
     payload = schema.AvroSchema(None, older).encode(plain)
     read = codec._decode(payload, fastavro.parse_schema(older), codec._parsed)
     expected = cls.model_validate(plain) if hasattr(cls, "model_validate") else cls(**plain)
@@ -189,12 +190,11 @@ def test_pydantic_models_use_their_own_json_and_validation() -> None:
     names = [f["name"] for f in json.loads(codec.schema_info().schema())["fields"]]
     assert names == ["number", "at", "lines", "orderedBy", "home", "colour"]
     for kind in (schema.JsonSchema, schema.AvroSchema):
-        wrong = schema.AvroSchema(None, kind(Order)._definition) if kind is schema.AvroSchema else None
-        payload = (
-            b'{"number": 1, "lines": [{"item": "pen", "count": 0}]}'
-            if wrong is None
-            else wrong.encode({**kind(Order)._model.to_plain(ORDER), "lines": [{"item": "pen", "count": 0}]})
-        )
+        payload = b'{"number": 1, "lines": [{"item": "pen", "count": 0}]}'
+        if kind is schema.AvroSchema:
+            model = Model(Order, Form.AVRO)
+            wrong = {**model.to_plain(ORDER), "lines": [{"item": "pen", "count": 0}]}
+            payload = schema.AvroSchema(None, model.definition).encode(wrong)
         with pytest.raises(CorruptPayload, match="greater than 0"):
             kind(Order).decode(payload)
 

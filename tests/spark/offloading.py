@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from insides import server_of
 from waiting import eventually
 
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -16,4 +17,4 @@ def offload_all(broker: EmbeddedBroker, topic: str) -> None:
     newest = {"ledgerId": MessageId.latest.ledger_id, "entryId": 0, "partitionIndex": -1}
     admin(broker.admin_url, "PUT", f"{path}/offload", newest)
     eventually(lambda: admin(broker.admin_url, "GET", f"{path}/offload")["status"] != "RUNNING")
-    eventually(lambda: len(inside(broker, lambda: broker._server.store.tier.local_ledgers(topic))) <= 1)
+    eventually(lambda: len(inside(broker, lambda: server_of(broker).store.tier.local_ledgers(topic))) <= 1)

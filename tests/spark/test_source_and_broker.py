@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from driven_query import Query
+from insides import server_of
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructType
 from waiting import eventually
@@ -150,7 +151,7 @@ def test_entries_skipped_by_the_broker_are_a_loss(
     publish(pulsar_client, pulsar_topic, 0, 50)
 
     def damage() -> None:
-        found = pulsar_broker._server.broker.topics.find(TopicName.parse(pulsar_topic))
+        found = server_of(pulsar_broker).broker.topics.find(TopicName.parse(pulsar_topic))
         segment = found.ledger.segments[0]
         lost = Damage("log-1", 0, "entries", segment.ledger_id, 3, 5, DamageLoss.ENTRIES)
         found.ledger.damage_found(segment, EntriesDamaged("gone", lost))

@@ -35,7 +35,7 @@ from geminga.consumer.inbox import (
     ReturnedToQueue,
     TakenByApplication,
 )
-from geminga.consumer.message import Message, carries_permits
+from geminga.consumer.message import Message, carries_permits, place_of
 from geminga.consumer.queue import ReceiveQueue, Taken
 from geminga.consumer.settings import ConsumerBatchReceivePolicy, ConsumerSettings
 from geminga.consumer.statistics import ConsumerStatistics, of_all, of_one
@@ -617,7 +617,8 @@ class ReceivedBatch:
         if self._taken and size > self._bytes_left:
             self.full = True
             return False
-        self._taken.append((message._entry, [message._index]))
+        entry, index = place_of(message)
+        self._taken.append((entry, [index]))
         self._added(1, size)
         return True
 

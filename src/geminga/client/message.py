@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, messages_of
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry
 from geminga.consumer.unbatching import split_batch
 from geminga.ids import MessageId
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -39,4 +39,4 @@ class MessageBatch:
             starts=starts, count=size,
         )  # fmt: skip
         gone = set(removed)
-        return [message for message in messages_of(entry) if message._index not in gone]
+        return [Message(entry, index) for index in range(size) if index not in gone]

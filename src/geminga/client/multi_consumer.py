@@ -19,7 +19,7 @@ from geminga.client.topic_set import SubscribedPart, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import DeadLettered
-from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, place_of
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import is_end
 from geminga.consumer.settings import ConsumerSettings, InitialPosition, RegexSubscriptionMode
@@ -284,7 +284,8 @@ class HandleGroup:
 
     def took(self, message: Message[Any]) -> None:
         """Return a taken message's permits to its consumer."""
-        self.took_of(message._entry, (message._index,))
+        entry, index = place_of(message)
+        self.took_of(entry, (index,))
 
     def took_of(self, entry: Any, indexes: Iterable[Any]) -> None:
         """Return the permits of taken messages of an entry."""
@@ -313,7 +314,7 @@ class HandleGroup:
 
     def handle_of_message(self, message: Message[Any]) -> ConsumerHandle:
         """Return the handle of a message. Raises `OperationNotSupported` for a topic of another consumer."""
-        topic = message._entry.origin.topic
+        topic = message.topic_name()
         handle = self.handles.get(topic)
         if handle is None:
             raise OperationNotSupported(f"this consumer does not read {topic}")
@@ -394,9 +395,9 @@ class HandleGroup:
 def _of_topic(topic: str, messages: list[Message[Any]]) -> list[Message[Any]]:
     """Return the messages of the topic. An id of another topic could acknowledge an unprocessed message
     here."""
-    here = [message for message in messages if message._entry.origin.topic == topic]
+    here = [message for message in messages if message.topic_name() == topic]
     if len(here) < len(messages):
-        others = {message._entry.origin.topic for message in messages} - {topic}
+        others = {message.topic_name() for message in messages} - {topic}
         logger.warning(
             "acknowledgements of %d messages of %s are dropped: the consumer reads only %s",
             len(messages) - len(here), ", ".join(sorted(others)), topic,

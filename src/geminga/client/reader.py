@@ -18,10 +18,11 @@ from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
 from geminga.client.listener import ListenerRunner, ListenerThreads
 from geminga.client.runtime import LoopThread
+from geminga.client.statistics_log import HandleCounts
 from geminga.client.topic_set import TopicSet
 from geminga.config import refuse
 from geminga.consumer.inbox import ReadThrough
-from geminga.consumer.message import Message, ReceivedEntry
+from geminga.consumer.message import Message, ReceivedEntry, place_of
 from geminga.consumer.seek import is_after, is_end
 from geminga.consumer.settings import ConsumerSettings, ReaderSettings
 from geminga.errors import AlreadyClosed, InvalidConfiguration, Timeout
@@ -32,8 +33,6 @@ from geminga.wire.metadata import parse_entry
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from geminga.client.statistics_log import HandleCounts
 
 logger = logging.getLogger("geminga")
 
@@ -131,7 +130,7 @@ class AsyncReader(Generic[T_co]):
         Returns False for a message from before the reader's start time: after a lost connection the broker
         may start earlier if nothing was read yet.
         """
-        topic = message._entry.origin.topic
+        topic = message.topic_name()
         since = self._not_before_ms
         wanted = since is None or topic in self._read or message.publish_timestamp() >= since
         if wanted:
@@ -151,7 +150,7 @@ class AsyncReader(Generic[T_co]):
         for handle in list(self.consumer.group.handles.values()):
             last, marked = await handle.last_message_id()
             read = self._read.get(handle.topic)
-            if read is not None and read._entry.origin is not handle.consumer.origin:
+            if read is not None and place_of(read)[0].origin is not handle.consumer.origin:
                 read = None  # from another cluster, whose ids cannot be compared
             if self._is_ahead(read, last, marked) and await self._arrives(handle, last):
                 return True

@@ -6,21 +6,19 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self
 
 from geminga.client import forks
 from geminga.client.context import ClientContext
 from geminga.client.reader import AsyncReader, create_reader
 from geminga.client.runtime import LoopThread
 from geminga.client.tasks import OnceTask
+from geminga.consumer.message import Message
 from geminga.consumer.settings import ReaderSettings
 from geminga.errors import AlreadyClosed, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
 from geminga.schema import Schema
 from geminga.values import T_co
-
-if TYPE_CHECKING:
-    from geminga.client.message import Message
 
 logger = logging.getLogger("geminga")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any
 
-from geminga.consumer.message import Message, key_of
+from geminga.consumer.message import Message, key_of, place_of
 from geminga.consumer.statistics import ConsumerCounters
 
 EntryKey = tuple[int, int]
@@ -52,10 +52,10 @@ class AckTimeout:
     def messages_taken(self, messages: Iterable[Message[Any]], now: float) -> None:
         """Start the time-out of those messages that are not acknowledged yet."""
         for message in messages:
-            entry = message._entry
+            entry, index = place_of(message)
             if entry.acks is None:
                 self.taken(key_of(message), now)
-            elif entry.acks.flags[message._index]:
+            elif entry.acks.flags[index]:
                 self.taken((entry.ledger_id, entry.entry_id), now, (message,))
 
     def put_back(self, messages: Iterable[Message[Any]]) -> None:
@@ -65,7 +65,8 @@ class AckTimeout:
             taken = self._taken.get(key)
             if taken is not None:
                 # Compare the index: the message may be another object for the same index.
-                taken[:] = [each for each in taken if each._index != message._index]
+                index = place_of(message)[1]
+                taken[:] = [each for each in taken if place_of(each)[1] != index]
             if not taken:
                 self.settled(key)
 
@@ -118,4 +119,4 @@ class AckTimeout:
     def _is_late(taken: list[Message[Any]] | None) -> bool:
         if taken is None:
             return True
-        return any(m._entry.acks is None or m._entry.acks.flags[m._index] for m in taken)
+        return any(entry.acks is None or entry.acks.flags[index] for entry, index in map(place_of, taken))

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import Any, Generic, cast
 
 from geminga.consumer.encryption_context import EncryptionContext
+from geminga.consumer.flow import Release
 from geminga.ids import MessageId
 from geminga.values import T_co
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
-
-if TYPE_CHECKING:
-    from geminga.consumer.flow import Release
 
 Buffer = bytes | bytearray | memoryview
 
@@ -250,6 +248,11 @@ ALONE = range(-1, 0)
 def key_of(message: Message[Any]) -> tuple[int, int]:
     """Return the ledger and entry id of a message."""
     return message._entry.key(message._index)  # type: ignore[no-any-return]
+
+
+def place_of(message: Message[Any]) -> tuple[Any, Any]:
+    """Return the entry or run that a message is in, and its index or row there."""
+    return message._entry, message._index
 
 
 def carries_permits(message: Message[Any]) -> bool:

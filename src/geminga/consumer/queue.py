@@ -23,14 +23,12 @@ from contextlib import suppress
 from copy import copy
 from itertools import chain, groupby, islice, repeat
 from math import inf
-from operator import attrgetter, length_hint
+from operator import itemgetter, length_hint
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from geminga.consumer.message import Message
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, UnbatchedRun, place_of
 
 if TYPE_CHECKING:
-    from geminga.consumer.message import ConsumerOrigin, ReceivedEntry, UnbatchedRun
-
     Lot = tuple[ReceivedEntry | UnbatchedRun, Iterator[Any]]
     """The iterator is one of Python's own over a range or a list, or a `PopIndexes`: ``next`` runs no Python
     code, and its remaining length is available. At its end it stops, or raises `IndexError`."""
@@ -279,8 +277,8 @@ class ReceiveQueue:
     def give_back(self, messages: Iterable[Message[Any]]) -> None:
         """`put_back` without waking a receiver."""
         lots: list[Lot] = [
-            (entry, _for_each([message._index for message in group]))
-            for entry, group in groupby(messages, attrgetter("_entry"))
+            (entry, _for_each([index for _, index in group]))
+            for entry, group in groupby(map(place_of, messages), itemgetter(0))
         ]
         self.lots.extendleft(reversed(lots))
 

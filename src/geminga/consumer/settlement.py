@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 from geminga.consumer.acknowledgements import AckTracker
 from geminga.consumer.events import EntryKey
-from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, key_of
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, key_of, place_of
 from geminga.consumer.settings import ConsumerSettings
 from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unacked_entries import UnackedEntries
@@ -28,7 +27,7 @@ class Settlement:
     def _of_this_cluster(self, messages: Sequence[Message[Any]]) -> Sequence[Message[Any]]:
         """Return the messages of the cluster in use."""
         origin = self.origin
-        return messages if not origin.cluster else [m for m in messages if m._entry.origin is origin]
+        return messages if not origin.cluster else [m for m in messages if place_of(m)[0].origin is origin]
 
     def taken(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Start the acknowledgement time-out of messages handed to the application."""
@@ -40,9 +39,9 @@ class Settlement:
 
     def acknowledge_messages(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Acknowledge messages of one origin individually; send them when their group is complete."""
-        if messages and messages[0]._entry.origin is not self.origin:
-            for message in messages:
-                self.acknowledge_foreign(message._entry, (message._index,), now)
+        if messages and place_of(messages[0])[0].origin is not self.origin:
+            for entry, index in map(place_of, messages):
+                self.acknowledge_foreign(entry, (index,), now)
             return
         self.counted.acknowledged += len(messages)
         self.unsettled.settled(self.acks.acknowledge_messages(messages, now))
@@ -76,12 +75,12 @@ class Settlement:
 
     def acknowledge_through(self, message: Message[Any], now: float) -> None:
         """Acknowledge cumulatively."""
-        entry = message._entry
+        entry, index = place_of(message)
         if entry.origin is not self.origin:
             self.acknowledge_id_through(message.message_id(), now)
             return
         self.counted.acknowledged += 1
-        done = self.acks.acknowledge_through(key_of(message), message._index, entry.acks, now)
+        done = self.acks.acknowledge_through(key_of(message), index, entry.acks, now)
         self.unsettled.settled_through(done)
 
     def acknowledge_entry_through(self, entry: ReceivedEntry, now: float) -> None:
@@ -102,11 +101,11 @@ class Settlement:
     def negative_acknowledge(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Have the messages' entries redelivered after the delay."""
         cluster = self.origin.cluster
-        here = [message for message in messages if message._entry.origin.cluster == cluster]
-        for redelivery_count, run in groupby(here, attrgetter("_entry.redelivery_count")):
+        here = [message for message in messages if place_of(message)[0].origin.cluster == cluster]
+        for redelivery_count, run in groupby(here, Message.redelivery_count):
             keys: list[EntryKey] = []
             for message in run:
-                keys += message._entry.chunk_ids or (key_of(message),)
+                keys += place_of(message)[0].chunk_ids or (key_of(message),)
                 self.counted.refused += 1
             self._negative(keys, redelivery_count, now)
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from geminga.by_fields import ByFields
+from geminga.consumer.flow import Release
+from geminga.consumer.message import ReceivedEntry
+from geminga.consumer.queue import Taken
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-if TYPE_CHECKING:
-    from geminga.consumer.flow import Release
-    from geminga.consumer.message import ReceivedEntry
-    from geminga.consumer.queue import Taken
 
 
 class ConsumerCounters:

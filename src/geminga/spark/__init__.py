@@ -6,23 +6,12 @@
     rows = spark.read.format("pulsar").option("service.url", "pulsar://localhost:6650").load("my-topic")
 
 `geminga.spark.options.OPTIONS` lists the options, `geminga.spark.schema.COLUMNS` the columns. PySpark is
-loaded by the first use of a name of this module.
+loaded by the first use of a name of this module; type checkers read the names in ``__init__.pyi``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from geminga.spark.datasource import PulsarDataSource as PulsarDataSource
-    from geminga.spark.observing import observed as observed
-    from geminga.spark.observing import query_lag as query_lag
-    from geminga.spark.observing import query_skipped as query_skipped
-    from geminga.spark.observing import serve_metrics as serve_metrics
-    from geminga.spark.sessions import register as register
-    from geminga.spark.sessions import session as session
-    from geminga.spark.snapshots import Snapshot as Snapshot
-    from geminga.spark.snapshots import snapshot as snapshot
+from typing import Any
 
 _PLACES = {
     "Snapshot": "geminga.spark.snapshots",

@@ -286,7 +286,7 @@ def test_expiring_to_a_position_never_goes_back(harness: Any, make_entry: Callab
     peer.ack((0, 0), (0, 1), (0, 3))
     peer.disconnect()
     actions.expire_to(NAME, "s", MessageId(-1, 0, 0), ignore, excluded=False)
-    cursor = actions._subscription(NAME, "s").cursor
+    cursor = actions.found(NAME, "s")[1].cursor
     assert (cursor.mark, list(cursor.holes.ranges())) == (2, [(3, 4)])
     actions.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=True)
     assert cursor.mark == 2

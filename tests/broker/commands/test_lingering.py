@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from geminga.broker.commands.session import SessionState
 from geminga.broker.memory_backpressure import HELD_BY_PENDING
 from geminga.wire.frames import encode_command, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.commands.test_session import Watch, acks, all_turns, backlog_of, delivered, encoded
+from tests.broker.commands.test_session import acks, all_turns, backlog_of, delivered, encoded
 
 Command = pb.BaseCommand
 TOPIC = "persistent://public/default/t"
@@ -27,7 +28,7 @@ def sends(count: int, producer_id: int = 1) -> bytes:
 
 def hang_up(harness: Any, peer: Any, data: bytes) -> None:
     """It has sent that; until its session is released nothing of it is worked on."""
-    harness.clock = Watch(0.001)
+    harness.clock = itertools.count(0.001, 0.001).__next__
     peer.session.hold(HELD_BY_PENDING)
     peer.send_bytes(PINGS + data)
     peer.disconnect()
@@ -272,7 +273,7 @@ def test_very_many_waiting_clients_are_answered_in_turns(harness: Any) -> None:
     for peer in peers:
         subscribe(peer, "Exclusive")
     assert not any(peer.frames for peer in peers)
-    harness.clock = Watch(0.001)
+    harness.clock = itertools.count(0.001, 0.001).__next__
     holder.send_bytes(encoded("pong"))
     told = sum(bool(peer.frames) for peer in peers)
     assert told < 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -227,7 +228,7 @@ def test_changes_of_a_long_list_are_sent_together(harness: Any, monkeypatch: pyt
 
 
 def test_a_topic_created_while_a_list_is_read_is_reported(harness: Any) -> None:
-    harness.clock = Watch(0.001)
+    harness.clock = itertools.count(0.001, 0.001).__next__
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer, other = harness.peer(), harness.peer()
     peer.command(
@@ -245,7 +246,7 @@ def test_a_topic_created_while_a_list_is_read_is_reported(harness: Any) -> None:
 
 
 def test_a_client_that_disconnects_while_its_list_is_read_leaves_no_watcher(harness: Any) -> None:
-    harness.clock = Watch(0.001)
+    harness.clock = itertools.count(0.001, 0.001).__next__
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer = harness.peer()
     peer.command(
@@ -276,7 +277,7 @@ def test_a_list_that_fits_in_no_message_is_refused(make_harness: Any) -> None:
 
 def test_automatically_created_partitions_are_limited_and_made_in_slices(make_harness: Any) -> None:
     harness = make_harness(partitions_max=500)
-    harness.clock = Watch(0.0005)
+    harness.clock = itertools.count(0.0005, 0.0005).__next__
     wanted = {"allowAutoTopicCreation": True, "topicType": "partitioned"}
     peer = harness.peer()
 
@@ -298,17 +299,6 @@ def test_automatically_created_partitions_are_limited_and_made_in_slices(make_ha
     harness.poll()
     assert peer.pop().command.partitionMetadataResponse.partitions == 500
     assert len(list(harness.actions.walk("public/default", "persistent"))) == 500
-
-
-class Watch:
-    """A clock that moves a little each time it is read."""
-
-    def __init__(self, step: float) -> None:
-        self.now, self.step = 0.0, step
-
-    def __call__(self) -> float:
-        self.now += self.step
-        return self.now
 
 
 def test_watching_again_under_the_same_id_replaces_the_watcher(harness: Any) -> None:

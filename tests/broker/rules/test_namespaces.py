@@ -216,10 +216,11 @@ def test_topic_policies_are_read_on_request(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(2):
         found = [namespaces.topic_policies(topic).message_ttl_seconds for topic in topics]
         assert found == [1, 2, 3, 4, 5]
-    assert len(namespaces._resolved_topics) == 2
     watched.asked.clear()
     assert namespaces.topic_policies(topics[4]).message_ttl_seconds == 5
     assert watched.asked == []
+    assert namespaces.topic_policies(topics[2]).message_ttl_seconds == 3
+    assert watched.asked, "only two are kept"
     namespaces.set_topic_policy(topics[4], "message_ttl_in_seconds", 9)
     assert namespaces.topic_policies(topics[4]).message_ttl_seconds == 9
     namespaces.set_policy("public", "default", "max_producers_per_topic", 7)

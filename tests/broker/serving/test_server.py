@@ -284,13 +284,12 @@ def test_peers_that_never_read_do_not_fill_the_log(caplog: pytest.LogCaptureFixt
     async def scenario() -> None:
         async with running() as server:
             for _ in range(LINES_MAX + 200):
-                connection = PeerConnection(server)
-                connection.connection_made(Stuffed())
+                connection, transport = PeerConnection(server), Stuffed()
+                connection.connection_made(transport)
                 connection.pause_writing()
                 connection.write(b"an answer")
                 connection.flush()
-                assert connection._transport is not None
-                assert connection._transport.is_closing()
+                assert transport.is_closing()
                 connection.connection_lost(None)
             assert server.broker.rate_limited_log.total == LINES_MAX + 200
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.memory_backpressure import HELD_BY_RATE
 from geminga.ids import TopicName
 from geminga.wire.frames import encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -82,7 +81,6 @@ def test_the_publish_rate_is_smooth(harness: Any, make_entry: Callable[..., byte
     peer.send_bytes(frames(make_entry, 20, 2))
     harness.advance(5)
     peer.receipts()
-    assert peer.session._frames_at_once == 1
     peer.send_bytes(frames(make_entry, 100, 22))
     each = [len(peer.receipts())]
     for _ in range(10):
@@ -122,7 +120,6 @@ def test_other_peers_are_not_slowed_and_a_slowed_one_stays_connected(
     set_topic(harness, "publishMaxMessageRate", None)
     harness.advance(1.1)
     assert slow.reading
-    assert not slow.session._holds & HELD_BY_RATE
     assert len(slow.receipts()) == 200
 
 

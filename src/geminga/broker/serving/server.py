@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import uuid4
 
 from geminga.broker.admin.in_flight_requests import InFlightRequests
-from geminga.broker.commands.session import SessionState
+from geminga.broker.commands.session import Session, SessionState
 from geminga.broker.core import Broker
 from geminga.broker.rules.authentication import Judgement, common_name
 from geminga.broker.serving.handshakes import TlsPort
@@ -43,7 +43,6 @@ from geminga.ledger.api import Buffer, EntryStore
 if TYPE_CHECKING:
     from geminga.broker.admin.http import Site
     from geminga.broker.admin.web import WebServer
-    from geminga.broker.commands.session import Session
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
