@@ -346,7 +346,7 @@ def test_flushes_grow_in_proportion_to_the_topics(
 
             async def reconnect(group: Any) -> None:
                 for handle in group.handles.values():
-                    handle.driver.reattach(delay=False)
+                    handle.driver.reattach()
 
             pulsar_client.runtime.call(reconnect(group_of(consumer)))
             eventually(consumer.is_connected)
