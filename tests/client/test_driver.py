@@ -191,7 +191,7 @@ def test_a_handle_is_detached_before_its_driver_runs_again(scripted, monkeypatch
             return real(coroutine, name)
 
         monkeypatch.setattr(context, "task", task)
-        driver.reattach(delay=False)
+        driver.reattach()
         await handle.until(lambda: handle.attached == 2)
         assert detached == [1]
 
@@ -236,13 +236,17 @@ def test_a_loop_of_assigned_brokers_is_followed_with_delays(scripted):
         await handle.until(lambda: handle.attached == HOPS_MAX + 1)
         await never_async(lambda: handle.attached != HOPS_MAX + 1, 0.1)
         assert driver.state is DriverState.WAITING
-        # A minute with one broker resets the count of hops: the next redirect is followed at once.
-        broker.answers[Type.PRODUCER] = broker.on_producer
-        driver.reconnect_now()
-        await handle.until(lambda: driver.attached)
-        driver._attached_at -= 60.0
-        close_producer(broker, handle, assignedBrokerServiceUrl=broker.url)
-        await handle.until(lambda: handle.attached == HOPS_MAX + 3)
+
+    run(scripted, body, backoff_initial_seconds=90.0, backoff_max_seconds=90.0)
+
+
+def test_a_minute_with_one_broker_resets_the_count_of_hops(scripted):
+    async def body(broker, context, handle, driver):
+        await driver.start()
+        for hop in range(HOPS_MAX + 2):
+            driver._attached_at -= 60.0
+            close_producer(broker, handle, assignedBrokerServiceUrl=broker.url)
+            await handle.until(lambda hop=hop: driver.attached and handle.attached == hop + 2)
 
     run(scripted, body, backoff_initial_seconds=90.0, backoff_max_seconds=90.0)
 
@@ -283,17 +287,26 @@ def test_reattach_keeps_the_connection(scripted):
     run(scripted, body)
 
 
-def test_reconnect_now_skips_the_delay(scripted):
+def test_a_kept_connection_needs_neither_a_delay_nor_a_lookup(scripted):
     async def body(broker, context, handle, driver):
         await driver.start()
-        driver.reattach(None)
-        await eventually_async(lambda: driver.state is DriverState.WAITING)
-        driver.reconnect_now()
+        driver.keep_connection()
+        close_producer(broker, handle)
         await handle.until(lambda: handle.attached == 2)
-        driver.reattach(None, delay=False)
-        await handle.until(lambda: handle.attached == 3)
+        assert broker.count(Type.LOOKUP) == 1
 
     run(scripted, body, backoff_initial_seconds=30.0)
+
+
+def test_a_kept_connection_that_is_lost_is_replaced(scripted):
+    async def body(broker, context, handle, driver):
+        await driver.start()
+        driver.keep_connection()
+        broker.peers[0].drop()
+        await handle.until(lambda: handle.attached == 2)
+        assert len(broker.peers) == 2
+
+    run(scripted, body)
 
 
 def test_a_close_between_answer_and_attach_leads_to_a_reconnect(scripted):
@@ -367,7 +380,5 @@ def test_frames_are_dropped_while_detached(scripted):
         driver.reattach(None)
         broker.peers[0].transport.write(receipt)  # a late frame of the earlier attachment
         await never_async(lambda: len(handle.frames) != 1, 0.02)
-        driver.reconnect_now()
-        await handle.until(lambda: handle.attached == 2)
 
     run(scripted, body, backoff_initial_seconds=30.0)

@@ -17,6 +17,7 @@ from geminga import InitialPosition, MessageId
 from geminga.client import multi_consumer
 from geminga.client.admin import admin
 from geminga.client.consumer_handle import ConsumerHandle
+from geminga.client.pool import BrokerConnection
 from geminga.errors import OperationNotSupported, Timeout, TopicNotFound
 
 EARLIEST = InitialPosition.Earliest
@@ -346,12 +347,32 @@ def test_flushes_grow_in_proportion_to_the_topics(
 
             async def reconnect(group: Any) -> None:
                 for handle in group.handles.values():
-                    handle.driver.reattach(delay=False)
+                    handle.driver.reattach()
 
             pulsar_client.runtime.call(reconnect(group_of(consumer)))
             eventually(consumer.is_connected)
         counts.append(flushed[0])
     assert counts[1] < 12 * counts[0]
+
+
+def test_a_seek_asks_two_requests_for_each_topic(
+    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SEEK and SUBSCRIBE: the broker that moved the subscription serves the topic, and is not looked up."""
+    ask, asked = BrokerConnection.ask, [0]
+
+    def counted(connection: BrokerConnection, *arguments: Any) -> Any:
+        asked[0] += 1
+        return ask(connection, *arguments)
+
+    monkeypatch.setattr(BrokerConnection, "ask", counted)
+    for size in (5, 50):
+        topics = [f"{pulsar_topic}-{size}-{number}" for number in range(size)]
+        with pulsar_client.subscribe(topics, "s") as consumer:
+            before = asked[0]
+            consumer.seek(MessageId.earliest)
+            eventually(consumer.is_connected)
+            assert asked[0] - before == 2 * size
 
 
 def test_a_receipt_sends_what_a_table_has_acknowledged(pulsar_client: Any, pulsar_topic: str) -> None:

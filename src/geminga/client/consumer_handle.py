@@ -111,7 +111,7 @@ class ConsumerHandle:
     async def attach(self, connection: BrokerConnection) -> None:
         """Subscribe on ``connection``, after a pending seek, which decides the position."""
         if self._seek_answer is not None:
-            await asyncio.wait([self._seek_answer], timeout=self._context.settings.operation_timeout_seconds)
+            await asyncio.wait([self._seek_answer])
         consumer = self.consumer
         self._note_cluster()
         if consumer.settings.must_exist:
@@ -325,14 +325,12 @@ class ConsumerHandle:
             raise AlreadyClosed("the consumer is closed")
         if self._attached is None or self._attached.done():
             self._attached = self._context.loop.create_future()
-        try:
-            await asyncio.wait_for(asyncio.shield(self._attached), timeout)
-        except TimeoutError as error:
-            if isinstance(error, PulsarException):
-                raise
+        done, _ = await asyncio.wait([self._attached], timeout=timeout)
+        if not done:
             last = self.driver.last_error
             reason = "" if last is None else f"; the last attempt failed: {last}"
             raise NotConnected(f"{self.topic} was not reconnected within {timeout:g} s{reason}") from last
+        done.pop().result()
 
     async def seek(self, target: MessageId | int) -> None:
         """Move the subscription. Returns when the broker has moved it and the consumer is subscribed
@@ -344,6 +342,7 @@ class ConsumerHandle:
         command = self.consumer.begin_seek(target, request_id)
         self.flush()
         answer = self._seek_answer = self._context.loop.create_future()
+        self.driver.keep_connection()
         try:
             await connection.request(command, request_id, timeout)
         except BaseException:
@@ -351,8 +350,6 @@ class ConsumerHandle:
             raise
         else:
             self.consumer.seek_done()
-            # The broker has disconnected the consumer: reconnect without delay.
-            self.driver.reconnect_now()
         finally:
             self._seek_answer = None
             answer.set_result(None)

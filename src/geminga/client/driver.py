@@ -80,8 +80,7 @@ class HandleDriver:
         """Number of the assigned broker's cluster, as counted by `ClientContext.moves`."""
         self._hops = 0
         self._attached_at = 0.0
-        self._skip_delay = False
-        self._wake: asyncio.Future[None] | None = None
+        self._kept: BrokerConnection | None = None
 
     @cached_property
     def _backoff(self) -> Backoff:
@@ -132,20 +131,17 @@ class HandleDriver:
             task.cancel()
         self._detach()
 
-    def reconnect_now(self) -> None:
-        """Skip the current or the next backoff delay, for example after a seek."""
-        self._skip_delay = True
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+    def keep_connection(self) -> None:
+        """Attach to this connection again, without a delay or a lookup, when the broker next closes the
+        handle, as it does for a seek."""
+        self._kept = self.connection
 
-    def reattach(self, error: Exception | None = None, *, delay: bool = True) -> None:
+    def reattach(self, error: Exception | None = None) -> None:
         """Detach from the connection, which stays open, and attach again after a backoff delay.
 
         For a handle whose broker answered with an error that reattaching may fix. ``on_detached`` is called
         with ``error`` before this returns.
         """
-        if not delay:
-            self._skip_delay = True
         if self.connection is not None:
             self.connection.forget(self._handle)
         self._on_detached(error, None)
@@ -169,10 +165,13 @@ class HandleDriver:
     async def _reconnect(self) -> bool:
         """Attach again, retrying without limit; return False after a terminal error."""
         while True:
-            await self._wait_backoff()
+            kept, self._kept = self._kept, None
+            if kept is None or kept.closed:
+                kept = None
+                await self._wait_backoff()
             self.state = DriverState.CONNECTING
             try:
-                await self._attach(await self._find_connection())
+                await self._attach(kept or await self._find_connection())
             except (PulsarException, OSError) as error:
                 self.state, self.last_error = DriverState.WAITING, error
                 if self._context.closed:
@@ -203,15 +202,8 @@ class HandleDriver:
     async def _wait_backoff(self) -> None:
         # A broker that names the new owner has prepared it: no delay (algorithms.md section 14). But two
         # brokers that name each other would be asked thousands of times a second.
-        if self._skip_delay or (self._assigned is not None and self._hops <= HOPS_MAX):
-            self._skip_delay = False
-            return
-        self._wake = self._context.loop.create_future()
-        try:
-            await asyncio.wait([self._wake], timeout=self._backoff.next())
-        finally:
-            self._wake = None
-            self._skip_delay = False
+        if self._assigned is None or self._hops > HOPS_MAX:
+            await asyncio.sleep(self._backoff.next())
 
     async def _attach(self, connection: BrokerConnection) -> None:
         self.connection = connection
