@@ -133,7 +133,7 @@ import geminga
 other = threading.Thread(target=lambda: __import__("geminga.errors"))
 other.start()
 assert begun.wait(60)
-geminga.Context
+geminga.Function
 go_on.set()
 other.join()
 assert geminga.Timeout is geminga.errors.Timeout

@@ -17,6 +17,8 @@ FUNCTIONS = {"rate", "increase", "time", "and", "or"}
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_an_alert_uses_metrics_of_brokers(alert: Alert) -> None:
+    if alert.expression.startswith("up{"):  # of Prometheus itself
+        return
     names = set(re.findall(r"\b([a-z]\w+)\b(?!\s*\[?\d)", re.sub(r"\[[^\]]*\]", "", alert.expression)))
     assert names - FUNCTIONS <= set(METRICS)
 

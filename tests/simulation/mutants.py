@@ -48,7 +48,8 @@ MUTANTS: Final = (
            "            self._give_back(offset for offset in offsets[at:] if offset not in consumer.pending)\n",
            "            pass\n"),
     Mutant("t", "Shared: a consumer that leaves keeps its entries", _SHARED,
-           "        self._returning.append((None, iter(consumer.forget_pending())))\n        self._return_some()\n",
+           "        self._returning.append((None, iter(consumer.forget_pending())))\n"
+           "        self._return_some(RETURNED_AT_ONCE_MAX)\n",
            "        consumer.forget_pending()\n"),
     Mutant("refusals", "Shared: acknowledged entries are redelivered", _SHARED,
            "            if not self.cursor.is_acknowledged(offset):\n                found", "            if True:\n                found"),
@@ -152,9 +153,9 @@ MUTANTS: Final = (
            "            job = self._reader.job(self._path(record), record, first_entry_id + 1, entries_max, bytes_max)\n"
            "            return _taken(job())"),
     Mutant("t", "producer: what is in flight is not sent again", "producer/pending.py",
-           "        if repeated:\n            self._unsent = deque(self._queue)\n", "        if repeated:\n            pass\n"),
+           "        if repeated:\n            self.unsent = deque(self._queue)\n", "        if repeated:\n            pass\n"),
     Mutant("t", "producer: of a run only the unsent part is sent again", "producer/pending.py",
-           "self._unsent = deque(self._queue)", "self._unsent = deque(list(self._queue)[1:] or self._queue)"),
+           "self.unsent = deque(self._queue)", "self.unsent = deque(list(self._queue)[1:] or self._queue)"),
     Mutant("letters", "consumer: after the acknowledgement time-out only the last chunk comes", "consumer/core.py",
            "        keys = list(dict.fromkeys(each for key in keys for each in self.acks.entries_of(key)))\n", ""),
     Mutant("t", "consumer: earlier chunks of a message are not acknowledged", "consumer/acknowledgements.py",
