@@ -393,6 +393,23 @@ def test_never_finished_chunks_are_acknowledged_in_the_end(subscribed: Make, mak
     assert [m.entryId for m in ack.ack.message_id] == [10]
 
 
+def test_a_chunk_that_comes_late_after_a_redelivery_request_is_not_acknowledged(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    """Old as it is, it would count as the rest of a message that is never complete, which would be lost."""
+    consumer = subscribed()
+    old = {
+        "uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 4, "publish_time": 1,
+    }  # fmt: skip
+    consumer.receive(make.single(b"ab", chunk_id=0, **old), 10, consumer_epoch=0)
+    consumer.core.redeliver_unacknowledged()
+    consumer.receive(make.single(b"cd", chunk_id=1, **old), 11, consumer_epoch=0)
+    for index, part in enumerate((b"ab", b"cd")):
+        consumer.receive(make.single(part, chunk_id=index, **old), 10 + index, consumer_epoch=1)
+    assert data(consumer.take()) == [b"abcd"]
+    assert "ACK" not in kinds([*make.sent(consumer.core), *consumer.advance(0.2)])
+
+
 def test_dropped_chunks_are_requested_again_after_the_ack_timeout(
     subscribed: Make, make: SimpleNamespace
 ) -> None:

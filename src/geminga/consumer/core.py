@@ -250,7 +250,8 @@ class ConsumerCore(Settlement):
             return
         if self.draining:
             return  # the message is redelivered, here or to another consumer
-        opened = self.opener.open(frame, now, now_ms)
+        is_stale = 0 <= frame.consumer_epoch < self.epoch
+        opened = self.opener.open(frame, now, now_ms, is_stale=is_stale)
         key = (frame.ledger_id, frame.entry_id)
         self.flow.note_place(key)
         entry = opened.entry
@@ -264,7 +265,7 @@ class ConsumerCore(Settlement):
         if entry is None:
             self._refuse(frame, opened)
             return
-        if 0 <= frame.consumer_epoch < self.epoch or (self.origin.keeps and self.acks.is_duplicate(key)):
+        if is_stale or (self.origin.keeps and self.acks.is_duplicate(key)):
             self._drop(opened.permits)
             return
         wanted = self._wanted(entry, key, opened.compacted_out)

@@ -76,12 +76,12 @@ class EntryOpener:
         self._crypto_failure_action = settings.crypto_failure_action
         self._bytes_max = settings.message_bytes_max
 
-    def open(self, frame: MessageFrame, now: float, now_ms: int) -> OpenedFrame:
-        """Open one MESSAGE, independently of the consumer's state."""
+    def open(self, frame: MessageFrame, now: float, now_ms: int, *, is_stale: bool = False) -> OpenedFrame:
+        """Open one MESSAGE. ``is_stale``: it was sent before a redelivery, and is no chunk of a message."""
         opened = OpenedFrame()
         try:
             if not (self.whole and self._pass_whole(frame, opened)):
-                self._open(frame, opened, now, now_ms)
+                self._open(frame, opened, now, now_ms, is_stale)
         except InvalidEntry as error:
             opened.entry = None
             opened.invalid = error
@@ -151,7 +151,9 @@ class EntryOpener:
             raw=frame.entry, count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
         )  # fmt: skip
 
-    def _open(self, frame: MessageFrame, opened: OpenedFrame, now: float, now_ms: int) -> None:
+    def _open(
+        self, frame: MessageFrame, opened: OpenedFrame, now: float, now_ms: int, is_stale: bool
+    ) -> None:
         raw = frame.entry
         try:
             parsed = parse_entry(raw, verify=True)
@@ -188,6 +190,8 @@ class EntryOpener:
             payload = plain
             entry.raw = None
         if metadata.num_chunks_from_msg > 1:
+            if is_stale:
+                return
             verdict = self.chunks.add(metadata, payload, key, now, now_ms)
             opened.acknowledge, opened.dropped = verdict.acknowledge, verdict.dropped
             if verdict.payload is None:
