@@ -38,7 +38,7 @@ from geminga.consumer.message import (
     indexes_of,
 )
 from geminga.consumer.mixed_keys import KeyWatch
-from geminga.consumer.opening import EntryOpener, OpenedFrame, open_whole
+from geminga.consumer.opening import EntryOpener, OpenedFrame, open_whole, permits_of
 from geminga.consumer.position import ConsumerPosition, Queued
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import NO_FILTER, seek_ack_set
@@ -250,10 +250,12 @@ class ConsumerCore(Settlement):
             return
         if self.draining:
             return  # the message is redelivered, here or to another consumer
-        is_stale = 0 <= frame.consumer_epoch < self.epoch
-        opened = self.opener.open(frame, now, now_ms, is_stale=is_stale)
         key = (frame.ledger_id, frame.entry_id)
         self.flow.note_place(key)
+        if 0 <= frame.consumer_epoch < self.epoch:  # it is redelivered
+            self._drop(permits_of(frame))
+            return
+        opened = self.opener.open(frame, now, now_ms)
         entry = opened.entry
         if opened.acknowledge or opened.dropped:
             self._settle_chunks(opened.acknowledge, opened.dropped, now)
@@ -265,7 +267,7 @@ class ConsumerCore(Settlement):
         if entry is None:
             self._refuse(frame, opened)
             return
-        if is_stale or (self.origin.keeps and self.acks.is_duplicate(key)):
+        if self.origin.keeps and self.acks.is_duplicate(key):
             self._drop(opened.permits)
             return
         wanted = self._wanted(entry, key, opened.compacted_out)

@@ -76,12 +76,12 @@ class EntryOpener:
         self._crypto_failure_action = settings.crypto_failure_action
         self._bytes_max = settings.message_bytes_max
 
-    def open(self, frame: MessageFrame, now: float, now_ms: int, *, is_stale: bool = False) -> OpenedFrame:
-        """Open one MESSAGE. ``is_stale``: it was sent before a redelivery, and is no chunk of a message."""
+    def open(self, frame: MessageFrame, now: float, now_ms: int) -> OpenedFrame:
+        """Open one MESSAGE, independently of the consumer's state."""
         opened = OpenedFrame()
         try:
             if not (self.whole and self._pass_whole(frame, opened)):
-                self._open(frame, opened, now, now_ms, is_stale)
+                self._open(frame, opened, now, now_ms)
         except InvalidEntry as error:
             opened.entry = None
             opened.invalid = error
@@ -151,14 +151,12 @@ class EntryOpener:
             raw=frame.entry, count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
         )  # fmt: skip
 
-    def _open(
-        self, frame: MessageFrame, opened: OpenedFrame, now: float, now_ms: int, is_stale: bool
-    ) -> None:
+    def _open(self, frame: MessageFrame, opened: OpenedFrame, now: float, now_ms: int) -> None:
         raw = frame.entry
         try:
             parsed = parse_entry(raw, verify=True)
         except CorruptPayload as error:
-            opened.permits = _charged(frame, _count_of_damaged(raw))
+            opened.permits = permits_of(frame)
             kind = CHECKSUM_MISMATCH if _checksum_wrong(raw) else BATCH_DESERIALIZE_ERROR
             raise InvalidEntry(kind, str(error)) from error
         metadata = parsed.metadata
@@ -190,8 +188,6 @@ class EntryOpener:
             payload = plain
             entry.raw = None
         if metadata.num_chunks_from_msg > 1:
-            if is_stale:
-                return
             verdict = self.chunks.add(metadata, payload, key, now, now_ms)
             opened.acknowledge, opened.dropped = verdict.acknowledge, verdict.dropped
             if verdict.payload is None:
@@ -276,10 +272,10 @@ def _checksum_wrong(raw: Buffer) -> bool:
         return True
 
 
-def _count_of_damaged(raw: Buffer) -> int:
-    """Return the permits that a damaged entry has cost, if its metadata is still readable, else 1."""
+def permits_of(frame: MessageFrame) -> int:
+    """Return the permits of an entry that is not opened; if its metadata cannot be read, 1."""
     try:
-        count = parse_entry(raw, verify=False).metadata.num_messages_in_batch
+        count = parse_entry(frame.entry, verify=False).metadata.num_messages_in_batch
     except CorruptPayload:
-        return 1
-    return count if 0 < count <= BATCH_COUNT_MAX else 1
+        count = 1
+    return _charged(frame, count if 0 < count <= BATCH_COUNT_MAX else 1)
