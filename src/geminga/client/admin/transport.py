@@ -30,12 +30,7 @@ from geminga.client.admin.exchange import (
 from geminga.client.pool import obtain_credentials
 from geminga.client.tls import make_context
 from geminga.connection.addresses import Address
-from geminga.connection.authentication import (
-    REFRESH_CHALLENGE,
-    Credentials,
-    CredentialsProvider,
-    obtain,
-)
+from geminga.connection.authentication import REFRESH_CHALLENGE, Credentials, CredentialsProvider, obtain
 from geminga.errors import AlreadyClosed, ConnectError, PulsarException
 
 KEPT_MAX = 16
@@ -47,7 +42,7 @@ _Idle = dict[Address, list[tuple[float, socket.socket]]]
 
 
 class AdminSender:
-    """AdminSender of calls whose connections threads share; each serves one thread while that waits for an
+    """Sender of calls whose connections threads share; each serves one thread while that waits for an
     answer."""
 
     def __init__(self, settings: AdminSettings) -> None:
@@ -98,9 +93,8 @@ class AdminSender:
         return self._talk(self._open(address, exchange), message, exchange)
 
     def _open(self, address: Address, exchange: Exchange) -> socket.socket:
-        seconds = min(self.settings.connection_timeout_seconds, exchange.seconds_left(time.monotonic()))
         try:
-            connected = _connected(address, seconds, exchange)
+            connected = _connected(address, self.settings.connection_timeout_seconds, exchange)
         except (OSError, ValueError) as error:
             raise _unsent(address, error) from error
         try:
@@ -182,16 +176,13 @@ class AdminSender:
 
 
 class AsyncAdminSender:
-    """AdminSender of calls for event loops: each call takes a thread while it waits for its answer."""
+    """Sender of calls for event loops: each call takes a thread while it waits for its answer."""
 
     def __init__(self, settings: AdminSettings) -> None:
+        self.settings = settings
         self._sender = AdminSender(settings)
         self._threads: ThreadPoolExecutor | None = None
         self._process_id = os.getpid()
-
-    @property
-    def settings(self) -> AdminSettings:
-        return self._sender.settings
 
     @property
     def closed(self) -> bool:
@@ -221,7 +212,7 @@ class AsyncAdminSender:
 def _connected(address: Address, seconds: float, exchange: Exchange) -> socket.socket:
     """Return a connection, like `socket.create_connection`, which an abort of the exchange ends at once."""
     failure = OSError("the host name has no address")
-    for family, kind, protocol, _, place in socket.getaddrinfo(
+    for family, kind, protocol, _, target in socket.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM
     ):
         try:
@@ -231,7 +222,7 @@ def _connected(address: Address, seconds: float, exchange: Exchange) -> socket.s
             continue
         try:
             line.settimeout(min(seconds, exchange.seconds_left(time.monotonic())))
-            line.connect(place)
+            line.connect(target)
         except OSError as error:
             line.close()
             failure = error
