@@ -18,9 +18,7 @@ from typing import Any, NamedTuple, cast
 
 from geminga.client import crypto
 from geminga.client.authentication import Authentication
-from geminga.client.enums import (
-    PartitionsRoutingMode,
-)
+from geminga.client.enums import PartitionsRoutingMode
 from geminga.client.service import ServiceInfo
 from geminga.client.settings import ClientSettings, TlsSettings
 from geminga.config import (
@@ -33,10 +31,7 @@ from geminga.config import (
     utf8,
 )
 from geminga.connection.authentication import NoAuthentication
-from geminga.consumer.settings import (
-    ConsumerSettings,
-    ReaderSettings,
-)
+from geminga.consumer.settings import ConsumerSettings, ReaderSettings
 from geminga.errors import InvalidConfiguration, InvalidTopicName
 from geminga.ids import MessageId, TopicName
 from geminga.producer.interceptors import ProducerInterceptor

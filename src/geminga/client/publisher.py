@@ -23,13 +23,7 @@ from geminga.client.permit_wait_queue import Target
 from geminga.client.pool import BrokerConnection
 from geminga.client.producer_handle import ProducerHandle
 from geminga.client.send_credits import SendCredits
-from geminga.client.submit_queue import (
-    QueuedOperation,
-    QueuedSend,
-    QueuedWork,
-    SubmitQueue,
-    WaitingSend,
-)
+from geminga.client.submit_queue import QueuedOperation, QueuedSend, QueuedWork, SubmitQueue, WaitingSend
 from geminga.client.submitting import SubmitWorker
 from geminga.client.waiter import Waiter
 from geminga.errors import AlreadyClosed, ForkedProcessError, PulsarException
