@@ -227,11 +227,9 @@ def _check_ack_timeout(field: str, value: Any) -> None:
         refuse(field, value, "0 (off) or >= 1000")
 
 
-_FLAG, _NOT_NEGATIVE, _POSITIVE = (
-    instance_of(bool),
-    partial(check_int, minimum=0),
-    partial(check_int, minimum=1),
-)
+_FLAG = instance_of(bool)
+_NOT_NEGATIVE = partial(check_int, minimum=0)
+_POSITIVE = partial(check_int, minimum=1)
 _CHECKS: dict[str, Check] = {
     "consumer_type": instance_of(ConsumerType),
     "initial_position": instance_of(InitialPosition),

@@ -194,8 +194,7 @@ class ProducerSettings(ByFields):
 
     def __post_init__(self) -> None:
         check_fields(self, _CHECKS)
-        if self.compression_level or type(self.compression_level) is not int:
-            check_compression_level("compression_level", self.compression_level, self.compression_type)
+        check_compression_level("compression_level", self.compression_level, self.compression_type)
         if self.chunking_enabled and self.batching_enabled:
             refuse(
                 "chunking_enabled", True, "True only with batching_enabled=False: a chunk is never batched"
