@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Generic, Self, TypeVar
 
+from geminga.client.waiter import SIGNAL_CHECK_SECONDS
 from geminga.errors import AlreadyClosed
 
 R_co = TypeVar("R_co", covariant=True)
@@ -23,8 +24,6 @@ R_co = TypeVar("R_co", covariant=True)
 logger = logging.getLogger("geminga")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_WAIT_SECONDS = 0.5
-"""Longest wait without a look at signals: one that comes just before a wait does not interrupt it."""
 
 
 class LongRunning(ABC, Generic[R_co]):
@@ -77,7 +76,7 @@ class LongRunning(ABC, Generic[R_co]):
         self._own_threads.add(thread)
         try:
             thread.start()
-            while not self._ready.wait(_WAIT_SECONDS):
+            while not self._ready.wait(SIGNAL_CHECK_SECONDS):
                 pass
             self._raise_failure()
             return self
