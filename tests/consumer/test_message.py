@@ -16,7 +16,7 @@ from geminga.consumer.message import (
     Message,
     ReceivedEntry,
     ack_set_words,
-    messages_of,
+    indexes_of,
 )
 from geminga.consumer.opening import EntryOpener
 from geminga.consumer.settings import ConsumerSettings
@@ -27,8 +27,8 @@ TOPIC = "persistent://public/default/t"
 
 def open_all(frame: Any, **settings: Any) -> list[Message]:
     opener = EntryOpener(ConsumerSettings(**settings), ConsumerOrigin(TOPIC, -1))
-    opened = opener.open(frame, 0.0, 0)
-    return [] if opened.entry is None else messages_of(opened.entry)
+    entry = opener.open(frame, 0.0, 0).entry
+    return [] if entry is None else [Message(entry, index) for index in indexes_of(entry)]
 
 
 def test_recorded_messages_say_what_the_recording_says(recorded: list[Any]) -> None:
@@ -127,7 +127,7 @@ def test_schemas_decode_the_value(make: SimpleNamespace) -> None:
         opener = EntryOpener(ConsumerSettings(), ConsumerOrigin(TOPIC, -1, schema))
         entry = opener.open(make.frame(make.single(b"x")), 0.0, 0).entry
         assert entry is not None
-        assert messages_of(entry)[0].value() == value
+        assert Message(entry, indexes_of(entry)[0]).value() == value
 
 
 def test_ids_of_partitions_and_chunks() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.consumer.message import ConsumerOrigin, messages_of
+from geminga.consumer.message import ConsumerOrigin, Message, indexes_of
 from geminga.consumer.opening import EntryOpener, open_whole
 from geminga.consumer.settings import ConsumerCryptoFailureAction, ConsumerSettings
 from geminga.consumer.unbatching import (
@@ -28,7 +28,7 @@ def opener_of(**settings: Any) -> EntryOpener:
 
 def values(opened: Any) -> list[bytes]:
     assert opened.entry is not None
-    return [message.data() for message in messages_of(opened.entry)]
+    return [Message(opened.entry, index).data() for index in indexes_of(opened.entry)]
 
 
 @pytest.mark.parametrize("compression", [0, 1, 2, 3, 4])
@@ -178,7 +178,7 @@ def test_undecryptable_messages(make: SimpleNamespace) -> None:
     )
     assert values(opened) == [b"!secret"]
     assert opened.entry is not None
-    assert messages_of(opened.entry)[0].encryption_context() is not None
+    assert Message(opened.entry, indexes_of(opened.entry)[0]).encryption_context() is not None
     assert opened.permits == 2
 
 
@@ -191,7 +191,7 @@ def test_whole_entries_stay_closed(make: SimpleNamespace) -> None:
     assert bytes(entry.raw or b"") == raw
     assert (entry.body, entry.metadata, entry.count, entry.batched) == (None, None, 2, True)
     assert not open_whole(entry, 1 << 20)
-    assert [message.data() for message in messages_of(entry)] == [b"a", b"b"]
+    assert [Message(entry, index).data() for index in indexes_of(entry)] == [b"a", b"b"]
 
 
 def test_whole_entries_are_rebuilt_after_decryption_and_chunks(make: SimpleNamespace) -> None:
@@ -200,11 +200,11 @@ def test_whole_entries_are_rebuilt_after_decryption_and_chunks(make: SimpleNames
     entry = opener.open(make.frame(encrypted(make, scramble(b"plain"))), 0.0, 0).entry
     assert entry is not None
     open_whole(entry, 1 << 20)
-    assert messages_of(entry)[0].data() == b"plain"
+    assert Message(entry, indexes_of(entry)[0]).data() == b"plain"
     for index in range(2):
         fields = {"uuid": "u", "chunk_id": index, "num_chunks_from_msg": 2, "total_chunk_msg_size": 4}
         opened = opener.open(make.frame(make.single(b"ab", **fields), index), 0.0, 0)
     assert opened.entry is not None
     assert opened.entry.chunk_ids == [(7, 0), (7, 1)]
     open_whole(opened.entry, 1 << 20)
-    assert messages_of(opened.entry)[0].data() == b"abab"
+    assert Message(opened.entry, indexes_of(opened.entry)[0]).data() == b"abab"

@@ -181,7 +181,7 @@ def _row(name: str, given: Any) -> list[Any]:
 
 
 def _are_plain(keys: Any) -> bool:
-    """Return whether `is_plain_key` holds for all keys, checked at once."""
+    """Return whether no key needs a further check: all are None, or ASCII texts that are not empty."""
     kinds = set(map(type, keys))
     if kinds - {str, type(None)} or "" in keys:
         return False

@@ -278,11 +278,6 @@ def indexes_left(entry: ReceivedEntry) -> Sequence[int]:
     return [index for index in indexes if index >> 6 < len(words) and words[index >> 6] >> (index & 63) & 1]
 
 
-def messages_of(entry: ReceivedEntry) -> list[Message[Any]]:
-    """Return the unacknowledged messages of an opened entry."""
-    return [Message(entry, index) for index in indexes_of(entry)]
-
-
 class ConsumerOrigin:
     """Common data of one consumer's entries; the object also identifies their consumer.
 

@@ -133,11 +133,6 @@ def simple_message(
     return message
 
 
-def is_plain_key(key: Any) -> bool:
-    """Return whether a key needs no further check."""
-    return type(key) is str and key != "" and key.isascii()
-
-
 class KeyedContent(NamedTuple):
     """A schema's encoding of a value that contains its key; a payload of None is a null value.
 
