@@ -22,7 +22,7 @@ from geminga.client.statistics_log import HandleCounts
 from geminga.client.topic_set import TopicSet
 from geminga.config import refuse
 from geminga.consumer.inbox import ReadThrough
-from geminga.consumer.message import Message, ReceivedEntry, place_of
+from geminga.consumer.message import Message, ReceivedEntry, origin_of
 from geminga.consumer.seek import is_after, is_end
 from geminga.consumer.settings import ConsumerSettings, ReaderSettings
 from geminga.errors import AlreadyClosed, InvalidConfiguration, Timeout
@@ -150,7 +150,7 @@ class AsyncReader(Generic[T_co]):
         for handle in list(self.consumer.group.handles.values()):
             last, marked = await handle.last_message_id()
             read = self._read.get(handle.topic)
-            if read is not None and place_of(read)[0].origin is not handle.consumer.origin:
+            if read is not None and origin_of(read) is not handle.consumer.origin:
                 read = None  # from another cluster, whose ids cannot be compared
             if self._is_ahead(read, last, marked) and await self._arrives(handle, last):
                 return True

@@ -255,6 +255,11 @@ def place_of(message: Message[Any]) -> tuple[Any, Any]:
     return message._entry, message._index
 
 
+def origin_of(message: Message[Any]) -> ConsumerOrigin:
+    """Return the common data of the entries of the consumer that received a message."""
+    return message._entry.origin  # type: ignore[no-any-return]
+
+
 def carries_permits(message: Message[Any]) -> bool:
     """Return whether taking the message returns permits."""
     return message._entry.has_release(message._index)  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ from typing import Any
 
 from geminga.consumer.acknowledgements import AckTracker
 from geminga.consumer.events import EntryKey
-from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, key_of, place_of
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, key_of, origin_of, place_of
 from geminga.consumer.settings import ConsumerSettings
 from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unacked_entries import UnackedEntries
@@ -27,7 +27,7 @@ class Settlement:
     def _of_this_cluster(self, messages: Sequence[Message[Any]]) -> Sequence[Message[Any]]:
         """Return the messages of the cluster in use."""
         origin = self.origin
-        return messages if not origin.cluster else [m for m in messages if place_of(m)[0].origin is origin]
+        return messages if not origin.cluster else [m for m in messages if origin_of(m) is origin]
 
     def taken(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Start the acknowledgement time-out of messages handed to the application."""
@@ -39,7 +39,7 @@ class Settlement:
 
     def acknowledge_messages(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Acknowledge messages of one origin individually; send them when their group is complete."""
-        if messages and place_of(messages[0])[0].origin is not self.origin:
+        if messages and origin_of(messages[0]) is not self.origin:
             for entry, index in map(place_of, messages):
                 self.acknowledge_foreign(entry, (index,), now)
             return
@@ -101,7 +101,7 @@ class Settlement:
     def negative_acknowledge(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Have the messages' entries redelivered after the delay."""
         cluster = self.origin.cluster
-        here = [message for message in messages if place_of(message)[0].origin.cluster == cluster]
+        here = [message for message in messages if origin_of(message).cluster == cluster]
         for redelivery_count, run in groupby(here, Message.redelivery_count):
             keys: list[EntryKey] = []
             for message in run:
