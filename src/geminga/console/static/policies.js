@@ -144,6 +144,7 @@ function change({ path, place, name, title, words, form, value, own, done }) {
 // What a limit of age would expire at once.
 async function expired(path, seconds) {
   if (!(seconds > 0)) return "";
+  if ((await get(`${path}/partitions`))?.partitions) return "; older messages expire at once"; // previews are of one partition
   const { subscriptions } = await get(`${path}/stats`);
   const found = await Promise.all(Object.keys(subscriptions).slice(0, 20).map((each) => get(`${path}/subscription/${part(each)}/preview/expire`, { seconds })));
   return `; ${plural(found.reduce((sum, each) => sum + each.messages, 0), "message")} of ${plural(found.length, "subscription")} expire at once`;
