@@ -276,11 +276,11 @@ def test_a_pipeline_receives_the_connection_options(
 
 
 @pytest.mark.parametrize(
-    ("printed", "pasted"),
-    [("geminga peek t s", "geminga peek t s --url pulsar://h:1"),
+    ("printed", "pasted"), [("geminga peek t s", "geminga peek t s --url pulsar://h:1"),
      ("geminga store check DIR", "geminga store check DIR"),  # connects to no broker
      ("geminga topics a && geminga topics b",
-      "geminga topics a --url pulsar://h:1 && geminga topics b --url pulsar://h:1")],
+      "geminga topics a --url pulsar://h:1 && geminga topics b --url pulsar://h:1"),
+     ("geminga peek 'a && b' s", "geminga peek 'a && b' s --url pulsar://h:1")],
 )  # fmt: skip
 def test_each_printed_command_that_connects_carries_the_address(printed: str, pasted: str) -> None:
     with explain.command.make_context("explain", ["t", "--url", "pulsar://h:1", "--token", "secret"]):

@@ -36,8 +36,7 @@ def topic_url(served: Any, name: str) -> str:
 @pytest.fixture
 def create(served: Any) -> Callable[..., None]:
     def create(name: str, *subscriptions: str, partitions: int = 0) -> None:
-        topic = TopicName.parse(BASE + name)
-        actions = served.harness.actions
+        topic, actions = TopicName.parse(BASE + name), served.harness.actions
 
         def make() -> None:
             if partitions:
@@ -306,29 +305,30 @@ def test_policies_are_changed_with_their_effect_and_command(
     create: Any, publish: Any, served: Any, page: Page
 ) -> None:
     create("orders", "billing")
-    publish("orders", b"x", b"y")
-    served.do(lambda: served.harness.advance(120))
-    page.goto(topic_url(served, "orders"))
-    page.get_by_role("button", name="Change: Messages expire").click()
-    page.get_by_label("After", exact=True).fill("1")
-    page.get_by_label("After, unit").select_option("minutes")
-    preview = page.locator("dialog .preview")
-    expect(preview).to_contain_text("then: after 1 minute; 2 messages of 1 subscription expire at once")
-    expect(preview).to_contain_text("geminga topics policy public/default/orders messageTTL 60 --admin-url ")
-    page.get_by_role("button", name="Change", exact=True).click()
-    expect(page.locator("dl.pairs")).to_contain_text(["after 1 minuteset on this topic"])
+    publish("orders", b"x", b"y", publish_time=served.harness.now_ms - 120_000)
+    create("parted", partitions=2)
+    box = page.locator("dialog .preview")
+    for name, lost in (("orders", "2 messages of 1 subscription"), ("parted", "older messages")):
+        page.goto(topic_url(served, name))
+        page.get_by_role("button", name="Change: Messages expire").click()
+        page.get_by_label("After", exact=True).fill("1")
+        page.get_by_label("After, unit").select_option("minutes")
+        expect(box).to_contain_text(f"then: after 1 minute; {lost} expire at once")
+        expect(box).to_contain_text(f"geminga topics policy public/default/{name} messageTTL 60 --admin-url ")
+        page.get_by_role("button", name="Change", exact=True).click()
+        expect(page.locator("dl.pairs")).to_contain_text(["after 1 minuteset on this topic"])
     page.goto(f"{served.url}/#/n/public/default")
     page.get_by_role("button", name="Change: Backlog of a subscription").click()
     page.get_by_label("Size", exact=True).fill("2")
     page.get_by_label("Then", exact=True).select_option("producer_exception")
     command = 'backlogQuota \'{"limitSize":2147483648,"policy":"producer_exception"}\''
-    expect(preview).to_contain_text(f"geminga namespaces policy public/default {command}")
+    expect(box).to_contain_text(f"geminga namespaces policy public/default {command}")
     page.get_by_role("button", name="Change", exact=True).click()
     row = page.locator("dl.pairs").first
     expect(row).to_contain_text("2.0 GiB, then publishing failsset here")
     page.get_by_role("button", name="Change: Backlog of a subscription").click()
     page.get_by_label("as the broker has it").check()
-    expect(preview).to_contain_text("backlogQuota --remove")
+    expect(box).to_contain_text("backlogQuota --remove")
     page.get_by_role("button", name="Change", exact=True).click()
     expect(row).not_to_contain_text("2.0 GiB")
 

@@ -178,7 +178,8 @@ def as_pasted(command: str) -> str:
         ):
             continue
         options += f" {option.opts[0]}" + ("" if option.is_flag else f" {shlex.quote(str(value))}")
-    return " && ".join(each + options for each in command.split(" && "))
+    parts = """('[^']*'|"[^"]*")|( && |$)"""  # quoted words may have " && " inside
+    return re.sub(parts, lambda part: part[1] or options + part[2], command)
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:

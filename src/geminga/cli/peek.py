@@ -90,10 +90,11 @@ def command(
     """
     admin = cluster.admin()
     schema = reading(admin.schemas.get(topic)) if decode else None
+    start = dt.datetime.now(dt.UTC) - where if isinstance(where, dt.timedelta) else where
     number, looked_at = count, 0
     while True:
         found = admin.subscriptions.peek(topic, subscription, number)
-        described = [describe(each, schema) for each in found if _is_behind(each, where)]
+        described = [describe(each, schema) for each in found if _is_behind(each, start)]
         rows = [row for row in described if only.matches(row)][:count]
         if len(rows) == count or len(found) == looked_at or number >= LOOKED_AT_MAX:
             break
@@ -104,17 +105,15 @@ def command(
         click.echo(how_many(len(rows)), err=True)
 
 
-def _is_behind(message: StoredMessage, where: Where) -> bool:
+def _is_behind(message: StoredMessage, start: MessageId | dt.datetime | int) -> bool:
     """Return whether a message is at or behind a position of its topic."""
-    if isinstance(where, MessageId):
+    if isinstance(start, MessageId):
         return (message.message_id.ledger_id(), message.message_id.entry_id()) >= (
-            where.ledger_id(), where.entry_id(),
+            start.ledger_id(), start.entry_id(),
         )  # fmt: skip
-    if isinstance(where, dt.timedelta):
-        where = dt.datetime.now(dt.UTC) - where
-    if isinstance(where, int):
-        where = dt.datetime.fromtimestamp(where / 1000, dt.UTC)
-    return message.publish_time >= where
+    if isinstance(start, int):
+        start = dt.datetime.fromtimestamp(start / 1000, dt.UTC)
+    return message.publish_time >= start
 
 
 def reading(version: SchemaVersion | None) -> Any:

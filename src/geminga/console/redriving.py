@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import object_body
+from geminga.broker.admin.http import answer, object_body
 from geminga.client.cluster import Cluster
 from geminga.errors import PulsarException, TopicNotFound
 
@@ -19,7 +19,7 @@ COUNT_MAX: Final = 10_000
 """Dead letters of one request."""
 
 
-async def redrive(request: web.Request, cluster: Cluster | None) -> dict[str, Any]:
+async def redrive(request: web.Request, cluster: Cluster | None = None) -> web.Response:
     """Send the dead letters of a subscription back, or with ``preview`` return what would be sent.
 
     The body names ``topic`` and ``subscription``, and may have ``key`` and ``contains``. The client uses the
@@ -52,7 +52,7 @@ async def redrive(request: web.Request, cluster: Cluster | None) -> dict[str, An
             raise AdminRefusal(404, str(error)) from None
         except (PulsarException, OSError) as error:
             raise AdminRefusal(409, str(error)) from None
-    return {"sent": dict(result.sent), "left": result.left, "encrypted": result.encrypted}
+    return answer({"sent": dict(result.sent), "left": result.left, "encrypted": result.encrypted})
 
 
 async def _own_cluster(request: web.Request, file: IO[str]) -> Cluster:

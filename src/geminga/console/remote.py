@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import shlex
 import ssl
@@ -41,6 +42,7 @@ from geminga.client.tls import make_context
 from geminga.connection.addresses import Address
 from geminga.connection.redirects import REDIRECTS, followed
 from geminga.console import derived
+from geminga.console.redriving import redrive
 from geminga.console.site import attach
 from geminga.diagnosis.conclude import explanation
 from geminga.diagnosis.pulsar import facts_from_stats
@@ -526,7 +528,7 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
 
     application = web.Application(middlewares=[checked], client_max_size=BODY_BYTES_MAX)
     application.on_response_prepare.append(never_guess)
-    attach(application, remote.cluster)
+    attach(application, functools.partial(redrive, cluster=remote.cluster))
     router = application.router
     router.add_get("/admin/v2/geminga/subscriptions", own(remote.board))
     router.add_get("/admin/v2/geminga/topics", own(remote.topics))

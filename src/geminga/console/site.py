@@ -8,7 +8,7 @@ forbids framing by other pages, and (with Trusted Types) forbids markup from tex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,6 @@ from aiohttp import web
 
 from geminga.broker.admin.auth import Key, RequiredPermission
 from geminga.broker.admin.http import answer
-from geminga.client.cluster import Cluster
 from geminga.console.advice import advice
 from geminga.console.redriving import redrive
 
@@ -49,14 +48,12 @@ PERMISSIONS: Final[Mapping[Key, RequiredPermission]] = {
 }
 
 
-def attach(application: web.Application, cluster: Cluster | None = None) -> Mapping[Key, RequiredPermission]:
-    """Add the pages to a web application; return the permission that each route requires. ``cluster``: that
-    of the broker; None: the broker of this application."""
+def attach(
+    application: web.Application, send_back: Callable[[web.Request], Awaitable[web.Response]] = redrive
+) -> Mapping[Key, RequiredPermission]:
+    """Add the pages to a web application; return the permission that each route requires. ``send_back``
+    handles the requests to `redrive`, by default at the broker of this application."""
     router = application.router
-
-    async def send_back(request: web.Request) -> web.Response:
-        return answer(await redrive(request, cluster))
-
     router.add_post("/console/api/redrive", send_back)
     router.add_get("/", _index)
     router.add_get("/console/api/advice", _advice)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from geminga.errors import OperationNotSupported
+from geminga.extras import need
 
 BAR_COLOURS = {"formula": "#2a7fb8", "stock": "#c8743c"}
 """Bar colours by a word in the bar's name."""
 
 
 def new_figure(width_inches: float, height_inches: float) -> Any:
-    """Return an empty figure. Raises `OperationNotSupported` without Matplotlib."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise OperationNotSupported("pictures need an extra: pip install 'geminga[tune]'") from None
+    """Return an empty figure. Raises `MissingExtra` without Matplotlib."""
+    need("drawing", "matplotlib")
+    import matplotlib
+    from matplotlib.figure import Figure
+
     matplotlib.rcParams["svg.hashsalt"] = "geminga"  # equal figures make equal files
     return Figure(figsize=(width_inches, height_inches), layout=None)
 

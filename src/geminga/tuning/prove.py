@@ -33,9 +33,9 @@ from geminga.tuning.traffic import TrafficProfile, check_number
 FILE = "proof.json"
 """File of a comparison in its folder."""
 JVM_WARM_SECONDS = 60.0
-JVM_WARM_RATE = 5_000.0
-"""Messages per second, each an entry: enough to compile every code path of the broker."""
 """Load before anything is measured, on a broker in Java."""
+JVM_WARM_RATE = 5_000.0
+"""Messages per second of this load, each an entry: enough to compile every code path of the broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

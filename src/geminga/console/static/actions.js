@@ -8,6 +8,7 @@ import { bytes, count, part, plural, topicLink, topicPath } from "./format.js";
 import { SchemaBook, messageItem } from "./messages.js";
 
 const UNITS = { seconds: 1, minutes: 60, hours: 3600, days: 86400 };
+const END = "9223372036854775807"; // as text: it exceeds JavaScript's integers
 
 export const subscriptionPath = (topic, subscription) =>
   `${topicPath(topic)}/subscription/${part(subscription)}`;
@@ -53,11 +54,10 @@ const ACTIONS = {
         message.hidden = kind.value !== "message";
       };
       kind.addEventListener("change", show);
-      const end = "9223372036854775807";
       const where = () => {
         if (kind.value === "message") return { message: message.value.trim() };
         if (kind.value === "earliest") return { message: "-1:-1" };
-        if (kind.value === "latest") return { message: `${end}:${end}` };
+        if (kind.value === "latest") return { message: `${END}:${END}` };
         return { timestamp: kind.value === "ago" ? Date.now() - age.seconds() * 1000 : new Date(time.value).getTime() };
       };
       // Keep the time of the preview: "an hour ago" would mean a later position at the click.
@@ -69,7 +69,7 @@ const ACTIONS = {
           const { timestamp, message: id } = said;
           if (timestamp !== undefined) return post(`${path}/resetcursor/${timestamp}`);
           const [ledger, entry] = id.split(":");
-          // As text: these numbers exceed JavaScript's integers.
+          // As text: the end exceeds JavaScript's integers.
           return post(`${path}/resetcursor`, {}, `{"ledgerId":${ledger},"entryId":${entry},"partitionIndex":-1,"batchIndex":-1}`);
         },
       };
@@ -189,8 +189,7 @@ export function createSubscription(topic, done) {
       command: `geminga subscriptions create ${quoted(shortTopic(topic))} ${quoted(name.value)} --from ${from.value}`,
     }),
     async run() {
-      const end = "9223372036854775807";
-      const id = from.value === "latest" ? end : -1; // as text: it exceeds JavaScript's integers
+      const id = from.value === "latest" ? END : -1;
       await call("PUT", subscriptionPath(topic, name.value), { body: `{"ledgerId":${id},"entryId":${id},"partitionIndex":-1}` });
       return `${name.value} is added`;
     },
@@ -199,10 +198,11 @@ export function createSubscription(topic, done) {
 }
 
 export function deleteTopic(topic) {
+  let partitions = 0;
   ask("Delete the topic", {
     action: "Delete", danger: true,
     async preview() {
-      const partitions = (await get(`${topicPath(topic)}/partitions`))?.partitions ?? 0;
+      partitions = (await get(`${topicPath(topic)}/partitions`))?.partitions ?? 0;
       const stats = await get(`${topicPath(topic)}/${partitions ? "partitioned-stats" : "stats"}`);
       return {
         text: `deletes ${bytes(stats.storageSize)} of messages and ${plural(Object.keys(stats.subscriptions).length, "subscription")} for ever`,
@@ -210,7 +210,6 @@ export function deleteTopic(topic) {
       };
     },
     async run() {
-      const partitions = (await get(`${topicPath(topic)}/partitions`))?.partitions ?? 0;
       await call("DELETE", topicPath(topic) + (partitions ? "/partitions" : ""));
       location.hash = "#/topics";
       return `${shortTopic(topic)} is deleted`;

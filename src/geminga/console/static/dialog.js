@@ -71,7 +71,6 @@ export function ask(title, { content, action, danger = false, preview, run, done
   });
   go.disabled = true;
   show();
-  return box;
 }
 
 let gone = null;

@@ -82,6 +82,7 @@ export const namespacePath = (namespace) => `/admin/v2/namespaces/${namespace.sp
 const UNSET = new Set([false, "UNDEFINED"]);
 const isSet = (value) => value !== undefined && value !== null && value !== "" && !(typeof value === "object" && !Object.keys(value).length);
 const worded = (words, value) => {
+  if (!isSet(value)) return "as the broker has it";
   try {
     return words(value);
   } catch {
@@ -112,20 +113,21 @@ const WORDS = { true: "yes", false: "no", ...BEYOND };
 // The dialog that changes a policy of a topic or namespace; `place` is its name on the command line.
 function change({ path, place, name, title, words, form, value, own, done }) {
   const noun = path.startsWith("/admin/v2/namespaces/") ? "namespaces" : "topics";
-  const segment = name === "backlogQuotaMap" ? "backlogQuota" : name;
-  const current = name === "backlogQuotaMap" ? value?.destination_storage : value;
+  const isQuota = name === "backlogQuotaMap"; // read as a map of quotas, set as the quota of size
+  const segment = isQuota ? "backlogQuota" : name;
+  const current = isQuota ? value?.destination_storage : value;
   const fields = form.map((each) => inputOf(each, each[0] ? current?.[each[0]] : current));
   const remove = h("input", { type: "checkbox", id: "policy-remove", disabled: !own });
   const read = () => Object.fromEntries(fields.map((each) => [each.name, each.read()]));
-  const wanted = () => (!fields[0].name ? fields[0].read() : name === "backlogQuotaMap" ? read() : { ...current, ...read() });
-  const shown = (one) => worded(words, name === "backlogQuotaMap" ? { size: one } : one);
+  const wanted = () => (!fields[0].name ? fields[0].read() : isQuota ? read() : { ...current, ...read() });
+  const shown = (one) => worded(words, isQuota ? { size: one } : one);
   ask(title, {
     content: [...fields.map((each) => h("div", { class: "fields" }, each.elements)),
       h("p", {}, remove, h("label", { htmlFor: "policy-remove" }, noun === "topics" ? " as in the namespace" : " as the broker has it"))],
     action: "Change", done,
     async preview() {
       const begin = `geminga ${noun} policy ${quoted(place)} ${segment}`;
-      const now = `now: ${isSet(value) ? worded(words, value) : "as the broker has it"}`;
+      const now = `now: ${worded(words, value)}`;
       if (remove.checked) return { text: `${now}; then: not set here`, command: `${begin} --remove` };
       const lost = noun === "topics" && name === "messageTTL" ? await expired(path, wanted()) : "";
       return { text: `${now}; then: ${shown(wanted())}${lost}`, command: `${begin} ${quoted(JSON.stringify(wanted()))}` };
@@ -142,6 +144,7 @@ function change({ path, place, name, title, words, form, value, own, done }) {
 // What a limit of age would expire at once.
 async function expired(path, seconds) {
   if (!(seconds > 0)) return "";
+  if ((await get(`${path}/partitions`))?.partitions) return "; older messages expire at once"; // previews are of one partition
   const { subscriptions } = await get(`${path}/stats`);
   const found = await Promise.all(Object.keys(subscriptions).slice(0, 20).map((each) => get(`${path}/subscription/${part(each)}/preview/expire`, { seconds })));
   return `; ${plural(found.reduce((sum, each) => sum + each.messages, 0), "message")} of ${plural(found.length, "subscription")} expire at once`;
@@ -166,7 +169,7 @@ export async function topicPolicies(element, topic, signal) {
     const where = !isSet(value) || UNSET.has(value) ? "default" : own.includes(name) ? "set on this topic"
       : ofNamespace.includes(inNamespace) ? ["set on ", h("a", { class: "link", href: namespaceLink(place) }, place)] : "default";
     const edit = form && (() => change({ path, place: shortTopic(topic), name, title, words, form, value, own: own.includes(name), done }));
-    return [[title, isSet(value) ? worded(words, value) : "as the broker has it", where, edit]];
+    return [[title, worded(words, value), where, edit]];
   });
   fill(element, found.length ? rows(found) : [h("dt", {}, "Policies"), h("dd", { class: "none" }, "none are known")]);
 }
@@ -182,6 +185,6 @@ export async function namespacePolicies(element, namespace, signal) {
     if (!isSet(value) && !form) return [];
     const own = set?.includes(name) ?? true;
     const edit = form && (() => change({ path, place: namespace, name, title, words, form, value, own, done }));
-    return [[title, isSet(value) ? worded(words, value) : "as the broker has it", isSet(value) && own && !UNSET.has(value) ? "set here" : "default", edit]];
+    return [[title, worded(words, value), isSet(value) && own && !UNSET.has(value) ? "set here" : "default", edit]];
   })));
 }

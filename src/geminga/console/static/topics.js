@@ -94,14 +94,15 @@ function makeRow(row) {
 function create(namespace) {
   const name = h("input", { required: true, id: "new-topic", value: `${namespace || "public/default"}/`, autocomplete: "off", spellcheck: "false", pattern: "[^/]+/[^/]+/.+" });
   const partitions = h("input", { type: "number", min: 0, value: 0, id: "new-partitions" });
-  const full = () => `persistent://${name.value.trim().replace(/^persistent:\/\//, "")}`;
+  const short = () => shortTopic(name.value.trim());
+  const full = () => `persistent://${short()}`;
   ask("Create a topic", {
     content: [h("label", { htmlFor: "new-topic" }, "Tenant, namespace and name"), name,
       h("label", { htmlFor: "new-partitions" }, "Partitions (0: not partitioned)"), partitions],
     action: "Create",
     preview: () => ({
-      text: `creates ${shortTopic(full())}`,
-      command: `geminga topics create ${quoted(shortTopic(full()))}${Number(partitions.value) ? ` --partitions ${Number(partitions.value)}` : ""}`,
+      text: `creates ${short()}`,
+      command: `geminga topics create ${quoted(short())}${Number(partitions.value) ? ` --partitions ${Number(partitions.value)}` : ""}`,
     }),
     async run() {
       const number = Number(partitions.value);

@@ -2,8 +2,7 @@
 
 A run creates a topic, starts readers and producers as processes, lets them warm up, and then measures between
 two readings of the counters: CPU and disk writes of the server processes, entries and bytes counted by the
-broker. It ends when every due message has its
-receipt or failure.
+broker. It ends when every due message has its receipt or failure.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class Run:
             self._folder, self.topic = Path(folder), topic
             watcher = self._start_watcher(children, topic)
             producers = self._start_producers(children, topic)
-            return self._measure_python(producers, watcher, topic)
+            return self._measured(producers, watcher, topic)
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -197,7 +196,7 @@ class Run:
             counts = self._view.counts(topic, partitions)
         return _CounterReading(counts, cpu, disk, at)
 
-    def _measure_python(
+    def _measured(
         self,
         producers: list[MeasuredProcess],
         watcher: MeasuredProcess | None,
