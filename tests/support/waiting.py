@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
@@ -38,6 +38,11 @@ def eventually(
         assert time.monotonic() < end, _describe(detail)
         time.sleep(pause)
         pause = min(1.5 * pause, PAUSE_SECONDS_MAX)
+
+
+def poll_until(store: Any, condition: Callable[[], Value], seconds: float = LIMIT_SECONDS) -> Value:
+    """Do as `eventually` does, and poll the store before each look at the condition."""
+    return eventually(lambda: (store.poll(), condition())[1], seconds)
 
 
 async def eventually_async(
