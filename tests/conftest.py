@@ -79,7 +79,6 @@ LONG_FILES = (
     "tests/simulation/test_simulation.py",
     "tests/tuning/test_prove.py",
     "tests/broker/serving/test_small_disk.py",
-    "tests/broker/serving/test_garbage_collector.py",
     "tests/functions/test_processes.py",
     "tests/broker/serving/test_kill.py",
     "tests/ledger/test_bit_flips.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -225,12 +226,17 @@ class Harness:
         self.broker = self._open()
 
     def _open(self) -> Broker:
-        self.clock: Callable[[], float] = lambda: 0.0
+        self.clock: Callable[[], float]
         """Measures the work of jobs; by default it takes no time."""
+        self.advance_clock_on_read(0.0)
         return Broker(
             self.store, self.settings, now=self.now, now_ms=self.now_ms, clock=lambda: self.clock(),
             authentication=make_authentication(self.settings),
         )  # fmt: skip
+
+    def advance_clock_on_read(self, seconds: float) -> None:
+        """Advance the clock of jobs by ``seconds`` each time it is read."""
+        self.clock = itertools.count(seconds, seconds).__next__
 
     @property
     def gone(self) -> set[Any]:

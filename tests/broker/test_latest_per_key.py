@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -15,8 +15,6 @@ from geminga.wire.compression import compress
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.batch_model import open_batch
-
-T = TypeVar("T")
 
 
 def batch(keys: list[str], value: bytes = b"v") -> bytes:

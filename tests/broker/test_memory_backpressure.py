@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import struct
 from typing import Any
 
@@ -99,7 +98,7 @@ def test_incomplete_frames_of_a_thousand_peers_stay_below_the_limit(crowded: Any
 
 def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness: Any) -> None:
     broker = harness.broker
-    harness.clock = itertools.count(0.001, 0.001).__next__
+    harness.advance_clock_on_read(0.001)
     flood, calm = harness.peer(), harness.peer()
     pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
     flood.send_bytes(pings * 5_000)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from insides import inner_consumer
+from waiting import eventually
 
 import geminga
 import geminga.asyncio
@@ -263,8 +264,7 @@ def test_waiting_calls_fail_when_the_io_thread_ends(pulsar_broker: Any, pulsar_t
     client = geminga.Client(pulsar_broker.service_url)
     consumer = client.subscribe(pulsar_topic, "s")
     receiving, ended = receiver(consumer)
-    while not len(inner_consumer(consumer).receive_waiters):
-        threading.Event().wait(0.001)
+    eventually(lambda: len(inner_consumer(consumer).receive_waiters))
     client.runtime.close()
     receiving.join(SECONDS)
     assert len(ended) == 1

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from insides import entry_of_message, index_of_message
 
 from geminga.consumer.core import ConsumerCore
+from geminga.consumer.message import place_of
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerSettings
 from geminga.wire.batch import encode_single_metadata
@@ -119,7 +119,8 @@ class Subscribed:
         """All queued messages, or the first ``count_max``, as an application takes them."""
         messages: list[Any] = []
         while len(messages) < count_max and (message := self.queue.take()) is not None:
-            self.core.took(entry_of_message(message), (index_of_message(message),))
+            entry, index = place_of(message)
+            self.core.took(entry, (index,))
             messages.append(message)
         return messages
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from insides import index_of_message
 
 from geminga.consumer.acknowledgements import AckTracker
-from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, place_of
 from geminga.ids import MessageId
 from geminga.wire.frames import FrameDecoder
 
@@ -304,7 +303,7 @@ def test_the_broker_learns_exactly_what_was_acknowledged(
             tracker.acknowledge_id(place, 0.0)
             acked[number][index] = True
         elif action == "through":
-            tracker.acknowledge_through((1, number), index_of_message(message), entries[number].acks, 0.0)
+            tracker.acknowledge_through((1, number), place_of(message)[1], entries[number].acks, 0.0)
             for before in range(number):
                 acked[before] = [True] * SIZES[before]
             acked[number][: index + 1] = [True] * (index + 1)

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from insides import entry_of_message, index_of_message
 
 from geminga.consumer.events import AcksSettled, ActiveChanged, DeadLettered, EndOfTopic, EntryRefused
-from geminga.consumer.message import Message
+from geminga.consumer.message import Message, place_of
 from geminga.consumer.settings import (
     ConsumerDeadLetterPolicy,
     ConsumerType,
@@ -175,8 +174,9 @@ def test_ids_of_the_old_cluster_are_not_sent_to_the_new_one(
     core.acknowledge_id(old[2].message_id(), now)
     core.acknowledge_through(old[3], now)
     core.acknowledge_id_through(old[3].message_id(), now)
-    core.acknowledge_entries([entry_of_message(old[4])], now)
-    core.acknowledge_entry_through(entry_of_message(old[4]), now)
+    entry, _ = place_of(old[4])
+    core.acknowledge_entries([entry], now)
+    core.acknowledge_entry_through(entry, now)
     core.acknowledge_indexes((5, 4), 2, [0, 1], now)
     core.negative_acknowledge([old[1]], now)
     core.negative_acknowledge_id(old[1].message_id(), now)
@@ -965,7 +965,7 @@ def test_put_back_matches_messages_by_index_not_by_object(subscribed: Make, make
     consumer.receive(make.batch([b"a", b"b"]), 1)
     taken = consumer.take()[0]
     consumer.core.taken([taken], consumer.now)
-    consumer.core.put_back([Message(entry_of_message(taken), index_of_message(taken))])
+    consumer.core.put_back([Message(*place_of(taken))])
     assert consumer.core.next_deadline() == float("inf")
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from insides import index_of_message
 
 from geminga.consumer.message import (
     ConsumerOrigin,
@@ -17,6 +16,7 @@ from geminga.consumer.message import (
     ReceivedEntry,
     ack_set_words,
     indexes_of,
+    place_of,
 )
 from geminga.consumer.opening import EntryOpener
 from geminga.consumer.settings import ConsumerSettings
@@ -42,7 +42,7 @@ def test_recorded_messages_say_what_the_recording_says(recorded: list[Any]) -> N
         if not frame.ack_set:
             assert len(messages) == len(expected)
         for message in messages:
-            wanted = expected[max(index_of_message(message), 0)]
+            wanted = expected[max(place_of(message)[1], 0)]
             own = wanted["metadata"]
             assert message.partition_key() == own.get("partition_key", "")
             assert message.properties() == {p["key"]: p["value"] for p in own.get("properties", [])}

@@ -10,10 +10,17 @@ from copy import copy
 from typing import Any
 
 import pytest
-from insides import entry_of_message, index_of_message
 
 from geminga.consumer import queue as module
-from geminga.consumer.message import ALONE, ConsumerOrigin, Message, ReceivedEntry, Row, UnbatchedRun
+from geminga.consumer.message import (
+    ALONE,
+    ConsumerOrigin,
+    Message,
+    ReceivedEntry,
+    Row,
+    UnbatchedRun,
+    place_of,
+)
 from geminga.consumer.queue import ReceiveQueue
 
 HERE, ELSEWHERE = ConsumerOrigin("here", -1), ConsumerOrigin("elsewhere", -1)
@@ -35,9 +42,10 @@ def rows(count: int) -> list[Row]:
 
 
 def place(message: Message | None) -> tuple[int, Any] | None:
-    if message is None or isinstance(entry_of_message(message), UnbatchedRun):
-        return None if message is None else (index_of_message(message)[1][1], -1)
-    return entry_of_message(message).entry_id, index_of_message(message)
+    if message is None:
+        return None
+    entry, index = place_of(message)
+    return (index[1][1], -1) if isinstance(entry, UnbatchedRun) else (entry.entry_id, index)
 
 
 def waiting(queue: ReceiveQueue) -> list[tuple[int, int]]:

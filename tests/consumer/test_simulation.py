@@ -15,11 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from insides import entry_of_message, index_of_message
 
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import AcksSettled
-from geminga.consumer.message import Message
+from geminga.consumer.message import Message, place_of
 from geminga.consumer.queue import ReceiveQueue, rest
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.state import ConsumerState
@@ -256,7 +255,8 @@ class World:
         message = self.queue.take()
         if message is None:
             return
-        self.core.took(entry_of_message(message), (index_of_message(message),))
+        entry, index = place_of(message)
+        self.core.took(entry, (index,))
         value = message.data()
         assert value not in self.receipted - self.excused, f"{value!r} was receipted and came again"
         self.delivered.add(value)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,11 +69,3 @@ class Place:
             return count
         finally:
             consumer.close()
-
-
-def until(true: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if true():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it did not happen")

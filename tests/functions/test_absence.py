@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from waiting import never_async
+from waiting import eventually, never_async
 
 import geminga
 from geminga.asyncio import Client
@@ -18,7 +18,7 @@ from geminga.functions import FunctionRunner, FunctionSettings, Output
 from geminga.functions.metrics import Metrics
 from geminga.functions.sending import PendingResults
 from tests.broker.admin.test_permissions import SECRET, token
-from tests.functions.place import Place, until
+from tests.functions.place import Place
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -193,7 +193,7 @@ def test_a_backlog_quota_of_the_output_sends_no_message_to_the_dead_letters(
         admin(base, "POST", quota, {"limitSize": 10, "limitTime": -1, "policy": "producer_exception"})
         admin(base, "GET", "brokers/backlog-quota-check")
         place.send(*range(20))
-        until(lambda: runner.metrics.system_exceptions > 2)
+        eventually(lambda: runner.metrics.system_exceptions > 2)
         admin(base, "DELETE", quota)
         admin(base, "GET", "brokers/backlog-quota-check")
         assert [holder.receive(30_000).data() for _ in range(20)] == [b"%d" % n for n in range(20)]
@@ -220,7 +220,7 @@ def test_losing_the_permission_to_publish_ends_the_function(kind: dict[str, Any]
         producer = client.create_producer("public/inputs/in")
         runner = FunctionRunner(settings).start()
         producer.send(b"1")
-        until(lambda: runner.metrics.published == 1)
+        eventually(lambda: runner.metrics.published == 1)
         admin(broker.admin_url, "DELETE", path, role="super")
         producer.send(b"2")
         with pytest.raises(geminga.AuthorizationError):

@@ -8,10 +8,11 @@ import urllib.request
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from geminga.asyncio import Client
 from geminga.functions import FunctionRunner, effectively_once
-from tests.functions.place import Place, until
+from tests.functions.place import Place
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -38,10 +39,10 @@ def test_a_broker_that_forgot_a_producers_ids_is_handled(
         producer = place.client.create_producer(place.topic)
         for number in range(5):
             producer.send(b"%d" % number)
-            until(lambda number=number: runner.metrics.published == number + 1)  # type: ignore[misc]
+            eventually(lambda number=number: runner.metrics.published == number + 1)  # type: ignore[misc]
             if number == 2:
                 forgets.append("now")
-                until(lambda: not _producers(place))
+                eventually(lambda: not _producers(place))
         assert place.values(5) == [str(n) for n in range(5)]
     assert not forgets
     assert ("has lost results" in caplog.text) == (known >= 0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.errors import InvalidConfiguration
@@ -18,7 +19,7 @@ from geminga.functions import FunctionRunner, FunctionSettings, Output
 from geminga.functions import runner as runner_module
 from geminga.functions.effectively_once import EffectivelyOnce
 from tests.functions import relayed
-from tests.functions.place import BOTH, Place, until
+from tests.functions.place import BOTH, Place
 
 
 @BOTH
@@ -174,15 +175,15 @@ def test_state_survives_a_restart_and_counters_of_instances_add_up(place: Place)
         with FunctionRunner(settings):
             place.send(*values)
             wanted = before + len(values)
-            until(lambda wanted=wanted: len(seen) == wanted)  # type: ignore[misc]
+            eventually(lambda wanted=wanted: len(seen) == wanted)  # type: ignore[misc]
     assert seen == [(2, b"a"), (4, b"b"), (6, b"b"), (0, None), (2, None)]
     with FunctionRunner(settings) as one, FunctionRunner(settings) as other:
         place.send(*["x"] * 20)
-        until(lambda: len(seen) == 25)
+        eventually(lambda: len(seen) == 25)
         both = one.metrics.processed, other.metrics.processed
     with FunctionRunner(settings):
         place.send("look")
-        until(lambda: len(seen) == 26)
+        eventually(lambda: len(seen) == 26)
     assert seen[-1][0] == 2 + 40 + 2, both
 
 
@@ -410,7 +411,7 @@ def test_stopping_ends_the_retries_of_a_call(place: Place, function: Any) -> Non
     settings = place.settings(function, guarantee="EFFECTIVELY_ONCE", retry_delay_ms=10)
     with FunctionRunner(settings) as runner:
         place.send(*range(10))
-        until(lambda: runner.metrics.user_exceptions > 2)
+        eventually(lambda: runner.metrics.user_exceptions > 2)
     assert place.values(7) == [str(n) for n in range(7)]
     assert place.backlog(settings.subscription_name) == 3
 
@@ -516,12 +517,12 @@ def test_moved_partitions_are_processed_effectively_once(place: Place) -> None:
     thread.start()
     try:
         first = FunctionRunner(settings).start()
-        until(lambda: first.metrics.processed > 500)
+        eventually(lambda: first.metrics.processed > 500)
         second = FunctionRunner(settings).start()
-        until(lambda: second.metrics.processed > 500)  # the first lets go of what has moved
+        eventually(lambda: second.metrics.processed > 500)  # the first lets go of what has moved
         first.close()
         before = second.metrics.processed
-        until(lambda: second.metrics.processed > before + 500)
+        eventually(lambda: second.metrics.processed > before + 500)
     finally:
         done.set()
         thread.join()

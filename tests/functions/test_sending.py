@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from waiting import eventually_async
+from waiting import eventually, eventually_async
 
 from geminga.functions import FunctionRunner, Output, sending
 from geminga.functions.sending import AtLeastOnce, PendingResults
-from tests.functions.place import Place, until
+from tests.functions.place import Place
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -67,7 +67,7 @@ def test_large_messages_wait_for_memory(place: Place, kind: str, monkeypatch: py
 
     place.send(*(f"{n:05}" + "x" * 100_000 for n in range(60)))
     with FunctionRunner(place.settings(plain if kind == "plain" else on_the_loop)) as runner:
-        until(lambda: runner.metrics.received > 0)
+        eventually(lambda: runner.metrics.received > 0)
         assert not runner.wait(0.2)
         assert runner.metrics.received <= 10
         leave.set()

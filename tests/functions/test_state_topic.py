@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 import geminga
 from geminga.admin import Retention
 from geminga.broker.topics import topic_maintenance
 from geminga.functions import FunctionRunner, state_topic
-from tests.functions.place import Place, until
+from tests.functions.place import Place
 
 
 @pytest.fixture
@@ -37,12 +38,12 @@ def test_state_messages_that_compaction_covers_are_trimmed_and_the_state_stays(s
         with FunctionRunner(settings):
             for value in range(20):
                 place.send(value)
-                until(lambda count=value + 1: _messages(admin, topic) >= 2 * count)
-            until(lambda: admin.topic_policies.retention.get(topic) == Retention(minutes=0, megabytes=0))
-            until(lambda: admin.topic_policies.compaction_threshold.get(topic) == 16 * 1024 * 1024)
+                eventually(lambda count=value + 1: _messages(admin, topic) >= 2 * count)
+            eventually(lambda: admin.topic_policies.retention.get(topic) == Retention(minutes=0, megabytes=0))
+            eventually(lambda: admin.topic_policies.compaction_threshold.get(topic) == 16 * 1024 * 1024)
             assert admin.topics.internal_stats(topic).number_of_entries >= 20
             admin.topics.compact(topic)
-            until(lambda: admin.topics.internal_stats(topic).number_of_entries <= 10)
+            eventually(lambda: admin.topics.internal_stats(topic).number_of_entries <= 10)
         with FunctionRunner(settings):
             place.send("again")
             assert place.values(21)[-1] == "again 21"
@@ -80,7 +81,7 @@ def test_a_state_topic_that_cannot_be_trimmed_is_named_in_the_log(
         small_ledgers.send("a")
         assert small_ledgers.values(1) == ["a 1"]
         text = "-state is not trimmed, and grows: no answer from http://127.0.0.1:1"
-        until(lambda: text in caplog.text)
+        eventually(lambda: text in caplog.text)
 
 
 def test_the_web_address_for_trimming_is_learned_from_the_broker(small_ledgers: Place) -> None:
@@ -89,4 +90,4 @@ def test_the_web_address_for_trimming_is_learned_from_the_broker(small_ledgers: 
     with geminga.Admin(small_ledgers.broker.admin_url) as admin, FunctionRunner(settings):
         small_ledgers.send("a")
         assert small_ledgers.values(1) == ["a 1"]
-        until(lambda: admin.topic_policies.compaction_threshold.get(topic) == 16 * 1024 * 1024)
+        eventually(lambda: admin.topic_policies.compaction_threshold.get(topic) == 16 * 1024 * 1024)

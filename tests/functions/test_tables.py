@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from waiting import loop_turns
+from waiting import eventually, loop_turns
 
 import geminga
 from geminga.functions import FunctionRunner
-from tests.functions.place import Place, until
+from tests.functions.place import Place
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
@@ -109,9 +109,9 @@ def test_if_every_call_fails_calls_are_limited_and_all_rows_are_redelivered(plac
 
     place.send(*range(500))
     with FunctionRunner(place.settings(waits, arrow=True, retry_delay_ms=2000)) as runner:
-        until(lambda: runner.metrics.user_exceptions > 0)
+        eventually(lambda: runner.metrics.user_exceptions > 0)
         received = runner.metrics.received
-        until(lambda: runner.metrics.user_exceptions >= min(64, 2 * received - 1))
+        eventually(lambda: runner.metrics.user_exceptions >= min(64, 2 * received - 1))
         works = True
         assert sorted(place.values(500), key=int) == [str(n) for n in range(500)]
 

@@ -45,8 +45,14 @@ class Admin:
     def compact(self, topic: str) -> None:
         path = f"{topic.replace('://', '/')}/compaction"
         assert self.call("PUT", path)[0] == 204
-        eventually(lambda: self.call("GET", path)[1]["status"] != "RUNNING", 120, "compaction does not end")
-        assert self.call("GET", path)[1]["status"] == "SUCCESS"
+
+        def ended() -> Any:
+            status, found = self.call("GET", path)
+            assert status == 200
+            return found["status"] != "RUNNING" and found
+
+        found = eventually(ended, 120, "compaction does not end")
+        assert found["status"] == "SUCCESS", found
 
 
 @pytest.fixture(scope="module")

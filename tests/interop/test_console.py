@@ -52,8 +52,15 @@ class Console:
 
     def until(self, path: str, holds: Callable[[Any], bool]) -> Any:
         """An Apache Pulsar's stats of all topics are as old as the interval in which it makes them."""
-        eventually(lambda: holds(self.get(path)), WAIT_SECONDS, lambda: self.get(path))
-        return self.get(path)
+        found: Any = None
+
+        def is_so() -> bool:
+            nonlocal found
+            found = self.get(path)
+            return holds(found)
+
+        eventually(is_so, WAIT_SECONDS, lambda: found)
+        return found
 
     def close(self) -> int:
         self._process.terminate()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import eventually
+from waiting import eventually, poll_until
 
 from geminga import pythons
 from geminga.errors import StoreError
@@ -62,7 +62,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredSto
 
 
 def until(store: TieredStore, what: Callable[[], object]) -> None:
-    eventually(lambda: (store.poll(), what())[1], 120)
+    poll_until(store, what, 120)
 
 
 def fill(store: TieredStore, entries: int = 3) -> int:

@@ -6,11 +6,10 @@ import functools
 import os
 import random
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from waiting import eventually
+from waiting import eventually, poll_until
 
 from geminga.errors import StoreBusy, StoreDamaged, StoreError
 from geminga.ledger import reading
@@ -230,7 +229,7 @@ def test_unreadable_entries_are_judged_without_the_catalog(monkeypatch: pytest.M
     done: list[StoreError | None] = []
     for number in range(50):
         store.append(ledger, b"%d" % number, done.append)
-    wait_until(store, lambda: len(done) == 50)
+    poll_until(store, lambda: len(done) == 50)
     store.close()
     filesystem = FaultyFileSystem(disk)
     store = FileStore.open(FOLDER, settings=settings, filesystem=filesystem)
@@ -246,7 +245,7 @@ def test_unreadable_entries_are_judged_without_the_catalog(monkeypatch: pytest.M
     opened: list[bool] = []
     rescue = threading.Timer(20, lambda: (opened.append(True), filesystem.answers.set()))
     rescue.start()
-    wait_until(store, lambda: bool(errors))
+    poll_until(store, lambda: bool(errors))
     rescue.cancel()
     filesystem.answers.set()
     assert not opened, "the owner waited for the catalog"
@@ -264,7 +263,7 @@ def test_fetch_without_read_ahead_returns_only_entries_in_memory(tmp_path: Path)
 
         store.append(ledger, b"a", done.append)
         assert store.fetch(ledger, 0, entries_max=1, bytes_max=9, ahead=None, done=ignore) == [b"a"]
-        wait_until(store, lambda: bool(done))
+        poll_until(store, lambda: bool(done))
         assert store.fetch(ledger, 0, entries_max=1, bytes_max=9, ahead=None, done=ignore) is None
         assert store.read(ledger, 0, entries_max=1, bytes_max=9) == [b"a"]
 
@@ -284,7 +283,7 @@ def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(s
     for ledger in ledgers:
         for entry in range(100):
             store.append(ledger, b"%d:%d:" % (ledger, entry) + bytes(500), written.append)
-    wait_until(store, lambda: len(written) == 2000)
+    poll_until(store, lambda: len(written) == 2000)
     heard: dict[int, int] = {}
     asked = busy = 0
     alive = set(ledgers)
@@ -322,7 +321,7 @@ def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(s
         if number % 7 == 0:
             store.poll()
     filesystem.answers.set()
-    wait_until(store, lambda: len(heard) == asked)
+    poll_until(store, lambda: len(heard) == asked)
     assert busy, "the limit was reached"
     filesystem.answers.clear()
     for number in range(10_000, 10_100):
@@ -336,7 +335,3 @@ def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(s
     store.close()
     assert len(heard) == asked
     assert set(heard.values()) == {1}, "each is told once"
-
-
-def wait_until(store: FileStore, over: Callable[[], bool]) -> None:
-    eventually(lambda: (store.poll(), over())[1])

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import eventually
+from waiting import poll_until
 
 from geminga.errors import StoreError, StoreFull, StoreStopped
 from geminga.ledger.api import StoredLedger
@@ -362,10 +362,10 @@ def fill_and_free(folder: Path) -> None:
     assert store.failure is None
     assert len(heard) < count
     ballast.unlink()
-    eventually(lambda: (store.poll(), len(heard) == count)[1])
+    poll_until(store, lambda: len(heard) == count)
     assert heard == [None] * count
     store.delete_ledgers(ledgers[:5], heard.append)
-    eventually(lambda: (store.poll(), len(heard) > count and not store.disk.gives_back)[1])
+    poll_until(store, lambda: len(heard) > count and not store.disk.gives_back)
     kept = [len(store.read(ledger, 0, entries_max=10_000, bytes_max=10**8)) for ledger in ledgers[5:]]
     store.close()
     with FileStore.open(folder / "store", settings=settings) as store:

@@ -17,7 +17,7 @@ def group_of(consumer: Any) -> Any:
 
 def queue_of(consumer: Any) -> Any:
     """Return the queue of received messages of a consumer for threads."""
-    return consumer._queue
+    return inner_consumer(consumer).queue
 
 
 def publisher_of(producer: Any) -> Any:
@@ -33,13 +33,3 @@ def wait_queue_of(producer: Any) -> Any:
 def server_of(embedded: Any) -> Any:
     """Return the server of an embedded broker."""
     return embedded._server
-
-
-def entry_of_message(message: Any) -> Any:
-    """Return the received entry that a message is in."""
-    return message._entry
-
-
-def index_of_message(message: Any) -> Any:
-    """Return the index of a message in its entry."""
-    return message._index

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
@@ -40,26 +40,31 @@ def eventually(
         pause = min(1.5 * pause, PAUSE_SECONDS_MAX)
 
 
+def poll_until(store: Any, condition: Callable[[], Value], seconds: float = LIMIT_SECONDS) -> Value:
+    """Do as `eventually` does, and poll the store before each look at the condition."""
+    return eventually(lambda: (store.poll(), condition())[1], seconds)
+
+
 async def eventually_async(
     condition: Callable[[], Value], seconds: float = LIMIT_SECONDS, detail: object = ""
 ) -> Value:
     """Do as `eventually` does, while other tasks run."""
-    end, pause = time.monotonic() + seconds, 0.001
-    while not (value := condition()):
-        assert time.monotonic() < end, _describe(detail)
-        await asyncio.sleep(pause)
-        pause = min(1.5 * pause, PAUSE_SECONDS_MAX)
-    return value
+
+    async def found() -> Value:
+        return condition()
+
+    return await eventually_awaited(found, seconds, detail)
 
 
 async def eventually_awaited(
     condition: Callable[[], Awaitable[Value]], seconds: float = LIMIT_SECONDS, detail: object = ""
 ) -> Value:
     """Do as `eventually_async` does, with a condition that is awaited."""
-    end = time.monotonic() + seconds
+    end, pause = time.monotonic() + seconds, 0.001
     while not (value := await condition()):
         assert time.monotonic() < end, _describe(detail)
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(pause)
+        pause = min(1.5 * pause, PAUSE_SECONDS_MAX)
     return value
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import time
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -192,10 +192,14 @@ def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(
     monkeypatch.setattr(subscription_overview, "AGAIN_SECONDS_MIN", 1_000.0)
     make_topic("a", messages=1)
 
-    def caches() -> int:
-        return sum(type(each) is subscription_overview.OverviewCache for each in gc.get_objects())
+    cached: weakref.WeakSet[subscription_overview.OverviewCache] = weakref.WeakSet()
 
-    before = caches()  # of other tests
+    class Cache(subscription_overview.OverviewCache):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            cached.add(self)
+
+    monkeypatch.setattr(subscription_overview, "OverviewCache", Cache)
 
     async def run() -> None:
         boards = SubscriptionOverview(harness.broker)
@@ -208,8 +212,9 @@ def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(
             assert again["surveyedAt"] == first["surveyedAt"], "not surveyed again so soon"
         for number in range(3 * subscription_overview.BOARDS_MAX):
             await boards.page(search=str(number), **question)
-        assert caches() - before <= subscription_overview.BOARDS_MAX
+        assert len(cached) <= subscription_overview.BOARDS_MAX
         boards.close()
+        assert not cached
 
     asyncio.run(run())
 

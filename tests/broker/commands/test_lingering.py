@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ def sends(count: int, producer_id: int = 1) -> bytes:
 
 def hang_up(harness: Any, peer: Any, data: bytes) -> None:
     """It has sent that; until its session is released nothing of it is worked on."""
-    harness.clock = itertools.count(0.001, 0.001).__next__
+    harness.advance_clock_on_read(0.001)
     peer.session.hold(HELD_BY_PENDING)
     peer.send_bytes(PINGS + data)
     peer.disconnect()
@@ -91,7 +90,7 @@ def test_unending_work_of_a_disconnected_producer_keeps_its_place_only_for_a_whi
     hang_up(harness, gone, sends(300))
     other.command("producer", topic=TOPIC, producer_id=1, request_id=7)
     slices(harness)
-    harness.clock = lambda: 0.0
+    harness.advance_clock_on_read(0.0)
     harness.advance(PROBE_SECONDS - 0.1)
     assert not other.frames
     harness.advance(0.2)
@@ -211,7 +210,7 @@ def test_a_consumer_in_creation_is_removed_when_its_client_disconnects(harness: 
 def test_the_last_connected_consumer_may_unsubscribe(harness: Any) -> None:
     other = harness.peer()
     gone, ids = delivered(harness, 300, kind="Shared")
-    harness.clock = lambda: 0.0
+    harness.advance_clock_on_read(0.0)
     subscribe(other, "Shared")
     other.frames.clear()
     hang_up(harness, gone, acks(ids))
@@ -230,7 +229,7 @@ def test_the_last_connected_consumer_may_unsubscribe(harness: Any) -> None:
 @pytest.mark.parametrize("what", ["sought", "deleted", "made anew", "unloaded", "topic deleted"])
 def test_late_acknowledgements_are_dropped_after_changes(harness: Any, what: str) -> None:
     gone, other = consumer_that_hung_up(harness)
-    harness.clock = lambda: 0.0
+    harness.advance_clock_on_read(0.0)
     name, actions = harness.broker.topics.in_memory_now()[0].name, harness.actions
     done: list[Any] = []
     if what == "sought":
@@ -273,7 +272,7 @@ def test_very_many_waiting_clients_are_answered_in_turns(harness: Any) -> None:
     for peer in peers:
         subscribe(peer, "Exclusive")
     assert not any(peer.frames for peer in peers)
-    harness.clock = itertools.count(0.001, 0.001).__next__
+    harness.advance_clock_on_read(0.001)
     holder.send_bytes(encoded("pong"))
     told = sum(bool(peer.frames) for peer in peers)
     assert told < 100

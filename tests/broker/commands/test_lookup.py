@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -228,7 +227,7 @@ def test_changes_of_a_long_list_are_sent_together(harness: Any, monkeypatch: pyt
 
 
 def test_a_topic_created_while_a_list_is_read_is_reported(harness: Any) -> None:
-    harness.clock = itertools.count(0.001, 0.001).__next__
+    harness.advance_clock_on_read(0.001)
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer, other = harness.peer(), harness.peer()
     peer.command(
@@ -246,7 +245,7 @@ def test_a_topic_created_while_a_list_is_read_is_reported(harness: Any) -> None:
 
 
 def test_a_client_that_disconnects_while_its_list_is_read_leaves_no_watcher(harness: Any) -> None:
-    harness.clock = itertools.count(0.001, 0.001).__next__
+    harness.advance_clock_on_read(0.001)
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer = harness.peer()
     peer.command(
@@ -277,7 +276,7 @@ def test_a_list_that_fits_in_no_message_is_refused(make_harness: Any) -> None:
 
 def test_automatically_created_partitions_are_limited_and_made_in_slices(make_harness: Any) -> None:
     harness = make_harness(partitions_max=500)
-    harness.clock = itertools.count(0.0005, 0.0005).__next__
+    harness.advance_clock_on_read(0.0005)
     wanted = {"allowAutoTopicCreation": True, "topicType": "partitioned"}
     peer = harness.peer()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -411,7 +411,7 @@ def delivered(harness: Any, count: int, **fields: Any) -> tuple[Any, list[tuple[
     ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
     assert len(ids) == count
     peer.frames.clear()
-    harness.clock = itertools.count(0.001, 0.001).__next__
+    harness.advance_clock_on_read(0.001)
     return peer, ids
 
 
@@ -449,7 +449,7 @@ def test_acknowledgements_sent_before_a_disconnect_are_kept(harness: Any, kind: 
     assert peer.session in harness.broker.sessions
     other.send(0)
     left = [at_first, *all_turns(harness, peer)]
-    assert max(before - after for before, after in itertools.pairwise(left)) < 50
+    assert max(before - after for before, after in pairwise(left)) < 50
     assert backlog_of(harness) == 1
     assert not peer.frames
     assert harness.broker.bytes.received_bytes == 0
@@ -493,9 +493,9 @@ def test_a_disconnected_client_gets_no_answers_and_no_messages(harness: Any) -> 
 def test_acknowledgements_after_a_seek_of_a_disconnected_client_are_dropped(harness: Any) -> None:
     """For that consumer. What the others have acknowledged stays so."""
     peer, ids = delivered(harness, 300)
-    harness.clock = lambda: 0.0
+    harness.advance_clock_on_read(0.0)
     peer.subscribe(TOPIC, "other", 2, permits=0)
-    harness.clock = itertools.count(0.001, 0.001).__next__
+    harness.advance_clock_on_read(0.001)
     seek = encoded("seek", consumer_id=1, request_id=5, message_publish_time=1)
     peer.send_bytes(acks(ids[:200]) + seek + acks(ids[200:]) + acks(ids, consumer_id=2))
     peer.disconnect()
@@ -526,7 +526,7 @@ def test_remaining_commands_of_an_expelled_client_are_dropped(harness: Any, end:
 
 
 def test_a_client_that_disconnects_before_connect_is_removed_at_once(harness: Any) -> None:
-    harness.clock = itertools.count(0.001, 0.001).__next__
+    harness.advance_clock_on_read(0.001)
     peer = harness.peer(connect=False)
     peer.send_bytes(encode_command(Command(type=Command.PING, ping=pb.CommandPing())) * 500)
     assert harness.broker.slices.waiting
@@ -561,7 +561,7 @@ def test_the_wait_for_the_store_after_a_disconnect_is_limited(
         harness.broker.poll(harness.now, harness.now_ms)
         left = 0
     else:
-        harness.clock = lambda: 0.0
+        harness.advance_clock_on_read(0.0)
         harness.advance(LINGER_SECONDS)
         monkeypatch.setattr(MemoryStore, "is_behind", False)
     all_turns(harness, peer)
@@ -575,7 +575,7 @@ def test_a_reconnecting_client_subscribes_after_its_old_work_is_done(harness: An
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.frames.clear()
-    harness.clock = itertools.count(0.001, 0.001).__next__
+    harness.advance_clock_on_read(0.001)
     pings = encode_command(Command(type=Command.PING, ping=pb.CommandPing()))
     holder.send_bytes(pings * 300)
     holder.disconnect()
@@ -616,7 +616,7 @@ def test_producers_of_a_disconnected_client_are_closed_in_slices(harness: Any, e
         return sum(len(each.access.producers) + each.consumers_connected for each in topics)
 
     assert opened() == 2 * count
-    harness.clock = itertools.count(0.001, 0.001).__next__
+    harness.advance_clock_on_read(0.001)
     if end == "hangs up":
         peer.disconnect()
     else:
@@ -627,7 +627,7 @@ def test_producers_of_a_disconnected_client_are_closed_in_slices(harness: Any, e
     while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
         left.append(opened())
-    assert max(before - after for before, after in itertools.pairwise(left)) < 50
+    assert max(before - after for before, after in pairwise(left)) < 50
     assert left[-1] <= 1
     assert peer.session not in harness.broker.sessions
     harness.poll()
@@ -641,7 +641,7 @@ def test_the_end_of_the_broker_closes_all_producers_and_consumers(harness: Any) 
         peer.producer(f"{TOPIC}-{number}", producer_id=number)
         leaving.producer(f"{TOPIC}-{number}", producer_id=number)
     topics = [harness.broker.topics.find(parse_topic(f"{TOPIC}-{number}")) for number in range(100)]
-    harness.clock = itertools.count(0.001, 0.001).__next__
+    harness.advance_clock_on_read(0.001)
     leaving.disconnect()
     assert harness.broker.slices.waiting
     harness.broker.close()

@@ -25,10 +25,6 @@ def field(name: str, kind: Any = "string", **extra: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, **extra}
 
 
-def same_schema(one: pb.Schema, other: pb.Schema) -> bool:
-    return meaning(one) == meaning(other)
-
-
 def fits(new: Any, *old: Any, strategy: str = "BACKWARD", for_consumer: bool = False) -> bool:
     try:
         check_compatible(avro(new), [avro(each) for each in old], strategy, for_consumer=for_consumer)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually_async
 
 import geminga
 import geminga.asyncio
@@ -439,6 +440,14 @@ def test_an_answer_up_to_the_end_of_the_connection(scripted: Callable[..., Scrip
     assert server.connections == 2
 
 
+def check_threads_end() -> None:
+    """Check that no thread of an asyncio admin client stays."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("geminga-admin"):
+            thread.join(10)
+            assert not thread.is_alive()
+
+
 def test_a_cancelled_call_ends_its_thread(scripted: Callable[..., Scripted]) -> None:
     asked = threading.Event()
 
@@ -457,10 +466,7 @@ def test_a_cancelled_call_ends_its_thread(scripted: Callable[..., Scripted]) -> 
                 await waiting
 
     asyncio.run(run())
-    for thread in threading.enumerate():
-        if thread.name.startswith("geminga-admin"):
-            thread.join(10)
-            assert not thread.is_alive()
+    check_threads_end()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the connections from /proc")
@@ -485,16 +491,13 @@ def test_a_call_cancelled_before_it_is_connected_ends_its_thread(tls: bool) -> N
                     filling.append(connected)
                     assert await asyncio.to_thread(connected.recv, 1)  # of the handshake
                 else:
-                    await asyncio.to_thread(_wait_until_connecting, port, before + 1)
+                    await eventually_async(lambda: _connecting(port) > before)
                 waiting.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await waiting
 
         asyncio.run(run())
-        threads = [each for each in threading.enumerate() if each.name.startswith("geminga-admin")]
-        for thread in threads:
-            thread.join(10)
-        assert not any(thread.is_alive() for thread in threads)
+        check_threads_end()
         for each in filling:
             each.close()
 
@@ -502,11 +505,6 @@ def test_a_call_cancelled_before_it_is_connected_ends_its_thread(tls: bool) -> N
 def _connecting(port: int) -> int:
     """Return the number of connections to ``port`` that are being opened (state SYN_SENT)."""
     return Path("/proc/net/tcp").read_text().count(f"0100007F:{port:04X} 02 ")
-
-
-def _wait_until_connecting(port: int, count: int) -> None:
-    while _connecting(port) < count:
-        pass
 
 
 def test_a_length_of_thousands_of_digits_is_refused(scripted: Callable[..., Scripted], call: Call) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from geminga import (
-    AlreadyClosed,
     BatchingType,
     ConsumerType,
     InitialPosition,
@@ -172,11 +171,7 @@ class Workload:
         """Receive and acknowledge until the consumer is closed; some messages at first negatively."""
         r = self.numbers
         acknowledging: set[asyncio.Task[None]] = set()
-        while True:
-            try:
-                message = await consumer.receive()
-            except AlreadyClosed:
-                return
+        async for message in consumer:
             content, position = self.received(name, message)
             if r.random() < refuses:
                 await consumer.negative_acknowledge(message)
@@ -279,25 +274,23 @@ class Workload:
         """Return the entries and messages in the backlog, as administrators see them; None if not known."""
         if not self.world.machine.is_up:
             return None
-        entries, messages, is_partitioned = 0, 0, False
-        count = self.world.partitions
-        for topic in (*(f"{self.topic}-partition-{number}" for number in range(count)), self.topic):
-            if topic == self.topic and is_partitioned:
+        name, counts = TopicName.parse(self.topic), []
+        for part in (*map(name.partition_name, range(self.world.partitions)), name):
+            if part is name and counts:
                 break
-            name = TopicName.parse(topic)
             try:
-                found = self.world.machine.administer(
-                    lambda actions, name=name: actions.backlog(name, subscription)
+                counts.append(
+                    self.world.machine.administer(
+                        lambda actions, part=part: actions.backlog(part, subscription)
+                    )
                 )
             except AdminRefusal as refusal:
                 if refusal.status == 503:
                     return None
-                if topic == self.topic:
+                if part is name:
                     raise
-                continue  # this topic was made without partitions
-            is_partitioned = topic != self.topic
-            entries, messages = entries + found[0], messages + found[1]
-        return entries, messages
+                # This topic was made without partitions.
+        return sum(entries for entries, _ in counts), sum(messages for _, messages in counts)
 
     async def until_no_backlog(self, subscription: str) -> None:
         """Wait until everything that is stored is acknowledged."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from geminga import AlreadyClosed, BatchingType, ConsumerDeadLetterPolicy, ConsumerType, PulsarException
+from geminga import BatchingType, ConsumerDeadLetterPolicy, ConsumerType, PulsarException
 from geminga.ids import TopicName
 from tests.simulation import checker, rules
 from tests.simulation.history import Position
@@ -94,11 +94,7 @@ class DeadLetters(Workload):
         )
 
     async def work_through(self, consumer: Any) -> None:
-        while True:
-            try:
-                message = await consumer.receive()
-            except AlreadyClosed:
-                return
+        async for message in consumer:
             content, position = self.received("s", message, str(message.redelivery_count()))
             if self.is_bad(content):
                 if not self.waits:
@@ -148,11 +144,7 @@ class Refusals(Workload):
 
     async def work_slowly(self, consumer: Any) -> None:
         r = self.numbers
-        while True:
-            try:
-                message = await consumer.receive()
-            except AlreadyClosed:
-                return
+        async for message in consumer:
             content, position = self.received("s", message)
             if self.kind is ConsumerType.Shared and r.random() < 0.05:
                 await consumer.redeliver_unacknowledged_messages()
