@@ -192,6 +192,11 @@ class CooperativeScheduler:
         finally:
             self._running = before
 
+    def run(self, job: Job, about: object) -> None:
+        """Run a job's `first_step` now, even if the turn's time is used up, and `start` the rest."""
+        if self.first_step(job, about) is not DONE:
+            self.start(job, about)
+
     def wait(self, begin: Callable[[Callable[[T], None]], object]) -> Generator[bool | None, None, T]:
         """Wait, as a part of a job, for the call of the callback given to ``begin``; return its argument."""
         assert self._running is not None

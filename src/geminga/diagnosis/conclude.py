@@ -155,7 +155,8 @@ def time_text(milliseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _count(number: int, noun: str) -> str:
+def how_many(number: int, noun: str) -> str:
+    """``1 message``, ``2,000 messages``, ``2 entries``."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
@@ -299,7 +300,7 @@ class _Inquiry:
             yield _advise(text, self._skip(oldest), frees=first.frees, producersContinue=True)
         elif enough is not None:
             what = f"all up to {enough.up_to}" if enough.up_to else "all of the backlog"
-            number = f" ({_count(enough.messages, 'message')})" if enough.messages >= 0 else ""
+            number = f" ({how_many(enough.messages, 'message')})" if enough.messages >= 0 else ""
             text = f"acknowledge {what}{number}, or give them up: frees {enough.frees:,} bytes, "
             text += "and producers continue"
             if enough.still_over:
@@ -377,8 +378,8 @@ class _Inquiry:
             if len(slow) == 1
             else f"{len(slow):,} consumers, such as {slow[0].text}, are"
         )
-        last = int(min(self.age(each.acked_ms) for each in slow))
-        rest = f"{held:,} unacknowledged, the last acknowledgement {ago_text(last)}"
+        last = ago_text(min(self.age(each.acked_ms) for each in slow))
+        rest = f"{held:,} unacknowledged, the last acknowledgement {last}"
         details = {"consumer": slow[0].name, "unackedMessages": held,
                    "acknowledgedPerSecond": acks, "publishedPerSecond": rate_in}  # fmt: skip
         if not 0 < acks * SLOWER < rate_in:
@@ -396,7 +397,7 @@ class _Inquiry:
             level = Trouble.STOPPED
         elif queued and self._is_quiet(consumer):
             level = self._stopped()
-        queue = f"; {_count(queued, 'entry')} of its keys wait for it" if queued else ""
+        queue = f"; {how_many(queued, 'entry')} of its keys wait for it" if queued else ""
         common: Json = {"level": level, "stops": self.is_stuck or queued > 0}
         common |= {"consumer": consumer.name, "address": consumer.address, "waiting": queued}
         if consumer.blocked:
@@ -484,9 +485,8 @@ class _Inquiry:
             advice.append(_advise("have them delivered now", now, delivers=facts.delayed))
         details: Json = {"entries": facts.delayed, "nextTimestamp": facts.delayed_next_ms}
         when = f": the next at {time_text(facts.delayed_next_ms)}" if facts.delayed_next_ms else ""
-        text = (
-            f"{facts.delayed:,} {'entry is' if facts.delayed == 1 else 'entries are'} to be delivered later"
-        )
+        verb = "is" if facts.delayed == 1 else "are"
+        text = f"{how_many(facts.delayed, 'entry')} {verb} to be delivered later"
         if facts.delayed_max and facts.waiting:
             text += f", the most that a subscription keeps: no further entry is read until one is due{when}"
             yield _stop("delayed-limit", text, *advice, level=self._stopped(), **details)
@@ -522,8 +522,8 @@ class _Inquiry:
             return
         level = Trouble.WATCH if self.age(facts.mark_ms) >= HOLE_SECONDS else Trouble.MOVING
         if hole is None:
-            text = f"messages are not acknowledged although later ones are, in {_count(facts.holes, 'range')}"
-            yield Finding(kind="hole", level=level, text=text)
+            text = "messages are not acknowledged although later ones are, in "
+            yield Finding(kind="hole", level=level, text=text + how_many(facts.holes, "range"))
             return
         number = hole.acknowledged_behind
         behind = f"{number:,} behind it are" if number >= 0 else f"later ones are, in {facts.holes:,} ranges"

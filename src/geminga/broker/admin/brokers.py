@@ -208,9 +208,10 @@ class BrokersResource(Resource):
         counts = self.topics.counts
         found = Counter(name.namespace_name for name in self.topics.loaded() if not name.persistent)
         for namespace in self.namespaces.all_namespaces():
-            if not self.now(partial(counts.of, namespace)).is_complete:
+            count = self.now(partial(counts.of, namespace))
+            if not count.is_complete:
                 await when_done(self.server, partial(counts.when_counted, namespace))
-            found[namespace] += counts.of(namespace).topics
+            found[namespace] += count.topics
         return found
 
     async def _resting_read(self) -> None:

@@ -11,6 +11,7 @@ from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.position_lookup import offset_by_time, publish_time
 from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
+from geminga.diagnosis.conclude import how_many
 
 Json = dict[str, Any]
 
@@ -36,7 +37,7 @@ class Preview:
         found = self._given_up(offset, messages, f"skip {self.place} --count {count}")
         if inside and offset < self.ledger.confirmed:
             found["text"] += (
-                f"; the last {_count(inside, 'message')} of them lie in batch {self._place(offset)}, "
+                f"; the last {how_many(inside, 'message')} of them lie in batch {self._place(offset)}, "
             )
             found["text"] += "the rest of which stays"
         return found
@@ -65,9 +66,9 @@ class Preview:
         if offset < self.ledger.confirmed:
             parts[0] += f", published {self._time(offset)}"
         if again > 0:
-            parts.append(f"{_count(again, 'message')} that were acknowledged are delivered again")
+            parts.append(f"{how_many(again, 'message')} that were acknowledged are delivered again")
         if lost:
-            parts.append(f"{_count(lost, 'message')} that were not acknowledged are given up")
+            parts.append(f"{how_many(lost, 'message')} that were not acknowledged are given up")
         if not again and not lost:
             parts.append("no message is lost or delivered twice")
         connected = len(self.subscription.consumers)
@@ -80,7 +81,7 @@ class Preview:
         """Redeliver the unacknowledged messages of all consumers, or of one."""
         of = [each for each in self.subscription.consumers if not consumer or each.name == consumer]
         messages = sum(map(self.subscription.held_by, of))
-        held = f"{_count(messages, 'message')} that {_count(len(of), 'consumer')} hold unacknowledged"
+        held = f"{how_many(messages, 'message')} that {how_many(len(of), 'consumer')} hold unacknowledged"
         text = f"{held} are delivered again, to whoever has permits: what is being worked on is done twice"
         if not messages:
             text = "nobody holds anything: nothing is delivered again"
@@ -96,7 +97,7 @@ class Preview:
 
     def _given_up(self, offset: int, messages: int, command: str) -> Json:
         found = self._base(offset, command)
-        text = f"{_count(messages, 'message')} are given up for good by this subscription"
+        text = f"{how_many(messages, 'message')} are given up for good by this subscription"
         if messages and self.cursor.mark < self.ledger.confirmed:
             text += f", from {self._place(self.subscription.wanted_from)}"
             text += f" published {self._time(self.subscription.wanted_from)}" if messages else ""
@@ -104,7 +105,7 @@ class Preview:
             text = "nothing is given up: no open message is concerned"
         left = self._open() - messages
         return found | {"messages": messages, "messagesAgain": 0, "left": left,
-                        "text": f"{text}; {_count(left, 'message')} stay"}  # fmt: skip
+                        "text": f"{text}; {how_many(left, 'message')} stay"}  # fmt: skip
 
     def _open(self) -> int:
         tally = self.subscription.backlog_tally()
@@ -163,7 +164,3 @@ def preview(
 
 
 _END: Final = (1 << 63) - 1
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")

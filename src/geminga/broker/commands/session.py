@@ -384,9 +384,8 @@ class Session:
         self._work = None
         self._late.clear()
         self.last_message_requests.clear()
-        leaving = self._leaving = self._leave()
-        if self._slices.first_step(leaving, self) is not DONE:
-            self._slices.start(leaving, self)
+        self._leaving = self._leave()
+        self._slices.run(self._leaving, self)
 
     def _leave(self) -> Job:
         """Return a job that closes the peer's producers and consumers, possibly tens of thousands."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from geminga.broker.cooperative import DONE, CooperativeScheduler, Job
+from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
 from geminga.by_fields import ByFields
@@ -329,9 +329,8 @@ def close_detached(consumers: Iterable[Consumer], slices: CooperativeScheduler, 
     All of them are dropped now: a late ACK, UNSUBSCRIBE or SEEK of one would change a subscription that was
     moved or deleted, or that another object in memory stands for meanwhile.
     """
-    work = _close_in_steps([each for each in consumers if each.peer.drop_consumer(each.consumer_id, each)])
-    if slices.first_step(work, about) is not DONE:
-        slices.start(work, about)
+    dropped = [each for each in consumers if each.peer.drop_consumer(each.consumer_id, each)]
+    slices.run(_close_in_steps(dropped), about)
 
 
 def _close_in_steps(consumers: Iterable[Consumer]) -> Job:

@@ -171,7 +171,6 @@ class NonPersistentTopic:
 
     def __init__(self, services: TopicServices, name: TopicName, policies: Policies) -> None:
         self.scheduler = services.scheduler
-        self.settings = services.settings
         self.name = name
         self.text = str(name)
         self.policies = policies

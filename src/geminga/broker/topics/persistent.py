@@ -126,15 +126,15 @@ class PersistentTopic:
         self._entries = services.entries
         if not in_steps:
             prefix = cursor_prefix(self.text)
-            for key, value in self.store.keys.scan(prefix):
+            for key, value in self.services.store.keys.scan(prefix):
                 self._load_cursor(key[len(prefix) :], value)
             self._loaded(policies)
 
     def load(self, policies: Policies) -> Iterator[None]:
         """Load the stored state, one subscription per step: a cursor with millions of holes takes long."""
         prefix = cursor_prefix(self.text)
-        for key in self.store.keys.names(prefix):
-            value = self.store.keys.get(key)
+        for key in self.services.store.keys.names(prefix):
+            value = self.services.store.keys.get(key)
             if value is not None:
                 self._load_cursor(key[len(prefix) :], value)
             yield
@@ -144,7 +144,7 @@ class PersistentTopic:
         deadlines.recall(self)
         compaction.recall(self)
         if not policies.deduplication:
-            forget_stale(self.store, self.text)
+            forget_stale(self.services.store, self.text)
         self.policies_changed(policies)
 
     def __repr__(self) -> str:
@@ -175,7 +175,7 @@ class PersistentTopic:
         elif value.lost is not None:
             log.error("%s lost acknowledgements to damage: their entries are redelivered", what)
 
-    # --- what all topics share ---
+    # --- what its subscriptions use ---
     @property
     def slices(self) -> CooperativeScheduler:
         return self.services.slices
@@ -197,7 +197,7 @@ class PersistentTopic:
         """Write the topic's own properties."""
         if done is not None:
             done = self.scheduler.guarded("store", self, done)
-        self.store.keys.put(topic_key(self.text), self.record.encode(), done)
+        self.services.store.keys.put(topic_key(self.text), self.record.encode(), done)
 
     def save_epoch(self, epoch: int, done: Done) -> None:
         """Store a topic epoch; its owner is notified when it is durable."""
@@ -210,7 +210,7 @@ class PersistentTopic:
     def policies_changed(self, policies: Policies) -> None:
         """Apply changed policies of the namespace or the topic."""
         self.policies = policies
-        settings = self.settings
+        settings = self.services.settings
         self.limits = ledger_limits(
             settings.ledger_entries_max,
             settings.ledger_bytes_default,
@@ -220,7 +220,7 @@ class PersistentTopic:
         self.restricted = is_restricted(policies, self.rate_limits, settings.max_message_size)
         if policies.deduplication and self.dedup is None:
             self.dedup = Deduplication.load(
-                self.store, self.text, self.ledger, self.settings.deduplication_producers_max
+                self.services.store, self.text, self.ledger, settings.deduplication_producers_max
             )
         elif not policies.deduplication and self.dedup is not None:
             self.dedup.forget()
@@ -606,8 +606,8 @@ class PersistentTopic:
         """Send CLOSE_PRODUCER and CLOSE_CONSUMER to all clients: they look the topic up again."""
         for producer in self.access.everyone():
             producer.disconnect()
-        subscriptions = list(self.subscriptions.values())
-        close_detached([each for found in subscriptions for each in found.detach_all()], self.slices, self)
+        consumers = [each for found in list(self.subscriptions.values()) for each in found.detach_all()]
+        close_detached(consumers, self.services.slices, self)
 
     def delete(self, done: Done | None) -> None:
         """Delete the topic's durable data."""
@@ -624,7 +624,7 @@ class PersistentTopic:
             self.dedup = None
         self.ledger.delete_all()
         self.services.due.disarm(self.text, self.record.due_ms)
-        self.store.keys.delete(topic_key(self.text), done)
+        self.services.store.keys.delete(topic_key(self.text), done)
 
     def close(self) -> None:
         """Leave memory: pending changes are written, and references to the topic are dropped."""
