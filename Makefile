@@ -19,7 +19,7 @@ BESIDE = $(MAKE) --no-print-directory --jobs=2 --output-sync=target
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check check-tests lint lint-code lint-docs fetch interop long mutants suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
+.PHONY: help install demo test check check-tests lint lint-code lint-docs fetch pulsar promtool chromium interop long mutants suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -52,8 +52,7 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(VENV)/bin/geminga demo
 
-test: $(STAMP)
-	$(PY) tools/fetch_chromium.py
+test: $(STAMP) chromium
 	$(PYTEST) -m "not interop and not long" --ignore=tests/docs $(PARALLEL)
 
 # Under a minute on two cores. Types are checked beside the tests, on the other core.
@@ -79,10 +78,10 @@ lint-docs: $(STAMP)
 	$(PYTEST) -q tests/docs $(PARALLEL)
 
 # What tests need and no index of Python has, each once.
-fetch: $(STAMP)
-	$(PY) tools/fetch_pulsar.py
-	$(PY) tools/fetch_promtool.py
-	$(PY) tools/fetch_chromium.py
+fetch: pulsar promtool chromium
+
+pulsar promtool chromium: $(STAMP)
+	$(PY) tools/fetch_$@.py
 
 # What measures loads and latencies has the machine for itself.
 MEASURING := tests/interop/test_tuning_against_apache_pulsar.py
@@ -90,17 +89,14 @@ ifdef VERSION
 interop: $(STAMP)
 	$(PY) tools/versions.py $(VERSION)
 else
-interop: $(STAMP)
-	$(PY) tools/fetch_pulsar.py
-	$(PY) tools/fetch_promtool.py
+interop: $(STAMP) pulsar promtool
 	$(PYTEST) -m "interop and not long" tests/interop --ignore=$(MEASURING) $(PARALLEL)
 	$(PYTEST) -m "interop and not long" $(MEASURING)
 	$(PY) tools/versions.py next
 endif
 
 # What takes minutes each: whole pipelines run twice and more, the demo under test.
-long: $(STAMP)
-	$(PY) tools/fetch_pulsar.py
+long: $(STAMP) pulsar
 	$(PYTEST) -m "long or rotating" --every
 	GEMINGA_CRASH_IMAGES=2500 GEMINGA_BIT_FLIPS=10000 GEMINGA_KILL_ROUNDS=24 $(PYTEST) --every \
 		tests/ledger tests/broker/serving/test_kill.py $(PARALLEL)
@@ -152,24 +148,20 @@ lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/python -m pytest -q -m "not interop and not spark and not slow" tests/wire tests/connection tests/producer \
 		tests/consumer tests/schema tests/client tests/cli tests/broker tests/ledger tests/offload $(PARALLEL)
 
-bench: $(STAMP)
-	$(PY) tools/fetch_pulsar.py
+bench: $(STAMP) pulsar
 	$(PY) -m benchmarks --output build/bench.md
 
-bench-client: $(STAMP)
-	$(PY) tools/fetch_pulsar.py
+bench-client: $(STAMP) pulsar
 	$(PY) -m benchmarks.everyday --java --publish
 	$(PY) -m benchmarks.everyday --java --publish --broker apache
 	$(PY) -m benchmarks.latency --publish
 	$(PY) -m benchmarks.idle --publish
 
-bench-tuning: $(STAMP)
-	$(PY) tools/fetch_pulsar.py
+bench-tuning: $(STAMP) pulsar
 	$(PY) -m benchmarks.tuning --output build/tuning
 
 # Goes on where bench-tuning stopped; what is measured goes into README.md and docs/tuning.md.
-publish-proof: $(STAMP)
-	$(PY) tools/fetch_pulsar.py
+publish-proof: $(STAMP) pulsar
 	$(PY) -m benchmarks.tuning --output build/tuning --publish
 
 # The reference, the pictures of the console and the site; make lint builds the first and the last, too, and holds them.

@@ -52,20 +52,15 @@ def publish(folder: Path, docs: Path) -> list[str]:
     """Put what was measured so far where the documentation takes it from; gives what was found."""
     docs.mkdir(parents=True, exist_ok=True)
     found = [name for name in NAMES if (folder / name / FILE).exists()]
-    return publish_proofs(folder, docs, found)
-
-
-def publish_proofs(folder: Path, docs: Path, names: list[str]) -> list[str]:
-    """The proofs on brokers; gives their names."""
-    for name in names:
+    for name in found:
         proof = Proof.load(folder / name)
         proof_report.picture(proof, docs / f"{name}.svg")
         (docs / f"{name}.json").write_text(json.dumps(proof.to_dict(), indent=1) + "\n")
-    return names
+    return found
 
 
-def standalone_plans(service_url: str, admin_url: str, repeats: int) -> dict[str, ProofPlan]:
-    """The plans for one broker, by the name of their folder."""
+def plans_for(service_url: str, admin_url: str, repeats: int) -> dict[str, ProofPlan]:
+    """Return the plans for a broker, by the name of their folder."""
     return {
         "headline": ProofPlan(
             service_url=service_url, admin_url=admin_url, profile=HEADLINE, repeats=repeats
@@ -77,12 +72,10 @@ def standalone_plans(service_url: str, admin_url: str, repeats: int) -> dict[str
     }  # fmt: skip
 
 
-def measure_standalone(folder: Path, names: list[str], repeats: int) -> list[str]:
-    """The proofs on one broker."""
-    if not names:
-        return []
+def measure(folder: Path, names: list[str], repeats: int) -> list[str]:
+    """Carry the plans with these names out, on one broker; return their tables."""
     with brokers.work_folder() as work, brokers.apache(work) as broker:
-        plans = standalone_plans(broker.service_url, broker.admin_url, repeats)
+        plans = plans_for(broker.service_url, broker.admin_url, repeats)
         return [prove(plans[name], folder / name) for name in names]
 
 
@@ -97,9 +90,7 @@ def main() -> None:
     parser.add_argument("--as-is", action="store_true", help="measure nothing: publish what there is")
     given = parser.parse_args()
     only = given.only or list(NAMES)
-    tables = []
-    if not given.as_is:
-        tables = measure_standalone(given.output, only, given.repeats)
+    tables = [] if given.as_is else measure(given.output, only, given.repeats)
     if given.publish or given.as_is:
         say(f"published: {', '.join(publish(given.output, PUBLISHED)) or 'nothing, for nothing is there'}")
         subprocess.run([sys.executable, str(ROOT / "tools/generate_docs.py")], check=True)

@@ -185,7 +185,7 @@ def test_a_temporary_disk_failure_loses_nothing(
     """Entries unreadable for some seconds do not count as damaged, and so are not skipped for good."""
     store = open_store(dataclasses.replace(settings, cache_bytes=0, unreadable_seconds=30.0), SimulatedDisk())
     clock = [1000.0]
-    store.reading.reader._clock = lambda: clock[0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     ledger = store.create_ledger("a")
     for number in range(3):
         store.append(ledger, b"%d" % number, nothing)

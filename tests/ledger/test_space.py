@@ -60,8 +60,9 @@ def test_a_limit_of_the_folder_counts_as_the_disk(tmp_path: Path) -> None:
     assert free.space.total_bytes >= free.space.free_bytes > 1_000_000
 
 
-def test_space_is_measured_again_after_enough_writes(tmp_path: Path) -> None:
-    gauge = SpaceGauge(RealFileSystem(), str(tmp_path), 100_000_000, clock=lambda: 0.0)
+def test_space_is_measured_again_after_enough_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    gauge = SpaceGauge(RealFileSystem(), str(tmp_path), 100_000_000)
     gauge.wrote(0)
     first = gauge.space
     gauge.wrote(1000)

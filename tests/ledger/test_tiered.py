@@ -506,17 +506,16 @@ def test_a_record_lost_to_damage_is_restored_from_the_manifest() -> None:
     store.close()
 
 
-def test_wrong_bytes_are_read_again_before_they_are_given_up() -> None:
+def test_wrong_bytes_are_read_again_before_they_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
     first = min(kept)
     offload(store, first)
     now = 100.0
-    store._reader._clock = lambda: now
+    monkeypatch.setattr("time.monotonic", lambda: now)
     path = f"{FOLDER}/{store.tier.offloaded(TOPIC)[0].file}"
-    file = LedgerFile(BytesIO(bytes(disk.content(path))))
-    place = file.summary.groups[0][4] + 20
+    place = LedgerFile(BytesIO(bytes(disk.content(path)))).summary.groups[0][4] + 20
     disk.content(path)[place] ^= 1
     with pytest.raises(StoreError, match="cannot be read now") as reported:
         read(store, first)

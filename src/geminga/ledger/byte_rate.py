@@ -9,12 +9,12 @@ from collections.abc import Callable
 class ByteRate:
     """Rate limit, used by one thread. An idle limit saves nothing for later."""
 
-    def __init__(self, bytes_per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, bytes_per_second: int, clock: Callable[[], float] | None = None) -> None:
         """0 or -1: no limit."""
         self.is_lifted = False
         """Whether the limit does not apply for now."""
         self._bytes_per_second = bytes_per_second
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._free_at = 0.0
 
     def wait_seconds(self) -> float:

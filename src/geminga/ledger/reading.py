@@ -73,11 +73,9 @@ class StoreEntryReader:
         finder: Index | None = None,
         *,
         unreadable_seconds: float = 0.0,
-        clock: Callable[[], float] | None = None,
     ) -> None:
         """An entry is damaged when the disk has failed to read it for ``unreadable_seconds``."""
         self._unreadable_seconds = unreadable_seconds
-        self._clock = clock or time.monotonic
         self._suspects: OrderedDict[tuple[int, int], tuple[float, float]] = OrderedDict()
         self._state = state
         self._files = files
@@ -162,7 +160,7 @@ class StoreEntryReader:
 
     def _is_to_be_tried_again(self, ledger_id: int, entry_id: int) -> bool:
         """Whether to retry an entry that the disk cannot read: the cause may be temporary (a loose cable)."""
-        now, key = self._clock(), (ledger_id, entry_id)
+        now, key = time.monotonic(), (ledger_id, entry_id)
         since, last = self._suspects.pop(key, (now, now))
         if now - last > self._unreadable_seconds:
             since = now  # the disk worked meanwhile, or the entry was not read

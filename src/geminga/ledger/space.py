@@ -14,7 +14,6 @@ import errno
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
 from typing import Final
 
 from geminga.ledger.api import FreeSpace
@@ -43,17 +42,10 @@ def is_no_space(error: BaseException) -> bool:
 class SpaceGauge:
     """Last measurement, as ``space``; None before the first. Several threads may measure."""
 
-    def __init__(
-        self,
-        filesystem: FileSystem,
-        folder: str,
-        bytes_max: int,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
+    def __init__(self, filesystem: FileSystem, folder: str, bytes_max: int) -> None:
         self._filesystem = filesystem
         self._folder = folder
         self._bytes_max = bytes_max
-        self._clock = clock or time.monotonic
         self._written = 0
         self._measured_written = 0
         self._measured_at = float("-inf")
@@ -66,14 +58,14 @@ class SpaceGauge:
         unmeasured = self._written - self._measured_written
         if (
             space is None
-            or self._clock() - self._measured_at >= _FRESH_SECONDS
+            or time.monotonic() - self._measured_at >= _FRESH_SECONDS
             or unmeasured >= max(_FRESH_BYTES_MIN, space.free_bytes // _FRESH_PARTS)
         ):
             self.measure()
 
     def measure(self) -> None:
         """Measure now. Keeps the last result if the system reports an error."""
-        self._measured_at, self._measured_written = self._clock(), self._written
+        self._measured_at, self._measured_written = time.monotonic(), self._written
         try:
             total, free = self._filesystem.space(self._folder)
             used = self._filesystem.folder_bytes(self._folder)

@@ -43,7 +43,7 @@ class OffloadTier:
         *,
         rate_bytes: int = -1,
         threads: bool = True,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         """``rate_bytes``: limit per second of the bytes of entries that are offloaded; -1: no limit.
@@ -65,7 +65,7 @@ class OffloadTier:
         self._offloads: dict[int, Offloading] = {}
         """Pending offloads by ledger."""
         self._threads = threads
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._due: dict[Callable[[], None], float] = {}
         """Functions for `poll` to call, and when."""
         self._ledgers_offloaded = self._bytes_offloaded = self._failures = 0

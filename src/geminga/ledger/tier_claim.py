@@ -70,7 +70,7 @@ class StorageClaim:
         folder: str,
         store_name: str,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         self.is_held = False
@@ -82,7 +82,7 @@ class StorageClaim:
         self._filesystem = filesystem
         self._folder = folder
         self._store = store_name
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._is_closing = threading.Event()
         self._stop = threading.Event()
         self._sleep = sleep or self._is_closing.wait
@@ -325,8 +325,8 @@ def claim(
     storage: OffloadStorage,
     *,
     filesystem: FileSystem | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] | None = None,
+    sleep: Callable[[float], object] | None = None,
 ) -> None:
     """Claim a storage location for the store in ``folder``, even from another holder (``store claim``).
 

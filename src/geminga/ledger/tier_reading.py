@@ -77,9 +77,8 @@ class _OpenFile:
 class TierReader:
     """Reads offloaded ledgers. Its calls are for any thread, and wait for the storage."""
 
-    def __init__(self, storage: OffloadStorage, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, storage: OffloadStorage) -> None:
         self._storage = storage
-        self._clock = clock
         self._suspects: OrderedDict[tuple[str, int | None], tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
@@ -117,7 +116,7 @@ class TierReader:
 
     def _wrong(self, where: str, damage: Damage) -> OffloadedRead:
         """Return an error for wrong bytes; damage once they were wrong in all reads of UNREADABLE_SECONDS."""
-        key, now = (damage.file, damage.first_entry_id), self._clock()
+        key, now = (damage.file, damage.first_entry_id), time.monotonic()
         with self._lock:
             since, last = self._suspects.pop(key, (now, now))
             if now - last > UNREADABLE_SECONDS:

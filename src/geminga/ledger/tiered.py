@@ -71,7 +71,7 @@ class TieredStore:
         rate_bytes: int = -1,
         wakeup: Callable[[], None] | None = None,
         threads: bool = True,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         """``wakeup`` is called from any thread when `poll` has work, as that of the store is. ``rate_bytes``

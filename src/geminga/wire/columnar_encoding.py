@@ -66,9 +66,6 @@ class EncodedBatch:
         return self.first_sequence_id + self.count - 1 if self.first_sequence_id >= 0 else -1
 
 
-_INPUT_COLUMNS = ("value", "key", "ordering_key", "properties", "event_time")
-
-
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     """Return a read-only view: numba compiles a kernel for each mix of writable and read-only arguments."""
     array.flags.writeable = False
@@ -262,9 +259,9 @@ class _Encoder:
             self._binary_input(self.value), columns, batches, out,
         )  # fmt: skip
         body = out.data[:size]
-        return [self._batch(k, row, order, body) for row in batches[:count].tolist()]
+        return [self._batch(row, order, body) for row in batches[:count].tolist()]
 
-    def _batch(self, k: Any, fields: list[int], order: Int64s, body: memoryview) -> EncodedBatch:
+    def _batch(self, fields: list[int], order: Int64s, body: memoryview) -> EncodedBatch:
         first, count = fields[field.BATCH_FIRST], fields[field.BATCH_ROWS]
         start = self.first_row + first
         rows: Any = (
