@@ -146,6 +146,141 @@ def _rows(part: Any, place: str) -> Iterator[dict[str, Any]]:
         yield {"policy": f"backlog_quota {kind}", "value": quota, "text": "Action when it is exceeded."}
 
 
+class FieldsCommand(NamedTuple):
+    """Command for a policy with several fields: its arguments and options, and a function from them to the
+    policy's value, whose docstring is the help text."""
+
+    parameters: tuple[Callable[[Any], Any], ...]
+    make: Callable[..., Any]
+    text: str
+
+
+_WITH_FIELDS: dict[str, FieldsCommand] = {}
+"""Commands by policy name."""
+
+
+def _with_fields(policy: str, *parameters: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Declare the command of a policy with several fields."""
+
+    def declare(make: Callable[..., Any]) -> Callable[..., Any]:
+        _WITH_FIELDS[policy] = FieldsCommand(parameters, make, make.__doc__ or "")
+        return make
+
+    return declare
+
+
+@_with_fields(
+    "retention",
+    click.argument("time", metavar="TIME", type=SPAN_OR_FOREVER),
+    click.option("--size", "limit", type=SIZE_OR_UNLIMITED, default="unlimited", show_default=True,
+                 help="Delete the oldest messages beyond this size, such as 20G."),
+)  # fmt: skip
+def _retention(time: Any, limit: Any) -> Retention:
+    """Set how long acknowledged messages are kept: 7d, 12h, forever, or 0s to delete them at once."""
+    minutes = -1 if time == "forever" else -(-_seconds(time) // 60)
+    megabytes = -1 if limit == "unlimited" else -(-int(limit) // (1024 * 1024))
+    return Retention(minutes=minutes, megabytes=megabytes if minutes else 0)
+
+
+def _with_rates(policy: str, record: Callable[..., Any], text: str) -> None:
+    def make(messages: int, size_limit: Any) -> Any:
+        return record(messages=messages, bytes=-1 if size_limit in (None, "unlimited") else size_limit)
+
+    parameters = (
+        click.option("--messages", type=click.IntRange(-1), default=-1,
+                     help="Messages per second; -1, the default: no limit."),
+        click.option("--bytes", "size_limit", type=SIZE_OR_UNLIMITED,
+                     help="Bytes per second, such as 10M; without: no limit."),
+    )  # fmt: skip
+    _WITH_FIELDS[policy] = FieldsCommand(parameters, make, text)
+
+
+_with_rates("publish_rate", PublishRate, "Limit the publish rate of each topic.")
+_with_rates("dispatch_rate", DispatchRate, "Limit the dispatch rate of each topic.")
+_with_rates("subscription_dispatch_rate", DispatchRate, "Limit the dispatch rate of each subscription.")
+
+
+@_with_fields(
+    "subscribe_rate",
+    click.argument("subscribes", type=click.IntRange(-1)),
+    click.option("--period", type=SPAN, default="30s", show_default=True, help="Length of a period."),
+)
+def _subscribe_rate(subscribes: int, period: Any) -> SubscribeRate:
+    """Limit the subscribe requests of a consumer per period; -1: no limit."""
+    return SubscribeRate(subscribes_per_consumer=subscribes, period_seconds=_seconds(period))
+
+
+@_with_fields(
+    "delayed_delivery",
+    click.argument("active", metavar="on|off", type=SWITCH),
+    click.option("--tick", type=SPAN, default="1s", show_default=True, help="Precision of the delay."),
+)
+def _delayed_delivery(active: bool, tick: Any) -> DelayedDelivery:
+    """Enable or disable delayed delivery of messages."""
+    return DelayedDelivery(active=active, tick_milliseconds=max(1, int(tick.total_seconds() * 1000)))
+
+
+@_with_fields(
+    "inactive_topics",
+    click.argument("delete", metavar="on|off", type=SWITCH),
+    click.option("--after", type=SPAN, default="1d", show_default=True, help="Time without clients."),
+    click.option("--caught-up", is_flag=True, help="Also topics whose subscriptions have no backlog."),
+)
+def _inactive_topics(delete: bool, after: Any, caught_up: bool) -> InactiveTopics:
+    """Enable or disable deletion of inactive topics."""
+    mode = INACTIVE_TOPIC_MODES[caught_up]
+    return InactiveTopics(delete=delete, inactive_seconds_max=_seconds(after), mode=mode)
+
+
+@_with_fields(
+    "persistence",
+    click.argument("copies", type=click.IntRange(1)),
+    click.option("--acks", type=click.IntRange(1), help="Copies written before the receipt; default: all."),
+    click.option("--ensemble", type=click.IntRange(1),
+                 help="Bookies to spread over; default: as many as copies."),
+)  # fmt: skip
+def _persistence(copies: int, acks: int | None, ensemble: int | None) -> Persistence:
+    """Set the number of bookies that store each entry, for clusters."""
+    return Persistence(ensemble=ensemble or copies, write_quorum=copies, ack_quorum=acks or copies)
+
+
+@_with_fields(
+    "redeliver_unacked",
+    click.argument("after", type=SPAN),
+    click.option("--messages", type=click.IntRange(1), default=1000, show_default=True,
+                 help="Limit of redelivered messages per second."),
+)  # fmt: skip
+def _redeliver_unacked(after: Any, messages: int) -> RedeliverUnacked:
+    """Redeliver messages that are not acknowledged within AFTER; 0s: never. Geminga brokers only."""
+    return RedeliverUnacked(after_seconds=after.total_seconds(), messages_per_second_max=messages)
+
+
+@_with_fields("auto_subscription_creation", click.argument("allow", metavar="on|off", type=SWITCH))
+def _auto_subscription_creation(allow: bool) -> AutoSubscriptionCreation:
+    """Allow or forbid that a consumer creates an unknown subscription."""
+    return AutoSubscriptionCreation(allow=allow)
+
+
+@_with_fields(
+    "subscription_types",
+    click.argument("types", nargs=-1, required=True, type=WordChoice(SUBSCRIPTION_TYPES)),
+)
+def _subscription_types(types: tuple[str, ...]) -> tuple[str, ...]:
+    """Set the allowed subscription types."""
+    return types
+
+
+@_with_fields(
+    "auto_topic_creation",
+    click.argument("allow", metavar="on|off", type=SWITCH),
+    click.option("--partitions", "-p", type=click.IntRange(1), help="Partitions of new topics."),
+)
+def _auto_topic_creation(allow: bool, partitions: int | None) -> AutoTopicCreation:
+    """Allow or forbid that a producer or consumer creates an unknown topic."""
+    topic_type = TOPIC_KINDS[partitions is not None]
+    return AutoTopicCreation(allow=allow, topic_type=topic_type, default_partitions=partitions)
+
+
 def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[PolicyHolder]) -> None:
     """Add the policy commands to ``group``. ``kind``: admin client's part; ``metavar``: first argument."""
     known = {policy.name: policy for policy in of.policies_known()}
@@ -153,47 +288,11 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
         return operation(group, name, click.argument("place", metavar=metavar))
 
-    def put(cluster: Cluster, place: str, name: str, value: Any, as_json: bool) -> None:
-        getattr(holder(cluster, kind), name).set(place, value)
-        emit(
-            {"place": place, "policy": name, "value": _json(value)},
-            as_json=as_json,
-            text=f"{place}: {name.replace('_', '-')} {shown(known[name], value)}",
-        )
-
     @command("policies")
     @click.option("--all", "everything", is_flag=True, help="Show unset policies too, and explain each.")
     def policies(place: str, everything: bool, cluster: Cluster, as_json: bool) -> None:
         """Show the policies that are set here; unset policies are inherited."""
-        part = holder(cluster, kind)
-        if kind == "namespaces":
-            part.policies(place)  # raises AdminNotFound for an unknown namespace
-        rows = [
-            row for row in _rows(part, place) if everything or (row["value"] and row["value"] not in _UNSET)
-        ]
-        columns = [
-            TableColumn("policy", "policy"),
-            TableColumn("value", "shown"),
-            *([TableColumn("meaning", "text")] if everything else []),
-        ]
-        printed = print_rows(
-            (
-                {**row, "value": _json(row["value"])}
-                if as_json
-                else {
-                    **row,
-                    "policy": row["policy"].replace("_", "-"),
-                    "shown": "-"
-                    if row["value"] in _UNSET
-                    else shown(known.get(row["policy"]), row["value"]) or "-",
-                }
-                for row in rows
-            ),
-            columns,
-            as_json=as_json,
-        )
-        if not printed and not as_json:
-            say(f"no policy is set on {place}: those of {_INHERITED[kind]} apply")
+        _print_policies(holder(cluster, kind), kind, place, everything, as_json)
 
     @command("unset")
     @click.argument("policy")
@@ -211,17 +310,6 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
             {"place": place, "policy": name, "value": None}, as_json=as_json, text=f"{place}: {policy} unset"
         )
 
-    @command("set-retention")
-    @click.argument("time", metavar="TIME", type=SPAN_OR_FOREVER)
-    @click.option("--size", "limit", type=SIZE_OR_UNLIMITED, default="unlimited", show_default=True,
-                  help="Delete the oldest messages beyond this size, such as 20G.")  # fmt: skip
-    def set_retention(place: str, time: Any, limit: Any, cluster: Cluster, as_json: bool) -> None:
-        """Set how long acknowledged messages are kept: 7d, 12h, forever, or 0s to delete them at once."""
-        minutes = -1 if time == "forever" else -(-_seconds(time) // 60)
-        megabytes = -1 if limit == "unlimited" else -(-int(limit) // (1024 * 1024))
-        value = Retention(minutes=minutes, megabytes=megabytes if minutes else 0)
-        put(cluster, place, "retention", value, as_json)
-
     @command("set-quota")
     @click.argument("limit", metavar="[SIZE]", type=SIZE, required=False)
     @click.option("--age", type=SPAN, help="Limit the oldest message's age instead of the size.")
@@ -231,124 +319,15 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         place: str, limit: int | None, age: Any, policy: str, cluster: Cluster, as_json: bool
     ) -> None:
         """Limit the backlog: to SIZE such as 10G, or to --age such as 1d."""
-        if (limit is None) == (age is None):
-            raise click.UsageError("give either a SIZE or --age")
-        quota = BacklogQuota(
-            limit_bytes=-1 if limit is None else limit,
-            limit_seconds=-1 if age is None else _seconds(age),
-            policy=policy,
-        )
-        which = "message_age" if limit is None else "destination_storage"
-        holder(cluster, kind).set_backlog_quota(place, quota, kind=which)
-        emit(
-            {"place": place, "policy": f"backlog_quota {which}", "value": _json(quota)},
-            as_json=as_json,
-            text=f"{place}: backlog-quota {shown(None, quota)}",
-        )
-
-    def rate_command(name: str, make: Any, about: str) -> None:
-        @command(f"set-{name.replace('_', '-')}")
-        @click.option(
-            "--messages", type=click.IntRange(-1), default=-1,
-            help="Messages per second; -1, the default: no limit.",
-        )  # fmt: skip
-        @click.option(
-            "--bytes", "size_limit", type=SIZE_OR_UNLIMITED,
-            help="Bytes per second, such as 10M; without: no limit.",
-        )  # fmt: skip
-        def set_rate(place: str, messages: int, size_limit: Any, cluster: Cluster, as_json: bool) -> None:
-            limit = -1 if size_limit in (None, "unlimited") else size_limit
-            value = make(messages=messages, bytes=limit)
-            put(cluster, place, name, value, as_json)
-
-        group.commands[f"set-{name.replace('_', '-')}"].help = about
-
-    rate_command("publish_rate", PublishRate, "Limit the publish rate of each topic.")
-    rate_command("dispatch_rate", DispatchRate, "Limit the dispatch rate of each topic.")
-    rate_command("subscription_dispatch_rate", DispatchRate, "Limit the dispatch rate of each subscription.")
-
-    @command("set-subscribe-rate")
-    @click.argument("subscribes", type=click.IntRange(-1))
-    @click.option("--period", type=SPAN, default="30s", show_default=True, help="Length of a period.")
-    def set_subscribe_rate(place: str, subscribes: int, period: Any, cluster: Cluster, as_json: bool) -> None:
-        """Limit the subscribe requests of a consumer per period; -1: no limit."""
-        value = SubscribeRate(subscribes_per_consumer=subscribes, period_seconds=_seconds(period))
-        put(cluster, place, "subscribe_rate", value, as_json)
-
-    @command("set-delayed-delivery")
-    @click.argument("active", metavar="on|off", type=SWITCH)
-    @click.option("--tick", type=SPAN, default="1s", show_default=True, help="Precision of the delay.")
-    def set_delayed_delivery(place: str, active: bool, tick: Any, cluster: Cluster, as_json: bool) -> None:
-        """Enable or disable delayed delivery of messages."""
-        milliseconds = max(1, int(tick.total_seconds() * 1000))
-        value = DelayedDelivery(active=active, tick_milliseconds=milliseconds)
-        put(cluster, place, "delayed_delivery", value, as_json)
-
-    @command("set-inactive-topics")
-    @click.argument("delete", metavar="on|off", type=SWITCH)
-    @click.option("--after", type=SPAN, default="1d", show_default=True, help="Time without clients.")
-    @click.option("--caught-up", is_flag=True, help="Also topics whose subscriptions have no backlog.")
-    def set_inactive_topics(
-        place: str, delete: bool, after: Any, caught_up: bool, cluster: Cluster, as_json: bool
-    ) -> None:
-        """Enable or disable deletion of inactive topics."""
-        mode = INACTIVE_TOPIC_MODES[caught_up]
-        value = InactiveTopics(delete=delete, inactive_seconds_max=_seconds(after), mode=mode)
-        put(cluster, place, "inactive_topics", value, as_json)
-
-    @command("set-persistence")
-    @click.argument("copies", type=click.IntRange(1))
-    @click.option("--acks", type=click.IntRange(1), help="Copies written before the receipt; default: all.")
-    @click.option(
-        "--ensemble", type=click.IntRange(1), help="Bookies to spread over; default: as many as copies."
-    )
-    def set_persistence(
-        place: str, copies: int, acks: int | None, ensemble: int | None, cluster: Cluster, as_json: bool
-    ) -> None:
-        """Set the number of bookies that store each entry, for clusters."""
-        value = Persistence(ensemble=ensemble or copies, write_quorum=copies, ack_quorum=acks or copies)
-        put(cluster, place, "persistence", value, as_json)
-
-    @command("set-redeliver-unacked")
-    @click.argument("after", type=SPAN)
-    @click.option(
-        "--messages", type=click.IntRange(1), default=1000, show_default=True,
-        help="Limit of redelivered messages per second.",
-    )  # fmt: skip
-    def set_redeliver_unacked(place: str, after: Any, messages: int, cluster: Cluster, as_json: bool) -> None:
-        """Redeliver messages that are not acknowledged within AFTER; 0s: never. Geminga brokers only."""
-        value = RedeliverUnacked(after_seconds=after.total_seconds(), messages_per_second_max=messages)
-        put(cluster, place, "redeliver_unacked", value, as_json)
-
-    @command("set-auto-subscription-creation")
-    @click.argument("allow", metavar="on|off", type=SWITCH)
-    def set_auto_subscriptions(place: str, allow: bool, cluster: Cluster, as_json: bool) -> None:
-        """Allow or forbid that a consumer creates an unknown subscription."""
-        put(cluster, place, "auto_subscription_creation", AutoSubscriptionCreation(allow=allow), as_json)
-
-    @command("set-subscription-types")
-    @click.argument("types", nargs=-1, required=True, type=WordChoice(SUBSCRIPTION_TYPES))
-    def set_subscription_types(place: str, types: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
-        """Set the allowed subscription types."""
-        put(cluster, place, "subscription_types", types, as_json)
-
-    if "auto_topic_creation" in known:
-
-        @command("set-auto-topic-creation")
-        @click.argument("allow", metavar="on|off", type=SWITCH)
-        @click.option("--partitions", "-p", type=click.IntRange(1), help="Partitions of new topics.")
-        def set_auto_topics(
-            place: str, allow: bool, partitions: int | None, cluster: Cluster, as_json: bool
-        ) -> None:
-            """Allow or forbid that a producer or consumer creates an unknown topic."""
-            topic_type = TOPIC_KINDS[partitions is not None]
-            value = AutoTopicCreation(allow=allow, topic_type=topic_type, default_partitions=partitions)
-            put(cluster, place, "auto_topic_creation", value, as_json)
+        _set_quota(holder(cluster, kind), place, limit, age, policy, as_json)
 
     for policy in known.values():
-        form = _form(policy)
-        if form is not None and policy.command is not None:
-            _add_simple(command, put, policy, form, group)
+        fields, form = _WITH_FIELDS.get(policy.name), _form(policy)
+        if fields is not None:
+            _add_set_command(command, kind, policy, fields)
+        elif form is not None and policy.command is not None:
+            parameters = (click.argument("value", type=form.kind),)
+            _add_set_command(command, kind, policy, FieldsCommand(parameters, form.make, policy.text))
 
     @command("policy")
     @click.argument("policy")
@@ -365,13 +344,63 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         emit({"place": place, "policy": policy, "value": found}, as_json=as_json, text=json.dumps(found))
 
 
-def _add_simple(command: Any, put: Any, policy: Policy[Any], form: ArgumentForm, group: click.Group) -> None:
-    def set_one(place: str, value: Any, cluster: Cluster, as_json: bool) -> None:
-        put(cluster, place, policy.name, form.make(value), as_json)
+def _add_set_command(
+    command: Callable[[str], Callable[[Callable[..., Any]], click.Command]],
+    kind: str,
+    policy: Policy[Any],
+    fields: FieldsCommand,
+) -> None:
+    def put(place: str, cluster: Cluster, as_json: bool, **given: Any) -> None:
+        value = fields.make(**given)
+        getattr(holder(cluster, kind), policy.name).set(place, value)
+        emit(
+            {"place": place, "policy": policy.name, "value": _json(value)},
+            as_json=as_json,
+            text=f"{place}: {policy.name.replace('_', '-')} {shown(policy, value)}",
+        )
 
-    name = policy.command or f"set-{policy.name.replace('_', '-')}"
-    command(name)(click.argument("value", type=form.kind)(set_one))
-    group.commands[name].help = policy.text
+    put.__doc__ = fields.text
+    for parameter in reversed(fields.parameters):
+        parameter(put)
+    command(policy.command or f"set-{policy.name.replace('_', '-')}")(put)
+
+
+def _print_policies(part: Any, kind: str, place: str, everything: bool, as_json: bool) -> None:
+    if kind == "namespaces":
+        part.policies(place)  # raises AdminNotFound for an unknown namespace
+    known = {policy.name: policy for policy in type(part).policies_known()}
+
+    def text(row: dict[str, Any]) -> dict[str, Any]:
+        value, name = row["value"], row["policy"]
+        text = "-" if value in _UNSET else shown(known.get(name), value) or "-"
+        return {**row, "policy": name.replace("_", "-"), "shown": text}
+
+    rows = (
+        {**row, "value": _json(row["value"])} if as_json else text(row)
+        for row in _rows(part, place)
+        if everything or (row["value"] and row["value"] not in _UNSET)
+    )
+    columns = [TableColumn("policy", "policy"), TableColumn("value", "shown")]
+    columns += [TableColumn("meaning", "text")] if everything else []
+    if not print_rows(rows, columns, as_json=as_json) and not as_json:
+        say(f"no policy is set on {place}: those of {_INHERITED[kind]} apply")
+
+
+def _set_quota(part: Any, place: str, limit: int | None, age: Any, policy: str, as_json: bool) -> None:
+    if (limit is None) == (age is None):
+        raise click.UsageError("give either a SIZE or --age")
+    quota = BacklogQuota(
+        limit_bytes=-1 if limit is None else limit,
+        limit_seconds=-1 if age is None else _seconds(age),
+        policy=policy,
+    )
+    which = "message_age" if limit is None else "destination_storage"
+    part.set_backlog_quota(place, quota, kind=which)
+    emit(
+        {"place": place, "policy": f"backlog_quota {which}", "value": _json(quota)},
+        as_json=as_json,
+        text=f"{place}: backlog-quota {shown(None, quota)}",
+    )
 
 
 def _by_rest_name(part: Any, place: str, policy: str, value: str | None, remove: bool) -> Any:
