@@ -85,25 +85,9 @@ class Broker:
         self.dynamic = DynamicSettings(store, settings)
         self.namespaces = NamespaceRegistry(store, self.dynamic.current, is_sure=not self.dynamic.lost)
         self.schemas = SchemaRegistry(store, self.namespaces)
-        limits = self._publishing, self._dispatching = RateLimit(), RateLimit()
-        services = TopicServices(
-            self.scheduler,
-            self.slices,
-            store,
-            settings,
-            ReadAheadCache(READ_AHEAD_CACHE_BYTES),
-            CountsCache(),
-            ExpiryIndex(store),
-            PendingAdds(),
-            WorkQueue(),
-            WorkQueue(),
-            limits,
-            TopicLimits(limits),
-        )
-        self.topics = TopicRegistry(
-            services,
-            self.namespaces,
-        )
+        self._publishing, self._dispatching = RateLimit(), RateLimit()
+        services = self._topic_services()
+        self.topics = TopicRegistry(services, self.namespaces)
         self._upkeep = TopicMaintenance(services, self.topics, self.namespaces)
         self.retention_evictor = RetentionEvictor(services, self.topics)
         self.disk = DiskGuard(self.scheduler, store, settings, self.bytes)
@@ -123,21 +107,43 @@ class Broker:
         self.rate_limited_log = RateLimitedLogger(self.scheduler)
         """Log of peers' faults."""
         self.audit = AuditLog(self.scheduler)
-        self._services = Services(
+        self._services = self._session_services(now_ms)
+
+    def _topic_services(self) -> TopicServices:
+        """Return what the topics share."""
+        limits = self._publishing, self._dispatching
+        return TopicServices(
+            self.scheduler,
+            self.slices,
+            self.store,
+            self.settings,
+            ReadAheadCache(READ_AHEAD_CACHE_BYTES),
+            CountsCache(),
+            ExpiryIndex(self.store),
+            PendingAdds(),
+            WorkQueue(),
+            WorkQueue(),
+            limits,
+            TopicLimits(limits),
+        )
+
+    def _session_services(self, now_ms: int) -> Services:
+        """Return what the sessions share."""
+        return Services(
             version=f"Geminga {__version__}",
-            settings=settings,
+            settings=self.settings,
             scheduler=self.scheduler,
             slices=self.slices,
             topics=self.topics,
             schemas=self.schemas,
-            producer_names=ProducerNames(settings.cluster, now_ms),
+            producer_names=ProducerNames(self.settings.cluster, now_ms),
             watched=self.watched,
             bytes=self.bytes,
             rate_limited_log=self.rate_limited_log,
             audit=self.audit,
             disk=self.disk,
-            instance_id=instance_id,
-            authentication=authentication,
+            instance_id=self.instance_id,
+            authentication=self.authentication,
             authorization=self.authorization,
         )
 

@@ -283,7 +283,6 @@ def _auto_topic_creation(allow: bool, partitions: int | None) -> AutoTopicCreati
 
 def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[PolicyHolder]) -> None:
     """Add the policy commands to ``group``. ``kind``: admin client's part; ``metavar``: first argument."""
-    known = {policy.name: policy for policy in of.policies_known()}
 
     def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
         return operation(group, name, click.argument("place", metavar=metavar))
@@ -298,14 +297,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.argument("policy")
     def unset(place: str, policy: str, cluster: Cluster, as_json: bool) -> None:
         """Remove POLICY here, so that the value is inherited. `backlog_quota` removes both kinds."""
-        name = policy.replace("-", "_")
-        check_choice("POLICY", name, (*known, "backlog_quota"))
-        part = holder(cluster, kind)
-        if name == "backlog_quota":
-            for each in list(part.backlog_quotas(place)):
-                part.remove_backlog_quota(place, kind=each)
-        else:
-            getattr(part, name).remove(place)
+        name = _unset(holder(cluster, kind), place, policy)
         emit(
             {"place": place, "policy": name, "value": None}, as_json=as_json, text=f"{place}: {policy} unset"
         )
@@ -321,7 +313,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         """Limit the backlog: to SIZE such as 10G, or to --age such as 1d."""
         _set_quota(holder(cluster, kind), place, limit, age, policy, as_json)
 
-    for policy in known.values():
+    for policy in of.policies_known():
         fields, form = _WITH_FIELDS.get(policy.name), _form(policy)
         if fields is not None:
             _add_set_command(command, kind, policy, fields)
@@ -384,6 +376,18 @@ def _print_policies(part: Any, kind: str, place: str, everything: bool, as_json:
     columns += [TableColumn("meaning", "text")] if everything else []
     if not print_rows(rows, columns, as_json=as_json) and not as_json:
         say(f"no policy is set on {place}: those of {_INHERITED[kind]} apply")
+
+
+def _unset(part: Any, place: str, policy: str) -> str:
+    """Remove a policy; return its name."""
+    name = policy.replace("-", "_")
+    check_choice("POLICY", name, (*(one.name for one in type(part).policies_known()), "backlog_quota"))
+    if name == "backlog_quota":
+        for each in list(part.backlog_quotas(place)):
+            part.remove_backlog_quota(place, kind=each)
+    else:
+        getattr(part, name).remove(place)
+    return name
 
 
 def _set_quota(part: Any, place: str, limit: int | None, age: Any, policy: str, as_json: bool) -> None:

@@ -42,22 +42,10 @@ class ManyRows(Rows):
         keys = None if keys is None else _row("keys", keys)
         callbacks = None if callbacks is None else _row("callback", callbacks)
         count = len(values)
-        for name, given in (("keys", keys), ("callback", callbacks)):
-            if given is not None and len(given) != count:
-                raise InvalidConfiguration(
-                    f"{name} has {len(given)} items for {count} values; allowed: one for each"
-                )
         of_each = None
         if properties is not None and not isinstance(properties, dict):
             of_each = _row("properties", properties)
-        if of_each is not None and len(of_each) != count:
-            raise InvalidConfiguration(
-                f"properties has {len(of_each)} items for {count} values; allowed: a dict for all, or one "
-                "for each"
-            )
-        for index, each in enumerate(callbacks or ()):
-            if each is not None and not callable(each):
-                raise TypeError(f"callback[{index}] must be callable or None, not {type(each).__name__}")
+        _check_counts(count, keys, of_each, callbacks)
         self._publisher = publisher
         self.messages: list[OutgoingMessage | None] | None = None
         self._many: Many | None = None
@@ -170,6 +158,24 @@ class ManyRows(Rows):
             self._on_loop(fail_if_open)
         if self.done < len(self.payloads):
             self.refuse(reason)
+
+
+def _check_counts(
+    count: int, keys: Sequence[Any] | None, properties: Sequence[Any] | None, callbacks: Sequence[Any] | None
+) -> None:
+    for name, given in (("keys", keys), ("callback", callbacks)):
+        if given is not None and len(given) != count:
+            raise InvalidConfiguration(
+                f"{name} has {len(given)} items for {count} values; allowed: one for each"
+            )
+    if properties is not None and len(properties) != count:
+        raise InvalidConfiguration(
+            f"properties has {len(properties)} items for {count} values; allowed: a dict for all, or one "
+            "for each"
+        )
+    for index, each in enumerate(callbacks or ()):
+        if each is not None and not callable(each):
+            raise TypeError(f"callback[{index}] must be callable or None, not {type(each).__name__}")
 
 
 def _row(name: str, given: Any) -> list[Any]:

@@ -86,15 +86,8 @@ def observe(
     name = TopicName.parse(topic).base
     view = BrokerView(service_url, admin_url, cluster=cluster)
     partitions = view.partitions(name)
-    first, started = view.counts(name, partitions), time.monotonic()
-    time.sleep(seconds)
-    last, elapsed = view.counts(name, partitions), time.monotonic() - started
+    first, last, elapsed = _watched(view, name, partitions, seconds)
     messages, entries = last.messages - first.messages, last.entries - first.entries
-    if messages <= 0 or entries <= 0:
-        raise InvalidConfiguration(
-            f"nothing was published to {name} within {elapsed:.1f} s: watch it for longer (--watch), or give "
-            "the traffic in numbers"
-        )
     sampled, contents, keys = _sample(view, name, partitions, last)
     facts = _facts(view.admin, name, partitions)
     mean, variation = _message_sizes(contents, (last.bytes_in - first.bytes_in) / messages)
@@ -129,6 +122,21 @@ def observe(
         sample=Sample(contents, f"{len(contents)} messages of {name}") if contents else None,
         notes=_notes(sampled, contents),
     )
+
+
+def _watched(
+    view: BrokerView, name: TopicName, partitions: int, seconds: float
+) -> tuple[PublishedCounts, PublishedCounts, float]:
+    """Return the counts before and after ``seconds``, and the seconds that passed."""
+    first, started = view.counts(name, partitions), time.monotonic()
+    time.sleep(seconds)
+    last, elapsed = view.counts(name, partitions), time.monotonic() - started
+    if last.messages <= first.messages or last.entries <= first.entries:
+        raise InvalidConfiguration(
+            f"nothing was published to {name} within {elapsed:.1f} s: watch it for longer (--watch), or give "
+            "the traffic in numbers"
+        )
+    return first, last, elapsed
 
 
 def _message_sizes(contents: Sequence[bytes], bytes_each: float) -> tuple[float, float]:

@@ -347,18 +347,7 @@ def encode_table(
     consumers; rows keep the table's order within them then, and there are no sequence ids. Raises
     `InvalidMessage` for a column that can't be carried.
     """
-    if hashing not in _SCHEMES:
-        raise InvalidConfiguration(
-            f"hashing={hashing!r}{suggestion(hashing, _SCHEMES)}; allowed: {', '.join(_SCHEMES)}"
-        )
-    if partitions < 1 or max_messages < 1:
-        raise InvalidConfiguration(f"partitions={partitions} and max_messages={max_messages} must be >= 1")
-    if first_sequence_ids is not None and len(first_sequence_ids) != partitions:
-        raise InvalidConfiguration(
-            f"{len(first_sequence_ids)} first_sequence_ids for {partitions} partitions"
-        )
-    if by_key and first_sequence_ids is not None:
-        raise InvalidConfiguration("by_key=True is not allowed with first_sequence_ids")
+    _check_arguments(partitions, hashing, max_messages, first_sequence_ids, by_key)
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if table.num_rows == 0:
@@ -389,6 +378,23 @@ def encode_table(
         turn += sum(not batch.keyed for batch in made)
         batches += made
     return batches
+
+
+def _check_arguments(
+    partitions: int, hashing: str, max_messages: int, first_sequence_ids: Sequence[int] | None, by_key: bool
+) -> None:
+    if hashing not in _SCHEMES:
+        raise InvalidConfiguration(
+            f"hashing={hashing!r}{suggestion(hashing, _SCHEMES)}; allowed: {', '.join(_SCHEMES)}"
+        )
+    if partitions < 1 or max_messages < 1:
+        raise InvalidConfiguration(f"partitions={partitions} and max_messages={max_messages} must be >= 1")
+    if first_sequence_ids is not None and len(first_sequence_ids) != partitions:
+        raise InvalidConfiguration(
+            f"{len(first_sequence_ids)} first_sequence_ids for {partitions} partitions"
+        )
+    if by_key and first_sequence_ids is not None:
+        raise InvalidConfiguration("by_key=True is not allowed with first_sequence_ids")
 
 
 def _placed(
