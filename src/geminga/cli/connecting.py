@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -103,7 +103,7 @@ def connecting(command: F) -> F:
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:
         chosen = {name: given.pop(name) for name in ("service_url", "admin_url", *_NAMES)}
-        cluster = check_tls(cluster_of(**chosen))
+        cluster = check_tls(cluster_of(chosen))
         try:
             return command(cluster=cluster, **given)
         except (TopicNotFound, SubscriptionNotFound) as error:
@@ -219,7 +219,7 @@ def cluster_of_side(side: str, given: dict[str, Any]) -> Cluster:
     if chosen["service_url"] is None and chosen["context"] is None:
         raise click.UsageError(f"--{side} URL or --{side}-context NAME is missing")
     try:
-        return check_tls(cluster_of(**chosen, prefix=prefix), prefix)
+        return check_tls(cluster_of(chosen, prefix), prefix)
     except click.UsageError as error:
         raise click.UsageError(re.sub(r"(?<![\w-])--(?=[a-z])", f"--{side}-", error.message)) from None
     except PulsarException as error:
@@ -227,24 +227,11 @@ def cluster_of_side(side: str, given: dict[str, Any]) -> Cluster:
         raise
 
 
-def cluster_of(
-    *,
-    service_url: str | None = None,
-    admin_url: str | None = None,
-    context: str | None = None,
-    token: str | None = None,
-    token_file: str | None = None,
-    auth_plugin: str | None = None,
-    auth_params: str | None = None,
-    tls_trust_certs: str | None = None,
-    tls_cert: str | None = None,
-    tls_key: str | None = None,
-    tls_insecure: bool = False,
-    tls_any_hostname: bool = False,
-    prefix: str = "",
-) -> Cluster:
-    """Return the cluster that options, environment and contexts name. ``prefix``: prefix of the options'
-    names. Raises `click.UsageError`, and `InvalidConfiguration` for a bad file of contexts."""
+def cluster_of(options: Mapping[str, Any], prefix: str = "") -> Cluster:
+    """Return the cluster that connection options, environment and contexts name. ``prefix``: prefix of the
+    options' names. Raises `click.UsageError`, and `InvalidConfiguration` for a bad file of contexts."""
+    service_url, admin_url, context = options["service_url"], options["admin_url"], options["context"]
+    token, tls_cert = options["token"], options["tls_cert"]
     fields: dict[str, Any] = {}
     addressed = service_url is not None or admin_url is not None
     if _source("context") is _ENVIRONMENT and (_given("service_url") or _given("admin_url")):
@@ -265,13 +252,21 @@ def cluster_of(
         fields |= {"service_url": service_url or "", "admin_url": admin_url}
     if token is not None and not _given(f"{prefix}token"):
         # The environment's token is ignored when options give another authentication.
-        token = None if token_file or auth_plugin or tls_cert or "auth_plugin" in fields else token
-    fields |= _authentication(token, token_file, auth_plugin, auth_params, tls_cert, tls_key)
-    if tls_trust_certs is not None:
-        fields["tls_trust_certs_file_path"] = tls_trust_certs
-    if tls_insecure:
+        others = options["token_file"], options["auth_plugin"], tls_cert, "auth_plugin" in fields
+        token = None if any(others) else token
+    fields |= _authentication(
+        token,
+        options["token_file"],
+        options["auth_plugin"],
+        options["auth_params"],
+        tls_cert,
+        options["tls_key"],
+    )
+    if options["tls_trust_certs"] is not None:
+        fields["tls_trust_certs_file_path"] = options["tls_trust_certs"]
+    if options["tls_insecure"]:
         fields["tls_allow_insecure_connection"] = True
-    if tls_any_hostname:
+    if options["tls_any_hostname"]:
         fields["tls_validate_hostname"] = False
     return Cluster.from_dict(fields)
 

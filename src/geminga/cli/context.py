@@ -65,9 +65,9 @@ def set_context(name: str, as_json: bool, **options: Any) -> None:
     """
     if not name or any(c.isspace() for c in name):
         raise click.BadParameter(f"{name!r} is no name", param_hint="NAME")
-    if options.pop("context") is not None or not (options["service_url"] or options["admin_url"]):
+    if options["context"] is not None or not (options["service_url"] or options["admin_url"]):
         raise click.UsageError("give the addresses: --url, --admin-url or both")
-    cluster = cluster_of(**options)
+    cluster = cluster_of(options)
     contexts = read_contexts()
     by_name = {**contexts.by_name, name: cluster.as_dict()}
     write_contexts(Contexts(contexts.current or name, by_name))

@@ -105,7 +105,7 @@ def _handed_over(connecting: dict[str, Any]) -> str:
     if not named:
         # The project's address is as good as one given here: it leaves the current context out.
         connecting |= {"service_url": DEFAULT_URL, "admin_url": None, "context": None}
-    cluster = cluster_of(**connecting)
+    cluster = cluster_of(connecting)
     if not named and cluster == Cluster():
         return ""
     return handed_over(cluster, is_addressed=named)

@@ -152,7 +152,7 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHand
         metadata=metadata,
         read_compacted=body.read_compacted,
         now=services.scheduler.now,
-        now_ms=services.scheduler.now_ms,
+        connected_since_ms=services.scheduler.now_ms,
     )
     subscription.add(consumer)
     attempt.entered = consumer

@@ -191,10 +191,10 @@ def _create(session: Session, body: pb.CommandProducer, attempt: PendingHandle[P
         topic_epoch=body.topic_epoch if body.HasField("topic_epoch") else None,
         encrypted=body.encrypted,
         metadata=pairs(body.metadata, "producer"),
+        schema_version=schema_version,
         now=services.scheduler.now,
-        now_ms=services.scheduler.now_ms,
+        connected_since_ms=services.scheduler.now_ms,
     )
-    producer.schema_version = schema_version
     topic.used()
     opening = _ProducerOpening(session, body, attempt, topic, producer)
     is_in = topic.access.add(producer, opening.admitted)

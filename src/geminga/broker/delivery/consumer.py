@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Protocol
 
 from geminga.broker.cooperative import CooperativeScheduler, Job
-from geminga.broker.peer import Peer
+from geminga.broker.peer import Peer, PeerOutput
 from geminga.broker.rates import Rates
 from geminga.by_fields import ByFields
-from geminga.ledger.api import Done
+from geminga.ledger.api import Buffer, Done
 from geminga.wire.frames import encode_message, encode_messages
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -125,61 +125,59 @@ class Subscription(Protocol):
         """Remove the subscription; its consumers are disconnected."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Consumer:
     """Consumer of a subscription. ``permits`` counts messages; below 0 after a batch larger than the permits.
 
     ``pending`` maps, for Shared and Key_Shared, the offset of each entry that was sent and is not
-    acknowledged to the number of its open messages; ``unacked_messages`` is their sum.
+    acknowledged to the number of its open messages; ``unacked_messages`` is their sum. ``now``: time in
+    monotonic seconds. ``read_compacted``: read the newest message of each key below the compaction horizon.
     """
 
-    __slots__ = (
-        "active", "batch_average", "blocked", "bytes_out", "connected_since_ms", "consumer_id",
-        "end_notified", "epoch", "flow_count", "key_shared", "last_acked_ms", "last_consumed_ms",
-        "last_flow_ms", "messages_acked", "messages_out", "metadata", "name", "output", "peer",
-        "pending", "permits", "priority", "rates", "read_compacted", "redelivered", "send_epoch",
-        "subscription", "type", "unacked_messages", "unacked_messages_max", "unacked_since_ms", "write",
-    )  # fmt: skip
+    peer: Peer
+    subscription: Subscription
+    _: KW_ONLY
+    consumer_id: int
+    name: str
+    type: int
+    priority: int
+    epoch: int
+    """-1 for Shared and Key_Shared."""
+    key_shared: pb.KeySharedMeta | None
+    metadata: Mapping[str, str]
+    read_compacted: bool = False
+    now: InitVar[float]
+    connected_since_ms: int
+    active: bool = False
+    permits: int = 0
+    pending: dict[int, int] = field(default_factory=dict)
+    unacked_messages: int = 0
+    unacked_messages_max: int = 0
+    unacked_since_ms: int = 0
+    blocked: bool = False
+    batch_average: float = 1.0
+    end_notified: bool = False
+    messages_out: int = 0
+    bytes_out: int = 0
+    redelivered: int = 0
+    messages_acked: float = 0.0
+    """Acknowledged messages: estimated from the average batch size for Exclusive and Failover."""
+    flow_count: int = 0
+    last_flow_ms: int = 0
+    last_consumed_ms: int = 0
+    last_acked_ms: int = 0
+    rates: Rates = field(init=False)
+    output: PeerOutput = field(init=False)
+    write: Callable[[Buffer], object] = field(init=False)
+    send_epoch: bool = field(init=False)
 
-    def __init__(
-        self, peer: Peer, subscription: Subscription, *, consumer_id: int, name: str, type: int,
-        priority: int, epoch: int, key_shared: pb.KeySharedMeta | None, metadata: Mapping[str, str],
-        now: float, now_ms: int, read_compacted: bool = False,
-    ) -> None:  # fmt: skip
-        """``read_compacted``: read the newest message of each key below the compaction horizon."""
-        self.peer = peer
-        self.read_compacted = read_compacted
-        self.output = peer.output
-        self.write = peer.output.write
-        self.subscription = subscription
-        self.consumer_id = consumer_id
-        self.name = name
-        self.type = type
-        self.priority = priority
-        self.key_shared = key_shared
-        self.metadata = metadata
-        self.connected_since_ms = now_ms
-        single = type in (EXCLUSIVE, FAILOVER)
-        self.send_epoch = single
-        self.epoch = epoch if single else -1
-        self.active = False
-        self.permits = 0
-        self.pending: dict[int, int] = {}
-        self.unacked_messages = 0
-        self.unacked_messages_max = 0
-        self.unacked_since_ms = 0
-        self.blocked = False
-        self.batch_average = 1.0
-        self.end_notified = False
-        self.messages_out = 0
-        self.bytes_out = 0
-        self.redelivered = 0
-        self.messages_acked = 0.0
-        """Acknowledged messages: estimated from the average batch size for Exclusive and Failover."""
-        self.flow_count = 0
+    def __post_init__(self, now: float) -> None:
         self.rates = Rates(now, 4)
-        self.last_flow_ms = 0
-        self.last_consumed_ms = 0
-        self.last_acked_ms = 0
+        self.output = self.peer.output
+        self.write = self.peer.output.write
+        self.send_epoch = self.type in (EXCLUSIVE, FAILOVER)
+        if not self.send_epoch:
+            self.epoch = -1
 
     def __repr__(self) -> str:
         return f"Consumer({self.name!r}, id {self.consumer_id}, {self.peer.address})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from itertools import count
 from typing import Protocol
 
@@ -35,67 +36,35 @@ class PublishedTopic(Protocol):
         """Remove a producer; the next one that waits for exclusive access gets it."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Producer:
-    """Producer of a topic. ``pending`` counts entries that were stored and not confirmed yet."""
+    """Producer of a topic. ``pending`` counts entries that were stored and not confirmed yet; ``now``: time
+    in monotonic seconds."""
 
-    __slots__ = (
-        "access_mode",
-        "bytes_in",
-        "chunked",
-        "connected_since_ms",
-        "encrypted",
-        "entries_in",
-        "epoch",
-        "messages_in",
-        "metadata",
-        "name",
-        "on_drained",
-        "peer",
-        "pending",
-        "producer_id",
-        "rates",
-        "removed",
-        "schema_version",
-        "topic",
-        "topic_epoch",
-        "user_provided_name",
-    )
+    peer: Peer
+    topic: PublishedTopic
+    _: KW_ONLY
+    producer_id: int
+    name: str
+    epoch: int
+    user_provided_name: bool
+    access_mode: int
+    topic_epoch: int | None
+    encrypted: bool
+    metadata: Mapping[str, str]
+    now: InitVar[float]
+    connected_since_ms: int
+    schema_version: bytes = b""
+    pending: int = 0
+    removed: bool = False
+    on_drained: Callable[[], None] | None = None
+    messages_in: int = 0
+    entries_in: int = 0
+    bytes_in: int = 0
+    chunked: bool = False
+    rates: Rates = field(init=False)
 
-    def __init__(
-        self,
-        peer: Peer,
-        topic: PublishedTopic,
-        *,
-        producer_id: int,
-        name: str,
-        epoch: int,
-        user_provided_name: bool,
-        access_mode: int,
-        topic_epoch: int | None,
-        encrypted: bool,
-        metadata: Mapping[str, str],
-        now: float,
-        now_ms: int,
-    ) -> None:
-        self.peer = peer
-        self.topic = topic
-        self.producer_id = producer_id
-        self.name = name
-        self.epoch = epoch
-        self.user_provided_name = user_provided_name
-        self.access_mode = access_mode
-        self.topic_epoch = topic_epoch
-        self.encrypted = encrypted
-        self.metadata = metadata
-        self.connected_since_ms = now_ms
-        self.schema_version = b""
-        self.pending = 0
-        self.removed = False
-        self.on_drained: Callable[[], None] | None = None
-        self.messages_in = 0
-        self.entries_in = 0
-        self.bytes_in = 0
-        self.chunked = False
+    def __post_init__(self, now: float) -> None:
         self.rates = Rates(now, 2)
 
     def __repr__(self) -> str:
