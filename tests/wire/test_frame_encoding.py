@@ -40,8 +40,9 @@ def test_encoders_write_what_official_clients_and_brokers_wrote(recorded: list[A
                 frame.highest_sequence_id if has("highest_sequence_id") else None,
                 entry_size,
                 is_chunk=frame.is_chunk,
-                txnid_least_bits=frame.txnid_least_bits if has("txnid_least_bits") else None,
-                txnid_most_bits=frame.txnid_most_bits if has("txnid_most_bits") else None,
+                transaction=(frame.txnid_most_bits, frame.txnid_least_bits)
+                if has("txnid_most_bits")
+                else None,
             )
         elif isinstance(frame, ReceiptFrame):
             highest = (
@@ -71,15 +72,16 @@ def test_encoders_write_what_official_clients_and_brokers_wrote(recorded: list[A
 
 @given(
     st.tuples(ID, U64, st.integers(-(1 << 31), (1 << 31) - 1), st.none() | U64),
-    st.tuples(st.booleans(), st.booleans(), st.none() | U64, st.none() | U64),
+    st.tuples(st.booleans(), st.booleans(), st.none() | st.tuples(U64, U64)),
     st.binary(max_size=20),
 )
 def test_encode_send(numbers: tuple[Any, ...], rare: tuple[Any, ...], entry: bytes) -> None:
     producer_id, sequence_id, num_messages, highest = numbers
-    is_chunk, marker, least, most = rare
+    is_chunk, marker, transaction = rare
+    most, least = transaction or (None, None)
     head = frames.encode_send(
         producer_id, sequence_id, num_messages, highest, len(entry),
-        is_chunk=is_chunk, marker=marker, txnid_least_bits=least, txnid_most_bits=most,
+        is_chunk=is_chunk, marker=marker, transaction=transaction,
     )  # fmt: skip
     expected = pb.BaseCommand(type=pb.BaseCommand.SEND)
     body = expected.send

@@ -67,7 +67,7 @@ def test_any_difference_ends_a_run() -> None:
         send(7, bytes(ENTRY_COPY_BYTES_MAX + 1)),
         encode_send(1, 7, 1, None, len(ENTRY), is_chunk=True) + ENTRY,
         encode_send(1, 7, 1, 7, len(ENTRY)) + ENTRY,
-        encode_send(1, 7, 1, None, len(ENTRY), txnid_least_bits=1, txnid_most_bits=1) + ENTRY,
+        encode_send(1, 7, 1, None, len(ENTRY), transaction=(1, 1)) + ENTRY,
     ]
     for other in others:
         data = b"".join([send(5), send(6), other, send(8), send(9)])

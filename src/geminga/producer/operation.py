@@ -430,7 +430,6 @@ class SendOperation:
         sized = size.to_bytes(4, "big") + metadata
         checksum = crc32c(body, crc32c(sized))
         first = self._first_message()
-        transaction = None if first is None else first.transaction
         command = encode_send(
             producer_id,
             self.sequence_id,
@@ -438,8 +437,7 @@ class SendOperation:
             self.highest_sequence_id if self.is_batch else None,
             _CHECKSUM_HEAD_SIZE + size + len(body),
             is_chunk=self.chunk is not None,
-            txnid_least_bits=None if transaction is None else transaction[1],
-            txnid_most_bits=None if transaction is None else transaction[0],
+            transaction=None if first is None else first.transaction,
         )
         return command + _CHECKSUM_HEAD.pack(_MAGIC, checksum, size) + metadata
 

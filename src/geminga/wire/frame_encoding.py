@@ -80,21 +80,19 @@ def encode_send(
     entry_size: int,
     *,
     is_chunk: bool = False,
-    txnid_least_bits: int | None = None,
-    txnid_most_bits: int | None = None,
+    transaction: tuple[int, int] | None = None,
     marker: bool = False,
 ) -> bytes:
     """All of a SEND frame that precedes the entry of ``entry_size`` bytes.
 
     ``num_messages`` is left out when 1 and ``highest_sequence_id`` when None, as the Java client does.
+    ``transaction``: the most and the least significant bits of its id.
     """
     body = _ID_THEN_VARINT[producer_id] + varint(sequence_id)
     if num_messages != 1:
         body += b"\x18" + varint(num_messages)
-    if txnid_least_bits is not None:
-        body += b"\x20" + varint(txnid_least_bits)
-    if txnid_most_bits is not None:
-        body += b"\x28" + varint(txnid_most_bits)
+    if transaction is not None:
+        body += b"\x20" + varint(transaction[1]) + b"\x28" + varint(transaction[0])
     if highest_sequence_id is not None:
         body += b"\x30" + varint(highest_sequence_id)
     if is_chunk:

@@ -17,6 +17,7 @@ that for the strings of a parsed protobuf message.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -55,34 +56,19 @@ class RawEntry(NamedTuple):
     ack_set: Sequence[int] = ()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Entry:
     """A parsed entry. ``payload`` is as on the wire: compressed, encrypted, one chunk, or a batch."""
 
-    __slots__ = ("broker_metadata", "metadata", "payload")
-
-    def __init__(
-        self,
-        metadata: pb.MessageMetadata,
-        payload: memoryview,
-        broker_metadata: pb.BrokerEntryMetadata | None,
-    ) -> None:
-        self.metadata = metadata
-        self.payload = payload
-        self.broker_metadata = broker_metadata
+    metadata: pb.MessageMetadata
+    payload: memoryview
+    broker_metadata: pb.BrokerEntryMetadata | None
 
 
-class EntryHead:
-    """The metadata fields that a broker needs.
+class _RareFields:
+    """Defaults of the metadata fields that most entries lack."""
 
-    Fields that most entries lack are class attributes that hold the default; an entry that has them gets a
-    `_FullEntryHead`. ``num_messages`` is 1 for an entry that is no batch. Times are milliseconds since 1970,
-    0 when absent.
-    """
-
-    __slots__ = (
-        "event_time", "highest_sequence_id", "is_batch", "num_messages", "ordering_key", "partition_key",
-        "partition_key_b64", "producer_name", "publish_time", "sequence_id",
-    )  # fmt: skip
+    __slots__ = ()
 
     deliver_at_time: int = 0
     chunk_id: int = -1
@@ -95,22 +81,25 @@ class EntryHead:
     txnid_least_bits: int | None = None
     txnid_most_bits: int | None = None
 
-    def __init__(
-        self, num_messages: int, is_batch: bool, publish_time: int, producer_name: str, sequence_id: int,
-        highest_sequence_id: int, partition_key: str | None, partition_key_b64: bool,
-        ordering_key: bytes | None, event_time: int,
-    ) -> None:  # fmt: skip
-        self.num_messages = num_messages
-        self.is_batch = is_batch
-        self.publish_time = publish_time
-        self.producer_name = producer_name
-        self.sequence_id = sequence_id
-        self.highest_sequence_id = highest_sequence_id
-        """0 when absent."""
-        self.partition_key = partition_key
-        self.partition_key_b64 = partition_key_b64
-        self.ordering_key = ordering_key
-        self.event_time = event_time
+
+@dataclass(slots=True, eq=False, repr=False)
+class EntryHead(_RareFields):
+    """The metadata fields that a broker needs; an entry that has rare ones gets a `_FullEntryHead`.
+
+    ``num_messages`` is 1 for an entry that is no batch. Times are milliseconds since 1970, 0 when absent;
+    so is ``highest_sequence_id``.
+    """
+
+    num_messages: int
+    is_batch: bool
+    publish_time: int
+    producer_name: str
+    sequence_id: int
+    highest_sequence_id: int
+    partition_key: str | None
+    partition_key_b64: bool
+    ordering_key: bytes | None
+    event_time: int
 
     def __repr__(self) -> str:
         return (

@@ -171,18 +171,18 @@ def test_an_entry_that_ends_inside_its_checksum_fails_only_that_send(
     ("fields", "code"),
     [
         ({"highest_sequence_id": 4}, pb.MetadataError),
-        ({"txnid_most_bits": 1}, pb.NotAllowedError),
-        ({"txnid_least_bits": 1}, pb.NotAllowedError),
+        ({"transaction": (1, 0)}, pb.NotAllowedError),
+        ({"transaction": (0, 1)}, pb.NotAllowedError),
     ],
 )
 def test_sends_with_bad_numbers_are_refused(
-    harness: Any, make_entry: Any, fields: dict[str, int], code: int
+    harness: Any, make_entry: Any, fields: dict[str, Any], code: int
 ) -> None:
     peer = harness.peer()
     peer.producer(TOPIC)
     entry = make_entry()
-    numbers = {"highest_sequence_id": None, **fields}
-    frame = encode_send(1, 5, 1, numbers.pop("highest_sequence_id"), len(entry), **numbers)  # type: ignore[arg-type]
+    numbers: dict[str, Any] = {"highest_sequence_id": None, **fields}
+    frame = encode_send(1, 5, 1, numbers.pop("highest_sequence_id"), len(entry), **numbers)
     peer.send_bytes(frame + entry)
     assert peer.pop().command.send_error.error == code
     assert not peer.is_closed

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -34,53 +35,27 @@ REFUSED_TEXT: Final = "Failed to authenticate"
 _PRINTABLE_MAX: Final = 200
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PeerIdentity:
     """Authenticated identity of a peer. Created by the session at CONNECT; `principal` is the peer's role.
 
     ``connect`` and ``respond`` are parts of a job of the session: some credentials take long to verify.
+    ``close(why)`` ends the connection, which comes from ``host``.
     """
 
-    __slots__ = (
-        "_authentication",
-        "_certificate_name",
-        "_challenged",
-        "_close",
-        "_host",
-        "_method",
-        "_output",
-        "_refreshes",
-        "_scheduler",
-        "_seconds",
-        "_slices",
-        "_timer",
-        "principal",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        authentication: Authenticator,
-        scheduler: Scheduler,
-        slices: CooperativeScheduler,
-        output: PeerOutput,
-        refresh_seconds: float,
-        close: Callable[[str], None],
-        host: str,
-        certificate_name: str | None,
-    ) -> None:
-        """``close(why)`` ends the connection, which comes from ``host``."""
-        self._authentication = authentication
-        self._scheduler = scheduler
-        self._slices = slices
-        self._output = output
-        self._seconds = refresh_seconds
-        self._close = close
-        self._host = host
-        self._certificate_name = certificate_name
-        self._challenged = False
-        self._timer: Timer | None = None
-        self._refreshes = False
-        self._method = ""
-        self.principal: Principal
+    authentication: Authenticator
+    scheduler: Scheduler
+    slices: CooperativeScheduler
+    output: PeerOutput
+    refresh_seconds: float
+    close: Callable[[str], None]
+    host: str
+    certificate_name: str | None
+    principal: Principal = field(init=False)
+    _challenged: bool = False
+    _timer: Timer | None = None
+    _refreshes: bool = False
+    _method: str = ""
 
     def connect(self, body: pb.CommandConnect) -> Job:
         """Verify the credentials of CONNECT. Raises `Refused` if they are invalid."""
@@ -93,12 +68,12 @@ class PeerIdentity:
         self._arm()
 
     def _judge(self, method: str, data: bytes) -> Generator[bool | None, None, Principal]:
-        authentication = self._authentication
+        authentication = self.authentication
         judge = partial(
-            authentication.judged, method, data, self._scheduler.now_ms, self._certificate_name, self._host
+            authentication.judged, method, data, self.scheduler.now_ms, self.certificate_name, self.host
         )
         if authentication.takes_long(method, data):
-            found: Judgement = yield from self._slices.wait(partial(authentication.aside, judge))
+            found: Judgement = yield from self.slices.wait(partial(authentication.aside, judge))
         else:
             found = judge()
         if isinstance(found, Unauthenticated):
@@ -110,26 +85,26 @@ class PeerIdentity:
         """Set a timer to the expiry of the credentials, with short steps in case the clock is set."""
         expires = self.principal.expires_at_ms
         if expires is not None:
-            wait = min(max((expires - self._scheduler.now_ms) / 1000, 0.001), self._seconds)
-            self._timer = self._scheduler.after(wait, self._look, self)
+            wait = min(max((expires - self.scheduler.now_ms) / 1000, 0.001), self.refresh_seconds)
+            self._timer = self.scheduler.after(wait, self._look, self)
 
     def _look(self) -> None:
         self._timer = None
         expires = self.principal.expires_at_ms
         if self._challenged:
-            self._close("the credentials have expired and no fresh ones came")
-        elif expires is None or expires > self._scheduler.now_ms:
+            self.close("the credentials have expired and no fresh ones came")
+        elif expires is None or expires > self.scheduler.now_ms:
             self._arm()
         else:
             self._challenge("the credentials have expired")
 
     def _challenge(self, why: str) -> None:
         if not self._refreshes:
-            self._close(why)
+            self.close(why)
             return
         self._challenged = True
-        self._output.write(answers.auth_challenge(self._method))
-        self._timer = self._scheduler.after(self._seconds, self._look, self)
+        self.output.write(answers.auth_challenge(self._method))
+        self._timer = self.scheduler.after(self.refresh_seconds, self._look, self)
 
     def prove_again(self) -> None:
         """Require valid credentials once more, because keys or passwords have changed."""
