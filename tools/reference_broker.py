@@ -102,6 +102,7 @@ _TITLES = {
     "SubscriptionsResource": "Subscriptions",
     "TopicPoliciesResource": "Policies of topics",
     "TopicsResource": "Topics",
+    "TopicAttributesResource": "Properties and permissions of topics",
 }
 _NEEDS = {
     "NOTHING": "anyone",

@@ -306,7 +306,10 @@ class TopicsResource(TopicResourceBase):
         self.existing(request)
         return bare_text("")
 
-    # --- properties and permissions ---
+
+class TopicAttributesResource(TopicResourceBase):
+    """Properties of topics, and the permissions of roles on them."""
+
     @route("GET", PATH + "/properties", needs=LOOK)
     async def properties(self, request: web.Request) -> web.Response:
         """Properties of the topic."""

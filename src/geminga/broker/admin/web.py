@@ -34,7 +34,7 @@ from geminga.broker.admin.routes import Handler, Route, add_routes
 from geminga.broker.admin.schemas import SchemasResource
 from geminga.broker.admin.subscriptions import SubscriptionsResource
 from geminga.broker.admin.tenants import ClustersResource, ResourceGroupsResource, TenantsResource
-from geminga.broker.admin.topics import TopicsResource
+from geminga.broker.admin.topics import TopicAttributesResource, TopicsResource
 from geminga.wire.frames import INSTANCE_HEADER
 
 log = logging.getLogger("geminga.broker")
@@ -53,7 +53,7 @@ _RESOURCES = (
     ClustersResource, TenantsResource, ResourceGroupsResource, BrokersResource, BrokerStatsResource,
     DamageResource, LookupResource, SchemasResource, OverviewResource,
     NamespacePoliciesResource, NamespacesResource, PartitionedTopicsResource, SubscriptionsResource,
-    TopicPoliciesResource, TopicsResource,
+    TopicAttributesResource, TopicPoliciesResource, TopicsResource,
 )  # fmt: skip
 
 
