@@ -164,7 +164,7 @@ class CountsMachine(RuleBasedStateMachine):
             end = len(self.topic.model)
             assert self.topic.counts.between(0, end) == self.topic.expected(0, end)
             assert self.topic.counts.is_complete
-            assert self.topic.counts._all_totals().keys() <= {each.ledger_id for each in self.topic.ledgers}
+            assert self.topic.counts._totals._all().keys() <= {each.ledger_id for each in self.topic.ledgers}
 
 
 @pytest.fixture(autouse=True, scope="module")

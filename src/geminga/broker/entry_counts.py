@@ -22,7 +22,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Protocol
 
@@ -328,6 +328,57 @@ def _ones(count: int) -> array[int]:
     return array("I", (1,)) * count
 
 
+class LedgerTotals:
+    """Messages and bytes of the closed ledgers of a topic, as stored. Read when they are first needed."""
+
+    __slots__ = ("_known", "_owner", "_store")
+
+    def __init__(self, store: EntryStore, owner: str) -> None:
+        self._store = store
+        self._owner = owner
+        self._known: dict[int, Tally] | None = None
+
+    def of(self, ledger_id: int) -> Tally | None:
+        """Return the totals of a ledger, None if they are not stored."""
+        return self._all().get(ledger_id)
+
+    def add(self, counts: LedgerCounts) -> None:
+        """Store the totals of a ledger that was closed and counted."""
+        record = bytearray()
+        _put_total(record, counts.ledger_id, counts.total_messages, counts.total_bytes)
+        self._all()[counts.ledger_id] = counts.total_messages, counts.total_bytes
+        self._store.keys.merge(totals_key(self._owner), bytes(record))
+
+    def remove(self, ledger_ids: Iterable[int]) -> None:
+        """Remove the totals of deleted ledgers."""
+        known = self._all()
+        gone = [ledger_id for ledger_id in ledger_ids if known.pop(ledger_id, None) is not None]
+        if not gone:
+            return
+        record = bytearray()
+        for ledger_id, (messages, size) in known.items():
+            _put_total(record, ledger_id, messages, size)
+        if known:
+            self._store.keys.put(totals_key(self._owner), bytes(record))
+        else:
+            self._store.keys.delete(totals_key(self._owner))
+
+    def _all(self) -> dict[int, Tally]:
+        known = self._known
+        if known is None:
+            known = self._known = {}
+            value = self._store.keys.get(totals_key(self._owner))
+            for part in () if value is None else (value.base, *value.deltas):
+                reader = RecordReader(part, f"message counts of {self._owner}")
+                try:
+                    while reader:
+                        ledger_id = reader.varint()
+                        known[ledger_id] = reader.varint(), reader.varint()
+                except StoreDamaged:
+                    continue  # they can be recomputed from the blocks and the entries
+        return known
+
+
 class EntryCounts:
     """Counts of a topic. ``ledgers`` and ``bases`` are the topic's own shared lists, oldest first."""
 
@@ -351,7 +402,7 @@ class EntryCounts:
         self._bases = bases
         self._known = _NONE_KNOWN
         self._current: LedgerCounts | None = None
-        self._totals: dict[int, Tally] | None = None
+        self._totals = LedgerTotals(store, owner)
         self._prefixes = _NO_PREFIXES
         self._complete = False
 
@@ -372,9 +423,9 @@ class EntryCounts:
         if current is not None:
             if current.counted:
                 current.keep_tail()
-                self._remember(current)
+                self._totals.add(current)
             self._know(current)
-        self._current = self._fresh(ledger_id)
+        self._current = LedgerCounts(self._store, self._owner, ledger_id, self._cache)
 
     def _find(self, ledger_id: int) -> LedgerCounts | None:
         """Return the ledger's counts, if it is the newest or was used."""
@@ -386,7 +437,6 @@ class EntryCounts:
     def forget(self, ledgers: Sequence[CountedLedger]) -> None:
         """Drop the counts of deleted ledgers, which were removed from the shared lists."""
         del self._prefixes[: len(ledgers)]
-        totals = self._all_totals()
         for ledger in ledgers:
             counts = self._find(ledger.ledger_id)
             if counts is not None:
@@ -397,16 +447,7 @@ class EntryCounts:
                     del self._known[ledger.ledger_id]
             if self._has_blocks(ledger):
                 self._store.keys.delete(blocks_key(self._owner, ledger.ledger_id))
-        gone = [ledger.ledger_id for ledger in ledgers if ledger.ledger_id in totals]
-        for ledger_id in gone:
-            del totals[ledger_id]
-        if gone and totals:
-            record = bytearray()
-            for ledger_id, (messages, size) in totals.items():
-                _put_total(record, ledger_id, messages, size)
-            self._store.keys.put(totals_key(self._owner), bytes(record))
-        elif gone:
-            self._store.keys.delete(totals_key(self._owner))
+        self._totals.remove(ledger.ledger_id for ledger in ledgers)
 
     def delete_all(self, ledgers: Sequence[CountedLedger]) -> None:
         """Delete the counts of a topic that is being deleted."""
@@ -496,7 +537,7 @@ class EntryCounts:
 
     def _total(self, index: int) -> Tally:
         ledger = self._ledgers[index]
-        found = self._all_totals().get(ledger.ledger_id)
+        found = self._totals.of(ledger.ledger_id)
         if found is None:
             counts = self._counts(index)
             found = counts.total_messages, counts.total_bytes
@@ -508,9 +549,6 @@ class EntryCounts:
             self._known = {}
         self._known[counts.ledger_id] = counts
         return counts
-
-    def _fresh(self, ledger_id: int) -> LedgerCounts:
-        return LedgerCounts(self._store, self._owner, ledger_id, self._cache)
 
     def _counts(self, index: int) -> LedgerCounts:
         """Return the complete counts of the ledger at ``index``."""
@@ -525,7 +563,7 @@ class EntryCounts:
         return counts
 
     def _loaded(self, ledger: CountedLedger) -> LedgerCounts:
-        counts = self._know(self._fresh(ledger.ledger_id))
+        counts = self._know(LedgerCounts(self._store, self._owner, ledger.ledger_id, self._cache))
         if self._has_blocks(ledger):
             counts.load(ledger.entries)
         return counts
@@ -542,7 +580,7 @@ class EntryCounts:
         ledger_id = lost.ledger_id
         self._cache.forget(lost)
         self._store.keys.delete(blocks_key(self._owner, ledger_id))
-        counts = self._fresh(ledger_id)
+        counts = LedgerCounts(self._store, self._owner, ledger_id, self._cache)
         if lost is self._current:
             self._current = counts
         else:
@@ -563,29 +601,7 @@ class EntryCounts:
             counts.append(backlog_count(entry), len(entry))
         if counts.counted == ledger.entries and counts is not self._current:
             counts.keep_tail()
-            self._remember(counts)
-
-    def _remember(self, counts: LedgerCounts) -> None:
-        """Store a closed ledger's totals."""
-        record = bytearray()
-        _put_total(record, counts.ledger_id, counts.total_messages, counts.total_bytes)
-        self._all_totals()[counts.ledger_id] = counts.total_messages, counts.total_bytes
-        self._store.keys.merge(totals_key(self._owner), bytes(record))
-
-    def _all_totals(self) -> dict[int, Tally]:
-        totals = self._totals
-        if totals is None:
-            totals = self._totals = {}
-            value = self._store.keys.get(totals_key(self._owner))
-            for part in () if value is None else (value.base, *value.deltas):
-                reader = RecordReader(part, f"message counts of {self._owner}")
-                try:
-                    while reader:
-                        ledger_id = reader.varint()
-                        totals[ledger_id] = reader.varint(), reader.varint()
-                except StoreDamaged:
-                    continue  # they can be recomputed from the blocks and the entries
-        return totals
+            self._totals.add(counts)
 
     # --- ledgers from before counts were kept ---
     @property
@@ -605,9 +621,8 @@ class EntryCounts:
         return True
 
     def _uncounted(self) -> CountedLedger | None:
-        totals = self._all_totals()
         for ledger in self._ledgers:
-            if ledger.ledger_id not in totals and self._is_uncounted(ledger):
+            if self._totals.of(ledger.ledger_id) is None and self._is_uncounted(ledger):
                 return ledger
         return None
 
