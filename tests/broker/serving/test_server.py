@@ -302,15 +302,15 @@ def test_an_idle_broker_does_not_wake_up() -> None:
         async with running() as server:
             await asyncio.sleep(0.05)
             ticks = 0
-            tick = server._tick
+            tick = server.core.tick
 
             def counting() -> None:
                 nonlocal ticks
                 ticks += 1
                 tick()
 
-            server._tick = counting  # type: ignore[method-assign]
-            server._arm(server.broker.deadline)
+            server.core.tick = counting  # type: ignore[method-assign]
+            server.core._arm(server.broker.deadline)
             await never_async(lambda: ticks > 2, 1.0)
 
     asyncio.run(scenario())
@@ -343,7 +343,7 @@ def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog: pytest.LogCap
         await server.start()
         await server.web_ready.wait()
         stores[0].broken = StoreStopped("fdatasync failed: EIO")
-        server._wakeup()
+        server.core.wakeup()
         await eventually_async(lambda: server.store_failure)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
         writer.write(b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

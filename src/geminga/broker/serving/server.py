@@ -7,9 +7,7 @@ The core decides, this module moves bytes and time. Everything runs on one event
 * A connection whose peer does not read is not `writable`; the core stops dispatching to it and this
   module stops reading its commands, so that answers to them cannot pile up either. The peer is
   disconnected at `BrokerSettings.write_buffer_limit_bytes`.
-* There is one timer, set to the deadline that the core names. An idle broker does not wake up.
-* The store reports from its own threads; however many completions a group commit brings, the loop is
-  woken once.
+* Its calls into the core, the timer and the store's completions are in `geminga.broker.serving.core_calls`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +27,7 @@ from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.commands.session import Session, SessionState
 from geminga.broker.core import Broker
 from geminga.broker.rules.authentication import Judgement, common_name
+from geminga.broker.serving.core_calls import CoreCalls
 from geminga.broker.serving.handshakes import TlsPort
 from geminga.broker.serving.listening import ACCEPTED_AT_ONCE, BACKLOG, bind, descriptors_free, peer_text
 from geminga.broker.serving.opening import open_store
@@ -60,7 +58,7 @@ class PeerConnection(asyncio.Protocol):
     """Connection of one peer: the `Output` of the core's session."""
 
     __slots__ = (
-        "_address", "_chunks", "_core_paused", "_flush_bytes", "_is_cut", "_is_open", "_peer_paused",
+        "_address", "_chunks", "_core", "_core_paused", "_flush_bytes", "_is_cut", "_is_open", "_peer_paused",
         "_pending_bytes", "_reading", "_server", "_session", "_starved", "_transport", "_was_admitted",
         "unsent_bytes",
     )  # fmt: skip
@@ -68,6 +66,7 @@ class PeerConnection(asyncio.Protocol):
     def __init__(self, server: BrokerServer, was_admitted: bool = False, address: Any = None) -> None:
         """``address``: of the client behind a proxy; None: that of the connection."""
         self._server = server
+        self._core = server.core
         self._address = address
         self._was_admitted = was_admitted  # when it was accepted: its handshake still counts
         self._session: Session | None = None
@@ -107,7 +106,7 @@ class PeerConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(settings.write_buffer_high_bytes, settings.write_buffer_low_bytes)
         server.connections.add(self)
         server.connections_created += 1
-        with server.entry():
+        with self._core.entry():
             self._session = server.broker.open_session(
                 self,
                 peer_text(peer),
@@ -119,13 +118,13 @@ class PeerConnection(asyncio.Protocol):
         session = self._session
         if session is None:
             return
-        server = self._server
+        core = self._core
         now = time.monotonic()
-        server.enter(now)
+        core.enter(now)
         try:
             session.receive(data, now, time.time_ns() // 1_000_000)
         finally:
-            server.leave()
+            core.leave()
 
     def eof_received(self) -> bool:
         return False
@@ -140,7 +139,7 @@ class PeerConnection(asyncio.Protocol):
         server.unsent.sent(self, 0)
         if session is not None:
             end = session.closed if self._is_cut else session.hung_up
-            with server.entry():
+            with self._core.entry():
                 end(time.monotonic())
         if session is None or session.state is SessionState.CLOSED:
             self._leave()
@@ -160,7 +159,7 @@ class PeerConnection(asyncio.Protocol):
         session = self._session
         self._starved = False
         if session is not None:
-            with self._server.entry():
+            with self._core.entry():
                 session.writable_again(time.monotonic())
 
     def count_unsent(self) -> int:
@@ -188,7 +187,7 @@ class PeerConnection(asyncio.Protocol):
             return
         chunks = self._chunks
         if not chunks:
-            self._server.mark_dirty(self)
+            self._core.mark_dirty(self)
         chunks.append(data)
         self._pending_bytes += len(data)
         if self._pending_bytes >= self._flush_bytes:
@@ -284,10 +283,10 @@ class BrokerServer:
         self.settings = settings
         self.site = site
         self.broker: Broker
+        self.core: CoreCalls
         self.store: EntryStore
         self.connections: set[PeerConnection] = set()
         self.unsent: WriteBuffers
-        self.depth = 0
         self.flush_bytes = max(settings.write_buffer_low_bytes, 256 * 1024)
         self.connections_max = min(settings.connections_max, descriptors_free())
         self.connections_created = self.connections_refused = 0
@@ -300,19 +299,11 @@ class BrokerServer:
         self.store_stopped: asyncio.Event
         """Set with ``store_failure``: nothing is persisted any more, and the broker must be stopped."""
         self._open_store = store or (lambda wakeup: open_store(settings, wakeup))
-        self._dirty: list[PeerConnection] = []
-        self._flush_scheduled = False
-        self._poll_scheduled = False
-        self._poll_now = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
         self._loop: asyncio.AbstractEventLoop
-        self._thread_id = 0
         self._judges: ThreadPoolExecutor | None = None
         self._listeners: list[asyncio.Server] = []
         self._tls_ports: list[TlsPort] = []
         self._web_task: asyncio.Task[None] | None = None
-        self._entry = _Entry(self)
         self._stopping = False
         self._web_on_demand = web_on_demand
         self._web_listeners: list[WebListener] = []
@@ -326,8 +317,8 @@ class BrokerServer:
         (`StoreLocked`, `NotAStore`, `StoreDamaged`).
         """
         self._loop = asyncio.get_running_loop()
+        self.core = CoreCalls(self._note_store_failure)
         self.unsent = WriteBuffers(self._loop, self.settings.unsent_bytes_max)
-        self._thread_id = threading.get_ident()
         self.web_ready, self.stopped, self.store_stopped = (asyncio.Event() for _ in range(3))
         settings = self.settings
         with contextlib.ExitStack() as undo:
@@ -343,7 +334,7 @@ class BrokerServer:
                     settings = replace(settings, **ports)
             self.settings = settings
             self.started_at_ms = time.time_ns() // 1_000_000
-            self.broker = self._open_broker(undo)
+            self.broker = self.core.broker = self._open_broker(undo)
             plain = {"port": settings.has_plain_port, "web_port": settings.has_plain_web_port}
             speaks_tls = {name: not plain.get(name, False) for name in bound}
             for name in ("port", "tls_port"):
@@ -364,7 +355,7 @@ class BrokerServer:
                     undo.callback(server.close)
                     self._listeners.append(server)
             undo.pop_all()
-        self._tick()
+        self.core.tick()
         self._web_listeners = [(bound[name], speaks_tls[name]) for name in bound if name.startswith("web")]
         if not self._web_listeners:
             self.web_ready.set()
@@ -387,7 +378,7 @@ class BrokerServer:
             return self._open_broker_once(undo)
 
     def _open_broker_once(self, undo: contextlib.ExitStack) -> Broker:
-        self.store = self._open_store(self._wakeup)
+        self.store = self._open_store(self.core.wakeup)
         undo.callback(self.store.close)
         authentication = None
         if self.settings.authenticates:
@@ -402,7 +393,7 @@ class BrokerServer:
             now=time.monotonic(),
             now_ms=time.time_ns() // 1_000_000,
             clock=time.monotonic,
-            wake=self._ask_for_turn,
+            wake=self.core.ask_for_turn,
             authentication=authentication,
             instance_id=uuid4().hex,
         )
@@ -469,17 +460,17 @@ class BrokerServer:
             await self.web_ready.wait()
             if self.web is not None:
                 await self.web.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.core.stop_timer()
         await self._take_in_what_came()
         try:
-            with self.entry():
+            with self.core.entry():
                 self.broker.close()
             await self._drain_connections()
         finally:
             self._note_store_failure()
             if self._judges is not None:
                 self._judges.shutdown(wait=False, cancel_futures=True)
+            self.core.end()
             self.stopped.set()
             self.store.close()
             if not isinstance(self.store.failure, StoreStopped):  # that of a closed store
@@ -539,77 +530,9 @@ class BrokerServer:
         """Abort a closing connection later, if its peer does not read the rest."""
         self._loop.call_later(self.settings.shutdown_seconds, transport.abort)
 
-    # --- entries: every call into the core is one ---
-    def entry(self) -> _Entry:
-        """Return a context manager for calls into the core, which flushes, polls and re-arms the timer."""
-        return self._entry
-
     def call(self, function: Callable[[], T]) -> T:
         """Run an administrative call on the core within an entry of its own."""
-        with self._entry:
-            self.broker.scheduler.enter(time.monotonic(), time.time_ns() // 1_000_000)
-            try:
-                return function()
-            finally:
-                self.broker.scheduler.leave()
-
-    def enter(self, now: float) -> None:
-        """Begin an entry."""
-        if not self.depth:
-            self.broker.slices.begin(now)
-        self.depth += 1
-
-    def leave(self) -> None:
-        """End an entry; the outermost runs ready completions, sends what was written, sets the timer."""
-        if self.depth == 1:
-            while self._poll_now:
-                self._poll_now = self._poll_scheduled = False
-                self.broker.poll(time.monotonic(), time.time_ns() // 1_000_000)
-        self.depth -= 1
-        if self.depth:
-            return
-        if self._dirty:
-            self._flush_dirty()
-        self.broker.slices.end()
-        if self.broker.deadline < self._timer_at:
-            self._arm(self.broker.deadline)
-
-    def mark_dirty(self, connection: PeerConnection) -> None:
-        """Record that ``connection`` has something to send at the end of this entry."""
-        self._dirty.append(connection)
-        if not self.depth and not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush_dirty)
-
-    def _flush_dirty(self) -> None:
-        self._flush_scheduled = False
-        dirty, self._dirty = self._dirty, []
-        for connection in dirty:
-            connection.flush()
-
-    # --- store completions ---
-    def _wakeup(self) -> None:
-        """Wake up the loop for completions; called from any thread."""
-        if self._poll_scheduled:
-            return
-        self._poll_scheduled = True
-        if threading.get_ident() == self._thread_id:
-            if self.depth:
-                self._poll_now = True
-            else:
-                self._loop.call_soon(self._poll)
-            return
-        # The loop may be closed already when the store reports its last writes at shutdown.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._poll)
-
-    def _poll(self) -> None:
-        self._poll_scheduled = False
-        if self.stopped.is_set():
-            return
-        with self.entry():
-            self.broker.poll(time.monotonic(), time.time_ns() // 1_000_000)
-        self._note_store_failure()
+        return self.core.call(function)
 
     def _note_store_failure(self) -> None:
         if self.store_failure is None and self.store.failure is not None:
@@ -619,31 +542,6 @@ class BrokerServer:
                 "the store has stopped; nothing more is persisted until the broker is restarted: %s",
                 self.store_failure,
             )
-
-    # --- turns ---
-    def _ask_for_turn(self) -> None:
-        self._loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        """Continue work that exceeded the last turn of the loop."""
-        if self.stopped.is_set():
-            return
-        with self.entry():
-            self.broker.turn(time.monotonic(), time.time_ns() // 1_000_000)
-
-    # --- time ---
-    def _arm(self, deadline: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_at = deadline
-        if deadline != float("inf") and not self._stopping:
-            self._timer = self._loop.call_later(max(0.0, deadline - time.monotonic()), self._tick)
-
-    def _tick(self) -> None:
-        self._timer, self._timer_at = None, float("inf")
-        with self.entry():
-            self.broker.tick(time.monotonic(), time.time_ns() // 1_000_000)
 
     # --- reports ---
     def recovery_report(self) -> list[str]:
@@ -661,21 +559,6 @@ class BrokerServer:
     @property
     def tls_expires_at(self) -> float | None:
         return self.tls.expires_at if self.tls else None
-
-
-class _Entry:
-    """The context manager form of an entry; it holds no state, so one object serves all."""
-
-    __slots__ = ("_server",)
-
-    def __init__(self, server: BrokerServer) -> None:
-        self._server = server
-
-    def __enter__(self) -> None:
-        self._server.enter(time.monotonic())
-
-    def __exit__(self, *_: object) -> None:
-        self._server.leave()
 
 
 def _import_web() -> type[WebServer]:
