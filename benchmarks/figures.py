@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 OURS, PULSAR_CLIENT, JAVA = "Geminga", "pulsar-client 3.13", "pulsar-perf 4.0.4"
@@ -220,6 +221,82 @@ def growth_row(row: Mapping[str, Any]) -> str:
     return f"| {row['axis']} | {costs} | {row['exponent']:.2f} | {waits} | {row['megabytes']:.0f} MB |"
 
 
+# --- soak ----------------------------------------------------------------------------------------------
+
+
+def soak(values: Mapping[str, Any]) -> str:
+    """Return what an hour under load showed: the checks, and each quarter's figures."""
+    checks, samples = values["checks"], values["samples"]
+    lines = [
+        "| quarter | receipts a second | receipt p50 | p99 | delivery p99 | broker's memory | descriptors "
+        "| broker's CPU | data folder | offloaded |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    step = max(1, len(samples) // 4)
+    for number in range(4):
+        quarter = samples[number * step : (number + 1) * step]
+        quiet = [each for each in quarter if not each["is_after_kill"]] or quarter
+
+        def median(name: str, of: list[dict[str, Any]] = quiet) -> float:
+            return statistics.median(each[name] for each in of)
+
+        lines.append(
+            f"| {number + 1} | {median('receipts') / 10:,.0f} | {median('receipt_p50_ms'):.1f} ms "
+            f"| {median('receipt_p99_ms'):.0f} ms | {median('delivery_p99_ms'):.0f} ms "
+            f"| {median('broker_megabytes'):.0f} MB | {median('broker_descriptors'):.0f} "
+            f"| {median('broker_cpu') / 10:.0%} of a core | {median('store_megabytes'):,.0f} MB "
+            f"| {median('offloaded_megabytes'):,.0f} MB |"
+        )
+    rate = f"{values['rate']:,.0f} messages a second" if values["rate"] else "as many messages as possible"
+    text = (
+        f"{checks['receipted']:,} messages with a receipt in {values['minutes']:g} minutes and "
+        f"{checks['kills']} kills: {checks['missing']} missing, {checks['gaps']} out of order, "
+        f"{checks['again']} again after their acknowledgement was confirmed, {checks['failed']} failed; "
+        f"{checks['wrong_values']} compacted keys without their last value. Offered: {rate} to "
+        "16 partitions. Medians of samples of ten seconds; those within 20 s after a kill are left out. "
+        f"{where(values)}."
+    )
+    return "\n".join([text, "", *lines, "", f"`{_soak_command(values)}` made this."])
+
+
+def _soak_command(values: Mapping[str, Any]) -> str:
+    options = f" --minutes {values['minutes']:g}" if values["minutes"] != 60 else ""
+    return (
+        f"python -m benchmarks.soak{options}"
+        + (f" --rate {values['rate']:g}" if values["rate"] else "")
+        + " --publish"
+    )
+
+
+def draw_soak(values: Mapping[str, Any], path: Path) -> None:
+    """Draw latency, memory and descriptors over the time of a soak."""
+    from geminga.tuning.pictures import new_figure, save
+
+    samples = values["samples"]
+    minutes = [each["seconds"] / 60 for each in samples]
+    rows = (
+        ("receipts a second", [each["receipts"] / 10 for each in samples], False),
+        ("receipt p99, ms", [each["receipt_p99_ms"] for each in samples], True),
+        ("broker's memory, MB", [each["broker_megabytes"] for each in samples], False),
+        ("descriptors", [each["broker_descriptors"] for each in samples], False),
+    )
+    figure = new_figure(9, 7)
+    for place, (name, column, is_logarithmic) in enumerate(rows, start=1):
+        axes = figure.add_subplot(len(rows), 1, place)
+        axes.plot(minutes, column, linewidth=1, color="#2a7fb8")
+        for minute, each in zip(minutes, samples, strict=True):
+            if each["is_after_kill"]:
+                axes.axvspan(minute - 1 / 6, minute, color="#c8743c", alpha=0.25, linewidth=0)
+        axes.set_ylabel(name, fontsize=8)
+        axes.tick_params(labelsize=8)
+        if is_logarithmic:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+    axes.set_xlabel("minutes; shaded: 20 s after a kill -9", fontsize=8)
+    save(figure, path)
+
+
 # --- an interpreter without its lock -------------------------------------------------------------------
 
 
@@ -261,6 +338,7 @@ FORMS: dict[tuple[str, str], Callable[[Mapping[str, Any]], str]] = {
     ("growth", "table"): growth,
     ("idle", "table"): idle,
     ("latency", "table"): latency,
+    ("soak", "table"): soak,
     ("free_threading", "unlocked"): unlocked,
 }
 """The texts that pages show, by the name of their figures in ``docs/proof`` and their form."""
