@@ -256,7 +256,8 @@ def soak(values: Mapping[str, Any]) -> str:
         "16 partitions. Medians of samples of ten seconds; those within 20 s after a kill are left out. "
         f"{where(values)}."
     )
-    return "\n".join([text, "", *lines, "", f"`{_soak_command(values)}` made this."])
+    picture = "![An hour under load: receipts, their latency, memory and descriptors](proof/soak.svg)"
+    return "\n".join([text, "", *lines, "", picture, "", f"`{_soak_command(values)}` made this."])
 
 
 def _soak_command(values: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import geminga
-from benchmarks import everyday, figures
+from benchmarks import everyday, figures, soak
 from benchmarks.brokers import RunningBroker
 from benchmarks.everyday_programs import PROGRAMS, Run
 from benchmarks.latency import Latencies
@@ -55,3 +55,18 @@ def test_latency_of_messages_behind_a_pause_includes_their_wait():
     found = latencies.percentiles(0.0)
     assert found["p50"] == pytest.approx(50)
     assert found["p99"] == pytest.approx(99)
+
+
+def test_soak_counts_missing_and_reordered_messages_and_those_that_come_again():
+    ledger = soak.Ledger()
+    for number in (1, 2, 3):
+        ledger.receipt(7, number, 0.0, geminga.Result.Ok)
+    assert ledger.missing() == 3
+    payloads = {number: soak._HEAD.pack(number, 0.0, 7) for number in (1, 2, 3)}
+    assert ledger.deliver(payloads[1]) == (7, 1)
+    ledger.deliver(payloads[1])
+    assert (ledger.again, ledger.missing()) == (0, 2)
+    ledger.confirmed[7] = 1
+    ledger.deliver(payloads[1])
+    ledger.deliver(payloads[3])
+    assert (ledger.again, ledger.gaps) == (1, 1)
