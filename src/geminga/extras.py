@@ -21,6 +21,7 @@ EXTRA_OF = {
     "fastavro": "avro",
     "opentelemetry": "telemetry",
     "oauthlib": "oauth2",
+    "mcp": "mcp",
     "click": "cli",
     "rich": "cli",
     "matplotlib": "tune",

