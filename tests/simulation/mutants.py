@@ -72,7 +72,7 @@ MUTANTS: Final = (
         "- scheduler.now_ms) / 1000), LOOK_SECONDS) + 120.0\n",
     ),
     Mutant("delayed", "delayed messages: only the first due ones are sent", "broker/delivery/delayed.py",
-           "        if self._heap:\n            self._arm()\n        if due", "        if due"),
+           "        if self._first_span() is not None:\n            self._arm()\n        if due", "        if due"),
     Mutant("t", "Exclusive: an entry is skipped when permits end", _ACTIVE,
            "                return\n            ack_set = cursor.ack_words(offset) if cursor.batches else ()\n"
            "            messages = cursor.open_messages(offset) if ack_set else message_count(entry)\n"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,3 +176,70 @@ def test_a_delayed_backlog_is_read_in_slices(
         sizes.append(dispatcher.delayed_size)
     assert len(sizes) == 4
     assert max(after - before for before, after in pairwise([0, *sizes])) <= ENTRIES_PER_CALL_MAX + 20
+
+
+class Clock:
+    """A scheduler of one timer, with the wall clock beside its own."""
+
+    def __init__(self) -> None:
+        self.now, self.now_ms = 0.0, 1_700_000_000_000
+        self.timer: Any = None
+
+    def at(self, when: float, callback: Callable[[], None], about: object) -> Any:
+        self.timer = SimpleNamespace(when=when, callback=callback, cancel=lambda: None)
+        return self.timer
+
+    def advance(self, milliseconds: int) -> None:
+        self.now += milliseconds / 1000
+        self.now_ms += milliseconds
+        while self.timer is not None and self.timer.when <= self.now:
+            timer, self.timer = self.timer, None
+            timer.callback()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_entries_are_due_in_the_order_of_their_times_however_they_were_added(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    choice = random.Random(seed)
+    monkeypatch.setattr(delayed, "SPAN_ENTRIES_MAX", choice.choice((1, 5, 1_000)))
+    monkeypatch.setattr(delayed, "DUE_AT_ONCE_MAX", choice.choice((1, 7, 2_000)))
+    clock, wanted = Clock(), dict[int, int]()
+
+    def due(offsets: list[int]) -> None:
+        times = [wanted.pop(offset) for offset in offsets]
+        assert times == sorted(times)
+        assert all(time <= clock.now_ms for time in times)
+
+    entries = delayed.DelayedEntries(clock, due, "a test")  # type: ignore[arg-type]
+    for _ in range(300):
+        action = choice.random()
+        if action < 0.8:
+            offset = choice.randrange(10_000)
+            at_ms = clock.now_ms + choice.choice((1, 50, 300, 70_000, 3_600_000)) * choice.randrange(1, 4)
+            wanted.setdefault(offset, at_ms)
+            entries.add(offset, wanted[offset])
+        elif action < 0.83:
+            below = choice.randrange(6_000)
+            entries.skip_below(below)
+            wanted = {offset: at for offset, at in wanted.items() if offset >= below}
+        else:
+            clock.advance(choice.choice((1, 40, 5_000, 100_000)))
+            assert all(at > clock.now_ms for at in wanted.values())
+        assert len(entries) == len(wanted)
+        assert all(offset in entries for offset in wanted)
+    clock.advance(20_000_000)
+    assert not wanted
+    assert (len(entries), entries.next_ms) == (0, 0)
+
+
+def test_delayed_entries_take_few_bytes_each() -> None:
+    entries = delayed.DelayedEntries(Clock(), lambda offsets: None, "a test")  # type: ignore[arg-type]
+    choice = random.Random(1)
+    tracemalloc.start()
+    try:
+        for offset in range(200_000):
+            entries.add(offset, 1_700_000_000_000 + choice.randrange(1, 86_400_000))
+        assert tracemalloc.get_traced_memory()[0] < 200_000 * 15
+    finally:
+        tracemalloc.stop()

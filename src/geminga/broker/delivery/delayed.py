@@ -1,37 +1,80 @@
-"""Delayed delivery: entries that are not due yet, by their offsets."""
+"""Delayed delivery: entries that are not due yet, by their offsets.
+
+Ten million entries take about 90 MB: their offsets are in a `RangeSet`, their times in spans of 65 seconds,
+as one number for each entry. A span with many entries is split, and one is put in order when it is the next.
+"""
 
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Callable
+from typing import Final
 
+from geminga.broker.delivery.ranges import RangeSet
 from geminga.broker.scheduler import Scheduler, Timer
 
-DELAYED_MAX = 1_000_000
+DELAYED_MAX = 10_000_000
 """Limit of a subscription's delayed entries; above it no new entries are read until some are due."""
 LOOK_SECONDS = 10.0
 """Longest interval of checks of the wall clock: it may be set, or the machine may have been suspended."""
 
 DUE_AT_ONCE_MAX = 2_000
 """Entries that become due in one run of the timer; the next ones wait for the next run, after other work."""
+SPAN_ENTRIES_MAX = 20_000
+"""Entries of a span longer than a millisecond; above it, it is split."""
+_SPAN_BITS: Final = 16
+"""A span is 2^16 ms long, after a split 2^8 ms, then 1 ms."""
+_SPLIT_BITS: Final = 8
+_OFFSET_BITS: Final = 47
+_OFFSET: Final = (1 << _OFFSET_BITS) - 1
+
+SpanKey = tuple[int, int]
+"""Start of a span in milliseconds since 1970, and the binary logarithm of its length."""
 
 
 def _nobody_waits(_offsets: list[int]) -> None:
     """Called for the entries of closed `DelayedEntries`."""
 
 
+class _Span:
+    """Entries of a span of time: milliseconds behind its start, and offset, in one number each."""
+
+    __slots__ = ("is_sorted", "taken", "values")
+
+    def __init__(self) -> None:
+        self.values = array("Q")
+        self.taken = 0
+        self.is_sorted = True
+
+    def first(self) -> int | None:
+        """Return the first number that was not taken, None if all were."""
+        if not self.is_sorted:
+            self.values, self.taken = array("Q", sorted(self.values[self.taken :])), 0
+            self.is_sorted = True
+        return self.values[self.taken] if self.taken < len(self.values) else None
+
+
 class DelayedEntries:
     """Offsets in the order of their times; ``due(offsets)`` receives those that are due by the wall clock."""
 
-    __slots__ = ("_about", "_due", "_heap", "_offsets", "_scheduler", "_timer")
+    __slots__ = (
+        "_about", "_due", "_next_ms", "_offsets", "_scheduler", "_spans", "_split", "_starts", "_timer",
+    )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler, due: Callable[[list[int]], None], about: object) -> None:
         self._scheduler = scheduler
         self._due = due
         self._about = about
-        self._heap: list[tuple[int, int]] = []
-        self._offsets: set[int] = set()
+        self._offsets = RangeSet()
         self._timer: Timer | None = None
+        self._forget_times()
+
+    def _forget_times(self) -> None:
+        self._spans: dict[SpanKey, _Span] = {}
+        self._starts: list[SpanKey] = []
+        self._split: set[SpanKey] = set()
+        self._next_ms = 0
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -45,20 +88,40 @@ class DelayedEntries:
 
     @property
     def next_ms(self) -> int:
-        """Time at which the first of them is due, in milliseconds since 1970; 0 without any."""
-        return self._heap[0][0] if self._heap else 0
+        """Time at which the first of them is due, in milliseconds since 1970; 0 without any. After
+        `skip_below` it may be that of an entry that was dropped."""
+        return self._next_ms
 
     def add(self, offset: int, deliver_at_ms: int) -> None:
-        heapq.heappush(self._heap, (deliver_at_ms, offset))
-        self._offsets.add(offset)
-        self._arm()
+        """Add an entry; one that is there already keeps its time."""
+        if self._offsets.add(offset):
+            self._put(offset, deliver_at_ms)
+            self._next_ms = min(self._next_ms or deliver_at_ms, deliver_at_ms)
+            self._arm()
+
+    def _put(self, offset: int, at_ms: int) -> None:
+        bits = _SPAN_BITS
+        while (key := (at_ms >> bits << bits, bits)) in self._split:
+            bits -= _SPLIT_BITS
+        span = self._spans.get(key)
+        if span is None:
+            span = self._spans[key] = _Span()
+            heapq.heappush(self._starts, key)
+        value = (at_ms - key[0]) << _OFFSET_BITS | offset
+        if bits and span.values and value < span.values[-1]:
+            span.is_sorted = False
+        span.values.append(value)
+        if bits and len(span.values) - span.taken > SPAN_ENTRIES_MAX:
+            del self._spans[key]
+            self._split.add(key)
+            for each in span.values[span.taken :]:
+                self._put(each & _OFFSET, key[0] + (each >> _OFFSET_BITS))
 
     def skip_below(self, offset: int) -> None:
         """Drop the entries below ``offset``."""
-        if any(at < offset for at in self._offsets):
-            self._offsets = {at for at in self._offsets if at >= offset}
-            self._heap = [each for each in self._heap if each[1] >= offset]
-            heapq.heapify(self._heap)
+        self._offsets.remove_range(0, offset)
+        if not self._offsets:
+            self._forget_times()
 
     def close(self) -> None:
         if self._timer is not None:
@@ -68,7 +131,7 @@ class DelayedEntries:
 
     def _arm(self) -> None:
         timer, scheduler = self._timer, self._scheduler
-        when = scheduler.now + min(max(0.0, (self._heap[0][0] - scheduler.now_ms) / 1000), LOOK_SECONDS)
+        when = scheduler.now + min(max(0.0, (self._next_ms - scheduler.now_ms) / 1000), LOOK_SECONDS)
         if timer is not None and timer.callback is not None:
             if timer.when <= when:
                 return
@@ -79,11 +142,29 @@ class DelayedEntries:
         self._timer = None
         now_ms = self._scheduler.now_ms
         due: list[int] = []
-        while self._heap and self._heap[0][0] <= now_ms and len(due) < DUE_AT_ONCE_MAX:
-            offset = heapq.heappop(self._heap)[1]
-            self._offsets.discard(offset)
-            due.append(offset)
-        if self._heap:
+        for _ in range(DUE_AT_ONCE_MAX):
+            span = self._first_span()
+            if span is None or self._next_ms > now_ms:
+                break
+            offset = span.values[span.taken] & _OFFSET
+            span.taken += 1
+            if self._offsets.remove_range(offset, offset + 1):
+                due.append(offset)
+        if self._first_span() is not None:
             self._arm()
         if due:
             self._due(due)
+
+    def _first_span(self) -> _Span | None:
+        """Return the span of the next entry and note its time; None without entries."""
+        while self._starts:
+            key = self._starts[0]
+            span = self._spans.get(key)
+            value = None if span is None else span.first()
+            if value is not None:
+                self._next_ms = key[0] + (value >> _OFFSET_BITS)
+                return span
+            heapq.heappop(self._starts)
+            self._spans.pop(key, None)
+        self._forget_times()
+        return None
