@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ can send tasks, at any retry. Nothing was written that a new Spark could not con
 RACES_MAX = 3
 """Maximum restarts of a run after this error."""
 _STOP_SECONDS = 20.0
+_TIER4 = {"InvocationThreshold": 50_000, "MinInvocationThreshold": 6_000, "CompileThreshold": 150_000,
+          "BackEdgeThreshold": 400_000}  # fmt: skip
+JVM_OPTIONS = " ".join(f"-XX:Tier4{name}={value}" for name, value in _TIER4.items())
+"""Ten times Java's defaults: the optimising compiler takes half of the CPU of a run with nothing new, for
+methods that are never used enough to repay it. A busy run reaches these counts in its first seconds."""
 OUTPUT_KEPT_LINES = 400
 LOCK_FILE = ".lock"
 
@@ -174,17 +180,19 @@ def _last_batch(system: fs.FileSystem, checkpoint: str) -> int:
 
 
 def command(arguments: tuple[str, ...] = ()) -> list[str]:
-    """Return the command ``spark-pipelines run`` of this interpreter's PySpark, at a free port."""
-    beside = Path(sys.executable).with_name("spark-pipelines")
-    if not beside.exists():
+    """Return the command that runs this interpreter's ``pyspark.pipelines.cli`` with a Spark of its own.
+
+    ``bin/spark-pipelines`` starts two more JVMs, which only parse arguments of ``spark-submit``.
+    """
+    missing = next(
+        (name for name in ("pyspark", "pyspark.pipelines", "grpc") if find_spec(name) is None), None
+    )
+    if missing is not None:
         raise UsageError(
-            "spark-pipelines is not beside this Python: pip install 'geminga[pipelines]' into its environment"
+            f"this Python has no {missing}: pip install 'geminga[pipelines]' into its environment"
         )
-    return [
-        str(beside.with_name("spark-class")), "org.apache.spark.deploy.SparkPipelines",
-        str(resources.files(__package__) / "free_port" / "cli.py"),
-        "run", "--spec", SPEC_FILE, *arguments,
-    ]  # fmt: skip
+    script = resources.files(__package__) / "free_port" / "cli.py"
+    return [sys.executable, str(script), "run", "--spec", SPEC_FILE, *arguments]
 
 
 def environment(folder: Path, cluster: str = "") -> dict[str, str]:
@@ -193,13 +201,14 @@ def environment(folder: Path, cluster: str = "") -> dict[str, str]:
     check_java()
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     logging = resources.files(__package__) / "log4j2.properties"
-    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={logging}"
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     return {
         **os.environ,
         VARIABLE: cluster,
         "GEMINGA_PIPELINE_PROCESS": str(os.getpid()),
+        "SPARK_REMOTE": "local[*]",
         "SPARK_CONF_DIR": str(folder),
-        "SPARK_SUBMIT_OPTS": options.strip(),
+        "SPARK_SUBMIT_OPTS": f"{JVM_OPTIONS} {given} -Dlog4j2.configurationFile={logging}",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PATH": os.pathsep.join(paths),
