@@ -320,6 +320,31 @@ def unlocked(values: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def spark_jobs(values: Mapping[str, Any]) -> str:
+    """Return the table of Spark's everyday jobs: the lowest CPU of the runs, and their median time."""
+    found: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for row in values["rows"]:
+        found.setdefault(row["work"], {}).setdefault(row["who"], []).append(row)
+    lines = [
+        "| job | Geminga | beside it | | CPU: Geminga is × |",
+        "|---|---|---|---|---:|",
+    ]
+    for work, parties in found.items():
+        cpu = {who: min(row["cpu_seconds"] for row in rows) for who, rows in parties.items()}
+        cells = {
+            who: f"CPU {cpu[who]:.1f} s, {statistics.median(row['seconds'] for row in rows):.1f} s"
+            for who, rows in parties.items()
+        }
+        (peer,) = parties.keys() - {OURS}
+        lines.append(f"| {work} | {cells[OURS]} | {peer} | {cells[peer]} | {cpu[peer] / cpu[OURS]:.2f} |")
+    text = (
+        f"Whole queries over {values['messages']:,} messages, their start included: the lowest CPU of "
+        f"driver, JVM and workers and the median time of {values['runs']} runs in turn, after a warm-up. "
+        f"{where(values)}."
+    )
+    return "\n".join([text, "", *lines, "", "`python -m benchmarks.spark_jobs --publish` made this."])
+
+
 def _on(broker: str, draw: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
     """Return a form of the everyday programs that draws the figures of one broker."""
 
@@ -341,5 +366,6 @@ FORMS: dict[tuple[str, str], Callable[[Mapping[str, Any]], str]] = {
     ("latency", "table"): latency,
     ("soak", "table"): soak,
     ("free_threading", "unlocked"): unlocked,
+    ("spark_jobs", "table"): spark_jobs,
 }
 """The texts that pages show, by the name of their figures in ``docs/proof`` and their form."""

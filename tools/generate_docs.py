@@ -240,7 +240,7 @@ def proof(name: str, form: str, page: Path) -> str:
     from geminga.tuning.prove import Proof
 
     file = PROOFS / f"{name}.json"
-    if name in ("everyday", "free_threading", "growth", "idle", "latency", "soak"):
+    if name in ("everyday", "free_threading", "growth", "idle", "latency", "soak", "spark_jobs"):
         return measured(file, form)
     if name == "suite":
         return suite(file)

@@ -293,6 +293,12 @@ def test_a_refused_seek_changes_nothing() -> None:
                 await consumer.seek(MessageId.earliest)
             assert (await consumer.receive()).data() == b"arrived meanwhile"
             assert broker.log.count("SUBSCRIBE") == 1
+            lookups = broker.log.count("LOOKUP")
+            # An unload: the topic's new owner is unknown.
+            close = command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=(1 << 64) - 1)
+            broker.peers[-1].send(close)
+            await broker.until("SUBSCRIBE", 2)
+            assert broker.log.count("LOOKUP") == lookups + 1
 
     run(main())
 

@@ -103,6 +103,9 @@ class Asked(Exception):
         ("spark://cluster:7077", {}, "", False),
         (None, {"spark.master": "yarn"}, "", False),
         (None, {}, "spark.master   spark://cluster:7077\n", False),
+        (None, {}, "spark.master=spark://cluster:7077\n", False),
+        (None, {}, "spark.executor.memory 4g\nspark.master local[4]\n", True),
+        (None, {}, "# spark.master spark://cluster:7077\n", True),
         ("local", {}, "spark.master   spark://cluster:7077\n", True),
     ],
 )
@@ -115,11 +118,12 @@ def test_only_local_sessions_created_here_are_tuned(
     tmp_path: Path,
 ) -> None:
     """Workers of a cluster know neither our interpreter nor our daemon: a plain map would fail there."""
-    for name in ("PYSPARK_PYTHON", *CONFIGURED):
+    for name in ("PYSPARK_PYTHON", "SPARK_CONF_DIR", *CONFIGURED):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     if defaults:
-        (tmp_path / "spark-defaults.conf").write_text(defaults)
-        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+        (tmp_path / "conf").mkdir()
+        (tmp_path / "conf/spark-defaults.conf").write_text(defaults)
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
 
     def ask(builder: Any) -> Any:

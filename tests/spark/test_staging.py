@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from geminga.errors import InvalidConfiguration, StoreDamaged
-from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, planned
+from geminga.spark.staging import (
+    ABANDONED_SECONDS,
+    STAGED_SCHEMA,
+    Epoch,
+    Staging,
+    job_folder,
+    planned,
+    remove_abandoned_jobs,
+)
 from geminga.wire.checksum import crc32c
 
 
@@ -152,3 +162,20 @@ def test_staging_locations_may_be_uris(tmp_path: Path) -> None:
     staging = Staging((tmp_path / "u").as_uri())
     staging.decide(0, Epoch(files=("x",)))
     assert (tmp_path / "u" / "epochs" / "0.json").exists()
+
+
+def test_folders_of_killed_batch_queries_are_deleted_after_a_week(tmp_path: Path) -> None:
+    location = str(tmp_path)
+    old, new = Staging(job_folder(location), "q", "t"), Staging(job_folder(location), "q", "t")
+    for each in (old, new):
+        each.stage(iter([batch(b"row")]))
+    before = time.time() - ABANDONED_SECONDS - 60
+    (tmp_path / "job-of-mine").mkdir()  # not made by a query
+    (tmp_path / "job-of-mine/rows.arrow").write_text("")
+    for path in [*Path(old.root).parents[1].rglob("*"), tmp_path / "job-of-mine/rows.arrow"]:
+        os.utime(path, (before, before))
+    remove_abandoned_jobs(location)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [Path(new.root).parents[1].name, "job-of-mine"]
+    )
+    remove_abandoned_jobs(str(tmp_path / "missing"))

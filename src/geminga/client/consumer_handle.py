@@ -346,6 +346,7 @@ class ConsumerHandle:
         try:
             await connection.request(command, request_id, timeout)
         except BaseException:
+            self.driver.release_connection()
             self.consumer.seek_failed(self._context.now(), self._context.now_ms())
             raise
         else:

@@ -136,6 +136,10 @@ class HandleDriver:
         handle, as it does for a seek."""
         self._kept = self.connection
 
+    def release_connection(self) -> None:
+        """Undo `keep_connection`: the broker will not close the handle."""
+        self._kept = None
+
     def reattach(self, error: Exception | None = None) -> None:
         """Detach from the connection, which stays open, and attach again after a backoff delay.
 

@@ -25,7 +25,6 @@ import functools
 import itertools
 import logging
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -57,7 +56,7 @@ from geminga.spark.producers import kept, public_keys
 from geminga.spark.published import TopicTails, later
 from geminga.spark.releases import DataSourceStreamArrowWriter
 from geminga.spark.retry_policy import RetryPolicy
-from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, planned
+from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, job_folder, planned, remove_abandoned_jobs
 from geminga.spark.tasks import query_of_task
 
 if TYPE_CHECKING:
@@ -214,9 +213,9 @@ class NumberedWriter(DataSourceArrowWriter):
         self.own_folder: str | None = None
         self.number = options.batch_id or 0
         if options.batch_id is None:
-            job = f"job-{uuid.uuid4().hex}"
-            self.own_folder = f"{location_of(options)}/{job}"
-            name = options.sink_name or f"geminga-{job}"
+            self.location = location_of(options)
+            self.own_folder = job_folder(self.location)
+            name = options.sink_name or f"geminga-{self.own_folder.rpartition('/')[2]}"
             options = replace(options, sink_name=name, batch_id=0, staging_location=self.own_folder)
         self.stream = ExactlyOnceWriter(options, schema)
 
@@ -234,6 +233,7 @@ class NumberedWriter(DataSourceArrowWriter):
     def _remove_own_folder(self) -> None:
         if self.own_folder is not None:
             Staging(self.own_folder).remove()
+            remove_abandoned_jobs(self.location)
 
 
 def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[StagedCommit]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geminga.spark.java import check_java
@@ -70,8 +72,9 @@ def session(
     ``master`` defaults to Spark's configuration, else to ``local[*]``; ``sc://host:port`` is a Spark Connect
     server. A local session created here is tuned: its workers run this interpreter and start with all modules
     loaded, use Unix domain sockets to the JVM, and the time zone is UTC. Any other session gets ``config``
-    and nothing else; so does one whose master may be named by Spark's own configuration (spark-submit,
-    ``SPARK_CONF_DIR``, ``SPARK_HOME``). Raises `InvalidConfiguration` when Java is missing.
+    and nothing else; so does one whose master Spark's own configuration names (``spark-submit``, ``MASTER``,
+    ``spark-defaults.conf``) or may name (``spark-env.sh``). Raises `InvalidConfiguration` when Java is
+    missing.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -116,11 +119,24 @@ def _connected(app_name: str, config: Mapping[str, str]) -> SparkSession:
     return active  # type: ignore[no-any-return]
 
 
-CONFIGURED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
-"""Environment variables with which Spark's own configuration may name a master."""
+CONFIGURED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "MASTER")
+"""Environment variables with which ``spark-submit`` and others may name a master."""
 
 
 def _is_local(master: str | None) -> bool:
-    if master is not None:
-        return master.startswith("local")
-    return not any(name in os.environ for name in CONFIGURED)
+    """Return whether Spark runs in this process's JVM: so it does if neither the caller nor Spark's own
+    configuration names a master."""
+    import pyspark
+
+    if master is None:
+        if any(name in os.environ for name in CONFIGURED):
+            return False
+        home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+        folder = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"))
+        if (folder / "spark-env.sh").exists():
+            return False  # a program, which may set MASTER
+        settings = folder / "spark-defaults.conf"
+        text = settings.read_text(encoding="utf-8") if settings.is_file() else ""
+        named = re.findall(r"^\s*spark\.master[\s=:]+(\S+)", text, re.MULTILINE)
+        master = named[-1] if named else "local"
+    return master.startswith("local")

@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import json
 import re
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -51,6 +52,9 @@ STAGED_SCHEMA = pa.schema(
 ids. ``checksum``: CRC32C of the body. ``sealed``: metadata fields of an encrypted body, null for a plain one.
 A batch names the schema version it was encoded with: a restarted stream may have another one when it
 publishes the batch."""
+
+ABANDONED_SECONDS = 7 * 24 * 3600.0
+"""Age at which the folder of a batch query that was killed is deleted: longer than any batch query takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +227,22 @@ class Staging:
         """Delete the folder with all of its files."""
         with contextlib.suppress(FileNotFoundError):
             self.files.delete_dir(self.root)
+
+
+def job_folder(location: str) -> str:
+    """Return a new folder for a batch query below ``location``."""
+    return f"{location}/job-{uuid.uuid4().hex}"
+
+
+def remove_abandoned_jobs(location: str) -> None:
+    """Delete the folders of batch queries in which nothing was written for `ABANDONED_SECONDS`."""
+    files, root = resolve(location)
+    for folder in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+        if folder.type == fs.FileType.Directory and re.fullmatch(r"job-[0-9a-f]{32}", folder.base_name):
+            inside = files.get_file_info(fs.FileSelector(folder.path, recursive=True))
+            times = [info.mtime_ns or 0 for info in inside]
+            if times and max(times) < (time.time() - ABANDONED_SECONDS) * 1e9:
+                files.delete_dir(folder.path)
 
 
 def planned(checkpoint: str | None, number: int) -> str | None:

@@ -120,6 +120,22 @@ def test_the_client_of_a_run_asks_its_spark_for_the_port(tmp_path: Path, monkeyp
     assert DefaultChannelBuilder.default_port() == 4711
 
 
+def test_a_run_starts_python_with_all_cores_for_its_spark(tmp_path: Path, monkeypatch: Any) -> None:
+    """`bin/spark-pipelines` would start further JVMs first, and a Spark with one core."""
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xss2m")
+    given = running.environment(tmp_path)
+    assert running.command()[0] == sys.executable
+    assert given["SPARK_REMOTE"] == "local[*]"
+    assert "-Xss2m" in given["SPARK_SUBMIT_OPTS"].split()
+
+
+def test_a_missing_package_of_sparks_pipelines_is_named(monkeypatch: Any) -> None:
+    monkeypatch.setattr(running, "find_spec", lambda name: None if name == "grpc" else object())
+    with pytest.raises(UsageError, match=r"no grpc: pip install 'geminga\[pipelines\]'"):
+        running.command()
+
+
 def test_an_address_where_no_broker_answers_ends_a_run_before_spark_starts(
     tmp_path: Path, monkeypatch: Any
 ) -> None:

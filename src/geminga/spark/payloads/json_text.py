@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _WHOLE = {"int8": 1 << 7, "int16": 1 << 15, "int": 1 << 31, "long": 1 << 63}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_FEW = 64
-"""Payloads for which Python's parser is used first where Arrow's fails; twice as many after each failure."""
+_FEW, _MANY = 64, 8192
+"""Payloads for Python's parser where Arrow's fails: at first, and at most after further failures."""
 _ROW = re.compile(r" in row (\d+)$")
 """End of the errors in which Arrow names the damaged payload."""
 
@@ -64,6 +64,8 @@ class JsonReader:
         self.at_once: list[tuple[pa.DataType, str]] = []
         """Ways to parse payloads: the type, with times as text or as numbers, and the pattern of numbers that
         are text. The one that fitted last is first."""
+        self._exact_left, self._exact_size = 0, _FEW
+        """Payloads for Python's parser before Arrow's is tried again, now and after its next failure."""
         self.has_decimals = _has_decimals(self.node)
         if _parses_at_once(self.node):
             types = [parsed_type(self.node, self.kind, times_are_text=text) for text in (True, False)]
@@ -75,20 +77,23 @@ class JsonReader:
         of the damaged. A value of another type than its field's, or out of its range, is damaged."""
         if not len(payloads) or not self.at_once:
             return self.exactly(payloads)
-        start, size, exact_size, parts = 0, len(payloads), _FEW, []
+        start, size, parts = 0, len(payloads), []
         while start < len(payloads):
-            piece = payloads[start : start + size]
-            found = self._at_once(piece)
-            if not isinstance(found, int):
-                parts.append((found, np.zeros(len(piece), np.bool_)))
-                size, exact_size = 2 * size, _FEW
-            elif found >= _FEW:
-                size = found
-                continue
-            else:
-                piece = payloads[start : start + exact_size]
+            piece = payloads[start : start + (self._exact_left or size)]
+            if self._exact_left:
                 parts.append(self.exactly(piece))
-                size = exact_size = 2 * exact_size  # more may follow
+                self._exact_left -= len(piece)
+            else:
+                found = self._at_once(piece)
+                if isinstance(found, int) and found >= _FEW:
+                    size = found
+                    continue
+                if isinstance(found, int):  # more such payloads may follow
+                    self._exact_left, size = self._exact_size, _FEW
+                    self._exact_size = min(2 * self._exact_size, _MANY)
+                    continue
+                parts.append((found, np.zeros(len(piece), np.bool_)))
+                self._exact_size, size = _FEW, 2 * size
             start += len(piece)
         values, masks = zip(*parts, strict=True)
         return pa.concat_arrays(values), np.concatenate(masks)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -174,17 +175,19 @@ def _last_batch(system: fs.FileSystem, checkpoint: str) -> int:
 
 
 def command(arguments: tuple[str, ...] = ()) -> list[str]:
-    """Return the command ``spark-pipelines run`` of this interpreter's PySpark, at a free port."""
-    beside = Path(sys.executable).with_name("spark-pipelines")
-    if not beside.exists():
+    """Return the command that runs this interpreter's ``pyspark.pipelines.cli`` with a Spark of its own.
+
+    ``bin/spark-pipelines`` starts two more JVMs, which only parse arguments of ``spark-submit``.
+    """
+    missing = next(
+        (name for name in ("pyspark", "pyspark.pipelines", "grpc") if find_spec(name) is None), None
+    )
+    if missing is not None:
         raise UsageError(
-            "spark-pipelines is not beside this Python: pip install 'geminga[pipelines]' into its environment"
+            f"this Python has no {missing}: pip install 'geminga[pipelines]' into its environment"
         )
-    return [
-        str(beside.with_name("spark-class")), "org.apache.spark.deploy.SparkPipelines",
-        str(resources.files(__package__) / "free_port" / "cli.py"),
-        "run", "--spec", SPEC_FILE, *arguments,
-    ]  # fmt: skip
+    script = resources.files(__package__) / "free_port" / "cli.py"
+    return [sys.executable, str(script), "run", "--spec", SPEC_FILE, *arguments]
 
 
 def environment(folder: Path, cluster: str = "") -> dict[str, str]:
@@ -198,6 +201,7 @@ def environment(folder: Path, cluster: str = "") -> dict[str, str]:
         **os.environ,
         VARIABLE: cluster,
         "GEMINGA_PIPELINE_PROCESS": str(os.getpid()),
+        "SPARK_REMOTE": "local[*]",
         "SPARK_CONF_DIR": str(folder),
         "SPARK_SUBMIT_OPTS": options.strip(),
         "PYSPARK_PYTHON": sys.executable,
