@@ -40,7 +40,9 @@ TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _TYPES: Final = {"bool": (bool,), "str": (str,), "Path | str": (str, os.PathLike)}
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
-_HOST = re.compile(r"[-.:%\w]+\Z", re.ASCII)
+_HOST = re.compile(r"[-.\w]+\Z|(?=.*:.*:)[0-9A-Fa-f:.]+(%[-.\w]+)?\Z", re.ASCII)
+"""Host name, IPv4 or IPv6 address."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def setting(
@@ -506,8 +508,11 @@ class BrokerSettings(ByFields):
             refuse("cluster", self.cluster, "letters, digits and -=:._")
         if self.data_dir is not None and (not str(self.data_dir) or "\0" in str(self.data_dir)):
             refuse("data_dir", self.data_dir, "the path of a folder")
-        if str(self.data_dir).startswith("~"):
-            refuse("data_dir", self.data_dir, "a path without ~, which shells expand and files do not")
+        for field, path in (("data_dir", self.data_dir), ("offload_location", self.offload_location)):
+            if str(path).startswith("~"):
+                refuse(field, str(path), "a path without ~, which shells expand and files do not")
+        if _URL.match(str(self.data_dir)):
+            refuse("data_dir", without_secrets(str(self.data_dir)), "a folder of this machine")
         if self.memory == (self.data_dir is not None):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
         if self.disk_limit_bytes is not None and self.memory:

@@ -244,13 +244,17 @@ def store_id_of(filesystem: FileSystem, folder: str) -> bytes:
     Raises `NotAStore`, `StoreDamaged` for its superblock, and `StoreError` for a newer format.
     """
     check_is_store(filesystem, folder)
-    file = filesystem.open_to_read(f"{folder}/{SUPERBLOCK_FILE}")
-    try:
-        superblock = decode_superblock(file.read(SUPERBLOCK_BYTES + 1, 0))
-    finally:
-        file.close()
+    superblock = None
+    with contextlib.suppress(FileNotFoundError):
+        file = filesystem.open_to_read(f"{folder}/{SUPERBLOCK_FILE}")
+        try:
+            superblock = decode_superblock(file.read(SUPERBLOCK_BYTES + 1, 0))
+        finally:
+            file.close()
     if superblock is None:
-        raise StoreDamaged(f"{folder}/{SUPERBLOCK_FILE} fails its checksum: opening the store repairs it")
+        raise StoreDamaged(
+            f"{folder}/{SUPERBLOCK_FILE} is missing or fails its checksum: opening the store repairs it"
+        )
     version, store_id = superblock
     check_format(filesystem, folder, version)
     return store_id
