@@ -122,8 +122,13 @@ def test_a_scrape_has_every_metric_of_the_table_and_its_labels(tmp_path: Path) -
         consumer.acknowledge(consumer.receive())
         admin.topics.compact("exact")
         eventually(lambda: admin.topics.compaction_status("exact").status == "SUCCESS")
-        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
+
+        def scrape() -> str:
+            with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
+                return str(answer.read().decode())
+
+        eventually(lambda: "pulsar_storage_write_rate" in scrape())  # rates are of a second at least
+        text = scrape()
     labels: dict[str, set[frozenset[str]]] = {}
     for line in text.splitlines():
         if not line.startswith("#"):

@@ -12,6 +12,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from geminga.broker.topics.write_histogram import LATENCIES, SIZES
+
 
 class MetricScope(Enum):
     """Scope of a metric, and the labels of its samples besides ``cluster``."""
@@ -91,6 +93,24 @@ _TOPIC: Final = (
     ("geminga_compaction_written_bytes_total", "counter", "bytes",
      "Bytes written by compaction.", "compaction.bytesWritten"),
 )  # fmt: skip
+_WRITES: Final = (
+    *((f"pulsar_storage_write_latency_le_{name}", "gauge", "entries/min",
+       f"New entries that were durable within {seconds * 1000:g} ms, and not within the next smaller bound; "
+       "nothing for a topic without new entries.") for name, seconds in LATENCIES.items()),
+    ("pulsar_storage_write_latency_overflow", "gauge", "entries/min",
+     "New entries that were durable after more than 1 s."),
+    ("pulsar_storage_write_latency_count", "gauge", "entries/min", "New entries that were durable."),
+    ("pulsar_storage_write_latency_sum", "gauge", "µs/min", "Sum of the latencies of new entries."),
+    *((f"pulsar_entry_size_le_{name}", "gauge", "entries/min",
+       f"New entries of at most {size:,} bytes, above the next smaller bound.")
+      for name, size in SIZES.items()),
+    ("pulsar_entry_size_le_overflow", "gauge", "entries/min", "New entries of more than 1 MiB."),
+    ("pulsar_entry_size_count", "gauge", "entries/min", "New entries."),
+    ("pulsar_entry_size_sum", "gauge", "bytes/min", "Sum of the sizes of new entries."),
+    ("pulsar_storage_write_rate", "gauge", "entries/s", "Rate of new entries."),
+)  # fmt: skip
+WRITES: Final = frozenset(name for name, *_ in _WRITES)
+"""Metrics of topics that `geminga.broker.topics.write_histogram` computes."""
 _SUBSCRIPTION: Final = (
     ("pulsar_subscription_consumers_count", "gauge", "consumers",
      "Connected consumers; 0 if the topic is not in memory and the subscription has a backlog."),
@@ -243,7 +263,7 @@ _PROCESS: Final = (
 
 def _all() -> Mapping[str, Metric]:
     groups = (
-        (MetricScope.TOPIC, _TOPIC), (MetricScope.SUBSCRIPTION, _SUBSCRIPTION),
+        (MetricScope.TOPIC, _TOPIC), (MetricScope.TOPIC, _WRITES), (MetricScope.SUBSCRIPTION, _SUBSCRIPTION),
         (MetricScope.BROKER, _BROKER), (MetricScope.STORE, _STORE), (MetricScope.OFFLOAD, _OFFLOAD),
         (MetricScope.PROCESS, _PROCESS),
     )  # fmt: skip
