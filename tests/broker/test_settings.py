@@ -39,7 +39,7 @@ def test_a_folder_is_a_path(tmp_path: Path) -> None:
         ({"data_dir": None, "memory": False}, "data_dir"),
         ({"data_dir": "x", "memory": True}, "data_dir"),
         ({"data_dir": "~/x", "memory": False}, "data_dir.*without ~"),
-        ({"data_dir": Path("s3://bucket/x"), "memory": False}, "data_dir.*a folder of this machine"),
+        ({"data_dir": Path("s3://bucket/x"), "memory": False}, "data_dir.*no URL"),
         ({"data_dir": "x", "memory": False, "offload_location": "~/x"}, "offload_location.*without ~"),
         ({"port": 70_000}, "port"),
         ({"port": True}, "port"),
