@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.backup import is_name, name_at
-from geminga.ledger.filesystem import Buffer, File, FileSystem, Lock
+from geminga.ledger.filesystem import Buffer, FileSystem, Lock
 from geminga.offload.storage import OffloadStorage, StorageWriter
 
 logger = logging.getLogger("geminga.ledger")
@@ -181,12 +181,12 @@ class ObjectFileSystem:
     def list_folder(self, path: str) -> list[str]:
         return sorted(self.files(path[1:]))
 
-    def open(self, path: str, *, create: bool = False) -> File:
+    def open(self, path: str, *, create: bool = False) -> Any:
         name = _object_of(path)
         writer = self._storage.create(f"{_FILES}/{name}")
         return _Upload(writer, lambda size: self.add(path, BackupObject(name, size)))
 
-    def open_to_read(self, path: str) -> File:
+    def open_to_read(self, path: str) -> Any:
         found = self.of(path)
         return _Download(self._storage.open(f"{_FILES}/{found.name}"), found.size)
 
@@ -239,41 +239,16 @@ class _NoLock:
         pass
 
 
-class _ObjectFile:
-    """File of which this class refuses what its subclasses do not implement."""
+class _Upload:
+    """New file, of `geminga.ledger.filesystem.File` as far as backups use it."""
 
-    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-        raise _unsupported()
-
-    def read(self, size: int, offset: int) -> bytes:
-        raise _unsupported()
-
-    def sync(self) -> None:
-        raise _unsupported()
-
-    def allocate(self, offset: int, size: int) -> None:
-        raise _unsupported()
-
-    def truncate(self, size: int) -> None:
-        raise _unsupported()
-
-    def size(self) -> int:
-        raise _unsupported()
-
-
-def _unsupported() -> OSError:
-    return OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
-
-class _Upload(_ObjectFile):
     def __init__(self, writer: StorageWriter, finished: Callable[[int], None]) -> None:
         self._writer: StorageWriter | None = writer
         self._finished = finished
         self._size = 0
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-        if self._writer is None or offset != self._size:
-            raise _unsupported()
+        assert self._writer is not None
         for each in buffers:
             self._writer.write(each)
             self._size += len(each)
@@ -292,7 +267,9 @@ class _Upload(_ObjectFile):
             self._writer = None
 
 
-class _Download(_ObjectFile):
+class _Download:
+    """Stored file, of `geminga.ledger.filesystem.File` as far as reading a backup uses it."""
+
     def __init__(self, file: Any, size: int) -> None:
         self._file = file
         self._size = size

@@ -16,8 +16,14 @@ SIZES: Final = {"128": 128, "512": 512, "1_kb": 1024, "2_kb": 2048, "4_kb": 4096
 """Upper bounds in bytes."""
 _LATENCY_BOUNDS: Final = tuple(LATENCIES.values())
 _SIZE_BOUNDS: Final = tuple(SIZES.values())
+_LATENCY: Final = "pulsar_storage_write_latency_"
+_SIZE: Final = "pulsar_entry_size_"
+_NAMES: Final = (
+    *(f"{_LATENCY}le_{name}" for name in LATENCIES), f"{_LATENCY}overflow", f"{_LATENCY}count",
+    f"{_LATENCY}sum", *(f"{_SIZE}le_{name}" for name in SIZES), f"{_SIZE}le_overflow", f"{_SIZE}count",
+    f"{_SIZE}sum",
+)  # fmt: skip
 _MINUTE: Final = 60
-COUNTERS: Final = len(LATENCIES) + len(SIZES) + 4
 
 
 class WriteHistogram:
@@ -30,7 +36,7 @@ class WriteHistogram:
         self._sizes = [0] * (len(SIZES) + 1)
         self._seconds = 0.0
         self._bytes = 0
-        self._rates = Rates(now, COUNTERS)
+        self._rates = Rates(now, len(_NAMES))
 
     def received(self, size: int) -> None:
         """Count an entry that is passed to the store."""
@@ -57,21 +63,9 @@ class WriteHistogram:
 
         Yields nothing for a topic without new entries.
         """
-        counts = (*self._latencies, self._seconds * 1e6, *self._sizes, self._bytes)
-        rates = [rate * _MINUTE for rate in self._rates.read(now, *counts)]
-        if not any(rates):
-            return
-        latencies, (microseconds, *sizes, size) = rates[: len(LATENCIES) + 1], rates[len(LATENCIES) + 1 :]
-        *buckets, overflow = latencies
-        for name, value in zip(LATENCIES, buckets, strict=True):
-            yield f"pulsar_storage_write_latency_le_{name}", value
-        yield "pulsar_storage_write_latency_overflow", overflow
-        yield "pulsar_storage_write_latency_count", sum(latencies)
-        yield "pulsar_storage_write_latency_sum", microseconds
-        *buckets, overflow = sizes
-        for name, value in zip(SIZES, buckets, strict=True):
-            yield f"pulsar_entry_size_le_{name}", value
-        yield "pulsar_entry_size_le_overflow", overflow
-        yield "pulsar_entry_size_count", sum(sizes)
-        yield "pulsar_entry_size_sum", size
-        yield "pulsar_storage_write_rate", sum(latencies) / _MINUTE
+        latencies, sizes = self._latencies, self._sizes
+        counts = (*latencies, sum(latencies), self._seconds * 1e6, *sizes, sum(sizes), self._bytes)
+        rates = self._rates.read(now, *counts)
+        if any(rates):
+            yield from ((name, rate * _MINUTE) for name, rate in zip(_NAMES, rates, strict=True))
+            yield "pulsar_storage_write_rate", rates[len(latencies)]
