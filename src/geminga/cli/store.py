@@ -139,7 +139,7 @@ def restore(source: str, folder: Path, verify: bool, to_time: Any, as_json: bool
         copied = copy_store(one.folder, folder, filesystem=one.filesystem, **options)
         return str(folder), copied, inspect(folder) if verify else None
 
-    return _copy(to_folder, one.location, as_json, "restored")
+    return _copy(to_folder, one.location, as_json, f"restored {one.location}:")
 
 
 @command.command("claim")

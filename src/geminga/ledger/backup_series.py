@@ -143,8 +143,8 @@ def backup_into(
 def chosen(source: str | os.PathLike[str], to_time: dt.datetime | None) -> StoredBackup:
     """Return the backup to restore: ``source`` itself, or of a series the newest one begun by ``to_time``.
 
-    Raises `NotAStore` if no backup fits, `StoreError` for a time with a single backup, `InvalidConfiguration`
-    for a wrong URL.
+    Raises `NotAStore` if no backup fits, `StoreError` for a time with a single backup and for a series of
+    several stores without a time, `InvalidConfiguration` for a wrong URL.
     """
     series = series_at(source)
     if isinstance(series, FolderSeries) and (series.root / SUPERBLOCK_FILE).exists():
@@ -152,6 +152,8 @@ def chosen(source: str | os.PathLike[str], to_time: dt.datetime | None) -> Store
             raise StoreError(f"{source} is a single backup: a time chooses one of a folder of backups")
         return StoredBackup(series.filesystem, series.location, series.location, is_single=True)
     names = series.names()
+    if to_time is None:
+        _check_one_store(series, names)
     latest = "~" if to_time is None else name_at(to_time)
     found = [name for name in names if name <= latest]
     if found:
@@ -164,6 +166,20 @@ def chosen(source: str | os.PathLike[str], to_time: dt.datetime | None) -> Store
         f"{series.location} holds no store and no backups: name a data folder, a backup, or the folder or "
         "URL of several"
     )
+
+
+def _check_one_store(series: BackupSeries, names: Iterable[str]) -> None:
+    """Raise `StoreError` for backups of several stores: the newest may be that of another broker."""
+    newest: dict[bytes, str] = {}
+    for name in names:
+        with suppress(StoreError, OSError):  # damaged
+            newest[store_id_of(series.filesystem, series.folder_of(name))] = name
+    if len(newest) > 1:
+        times = " and ".join(f"{name[:13]}:{name[14:16]}:{name[17:]}" for name in sorted(newest.values()))
+        raise StoreError(
+            f"{series.location} has backups of {len(newest)} stores, the newest of {times}: "
+            "choose by --to-time"
+        )
 
 
 def _stored(series: BackupSeries, name: str) -> StoredBackup:
