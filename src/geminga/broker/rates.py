@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import cache
 
 WINDOW_SECONDS = 10.0
 _SHORTEST_SECONDS = 1.0
-
-
-@cache
-def _nothing_yet(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the initial state of handles, shared, because there may be very many handles."""
-    return (0,) * count, (0.0,) * count
+_NOTHING_YET = {count: ((0,) * count, (0.0,) * count) for count in (2, 4)}
+"""Initial state of handles by number of counters, shared, because there may be very many handles."""
 
 
 class Rates:
@@ -24,7 +19,7 @@ class Rates:
         self._when = now
         self._counts: tuple[float, ...]
         self._rates: tuple[float, ...]
-        self._counts, self._rates = _nothing_yet(count)
+        self._counts, self._rates = _NOTHING_YET[count]
 
     def read(self, now: float, *counts: float) -> tuple[float, ...]:
         """Return the rates; a new window begins when the last one is old enough."""

@@ -12,7 +12,7 @@ from geminga.ids import TopicName
 
 def metrics_of(harness: Any, topic: str = "t") -> dict[str, float]:
     writes = harness.broker.topics.in_memory(TopicName.parse(topic)).writes
-    return dict(writes.per_minute(harness.now))
+    return dict(writes.last_minute(harness.now))
 
 
 def non_zero(found: dict[str, float], prefix: str) -> dict[str, float]:
@@ -31,42 +31,41 @@ def test_entries_are_counted_by_size_and_by_time_until_they_are_durable(harness:
     peer.send(2)
     harness.now += 2.0
     harness.poll()
-    harness.now = began + 30.0
+    assert metrics_of(harness) == {}, "the minute is not over"
+    harness.now = began + 60.0
     found = metrics_of(harness)
     assert non_zero(found, "pulsar_storage_write_latency_") == {
-        "le_20": pytest.approx(2),
-        "overflow": pytest.approx(4),
-        "count": pytest.approx(6),
-        "sum": pytest.approx(2 * 4_015_000),
-    }
-    assert non_zero(found, "pulsar_entry_size_") == {
-        "le_128": pytest.approx(6), "count": pytest.approx(6), "sum": found["pulsar_entry_size_sum"]
+        "le_20": 1, "overflow": 2, "count": 3, "sum": pytest.approx(4_015_000)
     }  # fmt: skip
-    assert found["pulsar_storage_write_rate"] == pytest.approx(0.1)
+    assert non_zero(found, "pulsar_entry_size_") == {
+        "le_128": 3, "count": 3, "sum": found["pulsar_entry_size_sum"]
+    }  # fmt: skip
+    assert found["pulsar_storage_write_rate"] == 3 / 60
 
 
-def test_a_topic_without_new_entries_has_no_histograms(harness: Any) -> None:
+def test_a_minute_is_reported_until_the_next_one_is_over(harness: Any) -> None:
     peer = harness.peer()
     peer.producer("t")
     peer.send(0)
-    harness.advance(20)
-    assert metrics_of(harness)
-    harness.advance(20)
+    for seconds, count in ((60, 1), (59, 1), (1, None)):
+        harness.advance(seconds)
+        assert metrics_of(harness).get("pulsar_entry_size_count") == count
+    peer.publish(3, first=1)
+    harness.advance(300)
     assert metrics_of(harness) == {}
 
 
 def test_runs_of_entries_are_counted_as_single_ones() -> None:
     writes = WriteHistogram(0.0)
-    writes.received_run([100, 100], 200)
-    writes.received_run([100, 600, 2_000_000], 2_000_700)
-    writes.received(512)
+    writes.received_run(1.0, [100, 100], 200)
+    writes.received_run(2.0, [100, 600, 2_000_000], 2_000_700)
+    writes.received(3.0, 512)
     writes.stored(0.0005, 6)
-    found = dict(writes.per_minute(60.0))
+    writes.received_run(61.0, [100], 100)
+    found = dict(writes.last_minute(62.0))
     assert non_zero(found, "pulsar_entry_size_") == {
-        "le_128": 3, "le_512": 1, "le_1_kb": 1, "le_overflow": 1, "count": 6, "sum": pytest.approx(2_001_412)
+        "le_128": 3, "le_512": 1, "le_1_kb": 1, "le_overflow": 1, "count": 6, "sum": 2_001_412
     }  # fmt: skip
     assert non_zero(found, "pulsar_storage_write_latency_") == {
-        "le_0_5": 6,
-        "count": 6,
-        "sum": pytest.approx(3000),
-    }
+        "le_0_5": 6, "count": 6, "sum": pytest.approx(3000)
+    }  # fmt: skip

@@ -225,7 +225,7 @@ class BrokersResource(Resource):
         topic = self.topics.in_memory(name)
         if not isinstance(topic, PersistentTopic) or topic.writes is None:
             return ()
-        return topic.writes.per_minute(self.server.broker.scheduler.now)
+        return topic.writes.last_minute(self.server.broker.scheduler.now)
 
     @route("GET", "/metrics", needs=METRICS)
     @route("GET", "/metrics/", needs=METRICS)

@@ -94,20 +94,19 @@ _TOPIC: Final = (
      "Bytes written by compaction.", "compaction.bytesWritten"),
 )  # fmt: skip
 _WRITES: Final = (
-    *((f"pulsar_storage_write_latency_le_{name}", "gauge", "entries/min",
-       f"New entries that were durable within {seconds * 1000:g} ms, and not within the next smaller bound; "
-       "nothing for a topic without new entries.") for name, seconds in LATENCIES.items()),
-    ("pulsar_storage_write_latency_overflow", "gauge", "entries/min",
-     "New entries that were durable after more than 1 s."),
-    ("pulsar_storage_write_latency_count", "gauge", "entries/min", "New entries that were durable."),
-    ("pulsar_storage_write_latency_sum", "gauge", "µs/min", "Sum of the latencies of new entries."),
-    *((f"pulsar_entry_size_le_{name}", "gauge", "entries/min",
-       f"New entries of at most {size:,} bytes, above the next smaller bound.")
+    *((f"pulsar_storage_write_latency_le_{name}", "gauge", "entries",
+       f"New entries of the last whole minute that were durable within {seconds * 1000:g} ms, without those "
+       "of the bucket below; none for a topic without new entries.") for name, seconds in LATENCIES.items()),
+    ("pulsar_storage_write_latency_overflow", "gauge", "entries", "The same after more than 1 s."),
+    ("pulsar_storage_write_latency_count", "gauge", "entries", "The same at any time."),
+    ("pulsar_storage_write_latency_sum", "gauge", "µs", "Sum of the times until they were durable."),
+    *((f"pulsar_entry_size_le_{name}", "gauge", "entries",
+       f"New entries of the last whole minute of at most {size:,} bytes, without those of the bucket below.")
       for name, size in SIZES.items()),
-    ("pulsar_entry_size_le_overflow", "gauge", "entries/min", "New entries of more than 1 MiB."),
-    ("pulsar_entry_size_count", "gauge", "entries/min", "New entries."),
-    ("pulsar_entry_size_sum", "gauge", "bytes/min", "Sum of the sizes of new entries."),
-    ("pulsar_storage_write_rate", "gauge", "entries/s", "Rate of new entries."),
+    ("pulsar_entry_size_le_overflow", "gauge", "entries", "The same of more than 1 MiB."),
+    ("pulsar_entry_size_count", "gauge", "entries", "The same of any size."),
+    ("pulsar_entry_size_sum", "gauge", "bytes", "Sum of their sizes."),
+    ("pulsar_storage_write_rate", "gauge", "entries/s", "Rate of new entries in the last whole minute."),
 )  # fmt: skip
 WRITES: Final = frozenset(name for name, *_ in _WRITES)
 """Metrics of topics that `geminga.broker.topics.write_histogram` computes."""

@@ -254,8 +254,8 @@ class PersistentTopic:
         messages = frame.num_messages
         if counted is None:
             counted = backlog_count(entry) if messages > 1 or frame.is_chunk else 1
-        entries, ledger = self._entries, self.ledger
-        entries.append((self, producer, sequence_id, highest, record, ledger.end, size, self.scheduler.now))
+        entries, ledger, now = self._entries, self.ledger, self.scheduler.now
+        entries.append((self, producer, sequence_id, highest, record, ledger.end, size, now))
         try:
             ledger.append(
                 entry, counted, now_ms=self.scheduler.now_ms, limits=self.limits, done=entries.reported
@@ -272,8 +272,8 @@ class PersistentTopic:
         self.messages_in += messages
         self.bytes_in += size
         if self.writes is None:
-            self.writes = WriteHistogram(self.scheduler.now)
-        self.writes.received(size)
+            self.writes = WriteHistogram(now)
+        self.writes.received(now, size)
         producer.taken(messages, size, chunk=frame.is_chunk)
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:
@@ -303,7 +303,7 @@ class PersistentTopic:
         self.bytes_in += size
         if self.writes is None:
             self.writes = WriteHistogram(now)
-        self.writes.received_run(sizes, size)
+        self.writes.received_run(now, sizes, size)
         producer.taken(count, size, chunk=False, entries=count)
 
     def _duplicate(self, producer: Producer, frame: SendFrame) -> None:

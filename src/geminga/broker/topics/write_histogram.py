@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final
-
-from geminga.broker.rates import Rates
 
 LATENCIES: Final = {"0_5": 0.0005, "1": 0.001, "5": 0.005, "10": 0.01, "20": 0.02, "50": 0.05, "100": 0.1,
                     "200": 0.2, "1000": 1.0}  # fmt: skip
@@ -23,49 +22,67 @@ _NAMES: Final = (
     f"{_LATENCY}sum", *(f"{_SIZE}le_{name}" for name in SIZES), f"{_SIZE}le_overflow", f"{_SIZE}count",
     f"{_SIZE}sum",
 )  # fmt: skip
-_MINUTE: Final = 60
+_SIZE_AT: Final = len(LATENCIES) + 1
+"""Index of the first count by size, behind those by latency."""
+_COUNTS: Final = _SIZE_AT + len(SIZES) + 1
+WINDOW_SECONDS: Final = 60.0
 
 
 class WriteHistogram:
-    """Entries since the topic was loaded, by bucket."""
+    """Counts of this minute and of the last whole one, as Apache Pulsar's."""
 
-    __slots__ = ("_bytes", "_latencies", "_rates", "_seconds", "_sizes")
+    __slots__ = ("_bytes", "_counts", "_end", "_last", "_seconds")
 
     def __init__(self, now: float) -> None:
-        self._latencies = [0] * (len(LATENCIES) + 1)
-        self._sizes = [0] * (len(SIZES) + 1)
-        self._seconds = 0.0
-        self._bytes = 0
-        self._rates = Rates(now, len(_NAMES))
+        self._last: tuple[array[int], int, float] | None = None
+        self._begin(now + WINDOW_SECONDS)
 
-    def received(self, size: int) -> None:
+    def _begin(self, end: float) -> None:
+        self._end = end
+        self._counts = array("I", bytes(_COUNTS * 4))
+        self._bytes = 0
+        self._seconds = 0.0
+
+    def _turn(self, now: float) -> None:
+        end = self._end + WINDOW_SECONDS
+        self._last = (self._counts, self._bytes, self._seconds) if now < end else None
+        self._begin(end if now < end else now + WINDOW_SECONDS)
+
+    def received(self, now: float, size: int) -> None:
         """Count an entry that is passed to the store."""
-        self._sizes[bisect_left(_SIZE_BOUNDS, size)] += 1
+        if now >= self._end:
+            self._turn(now)
+        self._counts[_SIZE_AT + bisect_left(_SIZE_BOUNDS, size)] += 1
         self._bytes += size
 
-    def received_run(self, sizes: Sequence[int], total: int) -> None:
+    def received_run(self, now: float, sizes: Sequence[int], total: int) -> None:
         """Count entries that are passed to the store; mostly all of a run are in one bucket."""
+        if now >= self._end:
+            self._turn(now)
         low, high = bisect_left(_SIZE_BOUNDS, min(sizes)), bisect_left(_SIZE_BOUNDS, max(sizes))
         if low == high:
-            self._sizes[low] += len(sizes)
+            self._counts[_SIZE_AT + low] += len(sizes)
         else:
             for size in sizes:
-                self._sizes[bisect_left(_SIZE_BOUNDS, size)] += 1
+                self._counts[_SIZE_AT + bisect_left(_SIZE_BOUNDS, size)] += 1
         self._bytes += total
 
     def stored(self, seconds: float, count: int) -> None:
         """Count entries that became durable."""
-        self._latencies[bisect_left(_LATENCY_BOUNDS, seconds)] += count
+        self._counts[bisect_left(_LATENCY_BOUNDS, seconds)] += count
         self._seconds += seconds * count
 
-    def per_minute(self, now: float) -> Iterator[tuple[str, float]]:
-        """Yield Apache Pulsar's metrics: entries of a minute in each bucket, not in smaller ones, too.
+    def last_minute(self, now: float) -> Iterator[tuple[str, float]]:
+        """Yield Apache Pulsar's metrics, of the last whole minute: a bucket does not count those below it.
 
         Yields nothing for a topic without new entries.
         """
-        latencies, sizes = self._latencies, self._sizes
-        counts = (*latencies, sum(latencies), self._seconds * 1e6, *sizes, sum(sizes), self._bytes)
-        rates = self._rates.read(now, *counts)
-        if any(rates):
-            yield from ((name, rate * _MINUTE) for name, rate in zip(_NAMES, rates, strict=True))
-            yield "pulsar_storage_write_rate", rates[len(latencies)]
+        if now >= self._end:
+            self._turn(now)
+        if self._last is None or not any(self._last[0]):
+            return
+        counts, size, seconds = self._last
+        latencies, sizes = counts[:_SIZE_AT], counts[_SIZE_AT:]
+        values = (*latencies, sum(latencies), seconds * 1e6, *sizes, sum(sizes), size)
+        yield from zip(_NAMES, values, strict=True)
+        yield "pulsar_storage_write_rate", sum(latencies) / WINDOW_SECONDS
