@@ -33,7 +33,7 @@ from geminga.ledger.backup import (
 )
 from geminga.ledger.backup_objects import ObjectSeries
 from geminga.ledger.filesystem import FOLDER_MODE, FileSystem, RealFileSystem
-from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE
+from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE, check_is_store
 from geminga.ledger.inspection import InspectionReport, inspect
 
 logger = logging.getLogger("geminga.ledger")
@@ -147,7 +147,7 @@ def chosen(source: str | os.PathLike[str], to_time: dt.datetime | None) -> Store
     several stores without a time, `InvalidConfiguration` for a wrong URL.
     """
     series = series_at(source)
-    if isinstance(series, FolderSeries) and (series.root / SUPERBLOCK_FILE).exists():
+    if isinstance(series, FolderSeries) and series.is_store():
         if to_time is not None:
             raise StoreError(f"{source} is a single backup: a time chooses one of a folder of backups")
         return StoredBackup(series.filesystem, series.location, series.location, is_single=True)
@@ -194,6 +194,13 @@ class FolderSeries:
         self.location = str(root)
         self.filesystem: FileSystem = RealFileSystem()
 
+    def is_store(self) -> bool:
+        """Return whether the folder is one backup, or a store."""
+        with suppress(NotAStore):
+            check_is_store(self.filesystem, self.location)
+            return True
+        return False
+
     def names(self) -> list[str]:
         return [name for name in self._folders() if (self.root / name / SUPERBLOCK_FILE).exists()]
 
@@ -202,7 +209,7 @@ class FolderSeries:
 
     @contextlib.contextmanager
     def writing(self, store: Path, now: dt.datetime) -> Iterator[None]:
-        if (self.root / SUPERBLOCK_FILE).exists():
+        if self.is_store():
             raise StoreError(f"{self.root} is a single backup or a store: name a folder of backups")
         check_outside(self.location, os.fspath(store))
         self.root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
