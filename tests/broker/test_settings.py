@@ -24,6 +24,11 @@ def test_defaults_are_loopback_and_full_sync() -> None:
     assert not settings.lookup_through_service_url
 
 
+@pytest.mark.parametrize("host", ["::1", "fe80::1%eth0", "::ffff:10.0.0.1", "10.0.0.1", "a-b.c_d"])
+def test_names_and_addresses_are_hosts(host: str) -> None:
+    assert BrokerSettings(memory=True, host=host, advertised_address=host).host == host
+
+
 def test_a_folder_is_a_path(tmp_path: Path) -> None:
     assert BrokerSettings(data_dir=str(tmp_path)).data_dir == tmp_path
 
@@ -33,12 +38,16 @@ def test_a_folder_is_a_path(tmp_path: Path) -> None:
     [
         ({"data_dir": None, "memory": False}, "data_dir"),
         ({"data_dir": "x", "memory": True}, "data_dir"),
-        ({"data_dir": "~/x"}, "data_dir"),
+        ({"data_dir": "~/x", "memory": False}, "data_dir.*without ~"),
+        ({"data_dir": Path("s3://bucket/x"), "memory": False}, "data_dir.*no URL"),
+        ({"data_dir": "x", "memory": False, "offload_location": "~/x"}, "offload_location.*without ~"),
         ({"port": 70_000}, "port"),
         ({"port": True}, "port"),
         ({"port": 6650, "web_port": 6650}, "web_port"),
         ({"host": "http://localhost"}, "host"),
         ({"advertised_address": "a b"}, "advertised_address"),
+        ({"advertised_address": "broker:6650"}, "advertised_address.*without scheme and port"),
+        ({"host": "cafe:6650"}, "host.*without scheme and port"),
         ({"cluster": "a/b"}, "cluster"),
         ({"redeliver_unacked_after_seconds": -1}, "redeliver_unacked_after_seconds"),
         ({"redeliver_unacked_per_second_max": 0}, "redeliver_unacked_per_second_max"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,12 @@ def test_a_broker_that_takes_messages_is_ready(arguments: list[str], word: str) 
     with geminga.embedded() as broker:
         found = CliRunner().invoke(command, ["--admin-url", broker.admin_url, *arguments])
     assert (found.exit_code, found.output) == (0, f"{word}\n")
+
+
+def test_output_that_cannot_be_written_does_not_make_a_broker_unhealthy() -> None:
+    with geminga.embedded() as broker, open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "geminga", "health", "--admin-url", broker.admin_url]
+        assert subprocess.run(command, stdout=full, check=False, timeout=60).returncode == 0
 
 
 def test_health_needs_no_credentials(tmp_path: Path) -> None:

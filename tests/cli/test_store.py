@@ -40,6 +40,12 @@ def test_an_intact_store_has_no_findings(folder: Path) -> None:
     assert "all is well" in run("repair", str(folder)).output
 
 
+def test_a_store_without_its_superblock_is_checked(folder: Path) -> None:
+    (folder / "superblock").unlink()
+    assert "1 ledgers, 1 keys: all is well." in run("check", str(folder)).output
+    assert not (folder / "superblock").exists()
+
+
 def test_damage_is_reported_as_text_and_as_json(folder: Path) -> None:
     harm(folder, b"entry 3entry 3", b"entry 3ENTRY 3")
     done = run("check", str(folder))

@@ -185,3 +185,23 @@ def test_spark_reads_a_snapshot_from_an_object_store_by_its_own_connector(
             )
     assert run.returncode == 0, run.stderr[-3000:]
     assert json.loads(run.stdout.splitlines()[-1]) == [4, 45, True]
+
+
+def test_backups_are_kept_in_an_object_store_verified_and_restored(location: str, tmp_path: Path) -> None:
+    def store(*arguments: str) -> str:
+        """Return the output; empty after an error, such as that of two backups in one second."""
+        command = [sys.executable, "-m", "geminga", "store", *arguments]
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60).stdout
+
+    data, backups = str(tmp_path / "data"), location.replace("/pulsar", "/backups")
+    with embedded(data) as broker, broker.client() as client:
+        producer = client.create_producer("orders")
+        for text in (b"one", b"two", b"three"):
+            producer.send(text)
+            eventually(lambda: "all is well" in store("backup", data, backups, "--keep", "2", "--verify"), 60)
+    assert "all is well" in store("check", backups)
+    assert "s3://lake/backups/2" in store("restore", "--json", backups, str(tmp_path / "again"))
+    with embedded(tmp_path / "again") as broker, broker.client() as client:
+        reader = client.create_reader("orders", MessageId.earliest)
+        assert [reader.read_next(5000).data() for _ in range(3)] == [b"one", b"two", b"three"]
+    assert len([name for name in ArrowStorage(backups).names("") if name.endswith(".json")]) == 2

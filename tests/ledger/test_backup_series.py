@@ -12,7 +12,7 @@ import pytest
 
 from geminga.errors import NotAStore, StoreError
 from geminga.ledger.backup import restore
-from geminga.ledger.backup_series import backup_into, chosen, complete
+from geminga.ledger.backup_series import backup_into, chosen, series_at
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.folder import SUPERBLOCK_FILE
 from geminga.ledger.format import FORMAT_VERSION, encode_superblock, file_name
@@ -45,12 +45,20 @@ class Writer:
         found, result, self.report = backup_into(
             self.folder, self.backups, keep=keep, verify=verify, now=DAY + dt.timedelta(days=self.days)
         )
-        return found, result.files, result.linked_files
+        return Path(found.folder), result.files, result.linked_files
 
 
 @pytest.fixture
 def writer(tmp_path: Path, small_settings: StoreSettings) -> Writer:
     return Writer(tmp_path, small_settings)
+
+
+def complete(backups: Path) -> list[str]:
+    return series_at(backups).names()
+
+
+def chosen_folder(source: Path, to_time: dt.datetime | None) -> Path:
+    return Path(chosen(source, to_time).folder)
 
 
 def entries_of(folder: Path, settings: StoreSettings, ledger_id: int) -> int:
@@ -114,7 +122,11 @@ def test_only_the_newest_backups_of_this_store_are_kept(writer: Writer, tmp_path
     for _ in range(4):
         writer.write(5)
         writer.back_up(keep=2)
-    assert complete(writer.backups) == [other.name, "2026-12-01T00-00-00Z", "2026-12-02T00-00-00Z"]
+    assert complete(writer.backups) == [
+        Path(other.folder).name,
+        "2026-12-01T00-00-00Z",
+        "2026-12-02T00-00-00Z",
+    ]
     assert (writer.backups / "notes.txt").exists()
 
 
@@ -141,15 +153,15 @@ def test_two_backups_at_once_are_refused(writer: Writer) -> None:
 
 def test_the_newest_backup_or_that_of_a_time_is_chosen(writer: Writer) -> None:
     first, second = writer.back_up()[0], writer.back_up()[0]
-    assert chosen(writer.backups, None) == second
-    assert chosen(writer.backups, DAY + dt.timedelta(days=1, hours=23)) == first
-    assert chosen(writer.backups, DAY + dt.timedelta(days=2)) == second
-    assert chosen(first, None) == first
+    assert chosen_folder(writer.backups, None) == second
+    assert chosen_folder(writer.backups, DAY + dt.timedelta(days=1, hours=23)) == first
+    assert chosen_folder(writer.backups, DAY + dt.timedelta(days=2)) == second
+    assert chosen_folder(first, None) == first
     with pytest.raises(NotAStore, match=r"oldest backup .* is 2026-11-29T00-00-00Z"):
         chosen(writer.backups, DAY)
     with pytest.raises(StoreError, match="single backup"):
         chosen(first, DAY)
-    with pytest.raises(NotAStore, match="neither a backup nor"):
+    with pytest.raises(NotAStore, match="holds no store and no backups"):
         chosen(writer.backups / "notes.txt", None)
 
 

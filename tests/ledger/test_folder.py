@@ -130,6 +130,30 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
         FileStore.open(tmp_path / "thesis.txt")
 
 
+def test_a_deleted_superblock_is_written_again(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    with FileStore.open(folder) as store:
+        store_id, ledger = store.store_id, store.create_ledger("topic")
+        store.append(ledger, b"entry", lambda error: None)
+    (folder / "superblock").unlink()
+    with pytest.raises(StoreDamaged, match=r"superblock is missing .*: opening the store repairs it"):
+        backup(folder, tmp_path / "backup")
+    assert inspect(folder).is_well
+    assert not (folder / "superblock").exists()
+    with FileStore.open(folder) as store:
+        assert (store.store_id, store.read(ledger, 0, entries_max=1, bytes_max=1)) == (store_id, [b"entry"])
+    assert (folder / "superblock").exists()
+
+
+def test_log_files_without_superblock_are_an_unfinished_backup(tmp_path: Path) -> None:
+    with FileStore.open(tmp_path / "store"):
+        pass
+    backup(tmp_path / "store", tmp_path / "backup")
+    (tmp_path / "backup" / "superblock").unlink()
+    with pytest.raises(NotAStore):
+        FileStore.open(tmp_path / "backup")
+
+
 @pytest.mark.parametrize("leftovers", [[], ["lock"], ["lock", "superblock.new"], ["lost+found"]])
 def test_an_empty_folder_or_an_unfinished_store_becomes_a_store(tmp_path: Path, leftovers: list[str]) -> None:
     for name in leftovers:

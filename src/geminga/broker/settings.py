@@ -40,7 +40,8 @@ TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _TYPES: Final = {"bool": (bool,), "str": (str,), "Path | str": (str, os.PathLike)}
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
-_HOST = re.compile(r"[-.:%\w]+\Z", re.ASCII)
+_HOST = re.compile(r"[-.\w]+\Z|(?=.*:.*:)[0-9A-Fa-f:.]+(%[-.\w]+)?\Z", re.ASCII)  # or an IPv6 address
+_NO_FOLDER = re.compile(r"~|\Z|.*\0|[A-Za-z][A-Za-z0-9+.-]+:/", re.DOTALL)
 
 
 def setting(
@@ -504,16 +505,16 @@ class BrokerSettings(ByFields):
         object.__setattr__(self, "web_hosts", tuple(self.web_hosts))
         if not _NAME.match(self.cluster):
             refuse("cluster", self.cluster, "letters, digits and -=:._")
-        if self.data_dir is not None and (not str(self.data_dir) or "\0" in str(self.data_dir)):
-            refuse("data_dir", self.data_dir, "the path of a folder")
-        if str(self.data_dir).startswith("~"):
-            refuse("data_dir", self.data_dir, "a path without ~, which shells expand and files do not")
+        if self.data_dir is not None and _NO_FOLDER.match(folder := str(self.data_dir)):
+            refuse("data_dir", without_secrets(folder), "a path without ~, which only shells expand; no URL")
         if self.memory == (self.data_dir is not None):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
         if self.disk_limit_bytes is not None and self.memory:
             refuse("disk_limit_bytes", self.disk_limit_bytes, "None where everything is kept in memory")
-        if (location := self.offload_location) is not None and (self.memory or not location):
-            refuse("offload_location", without_secrets(location), "a folder or URL, with a data_dir")
+        if (location := self.offload_location) is not None and (self.memory or location[:1] in ("", "~")):
+            refuse(
+                "offload_location", without_secrets(location), "a folder without ~ or a URL, with a data_dir"
+            )
 
     def _check_tls_ports(self) -> None:
         taken = {self.port: "port", self.web_port: "web_port"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from geminga.cli.common import emit, json_option
@@ -30,4 +32,5 @@ def command(live: bool, seconds: float, cluster: Cluster, as_json: bool) -> None
         except AdminNotFound:
             admin.brokers.check_health()
     found = "alive" if live else "ready"
-    emit({"broker": cluster.admin_url, "status": found}, as_json=as_json, text=found)
+    with contextlib.suppress(OSError):  # output that cannot be written says nothing about the broker
+        emit({"broker": cluster.admin_url, "status": found}, as_json=as_json, text=found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from geminga.cli.units import TIME, size
 EXIT_DAMAGED = 1
 
 folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+to_time_option = click.option(
+    "--to-time", type=TIME, help="Take the newest backup of a folder or URL of backups, begun by then."
+)
 
 
 @click.group("store", cls=Commands)
@@ -22,24 +26,27 @@ def command() -> None:
 
 
 @command.command("check")
-@folder_argument
+@click.argument("folder", metavar="DIR")
 @click.option("--offload-location", help="Also verify the offloaded ledgers' files there.")
+@to_time_option
 @json_option
-def check(folder: Path, offload_location: str | None, as_json: bool) -> int:
+def check(folder: str, offload_location: str | None, to_time: Any, as_json: bool) -> int:
     """Verify all files of DIR and report damage, without changes.
 
-    Exits with 1 if anything is damaged.
+    DIR may be a folder of backups, or the URL of backups in an object store (see "backup --keep"): the newest
+    is verified. Exits with 1 if anything is damaged.
     """
+    from geminga.ledger.backup_series import chosen
     from geminga.ledger.inspection import inspect
 
-    storage = _storage(offload_location)
-    report = inspect(folder, place=storage)
+    storage, one = _storage(offload_location), chosen(folder, to_time)
+    report = replace(inspect(one.folder, filesystem=one.filesystem, place=storage), folder=one.location)
     _print(report, as_json=as_json)
     if report.offloaded_ledgers and storage is None and not as_json:
         click.echo("The files of offloaded ledgers were not checked: give their --offload-location.")
     if report.is_well:
         return 0
-    if (report.findings or report.forgotten) and not as_json:
+    if (report.findings or report.forgotten) and one.is_single and not as_json:
         click.echo(f"\n'geminga store repair {folder}' repairs this.")
     return EXIT_DAMAGED
 
@@ -74,18 +81,19 @@ def repair(folder: Path, offload_location: str | None, yes: bool, as_json: bool)
 
 @command.command("backup")
 @folder_argument
-@click.argument("target", metavar="BACKUP", type=click.Path(path_type=Path))
+@click.argument("target", metavar="BACKUP")
 @click.option("--verify", is_flag=True, help="Verify the backup after the copy.")
 @click.option(
     "--keep", type=click.IntRange(min=1), metavar="N",
-    help="Make a new backup in the folder BACKUP, and delete all but the newest N.",
+    help="Make a new backup in the folder or at the URL BACKUP, and delete all but the newest N.",
 )  # fmt: skip
 @json_option
-def backup(folder: Path, target: Path, verify: bool, keep: int | None, as_json: bool) -> int:
+def backup(folder: Path, target: str, verify: bool, keep: int | None, as_json: bool) -> int:
     """Copy the store in DIR to BACKUP, a new or empty folder; a broker may be using the store.
 
-    With --keep, BACKUP is a folder of backups, each named by its time in UTC. Every one of them is complete;
-    log files that have not changed since the previous one are hard links and take no space. If --verify
+    With --keep, BACKUP is a folder of backups, or a URL such as s3://BUCKET/backups, gs:// or abfss://; each
+    backup is named by its time in UTC. Every one of them is complete; log files that have not changed since
+    the previous one are hard links (in an object store: are listed again) and take no space. If --verify
     finds damage, no older one is deleted, and the next backup copies the damaged files again.
 
     A backup is a snapshot with every message whose receipt was sent before. Offloaded ledgers are not
@@ -95,37 +103,43 @@ def backup(folder: Path, target: Path, verify: bool, keep: int | None, as_json: 
     from geminga.ledger.backup_series import backup_into
     from geminga.ledger.inspection import inspect
 
-    def to_series(source: Path, backups: Path, **options: Any) -> tuple[Path, Any, Any]:
-        return backup_into(source, backups, keep=keep or 1, verify=verify, **options)
+    def to_series(**options: Any) -> tuple[str, Any, Any]:
+        made, copied, report = backup_into(folder, target, keep=keep or 1, verify=verify, **options)
+        return made.location, copied, report and replace(report, folder=made.location)
 
-    def to_folder(source: Path, new: Path, **options: Any) -> tuple[Path, Any, Any]:
-        return new, copy_store(source, new, **options), inspect(new) if verify else None
+    def to_folder(**options: Any) -> tuple[str, Any, Any]:
+        return target, copy_store(folder, target, **options), inspect(target) if verify else None
 
-    return _copy(to_series if keep else to_folder, folder, target, as_json, "backed up")
+    if "://" in target and not keep:
+        raise click.UsageError("BACKUP is a URL, where several backups are kept: give --keep N")
+    return _copy(to_series if keep else to_folder, str(folder), as_json, "backed up")
 
 
 @command.command("restore")
-@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
+@click.argument("source", metavar="BACKUP")
 @folder_argument
 @click.option(
     "--verify/--no-verify", default=True, show_default=True, help="Verify the folder after the copy."
 )
-@click.option("--to-time", type=TIME, help="Restore the newest backup of a folder, begun by then.")
+@to_time_option
 @json_option
-def restore(source: Path, folder: Path, verify: bool, to_time: Any, as_json: bool) -> int:
+def restore(source: str, folder: Path, verify: bool, to_time: Any, as_json: bool) -> int:
     """Copy BACKUP to DIR, a new or empty folder, on which a broker can then be started.
 
-    BACKUP may be a folder of backups (see "backup --keep"): the newest is restored. Only the moments of
-    backups can be restored, none between them. Exits with 1 if the restored store is damaged.
+    BACKUP may be a folder or URL of backups (see "backup --keep"): the newest is restored. Only the moments
+    of backups can be restored, none between them. Exits with 1 if the restored store is damaged.
     """
     from geminga.ledger.backup import restore as copy_store
     from geminga.ledger.backup_series import chosen
     from geminga.ledger.inspection import inspect
 
-    def to_folder(one: Path, new: Path, **options: Any) -> tuple[Path, Any, Any]:
-        return new, copy_store(one, new, **options), inspect(new) if verify else None
+    one = chosen(source, to_time)
 
-    return _copy(to_folder, chosen(source, to_time), folder, as_json, "restored")
+    def to_folder(**options: Any) -> tuple[str, Any, Any]:
+        copied = copy_store(one.folder, folder, filesystem=one.filesystem, **options)
+        return str(folder), copied, inspect(folder) if verify else None
+
+    return _copy(to_folder, one.location, as_json, f"restored {one.location}:")
 
 
 @command.command("claim")
@@ -158,9 +172,9 @@ def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
     return 0
 
 
-def _copy(copy_store: Any, source: Path, target: Path, as_json: bool, what: str) -> int:
+def _copy(copy_store: Any, source: str, as_json: bool, what: str) -> int:
     if as_json or not sys.stderr.isatty():
-        target, copied, report = copy_store(source, target)
+        target, copied, report = copy_store()
     else:
         with click.progressbar(length=1, label=what, file=sys.stderr) as bar:
 
@@ -168,12 +182,12 @@ def _copy(copy_store: Any, source: Path, target: Path, as_json: bool, what: str)
                 bar.length = total
                 bar.update(done - bar.pos)
 
-            target, copied, report = copy_store(source, target, say=say)
+            target, copied, report = copy_store(say=say)
     links = f" ({copied.linked_files} unchanged since the previous backup)" if copied.linked_files else ""
     emit(
         {
-            "source": str(source),
-            "target": str(target),
+            "source": source,
+            "target": target,
             "log_files": copied.files,
             "log_bytes": copied.bytes,
             "linked_files": copied.linked_files,

@@ -15,6 +15,7 @@ The superblock is written last, so that an unfinished copy is not taken for a st
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import errno
 import os
 import time
@@ -42,6 +43,7 @@ from geminga.ledger.log import MARK_FILE, SequentialReader, read_directory, read
 from geminga.wire.checksum import crc32c
 
 PIECE_BYTES = 1024 * 1024
+_NAME = "%Y-%m-%dT%H-%M-%SZ"
 LOOKS_MAX = 1000
 """Most listings of the folder, repeated until two agree."""
 
@@ -86,20 +88,22 @@ def backup(
     target: str | os.PathLike[str],
     *,
     filesystem: FileSystem | None = None,
+    target_filesystem: FileSystem | None = None,
     say: Say = lambda done, total: None,
     earlier: EarlierBackup | None = None,
 ) -> BackupResult:
     """Copy the store in ``folder``, which may be in use, to ``target``, a new or empty folder.
 
     Every write that was confirmed before the call is in the copy. Log files that ``earlier`` has are links to
-    its files. Raises `NotAStore`, `StoreDamaged` when the superblock cannot be read, `StoreError` when
-    ``target`` cannot be created or the store has a newer format, `OSError` of the disks; a partial copy is
-    removed.
+    its files. ``target_filesystem``: that of the target, if it is another one. Raises `NotAStore`,
+    `StoreDamaged` when the superblock cannot be read, `StoreError` when ``target`` cannot be created or the
+    store has a newer format, `OSError` of the disks; a partial copy is removed.
     """
     began = time.monotonic()
     found: BackupResult | None = None
     filesystem = filesystem or RealFileSystem()
-    for step in steps(_path(folder), _path(target), filesystem, say, earlier or NoEarlierBackup()):
+    earlier = earlier or NoEarlierBackup()
+    for step in steps(_path(folder), _path(target), filesystem, say, earlier, target_filesystem):
         found = step or found
     assert found is not None
     return replace(found, seconds=time.monotonic() - began)
@@ -114,17 +118,23 @@ def restore(
 ) -> BackupResult:
     """Copy a backup to ``folder``, a new or empty one, which a broker can then use as its data folder.
 
-    The backup is not changed. Raises as `backup` does.
+    ``filesystem`` is that of the backup, which is not changed. Raises as `backup` does.
     """
-    return backup(source, folder, filesystem=filesystem, say=say)
+    return backup(source, folder, filesystem=filesystem, target_filesystem=RealFileSystem(), say=say)
 
 
 def steps(
-    folder: str, target: str, filesystem: FileSystem, say: Say, earlier: EarlierBackup
+    folder: str,
+    target: str,
+    filesystem: FileSystem,
+    say: Say,
+    earlier: EarlierBackup,
+    target_filesystem: FileSystem | None = None,
 ) -> Iterator[BackupResult | None]:
     """Run `backup` in steps; the last step yields the result."""
     store_id = store_id_of(filesystem, folder)
-    _prepare(filesystem, target, folder)
+    written = target_filesystem or filesystem
+    _prepare(written, target, folder)
     made: list[str] = []
     files: dict[int, File] = {}
     try:
@@ -142,7 +152,7 @@ def steps(
             made.append(path)
             is_linked = one != number and earlier.link(file_name(one), sizes[one], path)
             linked += is_linked
-            for size in (sizes[one],) if is_linked else _copied(filesystem, file, sizes[one], path):
+            for size in (sizes[one],) if is_linked else _copied(written, file, sizes[one], path):
                 done += size
                 say(done, total)
                 yield None
@@ -152,16 +162,16 @@ def steps(
         version = read_version(filesystem, folder)
         if version:
             made.append(f"{target}/{VERSION_FILE}")
-            _write(filesystem, made[-1], f"{version}\n".encode())
+            _write(written, made[-1], f"{version}\n".encode())
         if mark is not None:
             made.append(f"{target}/{MARK_FILE}")
-            _write(filesystem, made[-1], mark)
+            _write(written, made[-1], mark)
         made.append(f"{target}/{SUPERBLOCK_FILE}.new")
-        _write(filesystem, made[-1], encode_superblock(store_id))
-        filesystem.sync_folder(target)
+        _write(written, made[-1], encode_superblock(store_id))
+        written.sync_folder(target)
         yield None
-        filesystem.rename(made[-1], f"{target}/{SUPERBLOCK_FILE}")
-        filesystem.sync_folder(target)
+        written.rename(made[-1], f"{target}/{SUPERBLOCK_FILE}")
+        written.sync_folder(target)
         made.clear()
         end = f"{file_name(number)} at offset {stop}" if files else "nothing"
         yield BackupResult(len(files), done, end, 0.0, linked)
@@ -170,7 +180,7 @@ def steps(
             file.close()
         for path in made:
             with contextlib.suppress(OSError):
-                filesystem.unlink(path)
+                written.unlink(path)
 
 
 def _copied(filesystem: FileSystem, file: File, size: int, path: str) -> Iterator[int]:
@@ -212,6 +222,18 @@ def _mark(filesystem: FileSystem, folder: str, store_id: bytes) -> bytes | None:
     return data if decode_mark(data, crc32c(store_id)) is not None else None
 
 
+def is_name(text: str) -> bool:
+    """Return whether a text is the name of a backup."""
+    with contextlib.suppress(ValueError):
+        return dt.datetime.strptime(text, _NAME).strftime(_NAME) == text
+    return False
+
+
+def name_at(moment: dt.datetime) -> str:
+    """Return the name of a backup that is begun at a moment."""
+    return moment.astimezone(dt.UTC).strftime(_NAME)
+
+
 def _path(folder: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.fspath(folder))
 
@@ -222,13 +244,17 @@ def store_id_of(filesystem: FileSystem, folder: str) -> bytes:
     Raises `NotAStore`, `StoreDamaged` for its superblock, and `StoreError` for a newer format.
     """
     check_is_store(filesystem, folder)
-    file = filesystem.open_to_read(f"{folder}/{SUPERBLOCK_FILE}")
-    try:
-        superblock = decode_superblock(file.read(SUPERBLOCK_BYTES + 1, 0))
-    finally:
-        file.close()
+    superblock = None
+    with contextlib.suppress(FileNotFoundError):
+        file = filesystem.open_to_read(f"{folder}/{SUPERBLOCK_FILE}")
+        try:
+            superblock = decode_superblock(file.read(SUPERBLOCK_BYTES + 1, 0))
+        finally:
+            file.close()
     if superblock is None:
-        raise StoreDamaged(f"{folder}/{SUPERBLOCK_FILE} fails its checksum: opening the store repairs it")
+        raise StoreDamaged(
+            f"{folder}/{SUPERBLOCK_FILE} is missing or fails its checksum: opening the store repairs it"
+        )
     version, store_id = superblock
     check_format(filesystem, folder, version)
     return store_id

@@ -2,7 +2,7 @@
 
 ::
 
-    superblock           format version and the store's id; its presence makes the folder a store
+    superblock           format version and the store's id; written last into a new store or backup
     lock                 locked while the store is open, as the superblock is; names the process
     synced               the synced-through mark
     log-0000000001 ...   the log
@@ -18,6 +18,7 @@ import contextlib
 import errno
 import logging
 import os
+from collections.abc import Collection
 
 from geminga._version import __version__
 from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
@@ -83,13 +84,23 @@ def file_gone(folder: str, name: str) -> StoreError:
     )
 
 
+def _is_store(names: Collection[str]) -> bool:
+    """Return whether a folder with these files is a store.
+
+    Unfinished backups have log files and no superblock. A store that was open has a lock file, too, which
+    keeps other processes out: it gets a deleted superblock back.
+    """
+    has_log = any(file_number(name) is not None for name in names)
+    return SUPERBLOCK_FILE in names or (has_log and LOCK_FILE in names)
+
+
 def check_is_store(filesystem: FileSystem, folder: str) -> None:
     """Raise `NotAStore` for a folder without a store; changes nothing."""
     try:
         names = filesystem.list_folder(folder)
     except (FileNotFoundError, NotADirectoryError):
         names = []
-    if SUPERBLOCK_FILE not in names:
+    if not _is_store(names):
         raise NotAStore(f"{folder} is no store: name the folder that the broker was given as --data-dir")
 
 
@@ -99,7 +110,10 @@ def open_folder(filesystem: FileSystem, folder: str) -> tuple[StoreLock, bytes]:
     lock = StoreLock(filesystem, folder)
     try:
         lock.take(LOCK_FILE)
-        if SUPERBLOCK_FILE not in filesystem.list_folder(folder):
+        names = filesystem.list_folder(folder)
+        if SUPERBLOCK_FILE not in names and _is_store(names):
+            _rebuild_superblock(filesystem, folder)
+        elif SUPERBLOCK_FILE not in names:
             logger.info("%s held no store: a new one is created there", folder)
             _sync_parents(filesystem, folder)
             _write_superblock(filesystem, folder, os.urandom(_STORE_ID_BYTES))
@@ -120,7 +134,7 @@ def _check_may_be_store(filesystem: FileSystem, folder: str) -> None:
         return
     except NotADirectoryError:
         raise NotAStore(f"{folder} is a file, not the folder of a store") from None
-    if SUPERBLOCK_FILE in names:
+    if _is_store(names):
         return
     others = sorted(names - _UNFINISHED - _HARMLESS)
     if others:
@@ -245,11 +259,11 @@ def _rebuild_superblock(filesystem: FileSystem, folder: str) -> bytes:
                 ids.add(header[1])
     if len(ids) != 1:
         raise StoreDamaged(
-            f"{path} fails its checksum, and the log files do not tell whose it is: restore this small file "
-            "from a backup; nothing else was touched"
+            f"{path} is missing or fails its checksum, and the log files do not tell whose it is: restore "
+            "this small file from a backup; nothing else was touched"
         )
     (store_id,) = ids
-    logger.error("%s fails its checksum; it is written again with what the log files say", path)
+    logger.error("%s is missing or fails its checksum; it is written again with what the log files say", path)
     _write_superblock(filesystem, folder, store_id)
     return store_id
 

@@ -17,6 +17,7 @@ from geminga.broker.admin import metrics
 from geminga.broker.admin.metric_table import METRICS
 from geminga.broker.cooperative import at_once
 from geminga.broker.delivery.selectors import ConsistentHashSelector
+from geminga.broker.topics import write_histogram
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats
 from tests.broker.conftest import entry_bytes
@@ -108,8 +109,11 @@ def test_exact_backlogs_have_metrics(harness: Any) -> None:
     assert values["pulsar_storage_backlog_age_seconds"] == "5"
 
 
-def test_a_scrape_has_every_metric_of_the_table_and_its_labels(tmp_path: Path) -> None:
+def test_a_scrape_has_every_metric_of_the_table_and_its_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A broker with a topic, a subscription, a compaction and cheap storage."""
+    monkeypatch.setattr(write_histogram, "WINDOW_SECONDS", 2.0)
     with (
         geminga.embedded(tmp_path / "data", offload_location=str(tmp_path / "cheap")) as broker,
         broker.client() as client,
@@ -122,8 +126,13 @@ def test_a_scrape_has_every_metric_of_the_table_and_its_labels(tmp_path: Path) -
         consumer.acknowledge(consumer.receive())
         admin.topics.compact("exact")
         eventually(lambda: admin.topics.compaction_status("exact").status == "SUCCESS")
-        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
+
+        def scrape() -> str:
+            with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
+                return str(answer.read().decode())
+
+        eventually(lambda: "pulsar_storage_write_rate" in scrape())
+        text = scrape()
     labels: dict[str, set[frozenset[str]]] = {}
     for line in text.splitlines():
         if not line.startswith("#"):

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -221,6 +221,12 @@ class BrokersResource(Resource):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), RESTING_SECONDS)
 
+    def _writes(self, name: TopicName) -> Iterable[tuple[str, float]]:
+        topic = self.topics.in_memory(name)
+        if not isinstance(topic, PersistentTopic) or topic.writes is None:
+            return ()
+        return topic.writes.last_minute(self.server.broker.scheduler.now)
+
     @route("GET", "/metrics", needs=METRICS)
     @route("GET", "/metrics/", needs=METRICS)
     async def metrics(self, request: web.Request) -> web.StreamResponse:
@@ -233,10 +239,11 @@ class BrokersResource(Resource):
         async for topic in stepwise(self.topics.loaded()):
             if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
                 stats = await self.in_steps(self.actions.stats_steps(topic, key_ranges=False))
-                await self.in_steps(topics.add(topic, stats))
+                await self.in_steps(topics.add(topic, stats, self._writes(topic)))
         for topic in self.topics.loaded():
             if topic not in topics:  # it was loaded meanwhile
-                at_once(topics.add(topic, self.actions.stats(topic, key_ranges=False)))
+                stats = self.actions.stats(topic, key_ranges=False)
+                at_once(topics.add(topic, stats, self._writes(topic)))
         out.add("geminga_topics_loaded", self.topics.loaded_count)
         topics.finish(by_namespace, self.topics.resting, self.topics.in_memory_text)
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)

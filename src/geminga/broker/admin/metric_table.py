@@ -12,6 +12,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from geminga.broker.topics.write_histogram import LATENCIES, SIZES
+
 
 class MetricScope(Enum):
     """Scope of a metric, and the labels of its samples besides ``cluster``."""
@@ -91,6 +93,23 @@ _TOPIC: Final = (
     ("geminga_compaction_written_bytes_total", "counter", "bytes",
      "Bytes written by compaction.", "compaction.bytesWritten"),
 )  # fmt: skip
+_WRITES: Final = (
+    *((f"pulsar_storage_write_latency_le_{name}", "gauge", "entries",
+       f"New entries of the last whole minute that were durable within {seconds * 1000:g} ms, without those "
+       "of the bucket below; none for a topic without new entries.") for name, seconds in LATENCIES.items()),
+    ("pulsar_storage_write_latency_overflow", "gauge", "entries", "The same after more than 1 s."),
+    ("pulsar_storage_write_latency_count", "gauge", "entries", "The same at any time."),
+    ("pulsar_storage_write_latency_sum", "gauge", "µs", "Sum of the times until they were durable."),
+    *((f"pulsar_entry_size_le_{name}", "gauge", "entries",
+       f"New entries of the last whole minute of at most {size:,} bytes, without those of the bucket below.")
+      for name, size in SIZES.items()),
+    ("pulsar_entry_size_le_overflow", "gauge", "entries", "The same of more than 1 MiB."),
+    ("pulsar_entry_size_count", "gauge", "entries", "The same of any size."),
+    ("pulsar_entry_size_sum", "gauge", "bytes", "Sum of their sizes."),
+    ("pulsar_storage_write_rate", "gauge", "entries/s", "Rate of new entries in the last whole minute."),
+)  # fmt: skip
+WRITES: Final = frozenset(name for name, *_ in _WRITES)
+"""Metrics of topics that `geminga.broker.topics.write_histogram` computes."""
 _SUBSCRIPTION: Final = (
     ("pulsar_subscription_consumers_count", "gauge", "consumers",
      "Connected consumers; 0 if the topic is not in memory and the subscription has a backlog."),
@@ -243,7 +262,7 @@ _PROCESS: Final = (
 
 def _all() -> Mapping[str, Metric]:
     groups = (
-        (MetricScope.TOPIC, _TOPIC), (MetricScope.SUBSCRIPTION, _SUBSCRIPTION),
+        (MetricScope.TOPIC, _TOPIC), (MetricScope.TOPIC, _WRITES), (MetricScope.SUBSCRIPTION, _SUBSCRIPTION),
         (MetricScope.BROKER, _BROKER), (MetricScope.STORE, _STORE), (MetricScope.OFFLOAD, _OFFLOAD),
         (MetricScope.PROCESS, _PROCESS),
     )  # fmt: skip

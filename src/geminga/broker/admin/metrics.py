@@ -11,12 +11,12 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final
 
 from geminga._version import __version__
-from geminga.broker.admin.metric_table import METRICS, MetricScope, sources
+from geminga.broker.admin.metric_table import METRICS, WRITES, MetricScope, sources
 from geminga.broker.cooperative import Steps
 from geminga.broker.topics.resting import Figures, RestingTopics
 from geminga.ids import TopicName
@@ -101,7 +101,7 @@ SUMMED: Final = frozenset((
     "pulsar_in_messages_total", "pulsar_in_bytes_total", "pulsar_out_messages_total",
     "pulsar_out_bytes_total", "pulsar_storage_size", "pulsar_storage_logical_size",
     "pulsar_storage_backlog_size", "pulsar_storage_offloaded_size", "pulsar_subscription_back_log",
-    "pulsar_subscription_delayed", "pulsar_subscription_unacked_messages",
+    "pulsar_subscription_delayed", "pulsar_subscription_unacked_messages", *WRITES,
 ))  # fmt: skip
 """Metrics of topics and subscriptions that namespaces have as sums if topics are left out."""
 _BROKER_SUMS: Final = sources(MetricScope.BROKER)
@@ -121,8 +121,14 @@ class TopicMetrics:
     def __contains__(self, topic: TopicName) -> bool:
         return str(topic) in self._listed
 
-    def add(self, topic: TopicName, found: Mapping[str, Any]) -> Steps[None]:
-        """Add a topic's stats."""
+    def add(
+        self, topic: TopicName, found: Mapping[str, Any], writes: Iterable[tuple[str, float]] = ()
+    ) -> Steps[None]:
+        """Add a topic's stats, and the metrics of what it has stored."""
+        named: Labels = (("namespace", topic.namespace_name),)
+        labels = self._out.labels((*named, ("topic", str(topic))) if self._by_topic else named)
+        for name, value in writes:
+            (self._out.add if self._by_topic else self._out.add_to)(name, value, labels)
         for key in self._sums:
             self._sums[key] += found.get(key, 0)
         figures = yield from _add_topic(self._out, topic, found, self._counts, self._by_topic)

@@ -12,7 +12,9 @@ from collections import deque
 from enum import Enum
 from typing import Any, Final, Protocol
 
+from geminga.broker.scheduler import Scheduler
 from geminga.broker.topics.producer import Producer
+from geminga.broker.topics.write_histogram import WriteHistogram
 from geminga.errors import StoreError
 
 
@@ -35,6 +37,9 @@ _DUPLICATE: Final = DedupRecord.DUPLICATE
 class StoringTopic(Protocol):
     """Interface of a topic for reports of the store."""
 
+    scheduler: Scheduler
+    writes: WriteHistogram | None
+
     def settled(
         self,
         error: StoreError | None,
@@ -50,8 +55,8 @@ class StoringTopic(Protocol):
         """
 
 
-PendingAdd = tuple[StoringTopic, Producer, Any, int, DedupRecord, int, int]
-"""``(topic, producer, sequence_id, highest, record, offset, size)``; for a run, its sequence ids.
+PendingAdd = tuple[StoringTopic, Producer, Any, int, DedupRecord, int, int, float]
+"""``(topic, producer, sequence_id, highest, record, offset, size, time)``; for a run, its sequence ids.
 
 A plain tuple: a class would cost 6 % of the core's time per message.
 """
@@ -76,9 +81,12 @@ class PendingAdds:
 
     def _reported(self, error: StoreError | None) -> None:
         queue = self._queue
-        topic, producer, sequence_ids, highest, record, offset, size = queue.popleft()
+        topic, producer, sequence_ids, highest, record, offset, size, began = queue.popleft()
+        if error is None and topic.writes is not None:
+            count = 1 if isinstance(sequence_ids, int) else len(sequence_ids)
+            topic.writes.stored(topic.scheduler.now - began, count)
         topic.settled(error, producer, sequence_ids, highest, record, offset, size)
         # Receipts of duplicates follow that of the entry before them.
         while queue and queue[0][4] is _DUPLICATE:
-            _, producer, sequence_id, highest, _, _, _ = queue.popleft()
+            _, producer, sequence_id, highest, *_ = queue.popleft()
             producer.receipt(sequence_id, highest, -1, -1)

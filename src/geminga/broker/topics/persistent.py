@@ -27,6 +27,7 @@ from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
 from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
+from geminga.broker.topics.write_histogram import WriteHistogram
 from geminga.errors import StoreDamaged, StoreError, StoreFull
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore, StoredValue
@@ -78,6 +79,7 @@ class PersistentTopic:
         "services",
         "subscriptions",
         "text",
+        "writes",
     )  # fmt: skip
 
     persistent = True
@@ -123,6 +125,7 @@ class PersistentTopic:
         self.bytes_in = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
+        self.writes: WriteHistogram | None = None
         self._entries = services.entries
         if not in_steps:
             prefix = cursor_prefix(self.text)
@@ -251,8 +254,8 @@ class PersistentTopic:
         messages = frame.num_messages
         if counted is None:
             counted = backlog_count(entry) if messages > 1 or frame.is_chunk else 1
-        entries, ledger = self._entries, self.ledger
-        entries.append((self, producer, sequence_id, highest, record, ledger.end, size))
+        entries, ledger, now = self._entries, self.ledger, self.scheduler.now
+        entries.append((self, producer, sequence_id, highest, record, ledger.end, size, now))
         try:
             ledger.append(
                 entry, counted, now_ms=self.scheduler.now_ms, limits=self.limits, done=entries.reported
@@ -268,6 +271,9 @@ class PersistentTopic:
             return
         self.messages_in += messages
         self.bytes_in += size
+        if self.writes is None:
+            self.writes = WriteHistogram(now)
+        self.writes.received(now, size)
         producer.taken(messages, size, chunk=frame.is_chunk)
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:
@@ -275,13 +281,14 @@ class PersistentTopic:
         run_entries, sequence_ids = run.entries, run.sequence_ids
         sizes = list(map(len, run_entries))
         count, size = len(sizes), sum(sizes)
-        entries, ledger, now_ms = self._entries, self.ledger, self.scheduler.now_ms
+        entries, ledger = self._entries, self.ledger
+        now, now_ms = self.scheduler.now, self.scheduler.now_ms
         is_looked_at = self.record.terminated or self.restricted or self.dedup is not None
         if is_looked_at or not ledger.has_room(count, size, now_ms, self.limits):
             for frame in run.frames():
                 self.publish(producer, frame)
             return
-        entries.append((self, producer, sequence_ids, 0, _NO_RECORD, ledger.end, size))
+        entries.append((self, producer, sequence_ids, 0, _NO_RECORD, ledger.end, size, now))
         try:
             ledger.append_run(run_entries, sizes, size, now_ms=now_ms, done=entries.reported)
         except StoreError as error:
@@ -294,6 +301,9 @@ class PersistentTopic:
             return
         self.messages_in += count
         self.bytes_in += size
+        if self.writes is None:
+            self.writes = WriteHistogram(now)
+        self.writes.received_run(now, sizes, size)
         producer.taken(count, size, chunk=False, entries=count)
 
     def _duplicate(self, producer: Producer, frame: SendFrame) -> None:
@@ -301,7 +311,7 @@ class PersistentTopic:
         if producer.pending:
             # A slot without an entry reserves the position; the entry before it answers for both.
             sequence_id, highest = frame.sequence_id, frame.highest_sequence_id
-            self._entries.append((self, producer, sequence_id, highest, DedupRecord.DUPLICATE, -1, 0))
+            self._entries.append((self, producer, sequence_id, highest, DedupRecord.DUPLICATE, -1, 0, 0.0))
         else:
             producer.receipt(frame.sequence_id, frame.highest_sequence_id, -1, -1)
 

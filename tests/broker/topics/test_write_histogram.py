@@ -1,0 +1,71 @@
+"""Histograms of stored entries, in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.broker.topics.write_histogram import WriteHistogram
+from geminga.ids import TopicName
+
+
+def metrics_of(harness: Any, topic: str = "t") -> dict[str, float]:
+    writes = harness.broker.topics.in_memory(TopicName.parse(topic)).writes
+    return dict(writes.last_minute(harness.now))
+
+
+def non_zero(found: dict[str, float], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in found.items() if value and prefix in name}
+
+
+def test_entries_are_counted_by_size_and_by_time_until_they_are_durable(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer("t")
+    harness.auto_poll = False
+    began = harness.now
+    peer.send(0)
+    harness.now += 0.015
+    harness.poll()
+    peer.send(1)
+    peer.send(2)
+    harness.now += 2.0
+    harness.poll()
+    assert metrics_of(harness) == {}, "the minute is not over"
+    harness.now = began + 60.0
+    found = metrics_of(harness)
+    assert non_zero(found, "pulsar_storage_write_latency_") == {
+        "le_20": 1, "overflow": 2, "count": 3, "sum": pytest.approx(4_015_000)
+    }  # fmt: skip
+    assert non_zero(found, "pulsar_entry_size_") == {
+        "le_128": 3, "count": 3, "sum": found["pulsar_entry_size_sum"]
+    }  # fmt: skip
+    assert found["pulsar_storage_write_rate"] == 3 / 60
+
+
+def test_a_minute_is_reported_until_the_next_one_is_over(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer("t")
+    peer.send(0)
+    for seconds, count in ((60, 1), (59, 1), (1, None)):
+        harness.advance(seconds)
+        assert metrics_of(harness).get("pulsar_entry_size_count") == count
+    peer.publish(3, first=1)
+    harness.advance(300)
+    assert metrics_of(harness) == {}
+
+
+def test_runs_of_entries_are_counted_as_single_ones() -> None:
+    writes = WriteHistogram(0.0)
+    writes.received_run(1.0, [100, 100], 200)
+    writes.received_run(2.0, [100, 600, 2_000_000], 2_000_700)
+    writes.received(3.0, 512)
+    writes.stored(0.0005, 6)
+    writes.received_run(61.0, [100], 100)
+    found = dict(writes.last_minute(62.0))
+    assert non_zero(found, "pulsar_entry_size_") == {
+        "le_128": 3, "le_512": 1, "le_1_kb": 1, "le_overflow": 1, "count": 6, "sum": 2_001_412
+    }  # fmt: skip
+    assert non_zero(found, "pulsar_storage_write_latency_") == {
+        "le_0_5": 6, "count": 6, "sum": pytest.approx(3000)
+    }  # fmt: skip
