@@ -429,9 +429,9 @@ def test_the_address_of_a_printed_command_stays_out_of_its_names(page: Page, ser
     page.goto(served.url)
     pasted = page.evaluate(
         """async (words) => (await import('/console/command.js')).pasted(words, ' --admin-url x')""",
-        """geminga topics delete 'a && b' && geminga topics delete 'it'"'"'s && "c'""",
+        """geminga topics delete 'a && b' && geminga topics delete -- -it'"'"'s && "c'""",
     )
     assert pasted == (
         "geminga topics delete 'a && b' --admin-url x && "
-        """geminga topics delete 'it'"'"'s && "c' --admin-url x"""
+        """geminga topics delete --admin-url x -- -it'"'"'s && "c'"""
     )

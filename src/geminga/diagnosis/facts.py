@@ -180,7 +180,12 @@ class SubscriptionFacts(ByFields):
     """When the position up to which all is acknowledged last moved."""
     hole: HoleFacts | None = None
     oldest_open: str = ""
+    redeliveries: int = 0
+    """Redeliveries of the oldest unacknowledged message; 0 also if not known."""
+    expired: int = 0
+    """Entries that expired since the topic was loaded."""
+    expired_ms: int = 0
     read_position: str = ""
     redeliver_after: float = 0
-    """Seconds after which unacknowledged messages are delivered again; 0: never."""
+    """Seconds after which unacknowledged messages are redelivered; 0: never."""
     pushed_again: int = 0

@@ -63,6 +63,8 @@ def facts_from_stats(
         mark_ms=own.get("lastMarkDeleteAdvancedTimestamp", 0),
         hole=HoleFacts(message=oldest_open, acknowledged_behind=-1) if holes and oldest_open else None,
         oldest_open=oldest_open,
+        expired=own.get("totalMsgExpired", 0),
+        expired_ms=own.get("lastExpireTimestamp", 0),
         read_position=cursor.get("readPosition", ""),
     )
 

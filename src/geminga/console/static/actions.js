@@ -1,7 +1,7 @@
 // Actions on a subscription. Each dialog shows the effect before the action is done.
 
 import { call, get, post } from "./api.js";
-import { quoted, shortTopic } from "./command.js";
+import { option, shell, shortTopic } from "./command.js";
 import { ask, dialog } from "./dialog.js";
 import { fill, h } from "./dom.js";
 import { bytes, count, part, plural, topicLink, topicPath } from "./format.js";
@@ -151,7 +151,7 @@ export function skipEntry(topic, subscription, id, done) {
     action: "Skip it", danger: true, done,
     preview: () => ({
       text: `acknowledges this entry for ${subscription}, delivered or not: it is not redelivered to this subscription`,
-      command: `geminga subscriptions skip ${quoted(topic)} ${quoted(subscription)} --message ${id}`,
+      command: shell("subscriptions skip", [topic, subscription], `--message ${id}`),
     }),
     async run() {
       await post(`${subscriptionPath(topic, subscription)}/skip/${ledger}/${entry}`);
@@ -167,7 +167,7 @@ export function deleteSubscription(topic, subscription) {
       const { messages } = await get(`${subscriptionPath(topic, subscription)}/preview/skip-all`);
       return {
         text: `deletes ${subscription} with its position: ${plural(messages, "message")} that it has not acknowledged will not be delivered to it`,
-        command: `geminga subscriptions delete ${quoted(shortTopic(topic))} ${quoted(subscription)}`,
+        command: shell("subscriptions delete", [shortTopic(topic), subscription]),
       };
     },
     async run() {
@@ -186,7 +186,7 @@ export function createSubscription(topic, done) {
     action: "Add", done,
     preview: () => ({
       text: `adds ${name.value}, which keeps the messages ${from.value === "latest" ? "published from now on" : "that are stored, and new ones,"} until they are acknowledged`,
-      command: `geminga subscriptions create ${quoted(shortTopic(topic))} ${quoted(name.value)} --from ${from.value}`,
+      command: shell("subscriptions create", [shortTopic(topic), name.value], `--from ${from.value}`),
     }),
     async run() {
       const id = from.value === "latest" ? END : -1;
@@ -206,7 +206,7 @@ export function deleteTopic(topic) {
       const stats = await get(`${topicPath(topic)}/${partitions ? "partitioned-stats" : "stats"}`);
       return {
         text: `deletes ${bytes(stats.storageSize)} of messages and ${plural(Object.keys(stats.subscriptions).length, "subscription")} for ever`,
-        command: `geminga topics delete ${quoted(shortTopic(topic))}`,
+        command: shell("topics delete", [shortTopic(topic)]),
       };
     },
     async run() {
@@ -232,7 +232,7 @@ export function redrive(topic, subscription, done) {
       if (!Object.keys(sent).length) throw new Error("No dead letter is to be sent.");
       return {
         text: [`sends ${targets(sent)}, where every subscription receives them`, left ? `${count(left)} stay` : "", encrypted ? `${count(encrypted)} are encrypted and stay` : ""].filter(Boolean).join("; "),
-        command: `geminga subscriptions redrive ${quoted(shortTopic(topic))} ${quoted(subscription)}${key.value ? ` --key ${quoted(key.value)}` : ""}${words.value ? ` --contains ${quoted(words.value)}` : ""}`,
+        command: shell("subscriptions redrive", [shortTopic(topic), subscription], option("--key", key.value) + option("--contains", words.value)),
       };
     },
     async run() {

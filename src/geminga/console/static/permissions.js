@@ -1,7 +1,7 @@
 // Roles and what they may do in a namespace or on a topic.
 
 import { call, get } from "./api.js";
-import { quoted } from "./command.js";
+import { shell } from "./command.js";
 import { ask } from "./dialog.js";
 import { fill, h } from "./dom.js";
 import { part } from "./format.js";
@@ -30,7 +30,7 @@ function grant({ path, noun, place }, done) {
     preview() {
       if (!chosen().length) throw new Error("Choose what the role may do.");
       return { text: `allows ${role.value} to ${chosen().join(" and ")} in ${place}, and nothing else there`,
-        command: `geminga ${noun} grant ${quoted(place)} ${quoted(role.value)} ${chosen().join(" ")}` };
+        command: shell(`${noun} grant`, [place, role.value, ...chosen()]) };
     },
     run: () => call("POST", `${path}/permissions/${part(role.value)}`, { body: chosen() }),
   });
@@ -40,7 +40,7 @@ function grant({ path, noun, place }, done) {
 function revoke({ path, noun, place }, role, done) {
   ask("Revoke permissions", {
     action: "Revoke", danger: true, done,
-    preview: () => ({ text: `removes what ${role} was granted in ${place}`, command: `geminga ${noun} revoke ${quoted(place)} ${quoted(role)}` }),
+    preview: () => ({ text: `removes what ${role} was granted in ${place}`, command: shell(`${noun} revoke`, [place, role]) }),
     run: () => call("DELETE", `${path}/permissions/${part(role)}`),
   });
 }

@@ -1,7 +1,7 @@
 // Policies in words, and where each was set: on the topic, its namespace, or nowhere.
 
 import { call, get } from "./api.js";
-import { quoted, shortTopic } from "./command.js";
+import { shell, shortTopic } from "./command.js";
 import { ask } from "./dialog.js";
 import { fill, h } from "./dom.js";
 import { bytes, count, duration, namespaceLink, part, plural, topicPath, nameOf } from "./format.js";
@@ -126,11 +126,11 @@ function change({ path, place, name, title, words, form, value, own, done }) {
       h("p", {}, remove, h("label", { htmlFor: "policy-remove" }, noun === "topics" ? " as in the namespace" : " as the broker has it"))],
     action: "Change", done,
     async preview() {
-      const begin = `geminga ${noun} policy ${quoted(place)} ${segment}`;
+      const equal = (value, options) => shell(`${noun} policy`, [place, segment, ...value], options);
       const now = `now: ${worded(words, value)}`;
-      if (remove.checked) return { text: `${now}; then: not set here`, command: `${begin} --remove` };
+      if (remove.checked) return { text: `${now}; then: not set here`, command: equal([], "--remove") };
       const lost = noun === "topics" && name === "messageTTL" ? await expired(path, wanted()) : "";
-      return { text: `${now}; then: ${shown(wanted())}${lost}`, command: `${begin} ${quoted(JSON.stringify(wanted()))}` };
+      return { text: `${now}; then: ${shown(wanted())}${lost}`, command: equal([JSON.stringify(wanted())]) };
     },
     async run() {
       const method = remove.checked ? "DELETE" : name === "schemaCompatibilityStrategy" || (name === "compactionThreshold" && noun === "namespaces") ? "PUT" : "POST";

@@ -1,7 +1,7 @@
 // Publishes one message: what the command `geminga produce` does.
 
 import { call } from "./api.js";
-import { quoted, shortTopic } from "./command.js";
+import { option, shell, shortTopic } from "./command.js";
 import { ask } from "./dialog.js";
 import { h } from "./dom.js";
 import { topicPath } from "./format.js";
@@ -14,7 +14,7 @@ export function produce(topic, done) {
     action: "Publish", done,
     preview: () => ({
       text: "stores one message, which every subscription of the topic receives",
-      command: `geminga produce ${quoted(shortTopic(topic))} ${quoted(value.value)}${key.value ? ` --key ${quoted(key.value)}` : ""}`,
+      command: shell("produce", [shortTopic(topic), value.value], option("--key", key.value)),
     }),
     async run() {
       const { id } = await call("POST", `${topicPath(topic)}/message`, { body: { payload: value.value, key: key.value || null } });
