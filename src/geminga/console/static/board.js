@@ -5,11 +5,9 @@ import { pasted } from "./command.js";
 import { fill, h, text } from "./dom.js";
 import { LEVELS, STATES, count, duration, plural, rate, sentence, sentenceText, subscriptionLink, topicLink, topicName, topicsLink } from "./format.js";
 import { List, opens } from "./list.js";
-import { sparkline } from "./spark.js";
 
 const SAMPLES = 60;
 const TOPICS_SHOWN = 5;
-const KINDS = [[/^geminga-mirror\./, "mirror"], [/^[^/]+\/[^/]+\/[^/]+$/, "function"], [/^geminga-redrive$/, "dead letters sent back"]];
 const COLUMNS = [
   ["name", "Subscription", "", "name"],
   ["backlog", "Backlog", "unacknowledged messages, and their entries", "backlog"],
@@ -120,7 +118,7 @@ function makeRow(row, samplesOf) {
   cells.trend.append(line.element, growth);
   const [messages, entries] = [h("b", {}), h("small", {})];
   cells.backlog.append(messages, entries);
-  const kind = KINDS.find(([pattern]) => pattern.test(row.subscription))?.[1];
+  const kind = row.runs || (row.subscription === "geminga-redrive" ? "dead letters sent back" : "");
   fill(place, topicName(row.topic), row.partitions ? ` · ${plural(row.partitions, "partition")}` : null, kind ? h("span", { class: "tag" }, kind) : null);
   const element = opens(h("tr", {}, h("td", { class: "name" }, h("div", {}, dot, h("div", {}, link, words))), Object.values(cells)), link);
   let said = "";
@@ -147,4 +145,28 @@ function makeRow(row, samplesOf) {
 function growthOf(row) {
   if (row.growth === null || Math.abs(row.growth) < 0.05) return "";
   return `${row.growth > 0 ? "+" : "−"}${rate(Math.abs(row.growth))}/s`;
+}
+
+// A sparkline of a few dozen samples.
+const [WIDTH, HEIGHT] = [72, 20];
+
+function sparkline() {
+  const line = h("svg:polyline", { fill: "none" });
+  const element = h("svg:svg", {
+    class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, "aria-hidden": "true",
+  }, line);
+  return {
+    element,
+    draw(samples) {
+      const top = Math.max(...samples);
+      const bottom = Math.min(...samples);
+      const flat = top === bottom;
+      element.classList.toggle("flat", flat);
+      const step = WIDTH / Math.max(1, samples.length - 1);
+      line.setAttribute("points", samples.length < 2 || (flat && !top) ? "" : samples.map((value, at) => {
+        const y = flat ? HEIGHT / 2 : HEIGHT - 2 - ((value - bottom) / (top - bottom)) * (HEIGHT - 4);
+        return `${(at * step).toFixed(1)},${y.toFixed(1)}`;
+      }).join(" "));
+    },
+  };
 }
