@@ -197,22 +197,43 @@ export function createSubscription(topic, done) {
   name.focus();
 }
 
-export function deleteTopic(topic) {
-  let partitions = 0;
-  ask("Delete the topic", {
-    action: "Delete", danger: true,
+// Actions on a topic: title, effect by its stats, method and path of the request, and its body.
+const TOPIC_ACTIONS = {
+  partitions: ["Add partitions", ({ metadata }) => `has ${plural(metadata?.partitions ?? 0, "partition")} now; new messages of a key may go to another one`, "POST", "/partitions"],
+  unload: ["Unload", (stats) => `disconnects ${plural(stats.publishers.length, "producer")} and all consumers: they reconnect, and unacknowledged messages are redelivered`, "PUT", "/unload"],
+  compact: ["Compact", () => "stores the newest message of each key for readers of the compacted topic", "PUT", "/compaction"],
+  offload: ["Offload", () => "moves its closed ledgers to the offload storage", "PUT", "/offload", `{"ledgerId":${END},"entryId":${END}}`],
+  terminate: ["Terminate", () => "refuses new messages for ever; stored ones can be read", "POST", "/terminate"],
+  truncate: ["Delete all messages", (stats) => `deletes ${bytes(stats.storageSize)} of messages for ever; its subscriptions stay`, "DELETE", "/truncate"],
+  delete: ["Delete", (stats) => `deletes ${bytes(stats.storageSize)} of messages and ${plural(Object.keys(stats.subscriptions).length, "subscription")} for ever`, "DELETE", ""],
+};
+
+export function topicActions(topic, partitions, done) {
+  const choice = h("select", { "aria-label": "More actions", onchange: () => {
+    changeTopic(choice.value, topic, partitions() ?? 0, done);
+    choice.value = "";
+  } }, h("option", { value: "" }, "More …"), Object.entries(TOPIC_ACTIONS).map(([name, [title]]) => h("option", { value: name }, title)));
+  return choice;
+}
+
+function changeTopic(name, topic, partitions, done) {
+  const [title, effect, method, path, body] = TOPIC_ACTIONS[name];
+  const gone = name === "delete";
+  const number = name === "partitions" ? input({ type: "number", min: partitions + 1, value: partitions + 1, required: true, "aria-label": "Partitions" }) : null;
+  const force = gone ? input({ type: "checkbox", id: "force" }) : null;
+  ask(title, {
+    content: [number, force && h("p", {}, force, h("label", { htmlFor: "force" }, " also while clients are connected"))],
+    action: title, danger: method === "DELETE" || name === "terminate", done: gone ? undefined : done,
     async preview() {
-      partitions = (await get(`${topicPath(topic)}/partitions`))?.partitions ?? 0;
+      if (number && !partitions) throw new Error("The topic is not partitioned.");
       const stats = await get(`${topicPath(topic)}/${partitions ? "partitioned-stats" : "stats"}`);
-      return {
-        text: `deletes ${bytes(stats.storageSize)} of messages and ${plural(Object.keys(stats.subscriptions).length, "subscription")} for ever`,
-        command: shell("topics delete", [shortTopic(topic)]),
-      };
+      return { text: effect(stats), command: shell(`topics ${name}`, [shortTopic(topic)], number ? `--set ${number.value}` : force?.checked ? "--force" : "") };
     },
     async run() {
-      await call("DELETE", topicPath(topic) + (partitions ? "/partitions" : ""));
-      location.hash = "#/topics";
-      return `${shortTopic(topic)} is deleted`;
+      const suffix = partitions && gone ? "/partitions" : partitions && name === "terminate" ? "/terminate/partitions" : path;
+      await call(method, topicPath(topic) + suffix, { query: force?.checked ? { force: true } : {}, body: number?.value ?? body });
+      if (gone) location.hash = "#/topics";
+      return gone ? `${shortTopic(topic)} is deleted` : `Done: ${title.toLowerCase()}`;
     },
   });
 }

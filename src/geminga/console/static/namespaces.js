@@ -17,7 +17,7 @@ const topicsOf = (namespace, limit, signal) => get("/admin/v2/geminga/topics", {
 export function showTenants(frame) {
   frame.title("Namespaces");
   const rows = h("tbody");
-  const content = h("div", {}, panel("Tenants", "owners of namespaces", table(["Tenant", "Namespaces", "Administrators", ""], rows)));
+  const content = h("div", {}, panel("Tenants", "owners of namespaces", table(["Tenant", "Namespaces", "Administrators", "Actions"], rows)));
   const done = () => poller.now();
   const head = h("div", { class: "head" }, h("h1", { tabIndex: -1 }, "Namespaces"), h("div", { class: "actions" },
     h("button", { type: "button", onclick: () => tenantForm("", [], done) }, "Create a tenant"),
@@ -106,6 +106,21 @@ const deleteNamespace = (namespace) => deletion("namespace", namespace, namespac
   return number ? plural(number, "topic") : "";
 });
 
+// Rarer actions on a namespace: title, effect, method and path.
+const NAMESPACE_ACTIONS = {
+  unload: ["Unload", "disconnects all clients of its topics: they reconnect, and unacknowledged messages are redelivered", "PUT", "/unload"],
+  "clear-backlog": ["Clear the backlog", "skips all messages that are not acknowledged, for every subscription of its topics, for good", "POST", "/clearBacklog"],
+};
+
+function namespaceAction(namespace, name) {
+  const [title, text, method, path] = NAMESPACE_ACTIONS[name];
+  ask(title, {
+    action: title, danger: method === "POST",
+    preview: () => ({ text, command: shell(`namespaces ${name}`, [namespace]) }),
+    run: () => call(method, namespacePath(namespace) + path),
+  });
+}
+
 export function showNamespace(frame, namespace) {
   frame.title(namespace);
   const path = namespacePath(namespace);
@@ -116,7 +131,9 @@ export function showNamespace(frame, namespace) {
     h("div", { class: "columns" }, panel("Policies", "of the namespace; topics may have their own", policies), panel("Permissions", "roles and what they may do", roles)),
     panel("Topics", h("a", { class: "link", href: topicsLink({ namespace }) }, "all of them"), table(["Topic", "In", "Out", "Stored", "Subscriptions"], topics)));
   const head = h("div", { class: "head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/namespaces" }, "Namespaces"), " / "),
-    h("h1", { tabIndex: -1 }, namespace)), h("div", { class: "actions" }, h("button", { type: "button", onclick: () => deleteNamespace(namespace) }, "Delete")));
+    h("h1", { tabIndex: -1 }, namespace)), h("div", { class: "actions" },
+    Object.entries(NAMESPACE_ACTIONS).map(([name, [title]]) => h("button", { type: "button", onclick: () => namespaceAction(namespace, name) }, title)),
+    h("button", { type: "button", onclick: () => deleteNamespace(namespace) }, "Delete")));
   const poller = frame.page(head, content, async (signal) => {
     const [, found] = await Promise.all([
       permissions(roles, { path, noun: "namespaces", place: namespace }, signal),

@@ -51,8 +51,8 @@ const UNITS = {
 };
 const STRATEGIES = ["BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE", "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE"];
 
-// Path of the topic's policy, path of the namespace's, title, the words for a value, and its fields; null: not
-// of topics.
+// Path of the topic's policy (null: not of topics), path of the namespace's, title, the words for a value, its fields,
+// and the methods that set it there where not POST.
 const POLICIES = [
   ["retention", "retention", "Acknowledged messages are kept", retention, [["retentionTimeInMinutes", "Time", "minutes", -1], ["retentionSizeInMB", "Size", "megabytes", -1]]],
   ["messageTTL", "messageTTL", "Messages expire", (value) => (value > 0 ? `after ${span(value)}` : "never"), [["", "After", "seconds", 0]]],
@@ -68,11 +68,11 @@ const POLICIES = [
   ["subscriptionDispatchRate", "subscriptionDispatchRate", "Delivery, a subscription", dispatch, RATE("dispatch")],
   ["deduplicationEnabled", "deduplication", "Deduplication", (value) => (value ? "on" : "off"), SWITCH()],
   ["delayedDelivery", "delayedDelivery", "Delayed delivery", (value) => (value.active ? `allowed, exact to ${value.tickTime} ms` : "not allowed"), SWITCH("active")],
-  ["compactionThreshold", "compactionThreshold", "Compaction", (value) => (value > 0 ? `from ${bytes(value)} on` : "only on request"), [["", "From", "bytes", 0]]],
+  ["compactionThreshold", "compactionThreshold", "Compaction", (value) => (value > 0 ? `from ${bytes(value)} on` : "only on request"), [["", "From", "bytes", 0]], ["POST", "PUT"]],
   ["redeliverUnacked", "redeliverUnacked", "Redelivery of what stays unacknowledged", (value) => (value.afterSeconds > 0 ? `after ${span(value.afterSeconds)}` : "never"), [["afterSeconds", "After", "seconds", 0]]],
   ["inactiveTopicPolicies", "inactiveTopicPolicies", "Unused topics", (value) => (value.deleteWhileInactive ? `are deleted after ${span(value.maxInactiveDurationSeconds)}` : "stay"), [...SWITCH("deleteWhileInactive"), ["maxInactiveDurationSeconds", "After", "seconds", 86400]]],
   [null, "autoTopicCreation", "Topics are created by use", (value) => (value.allowAutoTopicCreation ? (value.topicType === "partitioned" ? `with ${plural(value.defaultNumPartitions, "partition")}` : "yes") : "no"), SWITCH("allowAutoTopicCreation")],
-  ["schemaCompatibilityStrategy", "schemaCompatibilityStrategy", "New schemas must be", (value) => (value === "UNDEFINED" ? "as the broker requires" : String(value).toLowerCase().replaceAll("_", " ")), [["", "Strategy", STRATEGIES]]],
+  ["schemaCompatibilityStrategy", "schemaCompatibilityStrategy", "New schemas must be", (value) => (value === "UNDEFINED" ? "as the broker requires" : String(value).toLowerCase().replaceAll("_", " ")), [["", "Strategy", STRATEGIES]], ["PUT", "PUT"]],
   ["schemaValidationEnforced", "schemaValidationEnforced", "Producers need a schema", yes, SWITCH()],
   [null, "encryptionRequired", "Encryption is required", yes, SWITCH()],
   ["offloadPolicies", "offloadPolicies", "Offloading", (value) => (value.managedLedgerOffloadDriver ? `to ${value.managedLedgerOffloadBucket ?? value.managedLedgerOffloadDriver}` : "off")],
@@ -111,7 +111,7 @@ function inputOf([name, title, kind, none], value) {
 const WORDS = { true: "yes", false: "no", ...BEYOND };
 
 // The dialog that changes a policy of a topic or namespace; `place` is its name on the command line.
-function change({ path, place, name, title, words, form, value, own, done }) {
+function change({ path, place, name, title, words, form, method = "POST", value, own, done }) {
   const noun = path.startsWith("/admin/v2/namespaces/") ? "namespaces" : "topics";
   const isQuota = name === "backlogQuotaMap"; // read as a map of quotas, set as the quota of size
   const segment = isQuota ? "backlogQuota" : name;
@@ -133,9 +133,8 @@ function change({ path, place, name, title, words, form, value, own, done }) {
       return { text: `${now}; then: ${shown(wanted())}${lost}`, command: equal([JSON.stringify(wanted())]) };
     },
     async run() {
-      const method = remove.checked ? "DELETE" : name === "schemaCompatibilityStrategy" || (name === "compactionThreshold" && noun === "namespaces") ? "PUT" : "POST";
       const query = name === "messageTTL" && noun === "topics" && !remove.checked ? { messageTTL: wanted() } : {};
-      await call(method, `${path}/${segment}`, { query, body: remove.checked ? undefined : JSON.stringify(wanted()) });
+      await call(remove.checked ? "DELETE" : method, `${path}/${segment}`, { query, body: remove.checked ? undefined : JSON.stringify(wanted()) });
       return `Changed: ${title}`;
     },
   });
@@ -163,12 +162,12 @@ export async function topicPolicies(element, topic, signal) {
     ...POLICIES.map(([name]) => (name ? get(`${path}/${name}`, { applied: true }, signal).catch(() => undefined) : undefined)),
   ]);
   const done = () => topicPolicies(element, topic);
-  const found = POLICIES.flatMap(([name, inNamespace, title, words, form], at) => {
+  const found = POLICIES.flatMap(([name, inNamespace, title, words, form, methods], at) => {
     if (!name || (!isSet(values[at]) && !form)) return [];
     const value = values[at];
     const where = !isSet(value) || UNSET.has(value) ? "default" : own.includes(name) ? "set on this topic"
       : ofNamespace.includes(inNamespace) ? ["set on ", h("a", { class: "link", href: namespaceLink(place) }, place)] : "default";
-    const edit = form && (() => change({ path, place: shortTopic(topic), name, title, words, form, value, own: own.includes(name), done }));
+    const edit = form && (() => change({ path, place: shortTopic(topic), name, title, words, form, method: methods?.[0], value, own: own.includes(name), done }));
     return [[title, worded(words, value), where, edit]];
   });
   fill(element, found.length ? rows(found) : [h("dt", {}, "Policies"), h("dd", { class: "none" }, "none are known")]);
@@ -180,11 +179,11 @@ export async function namespacePolicies(element, namespace, signal) {
   const set = await get(`${path}/policiesSet`, {}, signal).catch(() => null);
   const values = await Promise.all(POLICIES.map(([, name]) => get(`${path}/${name}`, { applied: true }, signal).catch(() => undefined)));
   const done = () => namespacePolicies(element, namespace);
-  fill(element, rows(POLICIES.flatMap(([, name, title, words, form], at) => {
+  fill(element, rows(POLICIES.flatMap(([, name, title, words, form, methods], at) => {
     const value = values[at];
     if (!isSet(value) && !form) return [];
     const own = set?.includes(name) ?? true;
-    const edit = form && (() => change({ path, place: namespace, name, title, words, form, value, own, done }));
+    const edit = form && (() => change({ path, place: namespace, name, title, words, form, method: methods?.[1], value, own, done }));
     return [[title, worded(words, value), isSet(value) && own && !UNSET.has(value) ? "set here" : "default", edit]];
   })));
 }

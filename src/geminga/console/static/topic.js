@@ -2,13 +2,12 @@
 // of a partitioned topic are shown as one topic, with the partition as a column.
 
 import { get } from "./api.js";
-import { createSubscription, deleteTopic, produce } from "./actions.js";
-import { Messages } from "./browse.js";
+import { createSubscription, produce, topicActions } from "./actions.js";
 import { Chart } from "./chart.js";
 import { shortTopic } from "./command.js";
 import { fact, fill, h, keyed, panel, table, text } from "./dom.js";
 import { bytes, clock, count, nameOf, namespaceLink, plural, perSecond, rate, schemaPath, sentence, subscriptionLink, topicName, topicPath, topicLink } from "./format.js";
-import { SchemaBook } from "./messages.js";
+import { Messages, SchemaBook } from "./messages.js";
 import { permissions, topicPolicies } from "./policies.js";
 
 const EVERY_MS = 2000;
@@ -35,6 +34,7 @@ export function showTopic(frame, topic, query) {
   const parts = h("tbody");
   const partsPanel = panel("Partitions", "", table(["Partition", "In", "Out", "Backlog", "Stored"], parts));
   const place = h("div");
+  let partitions = null;
   const content = h("div", {},
     facts,
     panel("Messages per second", "the last hour", chart.element),
@@ -50,9 +50,8 @@ export function showTopic(frame, topic, query) {
   h("h1", { tabIndex: -1 }, topicName(topic).at(-1))),
   h("div", { class: "actions" }, h("button", { type: "button", "data-action": "produce", onclick: () => produce(topic, () => messages?.begin()) }, "Publish a message"),
     h("button", { type: "button", onclick: () => createSubscription(topic, () => poller.now()) }, "Add a subscription"),
-    h("button", { type: "button", onclick: () => deleteTopic(topic) }, "Delete")));
+    topicActions(topic, () => partitions, () => poller.now())));
   let turn = 0;
-  let partitions = null;
   let messages = null;
   let seeded = false;
   let schemaShown = null;
