@@ -365,7 +365,9 @@ def test_permissions_schema_versions_and_deletion(create: Any, served: Any, page
     page.locator("dialog").get_by_role("button", name="Delete", exact=True).click()
     expect(page.get_by_text("There is no subscription")).to_be_visible()
     page.get_by_label("More actions").select_option("Delete")
-    expect(page.locator("dialog code")).to_contain_text("geminga topics delete public/default/orders --admin-url")
+    expect(page.locator("dialog code")).to_contain_text(
+        "geminga topics delete public/default/orders --admin-url"
+    )
     page.locator("dialog").get_by_role("button", name="Delete", exact=True).click()
     expect(page.locator("h1")).to_have_text("0 topics")
 
@@ -381,7 +383,12 @@ def test_rarer_actions_on_topics_show_their_effect_and_command(
         ("t", "Unload", "disconnects 1 producer and all consumers", "unload public/default/t"),
         ("t", "Compact", "stores the newest message of each key", "compact public/default/t"),
         ("t", "Terminate", "refuses new messages for ever", "terminate public/default/t"),
-        ("t", "Delete all messages", "of messages for ever; its subscriptions stay", "truncate public/default/t"),
+        (
+            "t",
+            "Delete all messages",
+            "of messages for ever; its subscriptions stay",
+            "truncate public/default/t",
+        ),
         ("parted", "Add partitions", "has 2 partitions now", "partitions public/default/parted --set 3"),
         ("parted", "Terminate", "refuses new messages for ever", "terminate public/default/parted"),
     ):

@@ -658,10 +658,6 @@ class BrokerServer:
     def admin_url(self) -> str | None:
         return self.settings.admin_url
 
-    @property
-    def tls_expires_at(self) -> float | None:
-        return self.tls.expires_at if self.tls else None
-
 
 class _Entry:
     """The context manager form of an entry; it holds no state, so one object serves all."""

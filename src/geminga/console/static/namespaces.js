@@ -17,7 +17,7 @@ const topicsOf = (namespace, limit, signal) => get("/admin/v2/geminga/topics", {
 export function showTenants(frame) {
   frame.title("Namespaces");
   const rows = h("tbody");
-  const content = h("div", {}, panel("Tenants", "owners of namespaces", table(["Tenant", "Namespaces", "Administrators", "Actions"], rows)));
+  const content = h("div", { class: "left" }, panel("Tenants", "owners of namespaces", table(["Tenant", "Namespaces", "Administrators", "Actions"], rows)));
   const done = () => poller.now();
   const head = h("div", { class: "head" }, h("h1", { tabIndex: -1 }, "Namespaces"), h("div", { class: "actions" },
     h("button", { type: "button", onclick: () => tenantForm("", [], done) }, "Create a tenant"),
@@ -28,8 +28,8 @@ export function showTenants(frame) {
       each, get(`/admin/v2/namespaces/${part(each)}`, {}, signal), get(tenantPath(each), {}, signal)])));
     const button = (label, act, name) => h("button", { type: "button", class: "quiet", "aria-label": `${label}: ${name}`, onclick: act }, label);
     fill(rows, found.map(([name, namespaces, { adminRoles }]) => h("tr", {}, h("td", {}, h("b", {}, name)),
-      h("td", { class: "words" }, namespaces.sort().map((each, at) => [at ? ", " : "", h("a", { class: "link", href: namespaceLink(each) }, each.slice(name.length + 1))]), namespaces.length ? "" : "none"),
-      h("td", { class: "words" }, adminRoles?.join(", ") || "super users only"),
+      h("td", {}, namespaces.sort().map((each, at) => [at ? ", " : "", h("a", { class: "link", href: namespaceLink(each) }, each.slice(name.length + 1))]), namespaces.length ? "" : "none"),
+      h("td", {}, adminRoles?.join(", ") || "super users only"),
       h("td", {}, button("Change", () => tenantForm(name, adminRoles ?? [], done), name), button("Delete", () => deleteTenant(name, namespaces, done), name)))),
     tenants.length > TENANTS_SHOWN ? h("tr", {}, h("td", { colspan: 4, class: "none" }, `and ${count(tenants.length - TENANTS_SHOWN)} more`)) : null);
   }, EVERY_MS);
