@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import ssl
 import time
@@ -527,10 +528,11 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
     application = web.Application(middlewares=[checked], client_max_size=BODY_BYTES_MAX)
     application.on_response_prepare.append(never_guess)
     cluster = remote.cluster
-    attach(
-        application,
-        lambda request: redrive(request, lambda: (cluster.client_arguments(), cluster.admin_arguments())),
-    )
+
+    def arguments() -> tuple[Json, Json]:
+        return cluster.client_arguments(), cluster.admin_arguments()
+
+    attach(application, functools.partial(redrive, arguments=arguments))
     router = application.router
     router.add_get("/admin/v2/geminga/subscriptions", own(remote.board))
     router.add_get("/admin/v2/geminga/topics", own(remote.topics))

@@ -241,7 +241,8 @@ class _Inquiry:
         if any(each.stops for each in findings) or self.is_stuck:
             return "its consumers are busy: waiting messages are delivered as they ask for more"
         if facts.held and not facts.waiting and not facts.delayed:
-            return "all messages are delivered, and wait to be acknowledged"
+            text = "all messages are delivered"
+            return f"{text}, and wait to be acknowledged" if facts.durable else f"{text} to its reader"
         return "nothing stands in the way: messages are being delivered"
 
     def _expired(self) -> str:
@@ -542,7 +543,7 @@ class _Inquiry:
         text = f"message {facts.oldest_open} was redelivered {facts.redeliveries:,} times and is not "
         text += "acknowledged: consumers reject it, or exceed the time for it"
         policy = _advise(
-            "see what its application does with it; a dead-letter policy sets such messages aside"
+            "see what its application does with it; a dead-letter policy whose topic takes it sets it aside"
         )
         yield _stop(
             "rejected", text, policy, _advise("skip it", self._skip(facts.oldest_open)),
@@ -561,7 +562,10 @@ class _Inquiry:
         number = hole.acknowledged_behind
         behind = f"{number:,} behind it are" if number >= 0 else f"later ones are, in {facts.holes:,} ranges"
         text = f"message {hole.message} is not acknowledged, {behind}"
-        text += f"; of its batch, {hole.open_in_batch} are open" if hole.open_in_batch else ""
+        if hole.open_in_batch:
+            is_one = hole.open_in_batch.isdecimal()
+            text += f"; of its batch, {'message' if is_one else 'messages'} {hole.open_in_batch} "
+            text += "is not" if is_one else "are not"
         if hole.delivered:
             text += f"; {hole.holder_text} has it" if hole.holder else "; it was delivered"
         text += f"; published {ago_text(hole.age_seconds)}" if hole.age_seconds >= 0 else ""
@@ -585,7 +589,7 @@ class _Inquiry:
     def _held(self) -> Iterator[Finding]:
         """The consumer that has held messages for longest without acknowledging any."""
         facts = self.facts
-        held = [each for each in self.receiving if each.held and each.held_since_ms > 0]
+        held = [each for each in self.receiving if each.held and each.held_since_ms > 0 and facts.durable]
         worst = min(held, key=lambda each: each.held_since_ms, default=None)
         if worst is None or self.age(worst.held_since_ms) < HELD_SECONDS:
             return

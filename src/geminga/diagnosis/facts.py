@@ -119,6 +119,8 @@ class SubscriptionFacts(ByFields):
     is_geminga: bool = True
     """Whether the broker has Geminga's own commands."""
     type: str = ""
+    durable: bool = True
+    """False for a reader's subscription, which ends with it."""
     backlog: int = 0
     """Entries that are not acknowledged."""
     messages: int = -1

@@ -41,6 +41,7 @@ def facts_from_stats(
         now_ms=now_ms,
         is_geminga=False,
         type=own.get("type", ""),
+        durable=own.get("isDurable", True),
         backlog=backlog,
         messages=own.get("messagesInBacklog", -1),
         bytes=own.get("backlogSize", -1),

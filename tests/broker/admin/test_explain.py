@@ -307,7 +307,7 @@ def test_a_hole_inside_a_batch_is_reported_with_its_indexes(case: Case) -> None:
     case.producer.send(0, case.make_entry(num_messages_in_batch=6), messages=6)
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b011010])
     peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
-    assert "of its batch, 1, 3 to 4 are open" in case.finding("hole")["text"]
+    assert "of its batch, messages 1, 3 to 4 are not" in case.finding("hole")["text"]
 
 
 def test_a_damaged_entry_is_reported_and_passed_over(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -646,6 +646,17 @@ def test_a_quota_that_is_no_longer_exceeded_is_not_reported(
     peer.ack(*[(0, entry) for entry in range(60)])
     assert case.harness.actions.found(NAME, "s")[0].quota_exceeded is not None
     assert (case.explain()["trouble"], len(case.explain()["findings"])) == (Trouble.NOTHING_WAITS, 1)
+
+
+def test_a_reader_is_not_asked_to_acknowledge(case: Case) -> None:
+    case.subscribe("Exclusive", durable=False)
+    case.publish()
+    case.harness.advance(100)
+    found = case.explain()
+    assert (found["trouble"], found["sentence"]) == (
+        Trouble.MOVING,
+        "all messages are delivered to its reader",
+    )
 
 
 def test_a_dispatch_rate_that_slows_delivery_is_named_while_messages_move(case: Case) -> None:

@@ -93,7 +93,7 @@ class _Facts:
             topic=topic.text,
             subscription=subscription.name,
             now_ms=self.now_ms,
-            type=consumer_type(subscription),
+            type=consumer_type(subscription), durable=subscription.durable,
             backlog=subscription.backlog,
             messages=-1 if tally is None else tally[0],
             bytes=-1 if tally is None else tally[1],
