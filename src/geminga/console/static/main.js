@@ -1,12 +1,11 @@
 // The frame around the pages: routing, keyboard, theme, and the dialog that asks for a token.
 
 import { Poller, askAgain, onUnauthorized } from "./api.js";
-import { showBoard } from "./board.js";
+import { showBoard, showRunning } from "./board.js";
 import { showBroker } from "./broker.js";
 import { dialog } from "./dialog.js";
 import { fill, h, skeleton } from "./dom.js";
 import { showNamespace, showTenants } from "./namespaces.js";
-import { showRunning } from "./running.js";
 import { showSubscription } from "./subscription.js";
 import { showTopic } from "./topic.js";
 import { showTopics } from "./topics.js";

@@ -3,7 +3,7 @@
 import { call, get } from "./api.js";
 import { option, shell } from "./command.js";
 import { ask } from "./dialog.js";
-import { fill, h, panel, table } from "./dom.js";
+import { fill, h, keyed, panel, table, text } from "./dom.js";
 import { bytes, count, namespaceLink, part, perSecond, plural, topicLink, topicName, topicsLink } from "./format.js";
 import { namespacePath, namespacePolicies, permissions } from "./policies.js";
 
@@ -17,7 +17,8 @@ const topicsOf = (namespace, limit, signal) => get("/admin/v2/geminga/topics", {
 export function showTenants(frame) {
   frame.title("Namespaces");
   const rows = h("tbody");
-  const content = h("div", { class: "left" }, panel("Tenants", "owners of namespaces", table(["Tenant", "Namespaces", "Administrators", "Actions"], rows)));
+  const more = h("p", { class: "none" });
+  const content = h("div", { class: "left" }, panel("Tenants", "owners of namespaces", table(["Tenant", "Namespaces", "Administrators", "Actions"], rows), more));
   const done = () => poller.now();
   const head = h("div", { class: "head" }, h("h1", { tabIndex: -1 }, "Namespaces"), h("div", { class: "actions" },
     h("button", { type: "button", onclick: () => tenantForm("", [], done) }, "Create a tenant"),
@@ -27,11 +28,11 @@ export function showTenants(frame) {
     const found = await Promise.all(tenants.slice(0, TENANTS_SHOWN).map((each) => Promise.all([
       each, get(`/admin/v2/namespaces/${part(each)}`, {}, signal), get(tenantPath(each), {}, signal)])));
     const button = (label, act, name) => h("button", { type: "button", class: "quiet", "aria-label": `${label}: ${name}`, onclick: act }, label);
-    fill(rows, found.map(([name, namespaces, { adminRoles }]) => h("tr", {}, h("td", {}, h("b", {}, name)),
+    keyed(rows, found, JSON.stringify, ([name, namespaces, { adminRoles }]) => h("tr", {}, h("td", {}, h("b", {}, name)),
       h("td", {}, namespaces.sort().map((each, at) => [at ? ", " : "", h("a", { class: "link", href: namespaceLink(each) }, each.slice(name.length + 1))]), namespaces.length ? "" : "none"),
       h("td", {}, adminRoles?.join(", ") || "super users only"),
-      h("td", {}, button("Change", () => tenantForm(name, adminRoles ?? [], done), name), button("Delete", () => deleteTenant(name, namespaces, done), name)))),
-    tenants.length > TENANTS_SHOWN ? h("tr", {}, h("td", { colspan: 4, class: "none" }, `and ${count(tenants.length - TENANTS_SHOWN)} more`)) : null);
+      h("td", {}, button("Change", () => tenantForm(name, adminRoles ?? [], done), name), button("Delete", () => deleteTenant(name, namespaces, done), name))), () => {});
+    text(more, tenants.length > TENANTS_SHOWN ? `and ${count(tenants.length - TENANTS_SHOWN)} more` : "");
   }, EVERY_MS);
   return () => poller.stop();
 }
