@@ -380,23 +380,29 @@ def test_rarer_actions_on_topics_show_their_effect_and_command(
     create("parted", partitions=2)
     box = page.locator("dialog")
     for name, title, words, equal in (
-        ("t", "Unload", "disconnects 1 producer and all consumers", "unload public/default/t"),
-        ("t", "Compact", "stores the newest message of each key", "compact public/default/t"),
-        ("t", "Terminate", "refuses new messages for ever", "terminate public/default/t"),
+        ("t", "Unload", "disconnects 1 producer and all consumers", "topics unload public/default/t"),
+        ("t", "Compact", "stores the newest message of each key", "topics compact public/default/t"),
+        ("t", "Terminate", "refuses new messages for ever", "topics terminate public/default/t"),
         (
             "t",
             "Delete all messages",
             "of messages for ever; its subscriptions stay",
-            "truncate public/default/t",
+            "topics truncate public/default/t",
         ),
-        ("parted", "Add partitions", "has 2 partitions now", "partitions public/default/parted --set 3"),
-        ("parted", "Terminate", "refuses new messages for ever", "terminate public/default/parted"),
+        ("t", "Delete the schema", "deletes all versions of its schema", "schemas delete public/default/t"),
+        (
+            "parted",
+            "Add partitions",
+            "has 2 partitions now",
+            "topics partitions public/default/parted --set 3",
+        ),
+        ("parted", "Terminate", "refuses new messages for ever", "topics terminate public/default/parted"),
     ):
         page.goto(topic_url(served, name))
         expect(page.get_by_text("Published", exact=True)).to_be_visible()
         page.get_by_label("More actions").select_option(title)
         expect(box.locator(".preview")).to_contain_text(words, ignore_case=True)
-        expect(box.locator("code")).to_contain_text(f"geminga topics {equal} --admin-url ")
+        expect(box.locator("code")).to_contain_text(f"geminga {equal} --admin-url ")
         box.get_by_role("button", name=title, exact=True).click()
         expect(page.locator(".toast")).to_have_text(f"Done: {title.lower()}")
         page.reload()

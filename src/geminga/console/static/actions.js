@@ -4,7 +4,7 @@ import { call, get, post } from "./api.js";
 import { option, shell, shortTopic } from "./command.js";
 import { ask, dialog } from "./dialog.js";
 import { fill, h } from "./dom.js";
-import { bytes, count, part, plural, topicLink, topicPath } from "./format.js";
+import { bytes, count, part, plural, schemaPath, topicLink, topicPath } from "./format.js";
 import { SchemaBook, messageItem } from "./messages.js";
 
 const UNITS = { seconds: 1, minutes: 60, hours: 3600, days: 86400 };
@@ -205,6 +205,7 @@ const TOPIC_ACTIONS = {
   offload: ["Offload", () => "moves its closed ledgers to the offload storage", "PUT", "/offload", `{"ledgerId":${END},"entryId":${END}}`],
   terminate: ["Terminate", () => "refuses new messages for ever; stored ones can be read", "POST", "/terminate"],
   truncate: ["Delete all messages", (stats) => `deletes ${bytes(stats.storageSize)} of messages for ever; its subscriptions stay`, "DELETE", "/truncate"],
+  schema: ["Delete the schema", () => "deletes all versions of its schema: messages written with them can no longer be decoded", "DELETE", "/schema"],
   delete: ["Delete", (stats) => `deletes ${bytes(stats.storageSize)} of messages and ${plural(Object.keys(stats.subscriptions).length, "subscription")} for ever`, "DELETE", ""],
 };
 
@@ -227,11 +228,11 @@ function changeTopic(name, topic, partitions, done) {
     async preview() {
       if (number && !partitions) throw new Error("The topic is not partitioned.");
       const stats = await get(`${topicPath(topic)}/${partitions ? "partitioned-stats" : "stats"}`);
-      return { text: effect(stats), command: shell(`topics ${name}`, [shortTopic(topic)], number ? `--set ${number.value}` : force?.checked ? "--force" : "") };
+      return { text: effect(stats), command: shell(name === "schema" ? "schemas delete" : `topics ${name}`, [shortTopic(topic)], number ? `--set ${number.value}` : force?.checked ? "--force" : "") };
     },
     async run() {
       const suffix = partitions && gone ? "/partitions" : partitions && name === "terminate" ? "/terminate/partitions" : path;
-      await call(method, topicPath(topic) + suffix, { query: force?.checked ? { force: true } : {}, body: number?.value ?? body });
+      await call(method, (name === "schema" ? schemaPath(topic) : topicPath(topic)) + suffix, { query: force?.checked ? { force: true } : {}, body: number?.value ?? body });
       if (gone) location.hash = "#/topics";
       return gone ? `${shortTopic(topic)} is deleted` : `Done: ${title.toLowerCase()}`;
     },
