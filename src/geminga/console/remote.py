@@ -527,12 +527,11 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
 
     application = web.Application(middlewares=[checked], client_max_size=BODY_BYTES_MAX)
     application.on_response_prepare.append(never_guess)
-    cluster = remote.cluster
-
-    def arguments() -> tuple[Json, Json]:
-        return cluster.client_arguments(), cluster.admin_arguments()
-
-    attach(application, functools.partial(redrive, arguments=arguments))
+    of = remote.cluster
+    attach(
+        application,
+        functools.partial(redrive, arguments=lambda: (of.client_arguments(), of.admin_arguments())),
+    )
     router = application.router
     router.add_get("/admin/v2/geminga/subscriptions", own(remote.board))
     router.add_get("/admin/v2/geminga/topics", own(remote.topics))
