@@ -99,8 +99,12 @@ class Scene:
             ("telemetry", "dashboard"),
             ("clicks", "sessions"),
             ("payments", "ledger"),
+            ("payments", "public/default/settle"),
+            ("clicks", "geminga-mirror.berlin"),
         ):
             self.busy.append((topic, self.subscribe(topic, subscription, consumer_name=f"{subscription}-1")))
+        enrich = TopicName.parse(BASE + "orders"), "public/default/enrich"
+        harness.actions.create_subscription(*enrich, MessageId.earliest, lambda _error: None)
         previews = TopicName.parse(BASE + "previews")
         harness.actions.create(previews, lambda _error: None)
         harness.actions.create_subscription(previews, "cache", MessageId.earliest, lambda _error: None)
@@ -185,6 +189,7 @@ def draw(browser: Any, served: Any, scene: Scene) -> None:
         ("subscription", lake, "light", 1280, 1120, ".findings li"),
         ("topic", topic, "light", 1280, 1240, "#messages .value"),
         ("topics", "#/topics", "light", 1280, 800, "tbody tr a"),
+        ("functions", "#/running", "light", 1280, 620, "tbody tr"),
         ("broker", "#/broker", "dark", 1280, 1060, ".facts div"),
         ("phone", "", "light", 390, 800, "tbody tr"),
     ):

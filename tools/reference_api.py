@@ -111,6 +111,7 @@ PAGES: dict[str, Page] = {
             Section("Consumer", "geminga.asyncio", ("Consumer",)),
             Section("Reader", "geminga.asyncio", ("Reader",)),
             Section("Table view", "geminga.asyncio", ("TableView",)),
+            Section("Redrive", "geminga.asyncio", ("Redrive", "RedriveFilter", "RedriveResult")),
         ),
     ),
     "admin.md": Page(

@@ -14,6 +14,7 @@ _HOMES = {
     "Consumer": ("geminga.client.consumer", "AsyncConsumer"),
     "Reader": ("geminga.client.reader", "AsyncReader"),
     "TableView": ("geminga.client.table_view", "AsyncTableView"),
+    **{name: ("geminga.client.redrive", name) for name in ("Redrive", "RedriveFilter", "RedriveResult")},
     "PulsarException": ("geminga.errors", "PulsarException"),
     **{
         name: ("geminga.client.enums", name)

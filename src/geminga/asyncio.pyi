@@ -11,6 +11,9 @@ from geminga.client.enums import ProducerAccessMode as ProducerAccessMode
 from geminga.client.enums import RegexSubscriptionMode as RegexSubscriptionMode
 from geminga.client.producer import AsyncProducer
 from geminga.client.reader import AsyncReader
+from geminga.client.redrive import Redrive as Redrive
+from geminga.client.redrive import RedriveFilter as RedriveFilter
+from geminga.client.redrive import RedriveResult as RedriveResult
 from geminga.client.table_view import AsyncTableView
 from geminga.errors import PulsarException as PulsarException
 

@@ -29,7 +29,7 @@ class Web:
     """Stand-in for the web server, with an asyncio loop that runs only when a test steps it."""
 
     connections_created = connections_refused = started_at_ms = 0
-    tls_expires_at = None
+    tls = None
     connections: tuple[object, ...] = ()
 
     def __init__(self, harness: Sliced) -> None:

@@ -280,7 +280,9 @@ def test_a_pipeline_receives_the_connection_options(
      ("geminga store check DIR", "geminga store check DIR"),  # connects to no broker
      ("geminga topics a && geminga topics b",
       "geminga topics a --url pulsar://h:1 && geminga topics b --url pulsar://h:1"),
-     ("geminga peek 'a && b' s", "geminga peek 'a && b' s --url pulsar://h:1")],
+     ("geminga peek 'a && b' s", "geminga peek 'a && b' s --url pulsar://h:1"),
+     ("geminga x --to 1 -- t -s && geminga peek 'a -- b' s",
+      "geminga x --to 1 --url pulsar://h:1 -- t -s && geminga peek 'a -- b' s --url pulsar://h:1")],
 )  # fmt: skip
 def test_each_printed_command_that_connects_carries_the_address(printed: str, pasted: str) -> None:
     with explain.command.make_context("explain", ["t", "--url", "pulsar://h:1", "--token", "secret"]):

@@ -15,10 +15,11 @@ from click.testing import CliRunner
 
 import geminga
 import geminga.asyncio
+from geminga.asyncio import Redrive, RedriveFilter
 from geminga.cli.main import command as cli
 from geminga.client import redrive as module
 from geminga.client.dead_letter_publisher import DeadLetterPublisher
-from geminga.client.redrive import REDRIVE_COUNT, REDRIVEN_FROM, Redrive, RedriveFilter
+from geminga.client.redrive import REDRIVE_COUNT, REDRIVEN_FROM
 from geminga.schema import JsonSchema
 
 DEAD = "persistent://public/default/orders-bank-DLQ"
@@ -283,3 +284,27 @@ def test_runs_of_one_object_look_for_copies_each(
     result = with_redrive(broker, run_three_times)
     assert (result.found, result.sent.total()) == (2, 0)
     assert len(values(broker, ORDERS)) == 3
+
+
+def test_a_run_stops_when_its_record_is_deleted_and_the_next_sends_nothing_twice(
+    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker)
+    with_redrive(broker, Redrive.run, only=RedriveFilter(count_max=2))  # complete: its start is not recorded
+    publish, deleted = DeadLetterPublisher.publish, []
+
+    async def delete_at_five(self: Any, plan: Any, message: Any, policy: Any) -> None:
+        await publish(self, plan, message, policy)
+        if message.properties()["n"] == "5" and not deleted:
+            deleted.append(True)
+            async with geminga.asyncio.Admin(broker.admin_url) as admin:
+                await admin.subscriptions.delete(DEAD, module.SUBSCRIPTION, force=True)
+
+    monkeypatch.setattr(DeadLetterPublisher, "publish", delete_at_five)
+    monkeypatch.setattr(module, "IN_FLIGHT_MAX", 1)
+    with pytest.raises(geminga.SubscriptionNotFound, match=r"was deleted during the redrive.*stopped after"):
+        with_redrive(broker, Redrive.run)
+    assert deleted
+    with_redrive(broker, Redrive.run)
+    assert sorted(values(broker, ORDERS)) == [f"order {n}" for n in range(10)]
+    assert (with_redrive(broker, Redrive.run)).sent.total() == 0

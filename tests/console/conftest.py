@@ -51,7 +51,7 @@ class Served:
         self.harness = harnesses.Harness(**settings)
         self.connections: set[object] = set()
         self.connections_created = self.connections_refused = 0
-        self.tls_expires_at = None
+        self.tls = None
         self.unanswered = InFlightRequests()
         self.started_at_ms = self.harness.now_ms
         self.url = ""

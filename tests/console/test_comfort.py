@@ -71,7 +71,9 @@ PAGES = {
     "subscription": f"#/s/{quote(BASE + 'flights', safe='')}/lake",
     "topic": f"#/t/{quote(BASE + 'telemetry', safe='')}",
     "partitioned": f"#/t/{quote(BASE + 'sensors', safe='')}",
+    "namespaces": "#/namespaces",
     "namespace": "#/n/public/default",
+    "running": "#/running",
     "broker": "#/broker",
 }
 

@@ -301,16 +301,14 @@ def test_an_action_previews_its_effect_and_has_it(story: Story, page: Page) -> N
     page.locator("[data-action=skip]").click()
     dialog = page.locator("dialog")
     dialog.get_by_label("How many messages").fill("4")
-    expect(dialog.locator(".preview")).to_contain_text(
-        "4 messages are given up for good by this subscription"
-    )
+    expect(dialog.locator(".preview")).to_contain_text("4 messages are skipped for good by this subscription")
     expect(dialog.locator(".preview")).to_contain_text("5 messages stay")
     assert story.do(lambda: story.found[1].backlog) == 9, "nothing is done before it is said"
     dialog.get_by_role("button", name="Cancel").click()
     assert story.do(lambda: story.found[1].backlog) == 9
     page.locator("[data-action=skip]").click()
     page.locator("dialog").get_by_label("How many messages").fill("4")
-    expect(page.locator("dialog .preview")).to_contain_text("4 messages are given up")
+    expect(page.locator("dialog .preview")).to_contain_text("4 messages are skipped")
     page.locator("dialog").get_by_role("button", name="Skip them").click()
     expect(page.locator(".toast")).to_contain_text("Done")
     assert story.do(lambda: story.found[1].backlog) == 5
@@ -330,7 +328,7 @@ def test_a_subscription_is_reset_and_messages_are_redelivered(story: Story, page
     page.locator("[data-action=reset]").click()
     page.locator("dialog").get_by_label("Where to").select_option("earliest")
     expect(page.locator("dialog .preview")).to_contain_text(
-        "2 messages that were acknowledged are delivered again"
+        "2 messages that were acknowledged are redelivered"
     )
     page.locator("dialog").get_by_role("button", name="Reset").click()
     expect(page.locator(".toast").filter(has_text="reset position")).to_contain_text("Done")
@@ -347,7 +345,7 @@ def test_a_reset_goes_to_the_previewed_position(story: Story, page: Page) -> Non
     # An earlier preview, of the default value, may be requested too.
     with page.expect_response(lambda answer: _is_two_hours_ago(answer.url)) as previewed:
         dialog.get_by_label("How long").fill("2")
-    expect(dialog.locator(".preview")).to_contain_text("begins again", ignore_case=True)
+    expect(dialog.locator(".preview")).to_contain_text("starts at", ignore_case=True)
     expect(dialog.get_by_role("button", name="Reset")).to_be_enabled()
     page.evaluate("() => { const now = Date.now; Date.now = () => now() + 600_000; }")
     with page.expect_request(re.compile("/resetcursor/")) as done:

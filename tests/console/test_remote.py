@@ -212,7 +212,7 @@ def test_a_subscription_is_explained_from_apache_pulsars_stats(console: str) -> 
     assert states == "aaoaaoaooo", "open: 5:2, 9:0 and from 9:2 on"
     assert (found["mark"], found["read"], found["end"]) == (2, 7, 10)
     assert (
-        "consumers connect anew"
+        "consumers reconnect"
         in ask(console, f"{base}/subscription/stuck/preview/reset?message=5:0")[1]["text"]
     )
     for action, command in (

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import geminga
 from geminga.broker.admin.http import RequiredPermission
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
@@ -150,6 +151,34 @@ def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_p
         body = {"topic": "jobs", "subscription": "workers", "contains": None}
         sent = {"sent": {"persistent://public/default/jobs": 1}, "left": 0, "encrypted": 0}
         assert post(running.admin_url, body, context) == (200, sent)
+    finally:
+        running.close()
+
+
+def test_dead_letters_are_sent_back_where_clients_need_certificates(tmp_path: Path) -> None:
+    """The client in the broker has the name, and so the rights, of the one that asked."""
+    authority = Authority(tmp_path)
+    (certificate, key), ada, eve = (authority.sign(name) for name in ("broker", "ada", "eve"))
+    settings = dataclasses.replace(
+        SETTINGS, tls_certificate=str(certificate), tls_key=str(key), authorization=True,
+        tls_trust_certificates=str(authority.certificate), tls_require_client_certificate=True,
+        super_user_roles=("ada",),
+    )  # fmt: skip
+    running = EmbeddedBroker(settings, site=attach)
+    try:
+        of_ada = geminga.AuthenticationTLS(*map(str, ada))
+        trust = str(authority.certificate)
+        with geminga.Client(running.service_url, of_ada, tls_trust_certs_file_path=trust) as client:
+            client.create_producer("jobs-workers-DLQ").send(
+                b"1", properties={"REAL_TOPIC": "persistent://public/default/jobs"}
+            )
+        body = {"topic": "jobs", "subscription": "workers"}
+        for identity, status in ((eve, 409), (ada, 200)):
+            context = ssl.create_default_context(cafile=trust)
+            context.load_cert_chain(*identity)
+            found, said = post(running.admin_url, body, context)
+            assert found == status, said
+            assert "eve" in str(said) or "jobs': 1" in str(said)
     finally:
         running.close()
 

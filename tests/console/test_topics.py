@@ -364,9 +364,58 @@ def test_permissions_schema_versions_and_deletion(create: Any, served: Any, page
     )
     page.locator("dialog").get_by_role("button", name="Delete", exact=True).click()
     expect(page.get_by_text("There is no subscription")).to_be_visible()
-    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_label("More actions").select_option("Delete")
+    expect(page.locator("dialog code")).to_contain_text(
+        "geminga topics delete public/default/orders --admin-url"
+    )
     page.locator("dialog").get_by_role("button", name="Delete", exact=True).click()
     expect(page.locator("h1")).to_have_text("0 topics")
+
+
+def test_rarer_actions_on_topics_show_their_effect_and_command(
+    create: Any, publish: Any, served: Any, page: Page
+) -> None:
+    create("t")
+    publish("t", b"x" * 100)
+    create("parted", partitions=2)
+    box = page.locator("dialog")
+    for name, title, words, equal in (
+        ("t", "Unload", "disconnects 1 producer and all consumers", "topics unload public/default/t"),
+        ("t", "Compact", "stores the newest message of each key", "topics compact public/default/t"),
+        ("t", "Terminate", "refuses new messages for ever", "topics terminate public/default/t"),
+        (
+            "t",
+            "Delete all messages",
+            "of messages for ever; its subscriptions stay",
+            "topics truncate public/default/t",
+        ),
+        ("t", "Delete the schema", "deletes all versions of its schema", "schemas delete public/default/t"),
+        (
+            "parted",
+            "Add partitions",
+            "has 2 partitions now",
+            "topics partitions public/default/parted --set 3",
+        ),
+        ("parted", "Terminate", "refuses new messages for ever", "topics terminate public/default/parted"),
+    ):
+        page.goto(topic_url(served, name))
+        expect(page.get_by_text("Published", exact=True)).to_be_visible()
+        page.get_by_label("More actions").select_option(title)
+        expect(box.locator(".preview")).to_contain_text(words, ignore_case=True)
+        expect(box.locator("code")).to_contain_text(f"geminga {equal} --admin-url ")
+        box.get_by_role("button", name=title, exact=True).click()
+        expect(page.locator(".toast")).to_have_text(f"Done: {title.lower()}")
+        page.reload()
+    actions = served.harness.actions
+    assert served.do(lambda: actions.partitions(TopicName.parse(BASE + "parted"))) == 3
+    assert served.do(lambda: actions.topic(TopicName.parse(BASE + "t")).terminated)
+    page.goto(topic_url(served, "t"))
+    page.get_by_label("More actions").select_option("Add partitions")
+    expect(box).to_contain_text("The topic is not partitioned.")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_label("More actions").select_option("Offload")
+    box.get_by_role("button", name="Offload", exact=True).click()
+    expect(page.locator(".toast")).to_contain_text("offload", ignore_case=True)
 
 
 def test_dead_letters_are_sent_back(page: Page) -> None:
@@ -429,9 +478,9 @@ def test_the_address_of_a_printed_command_stays_out_of_its_names(page: Page, ser
     page.goto(served.url)
     pasted = page.evaluate(
         """async (words) => (await import('/console/command.js')).pasted(words, ' --admin-url x')""",
-        """geminga topics delete 'a && b' && geminga topics delete 'it'"'"'s && "c'""",
+        """geminga topics delete 'a && b' && geminga topics delete -- -it'"'"'s && "c'""",
     )
     assert pasted == (
         "geminga topics delete 'a && b' --admin-url x && "
-        """geminga topics delete 'it'"'"'s && "c' --admin-url x"""
+        """geminga topics delete --admin-url x -- -it'"'"'s && "c'"""
     )

@@ -178,8 +178,10 @@ def as_pasted(command: str) -> str:
         ):
             continue
         options += f" {option.opts[0]}" + ("" if option.is_flag else f" {shlex.quote(str(value))}")
-    parts = """('[^']*'|"[^"]*")|( && |$)"""  # quoted words may have " && " inside
-    return re.sub(parts, lambda part: part[1] or options + part[2], command)
+    quoted = """'[^']*'|"[^"]*"|"""  # quoted words may have " && " and " -- " inside
+    end = re.compile(rf"""((?:{quoted}[^'"])*?)( -- |$)""")
+    one = rf"""(?:{quoted}(?! && )[^'"])+"""
+    return re.sub(one, lambda each: end.sub(lambda part: part[1] + options + part[2], each[0], 1), command)
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,11 +11,10 @@ from typing import Any
 
 import click
 
-import geminga.asyncio
+from geminga.asyncio import Admin, Client, Redrive, RedriveFilter, RedriveResult
 from geminga.cli.common import confirm, emit
 from geminga.cli.units import Where, how_many
 from geminga.client.cluster import Cluster
-from geminga.client.redrive import Redrive, RedriveFilter, RedriveResult
 
 
 def run(
@@ -34,8 +33,8 @@ def run(
 
     async def work() -> None:
         async with (
-            geminga.asyncio.Client(**cluster.client_arguments()) as client,
-            geminga.asyncio.Admin(**cluster.admin_arguments()) as admin,
+            Client(**cluster.client_arguments()) as client,
+            Admin(**cluster.admin_arguments()) as admin,
         ):
             redrive = Redrive(
                 client, admin, topic, subscription,

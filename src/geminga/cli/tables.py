@@ -55,13 +55,13 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn]) -> 
 
 def fitted(rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn], width: int) -> list[str]:
     """Return the lines of a table, at most ``width`` wide: columns at the right are left out until names of
-    NAME_WIDTH fit, and texts of the first column are shortened at their left."""
+    NAME_WIDTH, or of a third of the width, fit, and texts of the first column are shortened at their left."""
     first, *others = columns
     names = max((_width(_text(first, row.get(first.key))) for row in rows), default=0)
     while True:
         rest = table(rows, [TableColumn("", ""), *others])
         room = width - max((_width(click.unstyle(line)) for line in rest), default=0)
-        if room >= min(names, NAME_WIDTH) or not others:
+        if room >= min(names, NAME_WIDTH, width // 3) or not others:
             break
         others.pop()
 

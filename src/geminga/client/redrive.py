@@ -8,7 +8,9 @@ An interrupted run may have published copies without acknowledging the dead lett
 ``to`` are in the subscription's properties. The next run, also with another filter and ``to``, reads the
 topics that the interrupted one published to, from that time on. It acknowledges the dead letters whose
 copies it finds, instead of publishing them twice. A run that leaves messages of batches counts as
-interrupted: Apache Pulsar forgets, by default, which messages of a batch were acknowledged.
+interrupted: Apache Pulsar forgets, by default, which messages of a batch were acknowledged. So does a run to
+which messages were delivered twice, after a reconnect. If the subscription was deleted meanwhile, the run
+stops, and the next one looks for all copies that the topics have.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import datetime as dt
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +38,7 @@ from geminga.consumer.dead_letters import (
     dead_letter_topic,
 )
 from geminga.consumer.message import Message
-from geminga.errors import AdminNotFound, InvalidTopicName, Timeout, TopicNotFound
+from geminga.errors import AdminNotFound, InvalidTopicName, SubscriptionNotFound, Timeout, TopicNotFound
 from geminga.ids import MessageId, TopicName
 
 SUBSCRIPTION = "geminga-redrive"
@@ -140,6 +142,8 @@ class Redrive:
         self._to = None if to is None else str(TopicName.parse(to))
         self._only = only or RedriveFilter()
         self._sent_before: dict[str, set[str]] = {}
+        self._recorded: dict[str, str] = {}
+        self._is_complete = True
 
     async def preview(self) -> RedriveResult:
         """Return what `run` would send, and change nothing. Dead letters that an interrupted run has sent
@@ -180,8 +184,9 @@ class Redrive:
         """Send dead letters back, ``rate`` messages a second (0: no limit); ``progress`` gets the number of
         messages sent so far.
 
-        Raises `InvalidConfiguration`, `TopicNotFound`, `ConsumerBusy` while another run is active, and the
-        errors of publishing: what was sent until then is acknowledged, and another run continues.
+        Raises `InvalidConfiguration`, `TopicNotFound`, `ConsumerBusy` while another run is active,
+        `SubscriptionNotFound` if `SUBSCRIPTION` is deleted meanwhile, and the errors of publishing: what was
+        sent until then is acknowledged, and another run continues.
         """
         if rate < 0:
             refuse("rate", rate, "messages a second, or 0 for no limit")
@@ -191,17 +196,17 @@ class Redrive:
         publisher = DeadLetterPublisher(self._client.context, "redrive")
         async with await self._subscribe() as consumer:
             interrupted = await self._begin()
-            leaves_batched = False
+            self._is_complete = True
             waiting: list[tuple[Message[Any], asyncio.Task[None]]] = []
             try:
                 started = time.monotonic()
-                async for message in _until_now(consumer):
+                async for message in _until_now(consumer, lambda: self._check_recorded(result)):
                     if interrupted and await self._was_sent(message, interrupted):
                         await consumer.acknowledge(message)
                         result.found += 1
                         continue
                     if self._stays(result, message):
-                        leaves_batched |= message.message_id().batch_index() >= 0
+                        self._is_complete &= message.message_id().batch_index() < 0
                         continue
                     target = self._target(message, self._to)
                     result.sent[target] += 1
@@ -220,7 +225,9 @@ class Redrive:
                 for _, sending in waiting:
                     sending.cancel()
                 await publisher.close()
-            if not leaves_batched:
+            is_complete = self._is_complete
+            await self._check_recorded(result)
+            if is_complete:
                 await self._end()
         progress(result.sent.total())
         return result
@@ -284,13 +291,30 @@ class Redrive:
         found = None
         if STARTED in properties:
             before = json.loads(properties.get(STARTED_TO, "[null]"))
-            found = _Interruption(int(properties[STARTED]) - _CLOCKS_DIFFER_MS, before)
+            found = _Interruption(max(0, int(properties[STARTED]) - _CLOCKS_DIFFER_MS), before)
         else:
             properties[STARTED] = str(self._client.context.now_ms())
         before = [] if found is None else found.to
         properties[STARTED_TO] = json.dumps([*before, *({self._to} - {*before})])
         await subscriptions.set_properties(self.dead_letters, SUBSCRIPTION, properties)
+        self._recorded = properties
         return found
+
+    async def _check_recorded(self, result: RedriveResult) -> None:
+        """Raise `SubscriptionNotFound` if the subscription is not the one that this run began with. Called
+        for each message that is delivered again: the run counts as interrupted from then on."""
+        self._is_complete = False
+        subscriptions = self._admin.subscriptions
+        properties = await subscriptions.properties(self.dead_letters, SUBSCRIPTION)
+        if STARTED in properties:
+            return
+        all_copies = {**self._recorded, STARTED: "0"}
+        await subscriptions.set_properties(self.dead_letters, SUBSCRIPTION, all_copies)
+        raise SubscriptionNotFound(
+            f"the subscription {SUBSCRIPTION} of {self.dead_letters} was deleted during the redrive, and "
+            f"with it the record of what was sent: stopped after {result.sent.total():,} messages; the next "
+            "redrive looks for the copies in their topics and sends none of them again"
+        )
 
     async def _end(self) -> None:
         subscriptions = self._admin.subscriptions
@@ -330,8 +354,16 @@ def _source(message: Message[Any]) -> str:
     return f"{message.topic_name()}@{':'.join(map(str, parts))}"
 
 
-async def _until_now(consumer: Any) -> AsyncIterator[Message[Any]]:
-    """Yield the consumer's messages up to the last ones that its topic has now."""
+async def _nothing() -> None:
+    pass
+
+
+async def _until_now(
+    consumer: Any, again: Callable[[], Awaitable[None]] = _nothing
+) -> AsyncIterator[Message[Any]]:
+    """Yield the consumer's messages up to the last ones that its topic has now, each once. ``again`` is
+    called for each that is delivered again, after a reconnect."""
+    newest: dict[int, tuple[int, int, int]] = {}
     ends = {each.partition(): each for each in await consumer.get_last_message_ids()}
     open_ends = {partition for partition, end in ends.items() if end.entry_id() >= 0}
     while open_ends:
@@ -347,8 +379,13 @@ async def _until_now(consumer: Any) -> AsyncIterator[Message[Any]]:
         if place > (end.ledger_id(), end.entry_id()):
             open_ends.discard(message_id.partition())
             continue
+        position = (*place, message_id.batch_index())
+        if position <= newest.get(message_id.partition(), (-1, -1, -1)):
+            await again()
+            continue
+        newest[message_id.partition()] = position
         yield message
-        if (*place, message_id.batch_index()) == (end.ledger_id(), end.entry_id(), end.batch_index()):
+        if position == (end.ledger_id(), end.entry_id(), end.batch_index()):
             open_ends.discard(message_id.partition())
 
 

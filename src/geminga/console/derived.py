@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from geminga.broker.admin.subscription_overview import base_of
+from geminga.broker.admin.subscription_overview import base_of, matches, runs
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.diagnosis.conclude import Trouble, diagnose
 from geminga.diagnosis.pulsar import facts_from_stats
@@ -134,6 +134,7 @@ def rows_of(broker_stats: Mapping[str, Any], now_ms: int) -> Iterator[Json]:
 def _row(topic: str, name: str, stats: Json, own: Json, now_ms: int) -> Json:
     facts = facts_from_stats(topic, name, stats, {}, now_ms)
     found = diagnose(facts)
+    consumers = own.get("consumers") or [{}]
     return {
         "topic": topic, "subscription": name, "partitions": 0, "worst": topic,
         "awake": True, "type": facts.type, "durable": own.get("isDurable", True),
@@ -141,6 +142,7 @@ def _row(topic: str, name: str, stats: Json, own: Json, now_ms: int) -> Json:
         "oldestSeconds": facts.oldest_seconds, "unacked": facts.held, "delayed": facts.delayed,
         "holes": facts.holes, "rateIn": facts.rate_in, "rateOut": own.get("msgRateOut", 0.0),
         "growth": None, "trouble": found.level, "kind": found.kind, "sentence": found.sentence,
+        "runs": runs(name, consumers[0].get("metadata")),
     }  # fmt: skip
 
 
@@ -223,7 +225,7 @@ def _page(
     level = query.get("level", "")
     matching = [
         row for row in rows
-        if all(word in f"{row['topic']} {row.get('subscription', '')}".lower() for word in words)
+        if matches(words, row["topic"], row.get("subscription", ""), row.get("runs", ""))
     ]  # fmt: skip
     levels = Counter(row["trouble"] for row in matching)
     chosen = [row for row in matching if not level or row["trouble"] == int(level)]

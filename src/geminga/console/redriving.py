@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-import ssl
 import tempfile
+from collections.abc import Callable
 from typing import IO, Any, Final
 
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import answer, object_body
-from geminga.client.cluster import Cluster
+from geminga.broker.admin.http import SERVER, answer, object_body
 from geminga.errors import PulsarException, TopicNotFound
 
 COUNT_MAX: Final = 10_000
 """Dead letters of one request."""
+Json = dict[str, Any]
 
 
-async def redrive(request: web.Request, cluster: Cluster | None = None) -> web.Response:
+async def redrive(
+    request: web.Request, arguments: Callable[[], tuple[Json, Json]] | None = None
+) -> web.Response:
     """Send the dead letters of a subscription back, or with ``preview`` return what would be sent.
 
-    The body names ``topic`` and ``subscription``, and may have ``key`` and ``contains``. The client uses the
-    request's token, at ``cluster`` or, for None, at the web port that received the request. Raises
-    `AdminRefusal`.
+    The body names ``topic`` and ``subscription``, and may have ``key`` and ``contains``. ``arguments``
+    returns the arguments of the client and of the admin, by default for the web port that received the
+    request. Both use the request's credentials. Raises `AdminRefusal`.
     """
-    import geminga.asyncio
-    from geminga.client.redrive import Redrive, RedriveFilter
+    from geminga.asyncio import Admin, Client, Redrive, RedriveFilter
 
     body = await object_body(request)
     topic, subscription = _text(body, "topic"), _text(body, "subscription")
@@ -38,14 +37,10 @@ async def redrive(request: web.Request, cluster: Cluster | None = None) -> web.R
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         try:
-            if cluster is None:
-                cluster = await _own_cluster(request, file)
+            of_client, of_admin = _own(request, file) if arguments is None else arguments()
             if scheme == "Bearer":
-                cluster = dataclasses.replace(cluster, auth_plugin="token", auth_params=f"token:{token}")
-            async with (
-                geminga.asyncio.Client(**cluster.client_arguments()) as client,
-                geminga.asyncio.Admin(**cluster.admin_arguments()) as admin,
-            ):
+                of_client, of_admin = _with_token(of_client, token), _with_token(of_admin, token)
+            async with Client(**of_client) as client, Admin(**of_admin) as admin:
                 found = Redrive(client, admin, topic, subscription, only=only)
                 result = await (found.preview() if body.get("preview") else found.run())
         except TopicNotFound as error:
@@ -55,19 +50,38 @@ async def redrive(request: web.Request, cluster: Cluster | None = None) -> web.R
     return answer({"sent": dict(result.sent), "left": result.left, "encrypted": result.encrypted})
 
 
-async def _own_cluster(request: web.Request, file: IO[str]) -> Cluster:
-    """Return the broker that received the request. With TLS it is known by its own certificate, written to
-    ``file``: it need not name this address, nor be signed by an authority that this machine knows."""
+def _own(request: web.Request, file: IO[str]) -> tuple[Json, Json]:
+    """Return the arguments for the broker that received the request. With TLS it is known by its own
+    certificate, which need not name this address, nor be signed by an authority that this machine knows. A
+    client with a certificate gets one of the same name, in ``file``, for the time of the request."""
+    import geminga
+
     host, port = request.get_extra_info("sockname")[:2]
-    cluster = Cluster(admin_url=f"{request.scheme}://{f'[{host}]' if ':' in host else host}:{port}")
-    if request.scheme != "https":
-        return cluster
-    file.write(await asyncio.to_thread(ssl.get_server_certificate, (host, port), timeout=10))
-    file.flush()
-    return dataclasses.replace(cluster, tls_trust_certs_file_path=file.name, tls_validate_hostname=False)
+    url = f"{request.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    both: Json = {}
+    server = request.app[SERVER]
+    if request.scheme == "https" and server.tls is not None:
+        trusted = str(server.settings.tls_certificate)
+        both = {"tls_trust_certs_file_path": trusted, "tls_validate_hostname": False}
+        if peer := request.get_extra_info("peercert"):
+            file.write(server.tls.client_certificate(peer))
+            file.flush()
+            both["authentication"] = geminga.AuthenticationTLS(file.name, file.name)
+    return {"service_url": url, **both}, {"admin_url": url, **both}
 
 
-def _text(body: dict[str, Any], name: str, *default: None) -> Any:
+def _with_token(arguments: Json, token: str) -> Json:
+    """Return the arguments with a token, and with their client certificate if they have one."""
+    import geminga
+
+    authentication, before = geminga.AuthenticationToken(token), arguments.get("authentication")
+    if before is not None:
+        authentication.certificate_path = before.certificate_path
+        authentication.private_key_path = before.private_key_path
+    return arguments | {"authentication": authentication}
+
+
+def _text(body: Json, name: str, *default: None) -> Any:
     """Return a text of the body, or the default for None. Raises `AdminRefusal`."""
     value = body.get(name)
     if not (isinstance(value, str) or (default and value is None)):

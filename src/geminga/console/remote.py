@@ -15,7 +15,6 @@ import asyncio
 import dataclasses
 import functools
 import json
-import shlex
 import ssl
 import time
 from collections import OrderedDict
@@ -44,6 +43,7 @@ from geminga.connection.redirects import REDIRECTS, followed
 from geminga.console import derived
 from geminga.console.redriving import redrive
 from geminga.console.site import attach
+from geminga.diagnosis.commands import shell_command
 from geminga.diagnosis.conclude import explanation
 from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.errors import InvalidConfiguration, LookupError
@@ -67,7 +67,7 @@ _PATH: Final = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace
 _SUBSCRIPTION: Final = _PATH + "/subscription/{subscription}"
 _ENDS: Final = {"-1": "earliest", str((1 << 63) - 1): "latest"}
 """Ends of a topic by the ledger id that stands for them."""
-_NO_SUCH_THING: Final = "Apache Pulsar has no such command; unloading the topic delivers again what is held"
+_NO_SUCH_THING: Final = "Apache Pulsar has no such command; unloading the topic redelivers what is held"
 
 
 class _Seen(NamedTuple):
@@ -323,17 +323,21 @@ class Remote:
             raise AdminRefusal(404, f"Subscription {name} not found on topic {_topic(request)}")
         found = derived.hole_map(inside, name, None, None, 1)
         places, backlog = derived.Places(inside), stats["subscriptions"][name].get("msgBacklog", 0)
-        where = f"{shlex.quote(_topic(request))} {shlex.quote(name)}"
+
+        def previewed(text: str, verb: str, *names: str, options: str = "") -> web.Response:
+            command = shell_command(f"subscriptions {verb}", _topic(request), name, *names, options=options)
+            return answer({"text": text, "command": command, "messages": -1, "messagesAgain": -1})
+
         if action == "skip-all":
-            text = f"all {backlog:,} entries are given up for good by this subscription"
-            return answer(_previewed(text, f"clear {where}"))
+            text = f"all {backlog:,} entries are skipped for good by this subscription"
+            return previewed(text, "clear")
         if action == "skip":
             count = min(backlog, whole_number(query.get("count", ""), "count"))
-            text = f"{count:,} of {backlog:,} entries are given up; Apache Pulsar skips batches as a whole"
-            return answer(_previewed(text, f"skip {where} --entries {count}"))
+            text = f"{count:,} of {backlog:,} entries are skipped; Apache Pulsar skips batches as a whole"
+            return previewed(text, "skip", options=f"--entries {count}")
         if action not in ("expire", "reset"):
             raise AdminRefusal(404, f"no action {action!r}")
-        moment = query.get("message", "")
+        moment, age = query.get("message", ""), ""
         if moment:
             ledger, _, entry = moment.partition(":")
             offset = places.offset(int(ledger), int(entry)) if ledger != "-1" else 0
@@ -350,13 +354,13 @@ class Remote:
             moment = str(time_ms)
         mark = found["mark"]
         if action == "expire":
-            text = f"about {max(0, offset - mark):,} entries before those{when} are given up for good"
-            return answer(_previewed(text, f"expire {where} --older-than {query.get('seconds', '')}s"))
+            text = f"about {max(0, offset - mark):,} entries before those{when} are skipped for good"
+            return previewed(text, "expire", options=f"--older-than {age}s")
         if offset >= mark:
-            text = f"begins again at offset {offset:,}{when}: about {offset - mark:,} entries are given up"
+            text = f"starts at offset {offset:,}{when}: about {offset - mark:,} entries are skipped"
         else:
-            text = f"begins again{when}: about {mark - offset:,} acknowledged entries are delivered again"
-        return answer(_previewed(f"{text}; its consumers connect anew", f"reset {where} {moment}"))
+            text = f"starts earlier{when}: about {mark - offset:,} acknowledged entries are redelivered"
+        return previewed(f"{text}; its consumers reconnect", "reset", moment)
 
     async def redeliver(self, _request: web.Request) -> web.Response:
         raise AdminRefusal(501, _NO_SUCH_THING)
@@ -467,11 +471,6 @@ class Remote:
         raise AdminRefusal(404, f"there is no message {id_} on topic {_topic(request)}")
 
 
-def _previewed(text: str, command: str) -> Json:
-    command = f"geminga subscriptions {command}"
-    return {"text": text, "command": command, "messages": -1, "messagesAgain": -1}
-
-
 def _now_ms() -> int:
     return int(time.time() * 1000)
 
@@ -528,7 +527,11 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
 
     application = web.Application(middlewares=[checked], client_max_size=BODY_BYTES_MAX)
     application.on_response_prepare.append(never_guess)
-    attach(application, functools.partial(redrive, cluster=remote.cluster))
+    of = remote.cluster
+    attach(
+        application,
+        functools.partial(redrive, arguments=lambda: (of.client_arguments(), of.admin_arguments())),
+    )
     router = application.router
     router.add_get("/admin/v2/geminga/subscriptions", own(remote.board))
     router.add_get("/admin/v2/geminga/topics", own(remote.topics))

@@ -7,7 +7,6 @@ state that usually passes quickly, such as a consumer without permits, counts on
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from geminga.by_fields import ByFields
+from geminga.diagnosis.commands import shell_command
 from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, Relief, SubscriptionFacts
 
 Json = dict[str, Any]
@@ -26,6 +26,8 @@ QUIET_SECONDS: Final = 30
 HOLE_SECONDS: Final = 30
 HELD_SECONDS: Final = 60
 """A consumer that acknowledged none of its pending messages for this time is shown in amber."""
+REDELIVERIES: Final = 5
+"""An unacknowledged message is shown in amber after this number of redeliveries."""
 IDLE_SECONDS: Final = 60
 """A subscription without consumers is idle if nothing was published for this time."""
 SLOWER: Final = 1.1
@@ -192,8 +194,7 @@ def _stop(
 class _Inquiry:
     def __init__(self, facts: SubscriptionFacts) -> None:
         self.facts = facts
-        self.where = f"{shlex.quote(facts.topic)} {shlex.quote(facts.subscription)}"
-        self.unload = f"geminga topics unload {shlex.quote(facts.topic)}"
+        self.unload = shell_command("topics unload", facts.topic)
         self.receiving = [each for each in facts.consumers if not each.standby]
         self.is_stuck = facts.waiting > 0 and bool(self.receiving) and not facts.any_ready
         self.is_quiet = self.is_stuck and all(map(self._is_quiet, self.receiving))
@@ -229,15 +230,28 @@ class _Inquiry:
         """Return the one line of the overview; ``findings`` are sorted."""
         facts = self.facts
         for each in findings:
-            if each.level > Trouble.MOVING or each.level == Trouble.IDLE or each.kind == "slow":
+            if (
+                each.level > Trouble.MOVING
+                or each.level == Trouble.IDLE
+                or each.kind in ("slow", "throttled")
+            ):
                 return each.text
         if not facts.backlog:
-            return "everything is acknowledged"
+            return "everything is acknowledged" + self._expired()
         if any(each.stops for each in findings) or self.is_stuck:
             return "its consumers are busy: waiting messages are delivered as they ask for more"
         if facts.held and not facts.waiting and not facts.delayed:
-            return "all messages are delivered, and wait to be acknowledged"
+            text = "all messages are delivered"
+            return f"{text}, and wait to be acknowledged" if facts.durable else f"{text} to its reader"
         return "nothing stands in the way: messages are being delivered"
+
+    def _expired(self) -> str:
+        """Expired messages, if the newest change of the backlog is their expiry; else empty."""
+        facts = self.facts
+        if not facts.expired or facts.expired_ms < facts.acked_ms:
+            return ""
+        number = how_many(facts.expired, "entry")
+        return f" or expired: {number} expired, the last {ago_text(self.age(facts.expired_ms))}"
 
     # --- findings ---
     def findings(self) -> Iterator[Finding]:
@@ -245,7 +259,7 @@ class _Inquiry:
         yield from self._subscription()
         yield from self._producers()
         if not facts.backlog:
-            text = "all messages are acknowledged"
+            text = "all messages are acknowledged" + self._expired()
             if facts.terminated:
                 text += ", and the topic is terminated: no more will be published"
             yield Finding(kind="caught-up", text=text, level=Trouble.NOTHING_WAITS)
@@ -262,6 +276,7 @@ class _Inquiry:
         yield from self._keys()
         yield from self._delays()
         yield from self._undelivered()
+        yield from self._rejected()
         yield from self._hole()
         yield from self._held()
 
@@ -269,8 +284,8 @@ class _Inquiry:
         facts = self.facts
         if facts.harmed:
             text = f"the subscription's state was lost to damage in the store: {facts.harmed}"
-            reset = f"geminga subscriptions reset {self.where} earliest"
-            yield _stop("harmed", text, _advise("deliver all messages of the topic again", reset))
+            reset = self._command("subscriptions reset", "earliest")
+            yield _stop("harmed", text, _advise("redeliver all messages of the topic", reset))
         elif facts.fenced:
             text = "the subscription is being reset or deleted: no consumer can attach"
             yield _stop("fenced", text, _advise("wait a moment; if it stays like that", self.unload))
@@ -289,8 +304,8 @@ class _Inquiry:
             advice = tuple(self._relief(quota.oldest, quota.first, quota.enough))
             level = Trouble.PRODUCERS_STOPPED if quota.certain else Trouble.WATCH
         else:
-            other = f"{shlex.quote(facts.topic)} {shlex.quote(quota.subscription)}"
-            advice = (_advise("see that subscription", f"geminga explain {other}"),)
+            other = shell_command("explain", facts.topic, quota.subscription)
+            advice = (_advise("see that subscription", other),)
         yield Finding(kind="quota", text=text, level=level, advice=advice, details=dict(quota.details))
 
     def _relief(self, oldest: str, first: Relief | None, enough: Relief | None) -> Iterator[Advice]:
@@ -301,16 +316,18 @@ class _Inquiry:
         elif enough is not None:
             what = f"all up to {enough.up_to}" if enough.up_to else "all of the backlog"
             number = f" ({how_many(enough.messages, 'message')})" if enough.messages >= 0 else ""
-            text = f"acknowledge {what}{number}, or give them up: frees {enough.frees:,} bytes, "
+            text = f"acknowledge {what}{number}, or skip them: frees {enough.frees:,} bytes, "
             text += "and producers continue"
             if enough.still_over:
                 text = text.removesuffix("and producers continue")
                 text += f"but subscription {enough.still_over!r} exceeds the quota, too"
             if first is not None:
                 text += f"; {oldest} alone frees {first.frees:,} bytes, too little"
-            to = f"expire {self.where} --to {enough.up_to}" if enough.up_to else f"clear {self.where}"
+            to = self._command("subscriptions clear")
+            if enough.up_to:
+                to = self._command("subscriptions expire", options=f"--to {enough.up_to}")
             yield _advise(
-                text, f"geminga subscriptions {to}", frees=enough.frees, messages=enough.messages,
+                text, to, frees=enough.frees, messages=enough.messages,
                 producersContinue=not enough.still_over,
             )  # fmt: skip
 
@@ -328,7 +345,7 @@ class _Inquiry:
         facts = self.facts
         text = "no consumer is connected"
         text += f" (since {time_text(facts.left_ms)})" if facts.left_ms else ""
-        start = _advise("start the consumer; to see the messages", f"geminga peek {self.where}")
+        start = _advise("start the consumer; to see the messages", self._command("peek"))
         details: Json = {"sinceTimestamp": facts.left_ms} if facts.left_ms else {}
         if min(self.age(facts.published_ms), self.age(facts.left_ms)) < IDLE_SECONDS:
             return _stop("nobody-connected", text, start, **details)
@@ -497,25 +514,42 @@ class _Inquiry:
         )  # fmt: skip
 
     def _undelivered(self) -> Iterator[Finding]:
-        """Fallback finding: consumers could take messages and receive none, for no known cause."""
+        """Findings if consumers could take messages: a dispatch rate, or as a fallback no known cause."""
         facts = self.facts
         known = facts.look_ahead or facts.delayed_max or facts.reading_fails or facts.switching_to
-        if known or facts.blocked or not (facts.waiting and facts.any_ready and facts.waiting_since_ms):
+        if known or facts.blocked or not (facts.waiting and facts.any_ready):
             return
+        raise_rate = _advise("raise the dispatch rate of topic, subscription or broker")
         seconds = min(self.age(facts.waiting_since_ms), self.age(facts.delivered_ms))
-        if seconds < QUIET_SECONDS or self._moved(QUIET_SECONDS):
+        if not facts.waiting_since_ms or seconds < QUIET_SECONDS or self._moved(QUIET_SECONDS):
+            if facts.throttled:
+                text = f"a dispatch rate limits delivery: {how_many(facts.waiting, 'entry')} waiting"
+                yield _stop("throttled", text, raise_rate, level=Trouble.MOVING, stops=False)
             return
         ready = next((each.text for each in self.receiving if each.ready), "a consumer")
         if facts.throttled:
             text = f"a dispatch rate is used up: {ready} has permits, but got nothing for {int(seconds)} s"
-            yield _stop(
-                "throttled", text, _advise("raise the dispatch rate of topic, subscription or broker")
-            )
+            yield _stop("throttled", text, raise_rate)
         elif not (facts.keys or facts.unowned or any(e.queued and not e.ready for e in self.receiving)):
             text = f"messages wait and {ready} could take them, but none was delivered for {int(seconds)} s"
             yield _stop("undelivered", text, _advise("see the broker's log; then", self.unload))
 
     # --- acknowledgements that are missing ---
+    def _rejected(self) -> Iterator[Finding]:
+        """The oldest message, if consumers received it again and again."""
+        facts = self.facts
+        if facts.redeliveries < REDELIVERIES:
+            return
+        text = f"message {facts.oldest_open} was redelivered {facts.redeliveries:,} times and is not "
+        text += "acknowledged: consumers reject it, or exceed the time for it"
+        policy = _advise(
+            "see what its application does with it; a dead-letter policy whose topic takes it sets it aside"
+        )
+        yield _stop(
+            "rejected", text, policy, _advise("skip it", self._skip(facts.oldest_open)),
+            level=Trouble.WATCH, stops=False, message=facts.oldest_open, redeliveries=facts.redeliveries,
+        )  # fmt: skip
+
     def _hole(self) -> Iterator[Finding]:
         facts, hole = self.facts, self.facts.hole
         if not facts.holes:
@@ -528,7 +562,10 @@ class _Inquiry:
         number = hole.acknowledged_behind
         behind = f"{number:,} behind it are" if number >= 0 else f"later ones are, in {facts.holes:,} ranges"
         text = f"message {hole.message} is not acknowledged, {behind}"
-        text += f"; of its batch, {hole.open_in_batch} are open" if hole.open_in_batch else ""
+        if hole.open_in_batch:
+            is_one = hole.open_in_batch.isdecimal()
+            text += f"; of its batch, {'message' if is_one else 'messages'} {hole.open_in_batch} "
+            text += "is not" if is_one else "are not"
         if hole.delivered:
             text += f"; {hole.holder_text} has it" if hole.holder else "; it was delivered"
         text += f"; published {ago_text(hole.age_seconds)}" if hole.age_seconds >= 0 else ""
@@ -541,8 +578,8 @@ class _Inquiry:
     def _close_hole(self, hole: HoleFacts) -> Iterator[Advice]:
         if not self.facts.is_geminga:
             yield from self._reconnect(self.facts.held)
-            expire = f"geminga subscriptions expire {self.where} --to {hole.message}"
-            yield _advise("give it up with all before it", expire)
+            expire = self._command("subscriptions expire", options=f"--to {hole.message}")
+            yield _advise("skip it with all before it", expire)
             return
         if hole.delivered:
             yield from self._redeliver(1)
@@ -552,34 +589,38 @@ class _Inquiry:
     def _held(self) -> Iterator[Finding]:
         """The consumer that has held messages for longest without acknowledging any."""
         facts = self.facts
-        held = [each for each in self.receiving if each.held and each.held_since_ms > 0]
+        held = [each for each in self.receiving if each.held and each.held_since_ms > 0 and facts.durable]
         worst = min(held, key=lambda each: each.held_since_ms, default=None)
         if worst is None or self.age(worst.held_since_ms) < HELD_SECONDS:
             return
         again = self._redeliver(worst.held) if facts.is_geminga else self._reconnect(facts.held)
         since = f"{time_text(worst.held_since_ms)}{self._again_after()}"
+        held_text = how_many(worst.held, "message")
         yield Finding(
             kind="unacknowledged", level=Trouble.WATCH,
-            text=f"{worst.text} holds {worst.held:,} messages, and has acknowledged none since {since}",
+            text=f"{worst.text} holds {held_text}, and has acknowledged none since {since}",
             advice=(_advise("see what its application does"), *again),
             details={"consumer": worst.name, "unackedMessages": worst.held,
                      "sinceTimestamp": worst.held_since_ms},
         )  # fmt: skip
 
     # --- advice ---
+    def _command(self, verb: str, *names: str, options: str = "") -> str:
+        return shell_command(verb, self.facts.topic, self.facts.subscription, *names, options=options)
+
     def _again_after(self) -> str:
         seconds = self.facts.redeliver_after
         return f"; redelivered after {seconds:g} s" if seconds else ""
 
     def _skip(self, position: str) -> str:
-        return f"geminga subscriptions skip {self.where} --message {position}"
+        return self._command("subscriptions skip", options=f"--message {position}")
 
     def _policy(self, name: str, value: object) -> str:
-        return f"geminga topics policy {shlex.quote(self.facts.topic)} {name} {shlex.quote(str(value))}"
+        return shell_command("topics policy", self.facts.topic, name, str(value))
 
     def _reconnect(self, held: int) -> Iterator[Advice]:
         if held:
-            text = "have all consumers reconnect, which delivers what they hold again"
+            text = "have all consumers reconnect, which redelivers what they hold"
             yield _advise(text, self.unload, redelivers=held)
 
     def _redeliver(self, messages: int) -> Iterator[Advice]:
@@ -588,8 +629,8 @@ class _Inquiry:
         can = [each.permits > 0 and each.reads for each in self.receiving]
         enough = all(can) if facts.type == "Key_Shared" else any(can)
         if enough and facts.is_geminga and not facts.redeliver_after:
-            text = f"deliver again what is unacknowledged for {HELD_SECONDS} s"
-            command = f"geminga subscriptions redeliver-unacked {self.where} {HELD_SECONDS}"
+            text = f"redeliver what is unacknowledged for {HELD_SECONDS} s"
+            command = self._command("subscriptions redeliver-unacked", str(HELD_SECONDS))
             yield _advise(text, command, redeliversLater=messages)
 
     def _more(self, whose: str, held: int, limit: int, delivers: bool) -> tuple[Advice, ...]:

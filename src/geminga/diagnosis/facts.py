@@ -119,6 +119,8 @@ class SubscriptionFacts(ByFields):
     is_geminga: bool = True
     """Whether the broker has Geminga's own commands."""
     type: str = ""
+    durable: bool = True
+    """False for a reader's subscription, which ends with it."""
     backlog: int = 0
     """Entries that are not acknowledged."""
     messages: int = -1
@@ -180,7 +182,12 @@ class SubscriptionFacts(ByFields):
     """When the position up to which all is acknowledged last moved."""
     hole: HoleFacts | None = None
     oldest_open: str = ""
+    redeliveries: int = 0
+    """Redeliveries of the oldest unacknowledged message; 0 also if not known."""
+    expired: int = 0
+    """Entries that expired since the topic was loaded."""
+    expired_ms: int = 0
     read_position: str = ""
     redeliver_after: float = 0
-    """Seconds after which unacknowledged messages are delivered again; 0: never."""
+    """Seconds after which unacknowledged messages are redelivered; 0: never."""
     pushed_again: int = 0

@@ -41,6 +41,7 @@ def facts_from_stats(
         now_ms=now_ms,
         is_geminga=False,
         type=own.get("type", ""),
+        durable=own.get("isDurable", True),
         backlog=backlog,
         messages=own.get("messagesInBacklog", -1),
         bytes=own.get("backlogSize", -1),
@@ -63,6 +64,8 @@ def facts_from_stats(
         mark_ms=own.get("lastMarkDeleteAdvancedTimestamp", 0),
         hole=HoleFacts(message=oldest_open, acknowledged_behind=-1) if holes and oldest_open else None,
         oldest_open=oldest_open,
+        expired=own.get("totalMsgExpired", 0),
+        expired_ms=own.get("lastExpireTimestamp", 0),
         read_position=cursor.get("readPosition", ""),
     )
 

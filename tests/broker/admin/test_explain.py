@@ -14,7 +14,8 @@ from geminga.broker.admin import facts
 from geminga.broker.delivery import delayed, shared
 from geminga.cli.explain import as_text
 from geminga.client.admin.types import Explanation
-from geminga.diagnosis.conclude import CONSUMERS_NAMED_MAX, Trouble
+from geminga.diagnosis.commands import shell_command
+from geminga.diagnosis.conclude import CONSUMERS_NAMED_MAX, REDELIVERIES, Trouble
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
@@ -306,7 +307,7 @@ def test_a_hole_inside_a_batch_is_reported_with_its_indexes(case: Case) -> None:
     case.producer.send(0, case.make_entry(num_messages_in_batch=6), messages=6)
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b011010])
     peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
-    assert "of its batch, 1, 3 to 4 are open" in case.finding("hole")["text"]
+    assert "of its batch, messages 1, 3 to 4 are not" in case.finding("hole")["text"]
 
 
 def test_a_damaged_entry_is_reported_and_passed_over(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -645,3 +646,64 @@ def test_a_quota_that_is_no_longer_exceeded_is_not_reported(
     peer.ack(*[(0, entry) for entry in range(60)])
     assert case.harness.actions.found(NAME, "s")[0].quota_exceeded is not None
     assert (case.explain()["trouble"], len(case.explain()["findings"])) == (Trouble.NOTHING_WAITS, 1)
+
+
+def test_a_reader_is_not_asked_to_acknowledge(case: Case) -> None:
+    case.subscribe("Exclusive", durable=False)
+    case.publish()
+    case.harness.advance(100)
+    found = case.explain()
+    assert (found["trouble"], found["sentence"]) == (
+        Trouble.MOVING,
+        "all messages are delivered to its reader",
+    )
+
+
+def test_a_dispatch_rate_that_slows_delivery_is_named_while_messages_move(case: Case) -> None:
+    value = {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 1}
+    case.harness.broker.namespaces.set_topic_policy(
+        NAME, "topicDispatchRate", {"standalone": value}, case.done
+    )
+    case.subscribe()
+    case.publish(20)
+    case.harness.advance(0.5)
+    found = case.explain()
+    assert found["trouble"] == Trouble.MOVING
+    assert found["sentence"].startswith("a dispatch rate limits delivery: ")
+    assert case.finding("throttled")["stops"] is False
+
+
+def test_a_message_that_consumers_reject_again_and_again_is_worth_a_look(case: Case) -> None:
+    consumer = case.subscribe()
+    case.publish()
+    for _ in range(REDELIVERIES):
+        assert case.explain()["trouble"] == Trouble.MOVING
+        consumer.command("redeliverUnacknowledgedMessages", consumer_id=1)
+        consumer.messages()
+    found = case.explain()
+    assert (found["trouble"], found["findings"][0]["kind"]) == (Trouble.WATCH, "rejected")
+    assert f"was redelivered {REDELIVERIES} times and is not acknowledged" in found["sentence"]
+    case.run(found["findings"][0]["advice"][1]["command"])
+    assert case.explain()["trouble"] == Trouble.NOTHING_WAITS
+
+
+def test_expired_messages_are_not_called_acknowledged(case: Case) -> None:
+    case.create()
+    case.publish(3)
+    case.harness.advance(1)
+    case.harness.actions.expire(NAME, "s", case.done, seconds=0)
+    case.harness.advance(200)
+    assert case.explain()["sentence"] == (
+        "everything is acknowledged or expired: 3 entries expired, the last 3 min ago"
+    )
+
+
+def test_a_subscription_whose_name_begins_with_a_dash_is_named_behind_two(case: Case) -> None:
+    assert shell_command("peek", TOPIC, "-s", options="-n 3") == f"geminga peek -n 3 -- {TOPIC} -s"
+    assert shell_command("topics policy", TOPIC, "x", "-1") == f"geminga topics policy -- {TOPIC} x -1"
+    case.subscribe(subscription="-s")
+    case.publish()
+    found = case.harness.actions.explain(NAME, "-s")
+    assert all(
+        " -- " in each["command"] for one in found["findings"] for each in one["advice"] if each["command"]
+    )

@@ -77,7 +77,7 @@ def case(harness: Any, make_entry: Callable[..., bytes]) -> Case:
 def test_a_preview_of_skipping_counts_what_skipping_then_skips(case: Case, count: int) -> None:
     before = case.open
     found = case.preview("skip", count=count)
-    assert "are given up" in found["text"]
+    assert "are skipped" in found["text"]
     skipped = case.harness.actions.skip_messages(NAME, "s", count, done)
     assert found["messages"] == skipped == before - case.open
     assert found["left"] == case.open
@@ -92,7 +92,7 @@ def test_a_preview_of_skipping_all_counts_all_messages(case: Case) -> None:
     assert (found["messages"], found["left"], found["to"]) == (10, 0, "the end")
     case.harness.actions.skip_all(NAME, "s", done)
     assert case.open == 0
-    assert "nothing is given up" in case.preview("skip-all")["text"]
+    assert "nothing is skipped" in case.preview("skip-all")["text"]
 
 
 @pytest.mark.parametrize("seconds", [0, 15, 35, 55, 1000])
@@ -106,8 +106,8 @@ def test_a_preview_of_expiring_counts_what_then_expires(case: Case, seconds: int
 def test_a_preview_of_resetting_back_counts_messages_delivered_again(case: Case) -> None:
     found = case.preview("reset", message=(0, 0))
     assert (found["messages"], found["messagesAgain"]) == (0, 2)
-    assert "2 messages that were acknowledged are delivered again" in found["text"]
-    assert "its consumer connects anew" in found["text"]
+    assert "2 messages that were acknowledged are redelivered" in found["text"]
+    assert "its consumer reconnects" in found["text"]
     before = case.open
     case.harness.actions.reset_cursor(NAME, "s", done, position=MessageId(-1, 0, 0))
     assert case.open == before + 2

@@ -87,6 +87,21 @@ def test_a_full_backlog_stops_producers_until_it_shrinks(make: Any, action: str,
     assert not topic.exceeded
 
 
+def test_a_topic_stays_in_memory_while_stopped_producers_try_again(make: Any) -> None:
+    topic = make(backlog_quota_bytes=500)
+    topic.subscribe()
+    topic.publish(10)
+    topic.pass_time(ROUND)
+    for _ in range(4):
+        topic.open_producer()
+        topic.pass_time(50)
+        found = topic.harness.broker.topics.in_memory(NAME)
+        assert found is not None
+        assert found.quota_exceeded
+    topic.pass_time(120)
+    assert topic.harness.broker.topics.in_memory(NAME) is None
+
+
 def test_the_error_names_subscription_size_and_oldest_message(make: Any) -> None:
     topic = make(backlog_quota_bytes=500)
     topic.subscribe("fast")

@@ -256,7 +256,8 @@ class BrokersResource(Resource):
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),
             connections_created=server.connections_created, connections_refused=server.connections_refused,
         )  # fmt: skip
-        metrics.add_security(out, server.broker.audit.failures, server.tls_expires_at)
+        expires_at = server.tls.expires_at if server.tls else None
+        metrics.add_security(out, server.broker.audit.failures, expires_at)
         return await answer_pieces(request, stepwise(out.lines()), metrics.CONTENT_TYPE)
 
 

@@ -84,6 +84,17 @@ class TlsPortInfo(Protocol):
     def close(self) -> None: ...
 
 
+class TlsInfo(Protocol):
+    """Certificates of the ports that speak TLS."""
+
+    @property
+    def expires_at(self) -> float:
+        """Return when the certificate expires, in seconds since 1970."""
+
+    def client_certificate(self, peer: Mapping[str, Any]) -> str:
+        """Return a certificate and its key, in PEM, for a client in this process named as ``peer``."""
+
+
 class Server(Protocol):
     """Interface that the resources need of their server."""
 
@@ -101,8 +112,8 @@ class Server(Protocol):
         """Speak TLS on a listening socket; ``admits(address)`` returns whether to accept a connection."""
 
     @property
-    def tls_expires_at(self) -> float | None:
-        """Return when the TLS certificate expires, in seconds since 1970; None without TLS."""
+    def tls(self) -> TlsInfo | None:
+        """Return the certificates in use; None without TLS."""
 
     @property
     def connections(self) -> Collection[object]:

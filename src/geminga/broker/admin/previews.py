@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.position_lookup import offset_by_time, publish_time
 from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
+from geminga.diagnosis.commands import shell_command
 from geminga.diagnosis.conclude import how_many
 
 Json = dict[str, Any]
@@ -24,7 +24,6 @@ class Preview:
         self.subscription = subscription
         self.ledger = topic.ledger
         self.cursor = subscription.cursor
-        self.place = f"{shlex.quote(topic.text)} {shlex.quote(subscription.name)}"
         self.now_ms = topic.scheduler.now_ms
 
     def skip(self, count: int) -> Json:
@@ -34,7 +33,7 @@ class Preview:
             return self.skip_all()
         offset, inside = self.subscription.behind_messages(count)
         messages = count
-        found = self._given_up(offset, messages, f"skip {self.place} --count {count}")
+        found = self._given_up(offset, messages, self._command("skip", options=f"--count {count}"))
         if inside and offset < self.ledger.confirmed:
             found["text"] += (
                 f"; the last {how_many(inside, 'message')} of them lie in batch {self._place(offset)}, "
@@ -44,16 +43,15 @@ class Preview:
 
     def skip_all(self) -> Json:
         """Skip everything that is stored now."""
-        return self._given_up(self.ledger.confirmed, self._open(), f"clear {self.place}")
+        return self._given_up(self.ledger.confirmed, self._open(), self._command("clear"))
 
     def expire(self, seconds: int) -> Json:
         """Expire the messages older than ``seconds``."""
         offset = offset_by_time(self.ledger, self.now_ms - seconds * 1000, self.now_ms)
-        return self._given_up(
-            offset, self._open_below(offset), f"expire {self.place} --older-than {seconds}s"
-        )
+        command = self._command("expire", options=f"--older-than {seconds}s")
+        return self._given_up(offset, self._open_below(offset), command)
 
-    def reset(self, offset: int, command: str) -> Json:
+    def reset(self, offset: int, where: str) -> Json:
         """Reset the cursor to ``offset``: messages behind it are redelivered, open ones before it skipped."""
         mark = self.cursor.mark
         offset = min(max(offset, self.ledger.start), self.ledger.confirmed)
@@ -61,20 +59,20 @@ class Preview:
             self._open() - self._open_below(offset)
         )
         lost = self._open_below(offset) if offset > mark else 0
-        found = self._base(offset, command)
-        parts = [f"begins again at {self._place(offset)}"]
+        found = self._base(offset, self._command("reset", where))
+        parts = [f"starts at {self._place(offset)}"]
         if offset < self.ledger.confirmed:
             parts[0] += f", published {self._time(offset)}"
         if again > 0:
-            parts.append(f"{how_many(again, 'message')} that were acknowledged are delivered again")
+            parts.append(f"{how_many(again, 'message')} that were acknowledged are redelivered")
         if lost:
-            parts.append(f"{how_many(lost, 'message')} that were not acknowledged are given up")
+            parts.append(f"{how_many(lost, 'message')} that were not acknowledged are skipped")
         if not again and not lost:
-            parts.append("no message is lost or delivered twice")
+            parts.append("no message is skipped or redelivered")
         connected = len(self.subscription.consumers)
         if connected:
-            who = "its consumer connects" if connected == 1 else f"its {connected} consumers connect"
-            parts.append(f"{who} anew")
+            who = "its consumer reconnects" if connected == 1 else f"its {connected} consumers reconnect"
+            parts.append(who)
         return found | {"messages": lost, "messagesAgain": max(0, again), "text": "; ".join(parts)}
 
     def redeliver(self, consumer: str) -> Json:
@@ -82,9 +80,9 @@ class Preview:
         of = [each for each in self.subscription.consumers if not consumer or each.name == consumer]
         messages = sum(map(self.subscription.held_by, of))
         held = f"{how_many(messages, 'message')} that {how_many(len(of), 'consumer')} hold unacknowledged"
-        text = f"{held} are delivered again, to whoever has permits: what is being worked on is done twice"
+        text = f"{held} are redelivered to consumers with permits: those in work are processed twice"
         if not messages:
-            text = "nobody holds anything: nothing is delivered again"
+            text = "no consumer holds a message: nothing is redelivered"
         return self._base(self.cursor.mark, "") | {"messages": 0, "messagesAgain": messages, "text": text}
 
     # --- inside ---
@@ -92,17 +90,21 @@ class Preview:
         return {
             "from": self._place(self.cursor.mark),
             "to": self._place(offset),
-            "command": f"geminga subscriptions {command}" if command else "",
+            "command": command,
         }
+
+    def _command(self, verb: str, *names: str, options: str = "") -> str:
+        place = self.topic.text, self.subscription.name
+        return shell_command(f"subscriptions {verb}", *place, *names, options=options)
 
     def _given_up(self, offset: int, messages: int, command: str) -> Json:
         found = self._base(offset, command)
-        text = f"{how_many(messages, 'message')} are given up for good by this subscription"
+        text = f"{how_many(messages, 'message')} are skipped for good by this subscription"
         if messages and self.cursor.mark < self.ledger.confirmed:
             text += f", from {self._place(self.subscription.wanted_from)}"
             text += f" published {self._time(self.subscription.wanted_from)}" if messages else ""
         if not messages:
-            text = "nothing is given up: no open message is concerned"
+            text = "nothing is skipped: no unacknowledged message is concerned"
         left = self._open() - messages
         return found | {"messages": messages, "messagesAgain": 0, "left": left,
                         "text": f"{text}; {how_many(left, 'message')} stay"}  # fmt: skip
@@ -157,10 +159,10 @@ def preview(
         offset = topic.ledger.offset_from(ledger_id, entry_id)
         places = {(-1, -1): "earliest", (_END, _END): "latest"}
         where = places.get(message, f"{ledger_id}:{entry_id}")
-        return found.reset(offset, f"reset {found.place} {where}")
+        return found.reset(offset, where)
     moment = number("timestamp")
     offset = offset_by_time(topic.ledger, moment, topic.scheduler.now_ms)
-    return found.reset(offset, f"reset {found.place} {moment}")
+    return found.reset(offset, str(moment))
 
 
 _END: Final = (1 << 63) - 1

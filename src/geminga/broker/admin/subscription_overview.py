@@ -13,7 +13,7 @@ import asyncio
 import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -242,6 +242,7 @@ class SubscriptionOverview:
             "partitions": len(line.parts) if line.parts and line.parts[0] != line.topic else 0,
             "worst": line.worst or line.parts[0],
             "parts": line.parts[:PARTITIONS_SUMMED_MAX],
+            "runs": runs(line.subscription),
         }
         found = [self._found(text, line.subscription) for text in line.parts[:PARTITIONS_SUMMED_MAX]]
         awake = [pair for pair in found if pair is not None]
@@ -283,6 +284,7 @@ class SubscriptionOverview:
             "holes": holes,
             "rateIn": rate_in, "rateOut": rate_out, "trouble": level, "worst": worst[0].text,
             "growth": self._growth(line, messages, now) if known else None,
+            "runs": runs(line.subscription, _metadata(awake[0][1])),
         }  # fmt: skip
         return row | self._sentence(*worst)
 
@@ -374,6 +376,28 @@ def base_of(topic: str) -> str:
     """Return the name of the partitioned topic of a partition; any other name is returned unchanged."""
     found = _PARTITION.search(topic)
     return topic if found is None else topic[: found.start()]
+
+
+def runs(subscription: str, metadata: Mapping[str, str] | None = None) -> str:
+    """Return ``mirror`` or ``function`` for a subscription of one, else nothing. Functions are known by their
+    default subscription, ``tenant/namespace/name``, and by the ``metadata`` of a consumer."""
+    if subscription.startswith("geminga-mirror."):
+        return "mirror"
+    is_function = subscription.count("/") == 2 or (metadata or {}).get("application") == "pulsar-function"
+    return "function" if is_function else ""
+
+
+def matches(words: Sequence[str], topic: str, subscription: str, kind: str) -> bool:
+    """Return whether topic and subscription contain all words; ``is:function`` and ``is:mirror`` stand for
+    what `runs` returns."""
+    if not words:
+        return True
+    text = f"{topic} {subscription}".lower()
+    return all(word[3:] == kind if word.startswith("is:") else word in text for word in words)
+
+
+def _metadata(subscription: Any) -> Mapping[str, str] | None:
+    return next((each.metadata for each in subscription.consumers), None)
 
 
 def _rank(line: SubscriptionRow) -> tuple[int, int]:
@@ -482,7 +506,8 @@ class OverviewCache:
             for position, (name, subscription) in enumerate([*topic.subscriptions.items()]):
                 if position % 4 == 3:
                     yield None
-                if name != COMPACTION and self._is_wanted(topic.text, name):
+                kind = runs(name, _metadata(subscription)) if self._words else ""
+                if name != COMPACTION and self._is_wanted(topic.text, name, kind):
                     self._add_awake(survey, topic, subscription, rate_in, now)
                     yield from self._shrink(survey)
             yield None
@@ -497,11 +522,8 @@ class OverviewCache:
                 yield None  # skipping names that do not match takes time, too
         yield from self._add_resting(survey, some)
 
-    def _is_wanted(self, topic: str, subscription: str) -> bool:
-        if not self._words:
-            return True
-        text = f"{topic} {subscription}".lower()
-        return all(word in text for word in self._words)
+    def _is_wanted(self, topic: str, subscription: str, kind: str) -> bool:
+        return matches(self._words, topic, subscription, kind)
 
     def _line(self, survey: SubscriptionScan, topic: str, subscription: str) -> SubscriptionRow:
         base = base_of(topic)
@@ -568,7 +590,11 @@ class OverviewCache:
         for key in self._broker.store.keys.names(_CURSORS):
             topic, _, subscription = key[len(_CURSORS) :].partition("\x00")
             is_meant = subscription != COMPACTION and not in_memory(topic)
-            yield (topic, subscription) if is_meant and self._is_wanted(topic, subscription) else None
+            yield (
+                (topic, subscription)
+                if is_meant and self._is_wanted(topic, subscription, runs(subscription))
+                else None
+            )
 
     def _add_resting(
         self, survey: SubscriptionScan, some: list[tuple[str, str]]

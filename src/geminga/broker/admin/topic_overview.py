@@ -89,8 +89,8 @@ class TopicScans(OverviewCache):
 
     row_type = TopicRow
 
-    def _is_wanted(self, topic: str, subscription: str) -> bool:
-        return super()._is_wanted(topic, "")
+    def _is_wanted(self, topic: str, subscription: str, kind: str) -> bool:
+        return super()._is_wanted(topic, "", "")
 
     def _line(self, survey: SubscriptionScan, topic: str, subscription: str) -> SubscriptionRow:
         row = super()._line(survey, topic, "")
@@ -110,7 +110,7 @@ class TopicScans(OverviewCache):
         yield from super()._walk(survey)
         now = self._broker.scheduler.now
         for number, topic in enumerate(self._broker.topics.in_memory_now(), 1):
-            if self._is_wanted(topic.text, ""):
+            if self._is_wanted(topic.text, "", ""):
                 row = self._note(survey, topic.text)
                 row.published += rate_published(topic, now)
                 row.stored += topic.ledger.size_bytes if isinstance(topic, PersistentTopic) else 0
@@ -118,7 +118,7 @@ class TopicScans(OverviewCache):
                 yield None
         for kind in (topic_key(""), PARTITIONED):
             for number, key in enumerate(self._broker.store.keys.names(kind), 1):
-                if self._is_wanted(name := key[len(kind) :], ""):
+                if self._is_wanted(name := key[len(kind) :], "", ""):
                     self._note(survey, name)
                     yield from self._shrink(survey)
                 if number % _NAMES_AT_ONCE == 0:

@@ -556,10 +556,6 @@ class BrokerServer:
     def admin_url(self) -> str | None:
         return self.settings.admin_url
 
-    @property
-    def tls_expires_at(self) -> float | None:
-        return self.tls.expires_at if self.tls else None
-
 
 def _import_web() -> type[WebServer]:
     from geminga.broker.admin.web import WebServer

@@ -490,8 +490,11 @@ class PersistentTopic:
             compaction.subscription_gone(self, subscription.name)
 
     def check_quota(self) -> QuotaExceeded | None:
-        """Return the backlog quota that blocks producers now."""
-        return quota.refresh(self)
+        """Return the backlog quota that blocks producers now; the topic stays in memory for the next try."""
+        found = quota.refresh(self)
+        if found is not None:
+            self._left()
+        return found
 
     # --- counting ---
     def count_entries(self) -> None:

@@ -1,10 +1,10 @@
 // Actions on a subscription. Each dialog shows the effect before the action is done.
 
 import { call, get, post } from "./api.js";
-import { quoted, shortTopic } from "./command.js";
+import { option, shell, shortTopic } from "./command.js";
 import { ask, dialog } from "./dialog.js";
 import { fill, h } from "./dom.js";
-import { bytes, count, part, plural, topicLink, topicPath } from "./format.js";
+import { bytes, count, part, plural, schemaPath, topicLink, topicPath } from "./format.js";
 import { SchemaBook, messageItem } from "./messages.js";
 
 const UNITS = { seconds: 1, minutes: 60, hours: 3600, days: 86400 };
@@ -151,7 +151,7 @@ export function skipEntry(topic, subscription, id, done) {
     action: "Skip it", danger: true, done,
     preview: () => ({
       text: `acknowledges this entry for ${subscription}, delivered or not: it is not redelivered to this subscription`,
-      command: `geminga subscriptions skip ${quoted(topic)} ${quoted(subscription)} --message ${id}`,
+      command: shell("subscriptions skip", [topic, subscription], `--message ${id}`),
     }),
     async run() {
       await post(`${subscriptionPath(topic, subscription)}/skip/${ledger}/${entry}`);
@@ -167,7 +167,7 @@ export function deleteSubscription(topic, subscription) {
       const { messages } = await get(`${subscriptionPath(topic, subscription)}/preview/skip-all`);
       return {
         text: `deletes ${subscription} with its position: ${plural(messages, "message")} that it has not acknowledged will not be delivered to it`,
-        command: `geminga subscriptions delete ${quoted(shortTopic(topic))} ${quoted(subscription)}`,
+        command: shell("subscriptions delete", [shortTopic(topic), subscription]),
       };
     },
     async run() {
@@ -186,7 +186,7 @@ export function createSubscription(topic, done) {
     action: "Add", done,
     preview: () => ({
       text: `adds ${name.value}, which keeps the messages ${from.value === "latest" ? "published from now on" : "that are stored, and new ones,"} until they are acknowledged`,
-      command: `geminga subscriptions create ${quoted(shortTopic(topic))} ${quoted(name.value)} --from ${from.value}`,
+      command: shell("subscriptions create", [shortTopic(topic), name.value], `--from ${from.value}`),
     }),
     async run() {
       const id = from.value === "latest" ? END : -1;
@@ -197,22 +197,44 @@ export function createSubscription(topic, done) {
   name.focus();
 }
 
-export function deleteTopic(topic) {
-  let partitions = 0;
-  ask("Delete the topic", {
-    action: "Delete", danger: true,
+// Actions on a topic: title, effect by its stats, method and path of the request, and its body.
+const TOPIC_ACTIONS = {
+  partitions: ["Add partitions", ({ metadata }) => `has ${plural(metadata?.partitions ?? 0, "partition")} now; new messages of a key may go to another one`, "POST", "/partitions"],
+  unload: ["Unload", (stats) => `disconnects ${plural(stats.publishers.length, "producer")} and all consumers: they reconnect, and unacknowledged messages are redelivered`, "PUT", "/unload"],
+  compact: ["Compact", () => "stores the newest message of each key for readers of the compacted topic", "PUT", "/compaction"],
+  offload: ["Offload", () => "moves its closed ledgers to the offload storage", "PUT", "/offload", `{"ledgerId":${END},"entryId":${END}}`],
+  terminate: ["Terminate", () => "refuses new messages for ever; stored ones can be read", "POST", "/terminate"],
+  truncate: ["Delete all messages", (stats) => `deletes ${bytes(stats.storageSize)} of messages for ever; its subscriptions stay`, "DELETE", "/truncate"],
+  schema: ["Delete the schema", () => "deletes all versions of its schema: messages written with them can no longer be decoded", "DELETE", "/schema"],
+  delete: ["Delete", (stats) => `deletes ${bytes(stats.storageSize)} of messages and ${plural(Object.keys(stats.subscriptions).length, "subscription")} for ever`, "DELETE", ""],
+};
+
+export function topicActions(topic, partitions, done) {
+  const choice = h("select", { "aria-label": "More actions", onchange: () => {
+    changeTopic(choice.value, topic, partitions() ?? 0, done);
+    choice.value = "";
+  } }, h("option", { value: "" }, "More …"), Object.entries(TOPIC_ACTIONS).map(([name, [title]]) => h("option", { value: name }, title)));
+  return choice;
+}
+
+function changeTopic(name, topic, partitions, done) {
+  const [title, effect, method, path, body] = TOPIC_ACTIONS[name];
+  const gone = name === "delete";
+  const number = name === "partitions" ? input({ type: "number", min: partitions + 1, value: partitions + 1, required: true, "aria-label": "Partitions" }) : null;
+  const force = gone ? input({ type: "checkbox", id: "force" }) : null;
+  ask(title, {
+    content: [number, force && h("p", {}, force, h("label", { htmlFor: "force" }, " also while clients are connected"))],
+    action: title, danger: method === "DELETE" || name === "terminate", done: gone ? undefined : done,
     async preview() {
-      partitions = (await get(`${topicPath(topic)}/partitions`))?.partitions ?? 0;
+      if (number && !partitions) throw new Error("The topic is not partitioned.");
       const stats = await get(`${topicPath(topic)}/${partitions ? "partitioned-stats" : "stats"}`);
-      return {
-        text: `deletes ${bytes(stats.storageSize)} of messages and ${plural(Object.keys(stats.subscriptions).length, "subscription")} for ever`,
-        command: `geminga topics delete ${quoted(shortTopic(topic))}`,
-      };
+      return { text: effect(stats), command: shell(name === "schema" ? "schemas delete" : `topics ${name}`, [shortTopic(topic)], number ? `--set ${number.value}` : force?.checked ? "--force" : "") };
     },
     async run() {
-      await call("DELETE", topicPath(topic) + (partitions ? "/partitions" : ""));
-      location.hash = "#/topics";
-      return `${shortTopic(topic)} is deleted`;
+      const suffix = partitions && gone ? "/partitions" : partitions && name === "terminate" ? "/terminate/partitions" : path;
+      await call(method, (name === "schema" ? schemaPath(topic) : topicPath(topic)) + suffix, { query: force?.checked ? { force: true } : {}, body: number?.value ?? body });
+      if (gone) location.hash = "#/topics";
+      return gone ? `${shortTopic(topic)} is deleted` : `Done: ${title.toLowerCase()}`;
     },
   });
 }
@@ -232,7 +254,7 @@ export function redrive(topic, subscription, done) {
       if (!Object.keys(sent).length) throw new Error("No dead letter is to be sent.");
       return {
         text: [`sends ${targets(sent)}, where every subscription receives them`, left ? `${count(left)} stay` : "", encrypted ? `${count(encrypted)} are encrypted and stay` : ""].filter(Boolean).join("; "),
-        command: `geminga subscriptions redrive ${quoted(shortTopic(topic))} ${quoted(subscription)}${key.value ? ` --key ${quoted(key.value)}` : ""}${words.value ? ` --contains ${quoted(words.value)}` : ""}`,
+        command: shell("subscriptions redrive", [shortTopic(topic), subscription], option("--key", key.value) + option("--contains", words.value)),
       };
     },
     async run() {
@@ -240,4 +262,23 @@ export function redrive(topic, subscription, done) {
       return `Sent ${targets(sent)}${left ? `; ${count(left)} stay` : ""}`;
     },
   });
+}
+
+// Publishes one message.
+export function produce(topic, done) {
+  const value = h("textarea", { id: "new-value", rows: 5, spellcheck: "false" });
+  const key = h("input", { id: "new-key", autocomplete: "off", spellcheck: "false" });
+  ask("Publish a message", {
+    content: [h("label", { htmlFor: "new-value" }, "Value, as text"), value, h("label", { htmlFor: "new-key" }, "Key (may be empty)"), key],
+    action: "Publish", done,
+    preview: () => ({
+      text: "stores one message, which every subscription of the topic receives",
+      command: shell("produce", [shortTopic(topic), value.value], option("--key", key.value)),
+    }),
+    async run() {
+      const { id } = await call("POST", `${topicPath(topic)}/message`, { body: { payload: value.value, key: key.value || null } });
+      return `Stored as ${id}`;
+    },
+  });
+  value.focus();
 }

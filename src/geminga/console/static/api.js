@@ -1,4 +1,5 @@
-// Requests to admin REST, with the user's token. The token is kept only in a variable of this module.
+// Requests to admin REST, with the user's token, once or repeatedly. The token is kept only in a variable of this
+// module.
 
 let token = null;
 let asking = null;
@@ -82,4 +83,53 @@ async function told(answer) {
     if (typeof reason === "string") return { reason };
   } catch { /* not ours */ }
   return { reason: `${answer.status} ${answer.statusText}` };
+}
+
+const SLOW_MS_MAX = 15000;
+
+// Polls: pauses while the page is hidden, and polls less often while the broker does not answer.
+export class Poller {
+  // Calls `ask(signal)`, and again `every` milliseconds after its end. `told(error)` is called after each, with
+  // null or the error.
+  constructor(ask, every, told = () => {}) {
+    this.ask = ask;
+    this.every = every;
+    this.told = told;
+    this.failures = 0;
+    this.timer = null;
+    this.running = null;
+    this.stopped = false;
+    this.seen = () => {
+      if (!document.hidden) this.now();
+    };
+    document.addEventListener("visibilitychange", this.seen);
+    this.now();
+  }
+
+  async now() {
+    if (this.stopped) return;
+    clearTimeout(this.timer);
+    this.running?.abort();
+    const running = (this.running = new AbortController());
+    try {
+      await this.ask(running.signal);
+      this.failures = 0;
+      if (!running.signal.aborted) this.told(null);
+    } catch (error) {
+      if (error.name === "AbortError" || running.signal.aborted) return;
+      this.failures++;
+      this.told(error);
+    }
+    if (this.running !== running || this.stopped) return;
+    this.running = null;
+    if (document.hidden) return;
+    this.timer = setTimeout(() => this.now(), Math.min(SLOW_MS_MAX, this.every * 2 ** Math.min(4, this.failures)));
+  }
+
+  stop() {
+    this.stopped = true;
+    clearTimeout(this.timer);
+    this.running?.abort();
+    document.removeEventListener("visibilitychange", this.seen);
+  }
 }

@@ -1,15 +1,17 @@
-// The first page: all subscriptions, the most urgent first, each with a sentence about its state.
+// The first page: all subscriptions, the most urgent first, each with a sentence about its state; and the page of
+// those that are functions and mirrors.
 
 import { get } from "./api.js";
 import { pasted } from "./command.js";
-import { fill, h, text } from "./dom.js";
-import { LEVELS, STATES, count, duration, plural, rate, sentence, sentenceText, subscriptionLink, topicLink, topicName, topicsLink } from "./format.js";
+import { fill, h, keyed, panel, text } from "./dom.js";
+import { LEVELS, STATES, count, duration, perSecond, plural, rate, sentence, sentenceText, subscriptionLink, topicLink, topicName, topicsLink } from "./format.js";
 import { List, opens } from "./list.js";
-import { sparkline } from "./spark.js";
 
 const SAMPLES = 60;
 const TOPICS_SHOWN = 5;
-const KINDS = [[/^geminga-mirror\./, "mirror"], [/^[^/]+\/[^/]+\/[^/]+$/, "function"], [/^geminga-redrive$/, "dead letters sent back"]];
+const TOPICS_NAMED = 3;
+const EVERY_MS = 2000;
+const ROWS = 200;
 const COLUMNS = [
   ["name", "Subscription", "", "name"],
   ["backlog", "Backlog", "unacknowledged messages, and their entries", "backlog"],
@@ -120,7 +122,7 @@ function makeRow(row, samplesOf) {
   cells.trend.append(line.element, growth);
   const [messages, entries] = [h("b", {}), h("small", {})];
   cells.backlog.append(messages, entries);
-  const kind = KINDS.find(([pattern]) => pattern.test(row.subscription))?.[1];
+  const kind = row.runs || (row.subscription === "geminga-redrive" ? "dead letters sent back" : "");
   fill(place, topicName(row.topic), row.partitions ? ` · ${plural(row.partitions, "partition")}` : null, kind ? h("span", { class: "tag" }, kind) : null);
   const element = opens(h("tr", {}, h("td", { class: "name" }, h("div", {}, dot, h("div", {}, link, words))), Object.values(cells)), link);
   let said = "";
@@ -147,4 +149,81 @@ function makeRow(row, samplesOf) {
 function growthOf(row) {
   if (row.growth === null || Math.abs(row.growth) < 0.05) return "";
   return `${row.growth > 0 ? "+" : "−"}${rate(Math.abs(row.growth))}/s`;
+}
+
+// A sparkline of a few dozen samples.
+const [WIDTH, HEIGHT] = [72, 20];
+
+function sparkline() {
+  const line = h("svg:polyline", { fill: "none" });
+  const element = h("svg:svg", {
+    class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, "aria-hidden": "true",
+  }, line);
+  return {
+    element,
+    draw(samples) {
+      const top = Math.max(...samples);
+      const bottom = Math.min(...samples);
+      const flat = top === bottom;
+      element.classList.toggle("flat", flat);
+      const step = WIDTH / Math.max(1, samples.length - 1);
+      line.setAttribute("points", samples.length < 2 || (flat && !top) ? "" : samples.map((value, at) => {
+        const y = flat ? HEIGHT / 2 : HEIGHT - 2 - ((value - bottom) / (top - bottom)) * (HEIGHT - 4);
+        return `${(at * step).toFixed(1)},${y.toFixed(1)}`;
+      }).join(" "));
+    },
+  };
+}
+
+// --- functions and mirrors: what runs, its state, and how far it is behind ---
+const KINDS = [
+  ["function", "Functions", "each one calls Python for the messages of its topics", "geminga function run module:callable --input my-topic"],
+  ["mirror", "Mirrors", "each one copies topics of this cluster to another", "geminga mirror --from pulsar://here:6650 --to pulsar://there:6650 --name my-mirror"],
+];
+
+export function showRunning(frame) {
+  frame.title("Functions and mirrors");
+  const lists = KINDS.map(([kind, title, words, start]) => {
+    const body = h("tbody");
+    const none = h("p", { class: "none" });
+    const table = h("table", { class: "board" }, h("thead", {}, h("tr", {}, ["Name", "Behind", "Oldest", "Instances", "Out"].map((each, at) => h("th", { scope: "col", class: at ? "" : "name" }, each)))), body);
+    return { kind, body, none, table, start, element: panel(title, words, table, none) };
+  });
+  const head = h("div", { class: "head" }, h("h1", { tabIndex: -1 }, "Functions and mirrors"));
+  const content = h("div", {}, lists.map((each) => each.element));
+  const poller = frame.page(head, content, (signal) => Promise.all(lists.map(async ({ kind, body, none, table, start }) => {
+    const found = await get("/admin/v2/geminga/subscriptions", { search: `is:${kind}`, limit: ROWS }, signal);
+    const groups = new Map();
+    for (const row of found.rows) groups.set(row.subscription, [...(groups.get(row.subscription) ?? []), row]);
+    keyed(body, [...groups], ([name]) => name, ([name]) => runningRow(kind, name), (row, [, rows]) => row.update(rows));
+    table.hidden = !groups.size;
+    fill(none, groups.size ? "" : found.complete ? ["None. Start one: ", h("code", {}, pasted(start))] : "Loading …",
+      found.matching > found.rows.length ? `The ${count(found.rows.length)} topics in most trouble, of ${count(found.matching)}.` : "");
+  })), EVERY_MS);
+  return () => poller.stop();
+}
+
+// One function or mirror; `update` gets its rows, those in most trouble first.
+function runningRow(kind, name) {
+  const dot = h("span", { class: "dot", role: "img" });
+  const link = h("a", { class: "row" }, h("span", { class: "subscription" }, name.replace(/^geminga-mirror\./, "")));
+  const topics = h("span");
+  const words = h("p", { class: "sentence" });
+  const cells = ["Behind", "Oldest", "Instances", "Out"].map((title) => h("td", { class: "number", "data-title": title }));
+  const element = opens(h("tr", {}, h("td", { class: "name" }, h("div", {}, dot, h("div", {}, link, topics, words))), cells), link);
+  element.update = (rows) => {
+    const [worst] = rows;
+    const sum = (field) => rows.reduce((all, row) => all + Math.max(0, row[field] ?? 0), 0);
+    const more = rows.length - TOPICS_NAMED;
+    element.className = LEVELS[worst.trouble];
+    dot.setAttribute("aria-label", STATES[worst.trouble] ?? "Nothing waits");
+    link.setAttribute("href", rows.length === 1 ? subscriptionLink(worst.topic, name) : `#/?${new URLSearchParams({ search: `is:${kind} ${name}` })}`);
+    fill(topics, rows.slice(0, TOPICS_NAMED).map((row) => h("span", { class: "topic" }, topicName(row.topic), " ")), more > 0 ? h("span", { class: "topic" }, `and ${plural(more, "more topic")}`) : null);
+    fill(words, sentence(worst.sentence));
+    const oldest = Math.max(...rows.map((row) => (row.entries ? row.oldestSeconds : -1)));
+    const shown = [rows.every((row) => row.messages >= 0) ? plural(sum("messages"), "message") : plural(sum("entries"), "entry", "entries"),
+      oldest >= 0 ? duration(oldest) : "", Math.max(...rows.map((row) => row.consumers)) || "none", perSecond(sum("rateOut"))];
+    cells.forEach((cell, at) => text(cell, shown[at]));
+  };
+  return element;
 }

@@ -2,9 +2,8 @@
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { fact, fill, h, keyed, panel, skeleton, table, text } from "./dom.js";
+import { fact, fill, h, keyed, panel, table, text } from "./dom.js";
 import { bytes, clock, count, duration, plural, perSecond, rate, sentence, subscriptionLink, topicLink, topicName } from "./format.js";
-import { Poller } from "./poll.js";
 
 const EVERY_MS = 2000;
 const WORDS = {
@@ -34,23 +33,20 @@ export function showBroker(frame) {
   let kind = "";
   let events = [];
   const damaged = h("section", { class: "panel", hidden: true });
-  const problem = h("p", { class: "refused", role: "alert", hidden: true });
   const content = h("div", {}, facts, damaged,
     h("div", { class: "columns" }, panel("Published", "entries, and syncs of the disk", rates.element), panel("Written", "bytes of entries", sizes.element)),
     h("div", { class: "columns" }, panel("Disk", "", disk), panel("Memory and work", "", memory)),
     h("section", { class: "panel" }, peersTitle, nobody, peerTable),
     panel("Events", "changes and by whom, connections, redelivery, expiry, quotas, retention", filters, recent, quiet, log));
-  const waiting = skeleton();
-  fill(frame.main, h("div", { class: "head" }, h("div", {}, title, said)), problem, waiting, content);
   let last = null;
 
-  const poller = new Poller(async (signal) => {
+  const poller = frame.page(h("div", { class: "head" }, h("div", {}, title, said)), content, async (signal) => {
     const [found, happened] = await Promise.all([
       get("/admin/v2/geminga/overview", {}, signal), get("/admin/v2/geminga/happenings", {}, signal),
     ]);
     show(found);
     showLog(happened);
-  }, EVERY_MS, frame.toldInstead(content, problem, waiting));
+  }, EVERY_MS);
 
   function show(found) {
     text(title, `${found.cluster} `);

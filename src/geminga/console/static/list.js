@@ -1,9 +1,8 @@
 // A page with one long list: its address, order, filter and pages, and rows that stay under the pointer.
 
-import { get } from "./api.js";
+import { Poller, get } from "./api.js";
 import { fill, h, keyed } from "./dom.js";
 import { count } from "./format.js";
-import { Poller } from "./poll.js";
 
 const EVERY_MS = 2000;
 const PAGE = 50;

@@ -1,11 +1,11 @@
 // The frame around the pages: routing, keyboard, theme, and the dialog that asks for a token.
 
-import { askAgain, onUnauthorized } from "./api.js";
-import { showBoard } from "./board.js";
+import { Poller, askAgain, onUnauthorized } from "./api.js";
+import { showBoard, showRunning } from "./board.js";
 import { showBroker } from "./broker.js";
 import { dialog } from "./dialog.js";
-import { fill, h } from "./dom.js";
-import { showNamespace } from "./namespace.js";
+import { fill, h, skeleton } from "./dom.js";
+import { showNamespace, showTenants } from "./namespaces.js";
 import { showSubscription } from "./subscription.js";
 import { showTopic } from "./topic.js";
 import { showTopics } from "./topics.js";
@@ -28,12 +28,15 @@ const frame = {
       fill(offline, `${error.message}. `, h("button", { type: "button", onclick: () => (askAgain(), route()) }, "Give a token"));
     } else if (error) offline.textContent = `${error.message}. The page shows the last known state.`;
   },
-  // For a page about one resource: before the first response, and once the resource is deleted, the error
-  // replaces the panels.
-  toldInstead(content, problem, waiting) {
+  // Shows a page of panels and polls for them. Before the first response, and once the resource is deleted, the
+  // error replaces the panels. `told(error)` is called after each response.
+  page(head, content, ask, every, told = () => {}) {
+    const problem = h("p", { class: "refused", role: "alert", hidden: true });
+    const waiting = skeleton();
     let seen = false;
     content.hidden = true;
-    return (error) => {
+    fill(main, head, problem, waiting, content);
+    return new Poller(ask, every, (error) => {
       seen ||= !error;
       const instead = Boolean(error) && (!seen || error.status === 404);
       content.hidden = instead;
@@ -42,7 +45,8 @@ const frame = {
       if (instead) problem.textContent = `${error.message}.`;
       frame.told(instead && error.status !== 401 ? null : error);
       frame.ready();
-    };
+      told(error);
+    });
   },
   // A page has its content: going back shows the part that was shown before.
   ready() {
@@ -80,12 +84,9 @@ function route() {
   } else if (kind === "n" && topic && subscription && parts.length === 3) {
     page = "namespace";
     start = () => showNamespace(frame, `${topic}/${subscription}`);
-  } else if (kind === "topics") {
-    page = "topics";
-    start = () => showTopics(frame, query);
-  } else if (kind === "broker") {
-    page = "broker";
-    start = () => showBroker(frame);
+  } else if (Object.hasOwn(PAGES, kind) && parts.length === 1) {
+    page = kind;
+    start = () => PAGES[kind](frame, query);
   }
   wanted = history.state?.scroll ?? 0;
   if (page === shown && stop.again) {
@@ -115,6 +116,7 @@ function route() {
   if (!first && document.activeElement !== search) main.querySelector("h1")?.focus({ preventScroll: true });
 }
 
+const PAGES = { topics: showTopics, namespaces: showTenants, running: showRunning, broker: showBroker };
 const LISTS = new Set(["board", "topics"]);
 history.scrollRestoration = "manual";
 let noted = null;
@@ -160,6 +162,8 @@ const KEYS = [
   ["Enter", "open the row"],
   ["g s", "all subscriptions"],
   ["g t", "all topics"],
+  ["g n", "tenants and namespaces"],
+  ["g f", "functions and mirrors"],
   ["g b", "the broker"],
   ["t", "from a subscription to its topic"],
   ["+ − 0, ← →", "on the map: closer, farther, all, sideways"],
@@ -175,6 +179,7 @@ function showKeys() {
 
 document.getElementById("help").addEventListener("click", showKeys);
 
+const GO = { gs: "", gt: "topics", gn: "namespaces", gf: "running", gb: "broker" };
 let before = "";
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
@@ -189,9 +194,7 @@ document.addEventListener("keydown", (event) => {
   if (typing) return;
   const pressed = before + event.key;
   before = event.key === "g" ? "g" : "";
-  if (pressed === "gs") location.hash = "#/";
-  else if (pressed === "gt") location.hash = "#/topics";
-  else if (pressed === "gb") location.hash = "#/broker";
+  if (GO[pressed] !== undefined) location.hash = `#/${GO[pressed]}`;
   else if (event.key === "/") {
     event.preventDefault();
     search.focus();

@@ -1,10 +1,201 @@
-// Messages as a list: time, value and producer; and one message opened as text, JSON or hexadecimal.
+// The messages of a topic, of all its partitions: from a position, older or newer, with a filter, or live; and one
+// message opened as text, JSON or hexadecimal.
 
 import { get } from "./api.js";
 import { bytesOf, decode, hexDump, jsonText, textOf } from "./decode.js";
 import { dialog, toast } from "./dialog.js";
 import { fill, h } from "./dom.js";
-import { bytes, clock, schemaPath, topicPath } from "./format.js";
+import { bytes, clock, count, plural, schemaPath, topicPath } from "./format.js";
+
+const PAGE = 50;
+const TAIL_MS = 1000;
+const AGAIN_MS = 150;
+const TAIL_SHOWN = 100;
+const PARTITIONS_MAX = 64;
+const FROM = [["latest", "newest first"], ["earliest", "from the oldest"], ["time", "from a time"], ["id", "from a message"], ["live", "live"]];
+
+export class Messages {
+  // `query`: the filter in the address; `parts`: the topic's partitions, or the topic itself.
+  constructor(topic, query, parts) {
+    this.topic = topic;
+    this.parts = parts;
+    this.book = new SchemaBook(topic);
+    const field = (name, attributes) => h("input", { value: query.get(name) ?? "", autocomplete: "off", ...attributes });
+    this.from = h("select", { "aria-label": "From" }, FROM.map(([value, words]) => h("option", { value }, words)));
+    this.from.value = query.get("from") ?? "latest";
+    this.time = field("time", { type: "datetime-local", step: 1, "aria-label": "Time" });
+    this.until = field("until", { type: "datetime-local", step: 1, "aria-label": "Until" });
+    this.id = field("id", { placeholder: "ledger:entry", pattern: "\\d+:\\d+", "aria-label": "Message" });
+    this.key = field("key", { type: "search", placeholder: "key", "aria-label": "Key" });
+    this.words = field("text", { type: "search", placeholder: "text in payload, key or property", "aria-label": "Text in payload, key or property" });
+    this.partition = h("select", { "aria-label": "Partition", hidden: parts.length < 2 }, h("option", { value: "" }, parts.length > PARTITIONS_MAX ? `the first ${PARTITIONS_MAX} partitions` : "all partitions"),
+      parts.map((_, at) => h("option", { value: at }, `partition ${at}`)));
+    this.partition.value = query.get("partition") ?? "";
+    this.act = h("button", { type: "submit", class: "primary" }, "Search");
+    this.more = h("button", { type: "button", hidden: true, onclick: () => this.search(true) }, "Older");
+    this.said = h("p", { class: "none", role: "status" }, "…");
+    this.progress = h("progress", { max: 1, value: 0, "aria-label": "Searched", hidden: true });
+    this.list = h("ol", { class: "messages" });
+    const form = h("form", { class: "filters" }, this.from, this.time, h("span", { class: "until", hidden: true }, "until"), this.until, this.id, this.partition, this.key, this.words, this.act);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (this.running) this.cancel();
+      else this.begin();
+    });
+    this.from.addEventListener("change", () => this.begin());
+    this.partition.addEventListener("change", () => this.begin());
+    this.element = h("section", { class: "panel", id: "messages" },
+      h("h2", {}, "Messages", h("small", {}, "nothing is consumed")), form,
+      h("p", { class: "progress" }, this.progress, this.said),
+      h("div", { class: "tail", tabIndex: 0, role: "group", "aria-label": "Messages" }, this.list), h("nav", { class: "pager", "aria-label": "More messages" }, this.more));
+    this.running = null;
+    this.timer = null;
+    this.form = form;
+  }
+
+  get live() {
+    return this.from.value === "live";
+  }
+
+  chosenParts() {
+    return (this.partition.value ? [this.parts[Number(this.partition.value)]] : this.parts).slice(0, PARTITIONS_MAX);
+  }
+
+  // Writes the filter into the address, so that it can be shared.
+  remember() {
+    const words = new URLSearchParams();
+    for (const [name, element] of Object.entries({ from: this.from, time: this.time, until: this.until, id: this.id, partition: this.partition, key: this.key, text: this.words })) {
+      if (element.value && !element.hidden && !(name === "from" && element.value === "latest")) words.set(name, element.value);
+    }
+    const [path] = location.hash.split("?");
+    history.replaceState(history.state, "", words.size ? `${path}?${words}` : path);
+  }
+
+  begin(remember = true) {
+    this.cancel();
+    this.time.hidden = this.until.hidden = this.from.value !== "time";
+    this.form.querySelector(".until").hidden = this.time.hidden;
+    this.id.hidden = this.from.value !== "id";
+    if (remember) this.remember();
+    fill(this.list);
+    this.more.hidden = true;
+    this.more.textContent = this.from.value === "latest" ? "Older" : "Newer";
+    if (this.live) return this.follow();
+    if (this.from.value === "time" && !this.time.value) return void (this.said.textContent = "Choose a time, then Search.");
+    if (this.from.value === "id" && !this.id.value) return void (this.said.textContent = "Give a message's id, then Search.");
+    this.cursors = this.chosenParts().map((topic) => ({ topic, next: "", left: null, found: [] }));
+    return this.search(false);
+  }
+
+  question(cursor) {
+    const moment = (element) => (element.value && !element.hidden ? new Date(element.value).getTime() : "");
+    return {
+      from: this.from.value === "time" ? moment(this.time) : this.from.value === "id" ? this.id.value.trim() : this.from.value,
+      older: this.from.value === "latest" || null, after: cursor.next, until: moment(this.until),
+      key: this.key.value, text: this.words.value, count: PAGE,
+    };
+  }
+
+  // Reads until a page is full. Of each partition some are kept back: the next page may need them.
+  async search(further) {
+    this.cancel();
+    const running = (this.running = new AbortController());
+    this.act.textContent = "Stop";
+    this.more.hidden = true;
+    const older = this.from.value === "latest";
+    let shown = 0;
+    let examined = 0;
+    const report = () => {
+      const left = this.cursors.reduce((sum, each) => sum + (each.left ?? 0), 0);
+      this.progress.hidden = !left;
+      this.progress.value = examined / Math.max(1, examined + left);
+      this.said.textContent = `${plural(this.list.children.length, "message")} found, ${count(examined)} entries searched${left ? `, ${count(left)} to go` : ""} …`;
+    };
+    try {
+      while (shown < PAGE) {
+        const open = this.cursors.filter((each) => each.left !== 0 && !each.found.length);
+        if (open.length) {
+          await Promise.all(open.map(async (cursor) => {
+            const found = await get(`${topicPath(cursor.topic)}/messages`, this.question(cursor), running.signal);
+            cursor.next = found.next;
+            cursor.left = found.left;
+            cursor.found.push(...found.messages);
+            examined += found.examined;
+          }));
+          if (running.signal.aborted) return;
+          report();
+          continue;
+        }
+        const ready = this.cursors.filter((each) => each.found.length);
+        if (!ready.length) break;
+        ready.sort((a, b) => (a.found[0].publishTime - b.found[0].publishTime) * (older ? -1 : 1));
+        this.list.append(await messageItem(ready[0].found.shift(), this.book, ready[0].topic));
+        shown++;
+      }
+      const left = this.cursors.some((each) => each.found.length || each.left);
+      this.more.hidden = !left;
+      const number = plural(this.list.children.length, "message");
+      this.said.textContent = this.list.children.length || further ? left ? `${number}, and there are more.` : `${number}: that is all.`
+        : this.key.value || this.words.value ? `No message matches; ${count(examined)} entries were searched.` : "There is no message here.";
+    } catch (error) {
+      if (error.name !== "AbortError") this.said.textContent = error.message;
+    } finally {
+      if (this.running === running) this.ended();
+    }
+  }
+
+  ended() {
+    this.running = null;
+    this.progress.hidden = true;
+    this.act.textContent = "Search";
+  }
+
+  // Stop: what was found stays.
+  cancel() {
+    clearTimeout(this.timer);
+    if (!this.running) return;
+    this.running.abort();
+    this.said.textContent = `Stopped: ${plural(this.list.children.length, "message")} so far.`;
+    this.more.hidden = this.live;
+    this.ended();
+  }
+
+  // New messages as they are published, the newest first.
+  async follow() {
+    const running = (this.running = new AbortController());
+    this.act.textContent = "Pause";
+    const next = new Map();
+    this.said.textContent = "Waiting for messages …";
+    const step = async () => {
+      let behind = 0;
+      let missed = 0;
+      try {
+        for (const topic of this.chosenParts()) {
+          if (document.hidden) break;
+          const found = await get(`${topicPath(topic)}/tail`, { from: next.get(topic), count: TAIL_SHOWN, text: this.words.value, key: this.key.value }, running.signal);
+          next.set(topic, found.next);
+          behind += found.behind;
+          missed += found.skipped + (found.notShown ?? 0);
+          for (const each of found.messages.slice(-TAIL_SHOWN)) this.list.prepend(await messageItem(each, this.book, topic));
+          if (running.signal.aborted) return;
+        }
+        while (this.list.children.length > TAIL_SHOWN) this.list.lastElementChild.remove();
+        this.said.textContent = missed ? `Too many to show: ${count(missed)} messages were skipped.`
+          : behind > 1 ? `${count(behind)} entries are still to be searched.`
+            : this.list.children.length ? "The newest first." : "Waiting for messages …";
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        this.said.textContent = error.message;
+      }
+      this.timer = setTimeout(step, behind > 1 ? AGAIN_MS : TAIL_MS);
+    };
+    await step();
+  }
+
+  stop() {
+    this.cancel();
+  }
+}
 
 // The versions of a topic's schema, each requested once.
 export class SchemaBook {

@@ -1,7 +1,7 @@
-// Policies in words, and where each was set: on the topic, its namespace, or nowhere.
+// Policies in words, and where each was set: on the topic, its namespace, or nowhere. Roles and their permissions.
 
 import { call, get } from "./api.js";
-import { quoted, shortTopic } from "./command.js";
+import { shell, shortTopic } from "./command.js";
 import { ask } from "./dialog.js";
 import { fill, h } from "./dom.js";
 import { bytes, count, duration, namespaceLink, part, plural, topicPath, nameOf } from "./format.js";
@@ -51,8 +51,8 @@ const UNITS = {
 };
 const STRATEGIES = ["BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE", "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE"];
 
-// Path of the topic's policy, path of the namespace's, title, the words for a value, and its fields; null: not
-// of topics.
+// Path of the topic's policy (null: not of topics), path of the namespace's, title, the words for a value, its fields,
+// and the methods that set it there where not POST.
 const POLICIES = [
   ["retention", "retention", "Acknowledged messages are kept", retention, [["retentionTimeInMinutes", "Time", "minutes", -1], ["retentionSizeInMB", "Size", "megabytes", -1]]],
   ["messageTTL", "messageTTL", "Messages expire", (value) => (value > 0 ? `after ${span(value)}` : "never"), [["", "After", "seconds", 0]]],
@@ -68,11 +68,11 @@ const POLICIES = [
   ["subscriptionDispatchRate", "subscriptionDispatchRate", "Delivery, a subscription", dispatch, RATE("dispatch")],
   ["deduplicationEnabled", "deduplication", "Deduplication", (value) => (value ? "on" : "off"), SWITCH()],
   ["delayedDelivery", "delayedDelivery", "Delayed delivery", (value) => (value.active ? `allowed, exact to ${value.tickTime} ms` : "not allowed"), SWITCH("active")],
-  ["compactionThreshold", "compactionThreshold", "Compaction", (value) => (value > 0 ? `from ${bytes(value)} on` : "only on request"), [["", "From", "bytes", 0]]],
+  ["compactionThreshold", "compactionThreshold", "Compaction", (value) => (value > 0 ? `from ${bytes(value)} on` : "only on request"), [["", "From", "bytes", 0]], ["POST", "PUT"]],
   ["redeliverUnacked", "redeliverUnacked", "Redelivery of what stays unacknowledged", (value) => (value.afterSeconds > 0 ? `after ${span(value.afterSeconds)}` : "never"), [["afterSeconds", "After", "seconds", 0]]],
   ["inactiveTopicPolicies", "inactiveTopicPolicies", "Unused topics", (value) => (value.deleteWhileInactive ? `are deleted after ${span(value.maxInactiveDurationSeconds)}` : "stay"), [...SWITCH("deleteWhileInactive"), ["maxInactiveDurationSeconds", "After", "seconds", 86400]]],
   [null, "autoTopicCreation", "Topics are created by use", (value) => (value.allowAutoTopicCreation ? (value.topicType === "partitioned" ? `with ${plural(value.defaultNumPartitions, "partition")}` : "yes") : "no"), SWITCH("allowAutoTopicCreation")],
-  ["schemaCompatibilityStrategy", "schemaCompatibilityStrategy", "New schemas must be", (value) => (value === "UNDEFINED" ? "as the broker requires" : String(value).toLowerCase().replaceAll("_", " ")), [["", "Strategy", STRATEGIES]]],
+  ["schemaCompatibilityStrategy", "schemaCompatibilityStrategy", "New schemas must be", (value) => (value === "UNDEFINED" ? "as the broker requires" : String(value).toLowerCase().replaceAll("_", " ")), [["", "Strategy", STRATEGIES]], ["PUT", "PUT"]],
   ["schemaValidationEnforced", "schemaValidationEnforced", "Producers need a schema", yes, SWITCH()],
   [null, "encryptionRequired", "Encryption is required", yes, SWITCH()],
   ["offloadPolicies", "offloadPolicies", "Offloading", (value) => (value.managedLedgerOffloadDriver ? `to ${value.managedLedgerOffloadBucket ?? value.managedLedgerOffloadDriver}` : "off")],
@@ -111,7 +111,7 @@ function inputOf([name, title, kind, none], value) {
 const WORDS = { true: "yes", false: "no", ...BEYOND };
 
 // The dialog that changes a policy of a topic or namespace; `place` is its name on the command line.
-function change({ path, place, name, title, words, form, value, own, done }) {
+function change({ path, place, name, title, words, form, method = "POST", value, own, done }) {
   const noun = path.startsWith("/admin/v2/namespaces/") ? "namespaces" : "topics";
   const isQuota = name === "backlogQuotaMap"; // read as a map of quotas, set as the quota of size
   const segment = isQuota ? "backlogQuota" : name;
@@ -126,16 +126,15 @@ function change({ path, place, name, title, words, form, value, own, done }) {
       h("p", {}, remove, h("label", { htmlFor: "policy-remove" }, noun === "topics" ? " as in the namespace" : " as the broker has it"))],
     action: "Change", done,
     async preview() {
-      const begin = `geminga ${noun} policy ${quoted(place)} ${segment}`;
+      const equal = (value, options) => shell(`${noun} policy`, [place, segment, ...value], options);
       const now = `now: ${worded(words, value)}`;
-      if (remove.checked) return { text: `${now}; then: not set here`, command: `${begin} --remove` };
+      if (remove.checked) return { text: `${now}; then: not set here`, command: equal([], "--remove") };
       const lost = noun === "topics" && name === "messageTTL" ? await expired(path, wanted()) : "";
-      return { text: `${now}; then: ${shown(wanted())}${lost}`, command: `${begin} ${quoted(JSON.stringify(wanted()))}` };
+      return { text: `${now}; then: ${shown(wanted())}${lost}`, command: equal([JSON.stringify(wanted())]) };
     },
     async run() {
-      const method = remove.checked ? "DELETE" : name === "schemaCompatibilityStrategy" || (name === "compactionThreshold" && noun === "namespaces") ? "PUT" : "POST";
       const query = name === "messageTTL" && noun === "topics" && !remove.checked ? { messageTTL: wanted() } : {};
-      await call(method, `${path}/${segment}`, { query, body: remove.checked ? undefined : JSON.stringify(wanted()) });
+      await call(remove.checked ? "DELETE" : method, `${path}/${segment}`, { query, body: remove.checked ? undefined : JSON.stringify(wanted()) });
       return `Changed: ${title}`;
     },
   });
@@ -163,12 +162,12 @@ export async function topicPolicies(element, topic, signal) {
     ...POLICIES.map(([name]) => (name ? get(`${path}/${name}`, { applied: true }, signal).catch(() => undefined) : undefined)),
   ]);
   const done = () => topicPolicies(element, topic);
-  const found = POLICIES.flatMap(([name, inNamespace, title, words, form], at) => {
+  const found = POLICIES.flatMap(([name, inNamespace, title, words, form, methods], at) => {
     if (!name || (!isSet(values[at]) && !form)) return [];
     const value = values[at];
     const where = !isSet(value) || UNSET.has(value) ? "default" : own.includes(name) ? "set on this topic"
       : ofNamespace.includes(inNamespace) ? ["set on ", h("a", { class: "link", href: namespaceLink(place) }, place)] : "default";
-    const edit = form && (() => change({ path, place: shortTopic(topic), name, title, words, form, value, own: own.includes(name), done }));
+    const edit = form && (() => change({ path, place: shortTopic(topic), name, title, words, form, method: methods?.[0], value, own: own.includes(name), done }));
     return [[title, worded(words, value), where, edit]];
   });
   fill(element, found.length ? rows(found) : [h("dt", {}, "Policies"), h("dd", { class: "none" }, "none are known")]);
@@ -180,11 +179,51 @@ export async function namespacePolicies(element, namespace, signal) {
   const set = await get(`${path}/policiesSet`, {}, signal).catch(() => null);
   const values = await Promise.all(POLICIES.map(([, name]) => get(`${path}/${name}`, { applied: true }, signal).catch(() => undefined)));
   const done = () => namespacePolicies(element, namespace);
-  fill(element, rows(POLICIES.flatMap(([, name, title, words, form], at) => {
+  fill(element, rows(POLICIES.flatMap(([, name, title, words, form, methods], at) => {
     const value = values[at];
     if (!isSet(value) && !form) return [];
     const own = set?.includes(name) ?? true;
-    const edit = form && (() => change({ path, place: namespace, name, title, words, form, value, own, done }));
+    const edit = form && (() => change({ path, place: namespace, name, title, words, form, method: methods?.[1], value, own, done }));
     return [[title, worded(words, value), isSet(value) && own && !UNSET.has(value) ? "set here" : "default", edit]];
   })));
+}
+
+// --- permissions ---
+const ACTIONS = ["produce", "consume"];
+
+// `of`: the path of a resource in admin REST, and its noun and name on the command line.
+export async function permissions(element, of, signal) {
+  const found = await get(`${of.path}/permissions`, {}, signal);
+  const done = () => permissions(element, of);
+  const roles = Object.entries(found ?? {});
+  const allow = h("button", { type: "button", class: "quiet", onclick: () => grant(of, done) }, "Allow a role");
+  fill(element, roles.map(([role, actions]) => [h("dt", {}, role), h("dd", {}, actions.join(", "),
+    h("button", { type: "button", class: "quiet", "aria-label": `Revoke: ${role}`, onclick: () => revoke(of, role, done) }, "Revoke"))]),
+  h("dt", {}, roles.length ? "" : "Roles"), h("dd", { class: "none" }, roles.length ? "" : `none has permissions of its own in ${of.place}`, allow));
+}
+
+function grant({ path, noun, place }, done) {
+  const role = h("input", { id: "role", required: true, autocomplete: "off", spellcheck: "false" });
+  const boxes = ACTIONS.map((each) => h("input", { type: "checkbox", id: `may-${each}`, checked: true }));
+  const chosen = () => ACTIONS.filter((_, at) => boxes[at].checked);
+  ask("Allow a role", {
+    content: [h("label", { htmlFor: "role" }, "Role"), role,
+      boxes.map((box, at) => h("p", {}, box, h("label", { htmlFor: box.id }, ` ${ACTIONS[at]}`)))],
+    action: "Allow", done,
+    preview() {
+      if (!chosen().length) throw new Error("Choose what the role may do.");
+      return { text: `allows ${role.value} to ${chosen().join(" and ")} in ${place}, and nothing else there`,
+        command: shell(`${noun} grant`, [place, role.value, ...chosen()]) };
+    },
+    run: () => call("POST", `${path}/permissions/${part(role.value)}`, { body: chosen() }),
+  });
+  role.focus();
+}
+
+function revoke({ path, noun, place }, role, done) {
+  ask("Revoke permissions", {
+    action: "Revoke", danger: true, done,
+    preview: () => ({ text: `removes what ${role} was granted in ${place}`, command: shell(`${noun} revoke`, [place, role]) }),
+    run: () => call("DELETE", `${path}/permissions/${part(role)}`),
+  });
 }

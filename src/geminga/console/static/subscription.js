@@ -4,10 +4,9 @@ import { get } from "./api.js";
 import { actionButtons, redrive, skipEntry, subscriptionPath } from "./actions.js";
 import { Chart } from "./chart.js";
 import { command } from "./command.js";
-import { fact, fill, h, keyed, panel, skeleton, table, text } from "./dom.js";
+import { fact, fill, h, keyed, panel, table, text } from "./dom.js";
 import { LEVELS, ago, bytes, clock, count, duration, plural, perSecond, rate, sentence, sentenceText, topicLink, topicName, topicPath } from "./format.js";
 import { HoleMap, chosenEntry } from "./holes.js";
-import { Poller } from "./poll.js";
 
 const EVERY_MS = 2000;
 const SLOTS = 65536;
@@ -43,18 +42,14 @@ export function showSubscription(frame, topic, subscription, query) {
   const backlog = new Chart([["backlog", "watch"]], count);
   const trend = h("small");
   const consumerTable = table(["Consumer", "Permits", "Unacknowledged", "Out", "Redelivered", "Last acknowledged", "Keys"], rows);
-  const waiting = skeleton();
-  const problem = h("p", { class: "refused", role: "alert", hidden: true });
   const content = h("div", {}, facts,
     h("section", { class: "panel" }, h("h2", {}, "Findings"), findings),
     h("div", { class: "columns" }, h("section", { class: "panel" }, h("h2", {}, "Backlog", trend), backlog.element), panel("Messages per second", "the last hour", rates.element)),
     panel("Consumers", "", nobody, consumerTable),
     letters, parts, mapPanel);
-  fill(frame.main, head, problem, waiting, content);
-  const told = frame.toldInstead(content, problem, waiting);
   let seeded = false;
 
-  const poller = new Poller(async (signal) => {
+  const poller = frame.page(head, content, async (signal) => {
     if (partitions === null) {
       const found = await get(`${topicPath(topic)}/partitions`, {}, signal);
       partitions = found?.partitions ?? 0;
@@ -80,7 +75,6 @@ export function showSubscription(frame, topic, subscription, query) {
     if (partitions > 0) showParts(explained);
     await map.refresh();
   }, EVERY_MS, (error) => {
-    told(error);
     if (!error) return;
     head.className = "head"; // an old level and sentence would look current
     fill(said, (said.told = ""));

@@ -2,17 +2,13 @@
 // of a partitioned topic are shown as one topic, with the partition as a column.
 
 import { get } from "./api.js";
-import { createSubscription, deleteTopic } from "./actions.js";
-import { Messages } from "./browse.js";
+import { createSubscription, produce, topicActions } from "./actions.js";
 import { Chart } from "./chart.js";
 import { shortTopic } from "./command.js";
-import { fact, fill, h, keyed, panel, skeleton, table, text } from "./dom.js";
+import { fact, fill, h, keyed, panel, table, text } from "./dom.js";
 import { bytes, clock, count, nameOf, namespaceLink, plural, perSecond, rate, schemaPath, sentence, subscriptionLink, topicName, topicPath, topicLink } from "./format.js";
-import { SchemaBook } from "./messages.js";
-import { permissions } from "./permissions.js";
-import { topicPolicies } from "./policies.js";
-import { Poller } from "./poll.js";
-import { produce } from "./produce.js";
+import { Messages, SchemaBook } from "./messages.js";
+import { permissions, topicPolicies } from "./policies.js";
 
 const EVERY_MS = 2000;
 const SLOW_TURNS = 5;
@@ -38,6 +34,7 @@ export function showTopic(frame, topic, query) {
   const parts = h("tbody");
   const partsPanel = panel("Partitions", "", table(["Partition", "In", "Out", "Backlog", "Stored"], parts));
   const place = h("div");
+  let partitions = null;
   const content = h("div", {},
     facts,
     panel("Messages per second", "the last hour", chart.element),
@@ -47,23 +44,19 @@ export function showTopic(frame, topic, query) {
     h("div", { class: "columns" }, panel("Schema", "", schema), panel("Permissions", "of this topic; those of its namespace apply too", roles)),
     panel("Policies in force", "", policies),
     panel("Ledgers", "the newest first", table(["Ledger", "Entries", "Bytes"], ledgers)));
-  const problem = h("p", { class: "refused", role: "alert", hidden: true });
-  const waiting = skeleton();
   const where = `${tenant}/${namespace}`;
-  fill(frame.main, h("div", { class: "head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics"), " / ",
+  const head = h("div", { class: "head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics"), " / ",
     h("a", { href: namespaceLink(where) }, where), " / "),
   h("h1", { tabIndex: -1 }, topicName(topic).at(-1))),
   h("div", { class: "actions" }, h("button", { type: "button", "data-action": "produce", onclick: () => produce(topic, () => messages?.begin()) }, "Publish a message"),
     h("button", { type: "button", onclick: () => createSubscription(topic, () => poller.now()) }, "Add a subscription"),
-    h("button", { type: "button", onclick: () => deleteTopic(topic) }, "Delete"))),
-  problem, waiting, content);
+    topicActions(topic, () => partitions, () => poller.now())));
   let turn = 0;
-  let partitions = null;
   let messages = null;
   let seeded = false;
   let schemaShown = null;
 
-  const poller = new Poller(async (signal) => {
+  const poller = frame.page(head, content, async (signal) => {
     if (partitions === null) partitions = (await get(`${path}/partitions`, {}, signal))?.partitions ?? 0;
     if (!seeded) {
       seeded = true;
@@ -78,7 +71,7 @@ export function showTopic(frame, topic, query) {
       messages.begin(false);
     }
     if (turn++ % SLOW_TURNS === 0) await showSlow(stats, signal);
-  }, EVERY_MS, frame.toldInstead(content, problem, waiting));
+  }, EVERY_MS);
 
   function show(stats) {
     const own = Object.entries(stats.subscriptions);

@@ -1,7 +1,7 @@
 // All topics, those without subscriptions included: a partitioned topic is one row.
 
 import { call, get } from "./api.js";
-import { pasted, quoted, shortTopic } from "./command.js";
+import { option, pasted, shell, shortTopic } from "./command.js";
 import { ask } from "./dialog.js";
 import { fill, h, text } from "./dom.js";
 import { LEVELS, STATES, bytes, count, plural, perSecond, rate, sentence, subscriptionLink, topicLink, topicName, topicPath } from "./format.js";
@@ -102,7 +102,7 @@ function create(namespace) {
     action: "Create",
     preview: () => ({
       text: `creates ${short()}`,
-      command: `geminga topics create ${quoted(short())}${Number(partitions.value) ? ` --partitions ${Number(partitions.value)}` : ""}`,
+      command: shell("topics create", [short()], option("--partitions", Number(partitions.value) || "")),
     }),
     async run() {
       const number = Number(partitions.value);

@@ -1,0 +1,141 @@
+"""Pages of tenants and namespaces, and of functions and mirrors."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from geminga.cli.main import command as geminga
+from geminga.ids import MessageId, TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+BASE = "persistent://public/default/"
+
+
+def done(error: Exception | None) -> None:
+    assert error is None
+
+
+@pytest.fixture
+def create(served: Any) -> Any:
+    def make(topic: str, *subscriptions: str, partitions: int = 0) -> None:
+        name = TopicName.parse(topic)
+
+        def work() -> None:
+            actions = served.harness.actions
+            if partitions:
+                actions.create_partitioned(name, partitions, done)
+            else:
+                actions.create(name, done)
+            for part in [name.partition_name(at) for at in range(partitions)] or [name]:
+                for each in subscriptions:
+                    actions.create_subscription(part, each, MessageId.earliest, done)
+            served.harness.poll()
+
+        served.do(work)
+
+    return make
+
+
+def shown_command(page: Page) -> str:
+    """Return the command of the open dialog, without the address; it is one that the command line has."""
+    shown = page.locator("dialog code").inner_text()
+    words = [each for each in shlex.split(shown)[1:] if each not in ("--admin-url", page.url.split("/#")[0])]
+    group = geminga.get_command(None, words[0])
+    group.get_command(None, words[1]).make_context(
+        words[1], [*words[2:], "--admin-url", "http://h:1"]
+    ).close()
+    return shlex.join(["geminga", *words])
+
+
+def test_tenants_and_namespaces_are_created_changed_and_deleted(create: Any, served: Any, page: Page) -> None:
+    page.goto(served.url)
+    page.get_by_role("link", name="Namespaces", exact=True).click()
+    expect(page.locator("h1")).to_have_text("Namespaces")
+    row = page.locator("tbody tr", has_text="shop")
+    page.get_by_role("button", name="Create a tenant").click()
+    page.get_by_label("Name", exact=True).fill("shop")
+    page.get_by_label("Roles that administer it (may be empty)").fill("ada, bob")
+    expect(page.locator("dialog .preview")).to_contain_text("Creates shop, which ada, bob may administer")
+    assert shown_command(page) == "geminga tenants create shop --admin-role ada --admin-role bob"
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(row).to_contain_text("ada, bob")
+
+    page.get_by_role("button", name="Change: shop").click()
+    page.get_by_label("Roles that administer it (may be empty)").fill("eve")
+    expect(page.locator("dialog .preview")).to_contain_text("Now: ada, bob; then: eve may administer shop")
+    assert shown_command(page) == "geminga tenants update shop --admin-role eve"
+    page.get_by_role("dialog").get_by_role("button", name="Change", exact=True).click()
+    expect(row).to_contain_text("eve")
+    expect(row).not_to_contain_text("ada")
+
+    page.get_by_role("button", name="Create a namespace").click()
+    page.get_by_label("Tenant and name").fill("shop/orders")
+    expect(page.locator("dialog .preview")).to_contain_text("Creates shop/orders")
+    assert shown_command(page) == "geminga namespaces create shop/orders"
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.locator("h1")).to_have_text("shop/orders")
+
+    create("persistent://shop/orders/web")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    box = page.get_by_role("dialog")
+    expect(box).to_contain_text("shop/orders has 1 topic.")
+    expect(box.get_by_role("button", name="Delete", exact=True)).to_be_disabled()
+    box.get_by_role("checkbox").check()
+    expect(box).to_contain_text("Deletes shop/orders, 1 topic and all messages")
+    assert shown_command(page) == "geminga namespaces delete shop/orders --force"
+    box.get_by_role("button", name="Delete", exact=True).click()
+    expect(row).to_contain_text("none")
+
+    page.get_by_role("button", name="Delete: shop").click()
+    expect(box).to_contain_text("Deletes shop, which is empty")
+    assert shown_command(page) == "geminga tenants delete shop"
+    box.get_by_role("button", name="Delete", exact=True).click()
+    expect(row).to_have_count(0)
+
+
+def test_functions_and_mirrors_show_their_state_and_lag(create: Any, served: Any, page: Page) -> None:
+    page.goto(f"{served.url}/#/running")
+    expect(page.locator("main")).to_contain_text("None. Start one: geminga function run")
+
+    def begin() -> None:
+        harness = served.harness
+        entry = sys.modules["console_harness"].entry_bytes
+        for topic, name in (("in", "public/default/enrich"), ("more", "public/default/enrich")):
+            peer = harness.peer()
+            peer.subscribe(BASE + topic, name, kind="Shared", permits=10, consumer_name="f-0")
+            peer = harness.peer()
+            peer.producer(BASE + topic)
+            for number in range(3):
+                peer.send(number, entry(b"x", publish_time=harness.now_ms))
+        peer = harness.peer()
+        metadata = [pb.KeyValue(key="application", value="pulsar-function")]
+        peer.subscribe(BASE + "in", "own-name", kind="Shared", permits=10, metadata=metadata)
+        harness.advance(90)
+
+    create(BASE + "copied", "geminga-mirror.east")
+    served.do(begin)
+    function = page.locator("tbody tr", has_text="public/default/enrich")
+    expect(function).to_contain_text("6 messages")
+    expect(function).to_contain_text("has acknowledged none since")
+    expect(function).to_contain_text("public/default/more")
+    expect(page.locator("tbody tr", has_text="own-name")).to_contain_text("3 messages")
+    mirror = page.locator("tbody tr", has_text="east")
+    expect(mirror).to_contain_text("public/default/copied")
+    expect(mirror).to_contain_text("none")
+    function.get_by_role("link").first.click()
+    expect(page.locator(".board tbody tr")).to_have_count(2)
+    page.keyboard.press("g")
+    page.keyboard.press("f")
+    mirror.get_by_role("link", name="east").click()
+    expect(page.locator("h1")).to_have_text("geminga-mirror.east")
+
+
+def test_a_page_that_is_no_name_of_one_is_the_first_page(served: Any, page: Page) -> None:
+    for name in ("constructor", "none", "topics/x"):
+        page.goto(f"{served.url}/#/{name}")
+        expect(page.locator("h1")).to_have_text("Nothing to see yet.")
