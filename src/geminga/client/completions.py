@@ -2,8 +2,8 @@
 
 A token is a callback ``(result, message_id)``, an asyncio future, an int (one message of a
 `geminga.client.many` call), or None. Callbacks that need the error itself are a `CompletionCallback` or a
-`ReceiptWaiter`. Receipts settle whole operations: all tokens of an operation are completed in one loop, on the
-event loop's thread.
+`ReceiptWaiter`. Receipts settle whole operations: all tokens of an operation are completed in one loop, on
+the event loop's thread.
 """
 
 from __future__ import annotations
