@@ -51,9 +51,6 @@ _FRAME_OWNERS: dict[int, tuple[str, bool]] = {
     pb.BaseCommand.ACK_RESPONSE: ("ackResponse", False),
 }
 
-_MESSAGES = MessageFrame, MessageRun
-_RECEIPTS = ReceiptFrame, ReceiptRun
-
 WRITE_HIGH_WATER_BYTES = 1 << 20
 """Bytes in the transport above which the connection is not ``writable`` until a quarter is left."""
 
@@ -298,9 +295,9 @@ class BrokerConnection(asyncio.Protocol):
             events = self._core.receive(data, self._loop.time())
             producers, consumers = self._producers, self._consumers
             for event in events:
-                if isinstance(event, _MESSAGES):
+                if isinstance(event, (MessageFrame, MessageRun)):
                     handle = consumers.get(event.consumer_id)
-                elif isinstance(event, _RECEIPTS):
+                elif isinstance(event, (ReceiptFrame, ReceiptRun)):
                     handle = producers.get(event.producer_id)
                 elif isinstance(event, Frame):
                     handle = self._owner(event)
