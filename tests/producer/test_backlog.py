@@ -14,13 +14,13 @@ def test_permits_are_taken_whole_or_not_at_all():
     assert permits.used == 7
     assert backlog.take(3, 1)
     assert permits.free == 0
-    permits.give(10)
+    backlog.give(10, 1)
     assert permits.free == 10
 
 
 def test_giving_back_more_than_was_taken_raises():
     with pytest.raises(RuntimeError, match="only 0 are taken"):
-        Permits(1).give(1)
+        Backlog(Permits(1), Permits(0), ByteBudget()).give(1, 1)
     budget = ByteBudget(10)
     with pytest.raises(RuntimeError, match="only 0 are taken"):
         budget.give(1)

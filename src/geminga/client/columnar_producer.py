@@ -445,7 +445,7 @@ class ColumnarProducer:
 
     def _settled(self, job: _Job, operation: SendOperation) -> None:
         """Count a settled operation and continue with the waiting threads."""
-        self._in_flight_bytes -= operation.settled_size
+        self._in_flight_bytes -= operation.size
         job.settled(operation)
         self._serve()
 

@@ -1,8 +1,9 @@
 """Completions: callers that wait for a message's outcome, and how they are notified.
 
-A token is a callback ``(result, message_id)``, an asyncio future, a `ReceiptWaiter`, a `CompletionCallback`,
-an int (one message of a `geminga.client.many` call), or None. Receipts settle whole operations: all tokens of
-an operation are completed in one loop, on the event loop's thread.
+A token is a callback ``(result, message_id)``, an asyncio future, an int (one message of a
+`geminga.client.many` call), or None. Callbacks that need the error itself are a `CompletionCallback` or a
+`ReceiptWaiter`. Receipts settle whole operations: all tokens of an operation are completed in one loop, on
+the event loop's thread.
 """
 
 from __future__ import annotations
@@ -35,6 +36,14 @@ class ReceiptWaiter(Waiter):
         self.error: Exception | None = None
         self.message_id: MessageId | None = None
 
+    def __call__(self, result: Result, message_id: MessageId) -> None:
+        self.message_id = message_id
+        self.wake()
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.wake()
+
 
 def run_completions(settled: list[SendOperation]) -> None:
     """Give every token of the settled operations its outcome, in order; on the loop's thread.
@@ -59,7 +68,7 @@ class _CallableTokens(dict[type, bool]):
     classes."""
 
     def __missing__(self, kind: type) -> bool:
-        return not issubclass(kind, (asyncio.Future, ReceiptWaiter))  # not cached: there may be many
+        return not issubclass(kind, asyncio.Future)  # not cached: there may be many
 
 
 _called = _CallableTokens(
@@ -68,7 +77,7 @@ _called = _CallableTokens(
         MethodType: True,
         partial: True,
         asyncio.Future: False,
-        ReceiptWaiter: False,
+        ReceiptWaiter: True,
         int: False,
     }
 )
@@ -85,7 +94,7 @@ def _deliver_receipt(operation: SendOperation) -> None:
     first = None if operation.chunk is None else _first_chunk(operation.chunk, partition)
     # The messages of a batch have consecutive indexes, those of a run consecutive entries.
     index = -1
-    next_index, next_entry = int(batch_size > 0), int(operation.is_run and not duplicate)
+    next_index, next_entry = batch_size > 0, operation.is_run and not duplicate
     ok = Result.Ok
     if type(tokens[0]) is int and (batch_size or next_entry or len(tokens) == 1) and first is None:
         entry_ids = range(entry_id, entry_id + len(tokens)) if next_entry else (entry_id,)
@@ -127,23 +136,17 @@ def receipt_token(token: Any, message_id: MessageId) -> None:
         elif isinstance(token, asyncio.Future):
             if not token.done():
                 token.set_result(message_id)
-        elif isinstance(token, ReceiptWaiter):
-            token.message_id = message_id
-            token.wake()
         else:
             token(Result.Ok, message_id)
     except BaseException as error:
         callback_raised(error)
 
 
-def wake_thread(operation: SendOperation) -> bool:
-    """Complete an operation of one message if a thread waits for it, which needs none of the application's
-    code; return False, and do nothing, otherwise."""
+def only_wakes_thread(operation: SendOperation) -> bool:
+    """Return whether the operation is one message for which a thread waits: completing it runs none of the
+    application's code."""
     tokens = operation.tokens
-    if len(tokens) != 1 or type(tokens[0]) is not ReceiptWaiter or operation.watchers is not None:
-        return False
-    run_completions([operation])
-    return True
+    return len(tokens) == 1 and type(tokens[0]) is ReceiptWaiter and operation.watchers is None
 
 
 def _first_chunk(chunk: ChunkPart, partition: int) -> MessageId:
@@ -167,10 +170,7 @@ def fail_completion(token: Any, error: Exception, result: Result | None = None) 
         elif isinstance(token, asyncio.Future):
             if not token.done():
                 token.set_exception(error)
-        elif isinstance(token, ReceiptWaiter):
-            token.error = error
-            token.wake()
-        elif isinstance(token, CompletionCallback):
+        elif isinstance(token, (CompletionCallback, ReceiptWaiter)):
             token.fail(error)
         else:
             token(result_of(error) if result is None else result, MessageId.earliest)

@@ -161,7 +161,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
 
     def _open_first(self) -> None:
         """Split the first undivided entry of the queue into its messages."""
-        if not self._queue.has_messages and self._queue.entries:
+        if self._queue.entries and not self._queue.has_messages:
             self._runtime.call(self._open_entry())
 
     def _next_now(self) -> Message[Any] | None:

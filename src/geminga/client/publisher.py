@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from geminga.client import forks
-from geminga.client.completions import fail_completion, finisher, run_completions, set_done, wake_thread
+from geminga.client.completions import fail_completion, finisher, only_wakes_thread, run_completions, set_done
 from geminga.client.context import ClientContext
 from geminga.client.permit_wait_queue import Target
 from geminga.client.pool import BrokerConnection
@@ -128,9 +128,9 @@ class Publisher:
             and not self._progress
             and not self._wait_queue.queues
             and self.submit_queue.room > 0
-            and wake_thread(settled[0])
+            and only_wakes_thread(settled[0])
         ):
-            settled.clear()
+            run_completions(self.state.ready_set.take_settled())
         else:
             self.schedule()
 
@@ -291,7 +291,8 @@ class Publisher:
     def _run(self) -> None:
         """Process everything that is queued or due: submitted messages, time, frames to write, completions of
         receipts, the timer."""
-        submit_queue, state, ready_set = self.submit_queue, self.state, self.state.ready_set
+        submit_queue, state = self.submit_queue, self.state
+        ready_set = state.ready_set
         scheduled, self._scheduled = self._scheduled, False
         urgent = submit_queue.begin()
         self._worker.take_in()
@@ -306,7 +307,6 @@ class Publisher:
             self._encode_ahead()
         writes = self._take_output(now)
         ready_set.attention = False  # everything that closed or settled above is handled below
-        unstarted, state.unstarted = state.unstarted, []
         deadline = ready_set.next_deadline()
         if deadline < ready_set.timer_at:
             self._arm_timer(deadline, now)
@@ -315,8 +315,8 @@ class Publisher:
         for connection, data in writes:
             if data:
                 (connection.write_many if len(writes) > 1 else connection.write_now)(data)
-        for partition in unstarted:
-            self.spawn(self._start_late(partition))
+        while state.unstarted:
+            self.spawn(self._start_late(state.unstarted.pop(0)))
         if ready_set.settled:
             run_completions(ready_set.take_settled())
         if self._worker.failures:

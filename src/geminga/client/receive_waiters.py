@@ -94,18 +94,21 @@ class ReceiveWaiters:
         """Do `wait` on any other thread. ``check`` is called when the queue is still empty and raises if no
         more messages will arrive."""
         waiter = Waiter()
-        checks = False
+        found = False
         try:
             self._waiting.append(waiter)
             # Waiting first: messages added from now on wake this thread.
-            if not self._queue:
+            if self._queue:
+                found = True
+            else:
                 check()
-                if not waiter.wait(timeout):
-                    return False
-            checks = True
-            return True
-        finally:
-            self._leave(waiter, checks)
+                if waiter.wait(timeout):
+                    return True  # woken, and so in the wait queue no more
+        except BaseException:
+            self._leave(waiter, False)
+            raise
+        self._leave(waiter, found)
+        return found
 
     def tell(self, waiter: WaitingReceiver) -> None:
         """Have ``waiter.wake()`` called once, when the queue may hold a message; on any thread."""

@@ -31,14 +31,16 @@ class Waiter:
         """Sleep, at most ``timeout`` seconds; return whether it was woken. Raises `ForkedProcessError` in a
         child that a signal handler forked meanwhile: the thread that would wake it is missing there."""
         if threading.current_thread() is not threading.main_thread():
-            return self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+            return self._lock.acquire(True, -1 if timeout is None else max(0.0, timeout))
         deadline = None if timeout is None else time.monotonic() + timeout
         generation = forks.generation
         while True:
             if forks.generation != generation:
                 raise ForkedProcessError("this is a child process; the call waits for a thread of its parent")
-            left = SIGNAL_CHECK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-            if self._lock.acquire(timeout=min(left, SIGNAL_CHECK_SECONDS)):
+            left = SIGNAL_CHECK_SECONDS
+            if deadline is not None:
+                left = min(left, max(0.0, deadline - time.monotonic()))
+            if self._lock.acquire(True, left):
                 return True
             if left < SIGNAL_CHECK_SECONDS:
                 return False

@@ -106,7 +106,8 @@ class FlowControl:
 
     def note_place(self, key: tuple[int, int]) -> None:
         """Note that the entry with this ledger and entry id arrived."""
-        self.arrived_last = max(self.arrived_last, key)
+        if key > self.arrived_last:
+            self.arrived_last = key
         if self.stop is not None:
             self.stop_after(self._entries_up_to_stop(key, 0))
 

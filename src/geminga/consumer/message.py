@@ -102,10 +102,9 @@ class ReceivedEntry:
 
     def __init__(
         self, origin: ConsumerOrigin, ledger_id: int, entry_id: int, metadata: pb.MessageMetadata | None,
-        *, batched: bool = False, raw: Buffer | None = None, body: Buffer | None = None,
-        starts: list[int] | None = None, count: int = 1, redelivery_count: int = 0,
-        ack_set: Sequence[int] = (), acks: EntryAcks | None = None,
-        chunk_ids: list[tuple[int, int]] | None = None,
+        batched: bool = False, count: int = 1, redelivery_count: int = 0, ack_set: Sequence[int] = (),
+        *, raw: Buffer | None = None, body: Buffer | None = None, starts: list[int] | None = None,
+        acks: EntryAcks | None = None, chunk_ids: list[tuple[int, int]] | None = None,
     ) -> None:  # fmt: skip
         self.origin = origin
         self.ledger_id = ledger_id

@@ -170,11 +170,11 @@ class EntryOpener:
             opened.acknowledge = (key,)
             return
         entry = ReceivedEntry(
-            self._origin, frame.ledger_id, frame.entry_id, metadata, batched=batched,
-            # Keep an opened entry in its open form only.
-            raw=raw if self.whole else None,
-            count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
+            self._origin, frame.ledger_id, frame.entry_id, metadata, batched, count, frame.redelivery_count,
+            frame.ack_set,
         )  # fmt: skip
+        if self.whole:  # else an entry is kept in its open form only
+            entry.raw = raw
         payload: Buffer = parsed.payload
         if metadata.encryption_keys:
             plain = self._decrypt(metadata, payload)

@@ -92,7 +92,7 @@ class ReceiveQueue:
         return self.messages + len(self.entries)
 
     def __bool__(self) -> bool:
-        return self.has_messages or bool(self.entries)
+        return self.has_messages or len(self.entries) > 0
 
     @property
     def messages(self) -> int:
@@ -112,7 +112,7 @@ class ReceiveQueue:
     def ready(self, count_max: int) -> int:
         """Return ``len``, but no more than ``count_max``."""
         if count_max <= 1:
-            return min(count_max, int(bool(self)))
+            return 1 if count_max and self else 0
         count = len(self.entries)
         for _, indexes in _copy(self.lots):
             count += length_hint(indexes)
@@ -260,8 +260,10 @@ class ReceiveQueue:
 
     def drop(self, lot: Lot) -> None:
         """Remove a lot that is used up."""
-        with suppress(ValueError):  # another receiver did
+        try:
             self.lots.remove(lot)
+        except ValueError:
+            pass  # another receiver did
 
     def drop_used_up(self) -> bool:
         """`drop` the first lot if it is used up; return whether there was one."""

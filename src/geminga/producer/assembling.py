@@ -69,6 +69,7 @@ class BatchBuilder:
         "_messages_max",
         "_runs",
         "_seal",
+        "_send_timeout_seconds",
         "_settings",
         "_topic",
         "_tuning",
@@ -94,6 +95,7 @@ class BatchBuilder:
         self._backlog = backlog
         self._tuning = tuning
         self._settings = settings
+        self._send_timeout_seconds = settings.send_timeout_seconds or float("inf")
         self._runs = sends_runs(settings)
         self._keyed = settings.batching_type is BatchingType.KeyBased
         self._messages_max = settings.batching_max_messages
@@ -190,8 +192,7 @@ class BatchBuilder:
 
     def deadline(self, opened_at: float) -> float:
         """Return the time of the send time-out."""
-        timeout = self._settings.send_timeout_seconds
-        return opened_at + timeout if timeout else float("inf")
+        return opened_at + self._send_timeout_seconds
 
     def _add_alone(
         self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float
@@ -245,9 +246,8 @@ class BatchBuilder:
         batch = self.batch
         count = len(payloads) - start
         if count > 1:
-            count = min(count, self._backlog.free)
+            count = min(count, self._backlog.free, RUN_MESSAGES_MAX)
         if self._runs:
-            count = min(count, RUN_MESSAGES_MAX)
             room, largest = RUN_BYTES_MAX, min(RUN_PAYLOAD_BYTES_MAX, self.max_message_size)
         elif type(batch) is Batch and batch.accepts(None):
             # `add` takes the message that closes the batch, or whose time is noted.
@@ -290,21 +290,14 @@ class BatchBuilder:
     ) -> SendOperation:
         """Return a run of simple messages, which have their permits and bytes."""
         count = len(payloads)
-        first = self.reserve(count)
+        first = self.next_sequence_id
+        self.next_sequence_id = first + count
         found = None if messages is None else by_index(messages, 0)
+        # By position: for names CPython builds a dictionary, a tenth of the cost of a lone message here.
         return SendOperation(
-            payloads,
-            tokens,
-            sequence_id=first,
-            highest_sequence_id=first + count - 1,
-            size=size,
-            permits=count,
-            opened_at=now,
-            deadline=self.deadline(now),
-            is_batch=False,
-            messages=found,
-            is_run=count > 1,
-        )
+            payloads, tokens, first, first + count - 1, size, count, now, now + self._send_timeout_seconds,
+            False, count > 1, found,
+        )  # fmt: skip
 
     def until_full(self) -> tuple[int, int]:
         """Return how many more messages, and payload bytes, fill the open batch or use up the permits."""

@@ -18,7 +18,8 @@ UNLIMITED = 1 << 62
 
 
 class Permits:
-    """A counted limit. ``limit`` 0 is without limit. Not thread-safe."""
+    """A counted limit, which `Backlog` takes from and returns to. ``limit`` 0 is without limit. Not
+    thread-safe."""
 
     __slots__ = ("limit", "used")
 
@@ -30,12 +31,6 @@ class Permits:
     def free(self) -> int:
         """Number available; 0 also after the limit was lowered below the used number."""
         return max(0, self.limit - self.used)
-
-    def give(self, count: int) -> None:
-        """Return ``count``. More than was taken is a broken invariant (`RuntimeError`)."""
-        if count > self.used:
-            raise RuntimeError(f"{count} permits are returned and only {self.used} are taken")
-        self.used -= count
 
 
 class ByteBudget:
@@ -114,9 +109,13 @@ class Backlog:
         return True
 
     def give(self, count: int, size: int) -> None:
-        """Return permits and bytes."""
-        self.own.give(count)
-        self.shared.give(count)
+        """Return permits and bytes. More than was taken is a broken invariant (`RuntimeError`)."""
+        own, shared = self.own, self.shared
+        if count > own.used or count > shared.used:
+            taken = min(own.used, shared.used)
+            raise RuntimeError(f"{count} permits are returned and only {taken} are taken")
+        own.used -= count
+        shared.used -= count
         if self.memory.limited:
             self.memory.give(size)
 

@@ -41,6 +41,7 @@ from geminga.wire.frames import encode_send
 from geminga.wire.send_runs import encode_sends
 from geminga.wire.varint import varint
 
+_SIZE = Struct(">I")
 _CHECKSUM_HEAD = Struct(">HII")
 _MAGIC = 0x0E01
 _CHECKSUM_HEAD_SIZE = 2 + 4 + 4
@@ -102,7 +103,6 @@ class SendOperation:
         "sent_at",
         "sequence_id",
         "sequence_ids",
-        "settled_size",
         "size",
         "tokens",
         "tuned",
@@ -114,7 +114,6 @@ class SendOperation:
         self,
         payloads: list[bytes] | None,
         tokens: list[Any],
-        *,
         sequence_id: int,
         highest_sequence_id: int,
         size: int,
@@ -122,15 +121,16 @@ class SendOperation:
         opened_at: float,
         deadline: float,
         is_batch: bool,
+        is_run: bool = False,
+        messages: dict[int, OutgoingMessage] | None = None,
+        *,
         compression: int = 0,
         compression_level: int = 0,
-        messages: dict[int, OutgoingMessage] | None = None,
         sequence_ids: list[int] | None = None,
         automatic: bool = True,
         count: int | None = None,
         chunk: ChunkPart | None = None,
         seal: Seal | None = None,
-        is_run: bool = False,
     ) -> None:
         self.payloads = payloads
         self.tokens = tokens
@@ -158,8 +158,6 @@ class SendOperation:
         self.publish_time = 0
         self.claimed = False
         self.resent = False
-        self.settled_size = 0
-        """``size`` before it was returned to the backlog."""
         self.sent_at = 0.0
         self.partition: Any = None
         self.ledger_id = NO_RECEIPT
@@ -343,19 +341,6 @@ class SendOperation:
 
     # --- the frame --------------------------------------------------------------------------------
 
-    def frames(
-        self,
-        producer_id: int,
-        producer_name: bytes,
-        now_ms: int,
-        max_message_size: int,
-        schema_version: bytes = b"",
-    ) -> tuple[Buffer, ...]:
-        """Return the pieces of the SEND frames to write; see `frame`."""
-        if self.is_run:
-            return (self._run_frames(producer_id, producer_name, now_ms, max_message_size, schema_version),)
-        return self.frame(producer_id, producer_name, now_ms, max_message_size, schema_version)
-
     def frame(
         self,
         producer_id: int,
@@ -363,21 +348,23 @@ class SendOperation:
         now_ms: int,
         max_message_size: int,
         schema_version: bytes = b"",
-    ) -> tuple[bytes, Buffer]:
-        """Return the two pieces of the SEND frame. ``producer_name`` and ``schema_version`` are already
-        tagged (`name_field`, `schema_version_field`); a message's own schema version overrides the
-        producer's.
+    ) -> tuple[Buffer, ...]:
+        """Return the two pieces of the SEND frame, or the frames of a run in one piece. ``producer_name`` and
+        ``schema_version`` are already tagged (`name_field`, `schema_version_field`); a message's own schema
+        version overrides the producer's.
 
         ``now_ms`` becomes the publish time at the first call; later calls repeat its bytes. Raises
         `MessageTooBig` when metadata and body exceed ``max_message_size``, `CryptoError`.
         """
-        self.encode_body()
-        body = self.body
-        assert body is not None
+        if self.is_run:
+            return (self._run_frames(producer_id, producer_name, now_ms, max_message_size, schema_version),)
+        if self.body is None or self.seal is not None:
+            self.encode_body()
         if self.head is None:
             metadata = self.metadata(producer_name, now_ms, max_message_size, schema_version)
-            self.head = self._head(producer_id, metadata, body)
-        return self.head, body
+            self.head = self._head(producer_id, metadata)
+        assert self.body is not None
+        return self.head, self.body
 
     def metadata(
         self, producer_name: bytes, now_ms: int, max_message_size: int, schema_version: bytes = b""
@@ -390,7 +377,8 @@ class SendOperation:
             self.publish_time = now_ms
         if self.chunk is not None:
             self._name_chunk(producer_name)
-        metadata = self._metadata(producer_name, schema_version)
+        head = producer_name + b"\x10" + varint(self.sequence_id) + b"\x18" + varint(self.publish_time)
+        metadata = head + self._fields_behind(schema_version)
         if len(metadata) + len(self.body) > max_message_size:
             what = f"a batch of {self.count} messages from" if self.is_batch else "the message with"
             raise MessageTooBig(
@@ -425,10 +413,11 @@ class SendOperation:
         assert self.head is not None
         return 8 + int.from_bytes(self.head[4:8], "big")
 
-    def _head(self, producer_id: int, metadata: bytes, body: Buffer) -> bytes:
+    def _head(self, producer_id: int, metadata: bytes) -> bytes:
+        body = self.body
+        assert body is not None
         size = len(metadata)
-        sized = size.to_bytes(4, "big") + metadata
-        checksum = crc32c(body, crc32c(sized))
+        checksum = crc32c(body, crc32c(metadata, crc32c(_SIZE.pack(size))))
         first = self._first_message()
         command = encode_send(
             producer_id,
@@ -444,21 +433,20 @@ class SendOperation:
     def _first_message(self) -> OutgoingMessage | None:
         return None if self.messages is None else self.messages.get(0)
 
-    def _metadata(self, producer_name: bytes, schema_version: bytes) -> bytes:
-        """Return ``MessageMetadata``: the fields in ascending order, without defaults."""
-        head = producer_name + b"\x10" + varint(self.sequence_id) + b"\x18" + varint(self.publish_time)
+    def _fields_behind(self, schema_version: bytes) -> bytes:
+        """Return the fields of ``MessageMetadata`` after ``publish_time``, in ascending order."""
         first = self._first_message()
         compressed = b""
         if self.compression:
             compressed = b"\x40" + varint(self.compression) + b"\x48" + varint(self.uncompressed_size)
         if first is not None:
-            head += self._rich_metadata(first, compressed, schema_version)
+            fields = self._rich_metadata(first, compressed, schema_version)
         elif self.is_batch:
             highest = b"\xc0\x01" + varint(self.highest_sequence_id)
-            head += compressed + b"\x58" + varint(self.count) + self.sealed + schema_version + highest
+            fields = compressed + b"\x58" + varint(self.count) + self.sealed + schema_version + highest
         else:
-            head += compressed + self.sealed + schema_version
-        return head if self.chunk is None else head + self.chunk.metadata()
+            fields = compressed + self.sealed + schema_version
+        return fields if self.chunk is None else fields + self.chunk.metadata()
 
     def _rich_metadata(self, first: OutgoingMessage, compressed: bytes, schema_version: bytes) -> bytes:
         """Return all fields after ``publish_time``; for a batch, only the shared ones."""

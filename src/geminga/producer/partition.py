@@ -87,6 +87,8 @@ class PartitionProducer:
         self.state = ProducerState.NOT_STARTED
         self.accepting = True
         """Whether the state is in `ACCEPTING`."""
+        self.takes_many = False
+        """Whether it is started, too; if not, `PartitionedProducer.add` starts it."""
         self.backlog = backlog
         self.pending = PendingQueue()
         self.counters = PartitionCounters()
@@ -134,6 +136,7 @@ class PartitionProducer:
     def _move(self, kind: ProducerInput) -> None:
         self.state = next_state(self.state, kind)
         self.accepting = self.state in ACCEPTING
+        self.takes_many = self.accepting and self.state is not ProducerState.NOT_STARTED
 
     # --- creation ---------------------------------------------------------------------------------
 
@@ -330,11 +333,6 @@ class PartitionProducer:
         """Add a run of simple messages with ``size`` payload bytes, which have their permits and bytes."""
         self.enqueue(self._builder.run(payloads, tokens, messages, size, now))
 
-    @property
-    def takes_many(self) -> bool:
-        """Whether the partition is started; if not, `PartitionedProducer.add` starts it."""
-        return self.accepting and self.state is not ProducerState.NOT_STARTED
-
     def until_full(self) -> tuple[int, int]:
         """See `BatchBuilder.until_full`."""
         return self._builder.until_full()
@@ -392,14 +390,11 @@ class PartitionProducer:
             self._ready_set.writable.pop(self, None)
             return output
         size = 0
-        unsent, max_message_size = self.pending.unsent, self.max_message_size
-        while size < WRITE_BYTES_MAX:
-            if not unsent or unsent[0].claimed:
-                self._ready_set.writable.pop(self, None)
-                break
+        unsent, max_message_size = self.pending.unsent, self._builder.max_message_size
+        while unsent and not unsent[0].claimed and size < WRITE_BYTES_MAX:
             operation = unsent[0]
             try:
-                frames = operation.frames(
+                frames = operation.frame(
                     self.producer_id, self._name_field, now_ms, max_message_size, self._schema_field
                 )
             except MessageTooBig as error:
@@ -411,9 +406,12 @@ class PartitionProducer:
             if not operation.is_run:
                 operation.payloads = None
             operation.sent_at = now
-            output += frames
-            size += sum(map(len, frames))
+            for piece in frames:
+                output.append(piece)
+                size += len(piece)
             unsent.popleft()
+        if not unsent or unsent[0].claimed:
+            self._ready_set.writable.pop(self, None)
         self.counters.sent_bytes += size
         return output
 
@@ -563,28 +561,23 @@ class PartitionProducer:
     def _settle(self, operation: SendOperation, error: Exception | None, now: float) -> None:
         """Remove an operation from the pending queue: return permits and bytes, list the outcome."""
         operation.error = error
-        self.backlog.give(operation.permits, operation.size)
-        counters = self.counters
-        counters.settled_bytes += operation.size
+        count, size, counters = operation.count, operation.size, self.counters
+        self.backlog.give(operation.permits, size)
+        counters.settled_bytes += size
         if (error is not None or now >= counters.heard_at) and counters.heard is not None:
             written = now - operation.sent_at if operation.sent_at else None
             counters.heard_at = counters.heard(now, now - operation.opened_at, written, error is not None)
-        operation.settled_size = operation.size
-        operation.permits = operation.size = 0
         if error is None:
-            counters.acknowledged_messages += operation.count
-            counters.acknowledged_bytes += operation.settled_size
-            counters.latency.add(now - operation.opened_at, operation.count)
+            counters.acknowledged_messages += count
+            counters.acknowledged_bytes += size
+            counters.latency.add(now - operation.opened_at, count)
             if self._tuning is not None:
-                self._tuning.receipted(operation, operation.settled_size, now)
+                self._tuning.receipted(operation, size, now)
             if operation.ledger_id == -1:
-                counters.duplicates += operation.count
+                counters.duplicates += count
         else:
-            counters.failed_messages += operation.count
+            counters.failed_messages += count
         operation.payloads = operation.body = operation.head = None
-        self._settled(operation)
-
-    def _settled(self, operation: SendOperation) -> None:
         ready_set = self._ready_set
         ready_set.settled.append(operation)
         ready_set.attention = True

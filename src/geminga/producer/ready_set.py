@@ -71,7 +71,8 @@ class ReadySet(Generic[P]):
     def enqueued(self, partition: P, operation: SendOperation) -> None:
         """Register an operation to be written, which waits for its receipt up to its send time-out."""
         self.busy[partition] = self.writable[partition] = None
-        self._send_deadline = min(self._send_deadline, operation.deadline)
+        if operation.deadline < self._send_deadline:
+            self._send_deadline = operation.deadline
         self.attention = True
 
     def take_settled(self) -> list[SendOperation]:
@@ -90,7 +91,9 @@ class ReadySet(Generic[P]):
     def is_due(self, now: float) -> bool:
         """Return whether `take_due` may return partitions."""
         batches = self._batches
-        return bool(self.urgent) or self._send_deadline <= now or (bool(batches) and batches[0][0] <= now)
+        if self.urgent or self._send_deadline <= now:
+            return True
+        return len(batches) > 0 and batches[0][0] <= now
 
     def take_due(self, now: float) -> list[P]:
         """Return the partitions with due work: an urgent batch, one at its deadline, a send time-out."""

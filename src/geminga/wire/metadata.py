@@ -61,7 +61,7 @@ class Entry:
     """A parsed entry. ``payload`` is as on the wire: compressed, encrypted, one chunk, or a batch."""
 
     metadata: pb.MessageMetadata
-    payload: memoryview
+    payload: Buffer
     broker_metadata: pb.BrokerEntryMetadata | None
 
 
@@ -172,13 +172,14 @@ def metadata_size(entry: Buffer) -> int:
 
 
 def parse_entry(entry: Buffer, *, verify: bool = True) -> Entry:
-    """Return the metadata and the payload of an entry; the payload is a view into it.
+    """Return the metadata and the payload of an entry; a large payload is a view into it.
 
     ``verify``: check the CRC32C. Raises `CorruptPayload` for a wrong checksum, an entry that ends too early,
     and metadata that protobuf rejects or that lacks a required field.
     """
     start, first, end, announced = _layout(entry)
-    view = memoryview(entry)
+    # Copying parts of small ``bytes`` costs less than views of them.
+    view = entry if type(entry) is bytes and len(entry) <= _SMALL_BYTES_MAX else memoryview(entry)
     if verify and announced is not None:
         found = crc32c(view[start:])
         if found != announced:
