@@ -98,7 +98,7 @@ class ConsumerHandle:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._seek_answer: asyncio.Future[None] | None = None
-        self._awaiting: list[asyncio.Future[None]] = []
+        self._awaiting: dict[asyncio.Future[None], None] = {}
         """Those who wait until the consumer is subscribed."""
         self._turn: asyncio.Future[None] | None = None
         """Resolved when the next frames were handled, or the connection was lost."""
@@ -203,7 +203,7 @@ class ConsumerHandle:
             self._on_failure(self, error)
 
     def _tell_awaiting(self, error: Exception | None) -> None:
-        awaiting, self._awaiting = self._awaiting, []
+        awaiting, self._awaiting = self._awaiting, {}
         for waiter in awaiting:
             _settle_token(waiter, error)
 
@@ -324,7 +324,7 @@ class ConsumerHandle:
         if self.consumer.state in (ConsumerState.CLOSING, ConsumerState.CLOSED):
             raise AlreadyClosed("the consumer is closed")
         waiter: asyncio.Future[None] = self._context.loop.create_future()
-        self._awaiting.append(waiter)
+        self._awaiting[waiter] = None
         try:
             async with asyncio.timeout(timeout):
                 await waiter
@@ -334,6 +334,8 @@ class ConsumerHandle:
             last = self.driver.last_error
             reason = "" if last is None else f"; the last attempt failed: {last}"
             raise NotConnected(f"{self.topic} was not reconnected within {timeout:g} s{reason}") from last
+        finally:
+            self._awaiting.pop(waiter, None)
 
     async def seek(self, target: MessageId | int) -> None:
         """Move the subscription. Returns when the broker has moved it and the consumer is subscribed
