@@ -32,9 +32,6 @@ class AskBroker(ByFields):
     authoritative: bool
 
 
-ASK_SERVICE = AskBroker(None, False)
-
-
 class TopicLookup:
     """One lookup. Send `question` to the broker it names, and pass the answer to `answered`."""
 
@@ -42,7 +39,7 @@ class TopicLookup:
 
     def __init__(self, topic: str, *, tls: bool, redirects_max: int = REDIRECTS_MAX) -> None:
         self.topic = topic
-        self.question = ASK_SERVICE
+        self.question = AskBroker(None, False)
         self._tls = tls
         self._redirects_max = redirects_max
         self._redirects_left = redirects_max

@@ -123,15 +123,6 @@ class ReceiveQueue:
                 return count_max
         return count
 
-    def messages_by_origin(self) -> dict[ConsumerOrigin, int]:
-        """Return the number of queued messages of each consumer, including those of unopened entries."""
-        counts: dict[ConsumerOrigin, int] = {}
-        for entry, indexes in _copy(self.lots):
-            counts[entry.origin] = counts.get(entry.origin, 0) + length_hint(indexes)
-        for entry in _copy(self.entries):
-            counts[entry.origin] = counts.get(entry.origin, 0) + entry.count
-        return counts
-
     def held_by_origin(self) -> dict[ConsumerOrigin, tuple[int, int]]:
         """Return the number of queued messages of each consumer, with their bytes."""
         held: dict[ConsumerOrigin, tuple[int, int]] = {}
@@ -185,14 +176,12 @@ class ReceiveQueue:
         """
         entries, kept = _split(self.entries, lambda entry: entry.origin is origin)
         self.entries.extend(kept)
-        is_kept = bool(kept)
-        if self._by_origin is None:
-            is_kept |= self._drop_all_used_up()
+        is_kept = self._by_origin is None and self._drop_all_used_up()
         index = self._index()
         taken = [(entry, rest(indexes)) for entry, indexes in index.pop(origin, ())]
         if not index:
             is_kept |= self._drop_all_used_up()
-        if self.waiting and is_kept:
+        if self.waiting and (is_kept or kept):
             self.wake()
         return [each for each in taken if each[1]], entries
 
