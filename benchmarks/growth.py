@@ -213,6 +213,11 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
 
     cost = await run.cost(subscribe, time.process_time)
     [consumer] = consumers
+    if work == "seek with messages":
+        for topic in topics:
+            producer = await run.client.create_producer(topic, batching_enabled=False)
+            await asyncio.gather(*(producer.send(b"x") for _ in range(10)))
+            await producer.close()
 
     async def reconnect() -> None:
         await asyncio.to_thread(run.broker.kill)
@@ -225,7 +230,7 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
         before = time.process_time()
         await reconnect()
         return time.process_time() - before
-    if work == "seek":
+    if work.startswith("seek"):
         return await run.cost(lambda: consumer.seek(geminga.MessageId.earliest), time.process_time)
     if work == "close":
         return await run.cost(consumer.close, time.process_time)
@@ -379,6 +384,10 @@ AXES: dict[str, tuple[Axis, tuple[int, ...]]] = {
     ),
     "100 receives of n topics without a queue (client)": (empty_receives, (30, 100, 300, 1000)),
     "seek on n topics (client)": (many_topics("seek"), (100, 300, 1000, 3000)),
+    "seek on n topics with 10 messages each (client)": (
+        many_topics("seek with messages"),
+        (30, 100, 300, 1000),
+    ),
     "reconnect n topics (client)": (many_topics("reconnect"), (100, 300, 1000, 3000)),
     "close a consumer of n topics (client)": (many_topics("close"), (100, 300, 1000, 3000)),
     "partitioned-stats of n partitions": (partitioned_stats, (100, 300, 1000, 3000)),

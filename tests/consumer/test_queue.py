@@ -5,6 +5,7 @@ import random
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from typing import Any
@@ -92,7 +93,7 @@ def test_entries_count_as_one() -> None:
     assert queue.ready(3) == 3
     assert queue.messages == 10
     queue.add(entry(3, ELSEWHERE), ALONE)
-    assert queue.messages_by_origin() == {HERE: 11, ELSEWHERE: 1}
+    assert [queue.held_by_origin()[origin][0] for origin in (HERE, ELSEWHERE)] == [11, 1]
 
 
 def test_wake_is_called_only_when_somebody_waits() -> None:
@@ -155,6 +156,40 @@ def test_take_back_keeps_the_others_in_order_and_wakes_for_them() -> None:
     assert [e.entry_id for e in queue.entries] == [0, 2, 4, 6, 8]
     assert waiting(queue) == [(number, index) for number in (2, 4, 6, 8) for index in (0, 1)]
     assert woken == [13]
+
+
+def test_many_consumers_take_back_their_messages_in_proportion_to_their_number(
+    lines_run: Callable[..., int],
+) -> None:
+    def work(count: int) -> Callable[[], object]:
+        queue, origins = ReceiveQueue(), [ConsumerOrigin(f"t{number}", -1) for number in range(count)]
+        for number in range(5):
+            for origin in origins:
+                queue.add(entry(number, origin), range(2))
+
+        def take_back() -> None:
+            assert [len(queue.take_back(origin)[0]) for origin in origins] == [5] * count
+            assert not queue.lots
+
+        return take_back
+
+    lines = [lines_run(work(count)) for count in (20, 200)]
+    assert lines[1] < 12 * lines[0]
+
+
+def test_messages_added_while_others_take_theirs_back_are_taken_back_too() -> None:
+    queue = ReceiveQueue()
+    for number in range(3):
+        queue.add(entry(number, HERE), range(2))
+        queue.add(entry(number, ELSEWHERE), range(2))
+    assert len(queue.take_back(HERE)[0]) == 3
+    queue.add(entry(3, ELSEWHERE), range(2))
+    queue.add(entry(4, HERE), range(2))
+    assert place(queue.take()) == (0, 0)
+    assert [(opened.entry_id, indexes) for opened, indexes in queue.take_back(ELSEWHERE)[0]] == [
+        (0, [1]), (1, [0, 1]), (2, [0, 1]), (3, [0, 1]),
+    ]  # fmt: skip
+    assert take_all(queue) == [(4, 0), (4, 1)]
 
 
 @pytest.fixture
@@ -227,7 +262,7 @@ def test_a_copy_is_retried_if_a_receiver_takes_during_it() -> None:
     queue.add(entry(1), range(3))
     queue.add(entry(2), range(2))
     assert len(queue) == queue.ready(9) == 5
-    assert queue.messages_by_origin() == {HERE: 5}
+    assert [count for count, _ in queue.held_by_origin().values()] == [5]
     assert queue.take_out(HERE, {(1, 2)})[0][0][1] == [0, 1]
     assert len(queue) == 3
 

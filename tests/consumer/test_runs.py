@@ -69,7 +69,7 @@ def state_of(consumer: Any) -> tuple[Any, ...]:
     return (
         flow.outstanding, flow.received_messages, flow.received_bytes, flow.arrived_last, flow.is_bounded,
         list(core.unsettled.in_hand), core.acks.pending_count, len(core.queue),
-        core.queue.messages_by_origin().get(core.origin), core.counted.withdrawn_messages,
+        core.queue.held_by_origin().get(core.origin), core.counted.withdrawn_messages,
         core.counted.withdrawn_bytes,
     )  # fmt: skip
 

@@ -156,14 +156,14 @@ class AsyncConsumer(Generic[T_co]):
         cached for ``broker_consumer_stats_cache_time_ms``. Raises `AlreadyClosed`, `Timeout`, and the errors
         that the broker reports."""
         self.check_receiving()
-        waiting = self.queue.messages_by_origin()
+        waiting = self.queue.held_by_origin()
         age = self.settings.broker_consumer_stats_cache_time_ms / 1000
         handles = list(self.group.handles.values())
         answers = await asyncio.gather(*(handle.broker_statistics(age) for handle in handles))
         return of_all(
             self.topic(),
             [
-                of_one(handle.topic, waiting.get(handle.consumer.origin, 0), *answer)
+                of_one(handle.topic, waiting.get(handle.consumer.origin, (0, 0))[0], *answer)
                 for handle, answer in zip(handles, answers, strict=True)
             ],
         )

@@ -98,7 +98,8 @@ class ConsumerHandle:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._seek_answer: asyncio.Future[None] | None = None
-        self._attached: asyncio.Future[None] | None = None
+        self._awaiting: dict[asyncio.Future[None], None] = {}
+        """Those who wait until the consumer is subscribed."""
         self._turn: asyncio.Future[None] | None = None
         """Resolved when the next frames were handled, or the connection was lost."""
         self._statistics: tuple[float, pb.CommandConsumerStatsResponse, int | None] | None = None
@@ -111,7 +112,7 @@ class ConsumerHandle:
     async def attach(self, connection: BrokerConnection) -> None:
         """Subscribe on ``connection``, after a pending seek, which decides the position."""
         if self._seek_answer is not None:
-            await asyncio.wait([self._seek_answer])
+            await self._seek_answer
         consumer = self.consumer
         self._note_cluster()
         if consumer.settings.must_exist:
@@ -138,8 +139,7 @@ class ConsumerHandle:
             consumer.flow.overshoot = 1  # Geminga's broker stops at the entry that uses the last permit
         consumer.subscribed(self._context.now())
         self.flush()
-        if self._attached is not None and not self._attached.done():
-            self._attached.set_result(None)
+        self._tell_awaiting(None)
 
     async def _check_exists(self, connection: BrokerConnection) -> None:
         """Raise `SubscriptionNotFound` if the durable subscription does not exist."""
@@ -198,14 +198,14 @@ class ConsumerHandle:
         self.consumer.failed(error)
         self._settle_all(error)
         self.flush()
-        self._not_attached(error)
+        self._tell_awaiting(error)
         if self._on_failure is not None:
             self._on_failure(self, error)
 
-    def _not_attached(self, error: Exception) -> None:
-        if self._attached is not None and not self._attached.done():
-            self._attached.set_exception(error)
-            self._attached.exception()
+    def _tell_awaiting(self, error: Exception | None) -> None:
+        awaiting, self._awaiting = self._awaiting, {}
+        for waiter in awaiting:
+            _settle_token(waiter, error)
 
     # --- output ----------------------------------------------------------------------------------
 
@@ -323,14 +323,19 @@ class ConsumerHandle:
             raise self.consumer.error
         if self.consumer.state in (ConsumerState.CLOSING, ConsumerState.CLOSED):
             raise AlreadyClosed("the consumer is closed")
-        if self._attached is None or self._attached.done():
-            self._attached = self._context.loop.create_future()
-        done, _ = await asyncio.wait([self._attached], timeout=timeout)
-        if not done:
+        waiter: asyncio.Future[None] = self._context.loop.create_future()
+        self._awaiting[waiter] = None
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter
+        except TimeoutError:
+            if waiter.done() and not waiter.cancelled():
+                raise  # the error that ended the consumer, which may be a time-out itself
             last = self.driver.last_error
             reason = "" if last is None else f"; the last attempt failed: {last}"
             raise NotConnected(f"{self.topic} was not reconnected within {timeout:g} s{reason}") from last
-        done.pop().result()
+        finally:
+            self._awaiting.pop(waiter, None)
 
     async def seek(self, target: MessageId | int) -> None:
         """Move the subscription. Returns when the broker has moved it and the consumer is subscribed
@@ -353,7 +358,8 @@ class ConsumerHandle:
             self.consumer.seek_done()
         finally:
             self._seek_answer = None
-            answer.set_result(None)
+            if not answer.done():  # the driver was closed while it waited
+                answer.set_result(None)
             self.flush()
         await self.connected_within(timeout)
 
@@ -476,7 +482,7 @@ class ConsumerHandle:
             self._timer.cancel()
             self._timer = None
         self.consumer.closed()
-        self._not_attached(AlreadyClosed("the consumer is closed"))
+        self._tell_awaiting(AlreadyClosed("the consumer is closed"))
         self._settle_all(AlreadyClosed("the consumer was closed before the broker's receipt"))
 
     def _write_close(self, connection: BrokerConnection, consumer_id: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import Enum
-from functools import cached_property
 from typing import Protocol
 
 from geminga.client.context import ClientContext
@@ -81,10 +80,7 @@ class HandleDriver:
         self._hops = 0
         self._attached_at = 0.0
         self._kept: BrokerConnection | None = None
-
-    @cached_property
-    def _backoff(self) -> Backoff:
-        return self._context.backoff()
+        self._backoff: Backoff | None = None
 
     @property
     def attached(self) -> bool:
@@ -190,7 +186,7 @@ class HandleDriver:
             peer = self.connection.peer if self.connection else ""
             self._context.outages.ended(self, self._handle.topic, peer)
             if not self._hops:
-                self._backoff.reset()
+                self._backoff = None
             return True
 
     async def _find_connection(self) -> BrokerConnection:
@@ -200,13 +196,14 @@ class HandleDriver:
                 return await self._context.pool.get(assigned)
             except (PulsarException, OSError) as error:
                 logger.info("assigned broker %s of %s: %s", assigned, self._handle.topic, error)
-        # If no host of the service URL answers, `_reconnect` waits and logs.
-        return await self._context.connection_to(self._handle.topic, awaits_service=False)
+        timeout = self._context.settings.operation_timeout_seconds
+        return await self._context.connection_once(self._handle.topic, timeout)
 
     async def _wait_backoff(self) -> None:
         # A broker that names the new owner has prepared it: no delay (algorithms.md section 14). But two
         # brokers that name each other would be asked thousands of times a second.
         if self._assigned is None or self._hops > HOPS_MAX:
+            self._backoff = self._backoff or self._context.backoff()
             await asyncio.sleep(self._backoff.next())
 
     async def _attach(self, connection: BrokerConnection) -> None:

@@ -94,10 +94,11 @@ class BrokerConnection(asyncio.Protocol):
         self._producers: dict[int, FrameReceiver] = {}
         self._consumers: dict[int, FrameReceiver] = {}
         self._detach_callbacks: dict[FrameReceiver, DetachCallback] = {}
-        self._ids: dict[FrameReceiver, set[int]] = {}
+        self._ids: dict[FrameReceiver, int] = {}
         self._answers: dict[int, tuple[asyncio.Future[pb.BaseCommand], Callable[[], None] | None]] = {}
         self._topic_watchers: dict[int, Callable[[pb.BaseCommand], None]] = {}
-        self._request_ids = itertools.count()
+        self.new_request_id: Callable[[], int] = itertools.count().__next__
+        """Returns a number that no other request of this connection has."""
         self._outgoing: list[Buffer] = []
         self._flush_scheduled = False
         self._drained: asyncio.Future[None] | None = None
@@ -177,9 +178,6 @@ class BrokerConnection(asyncio.Protocol):
 
     # --- requests --------------------------------------------------------------------------------
 
-    def new_request_id(self) -> int:
-        return next(self._request_ids)
-
     async def request(
         self,
         command: pb.BaseCommand,
@@ -235,37 +233,24 @@ class BrokerConnection(asyncio.Protocol):
     def add_producer(self, producer_id: int, handle: FrameReceiver) -> None:
         """Deliver frames of this producer to ``handle`` from now on."""
         self._producers[producer_id] = handle
-        self._ids.setdefault(handle, set()).add(producer_id)
-
-    def remove_producer(self, producer_id: int) -> None:
-        handle = self._producers.pop(producer_id, None)
-        if handle is not None:
-            self._detach_callbacks.pop(handle, None)
-            self._forget_id(handle, producer_id)
+        self._ids[handle] = producer_id
 
     def add_consumer(self, consumer_id: int, handle: FrameReceiver) -> None:
         """Deliver frames of this consumer to ``handle`` from now on."""
         self._consumers[consumer_id] = handle
-        self._ids.setdefault(handle, set()).add(consumer_id)
-
-    def _forget_id(self, handle: FrameReceiver, handle_id: int) -> None:
-        ids = self._ids.get(handle)
-        if ids is not None:
-            ids.discard(handle_id)
-            if not ids:
-                del self._ids[handle]
+        self._ids[handle] = consumer_id
 
     def watch(self, handle: FrameReceiver, callback: DetachCallback) -> None:
         """Call ``callback`` once when the handle loses this connection, for any reason."""
         self._detach_callbacks[handle] = callback
 
     def forget(self, handle: FrameReceiver) -> None:
-        """Remove a handle with all its ids, without calling its callback."""
+        """Remove a handle, without calling its callback."""
         self._detach_callbacks.pop(handle, None)
-        for handle_id in self._ids.pop(handle, ()):
-            for table in (self._producers, self._consumers):
-                if table.get(handle_id) is handle:
-                    del table[handle_id]
+        handle_id = self._ids.pop(handle, -1)
+        for table in (self._producers, self._consumers):
+            if table.get(handle_id) is handle:
+                del table[handle_id]
 
     def add_topic_watcher(self, watcher_id: int, callback: Callable[[pb.BaseCommand], None]) -> None:
         """Deliver WATCH_TOPIC_UPDATE commands of this watcher to ``callback``."""
@@ -458,6 +443,7 @@ class BrokerConnection(asyncio.Protocol):
         handle = table.pop(event.handle_id, None)
         if handle is None:
             return
+        self._ids.pop(handle, None)
         callback = self._detach_callbacks.pop(handle, None)
         if callback is not None:
             callback(None, event.assigned)
@@ -530,7 +516,8 @@ class ConnectionPool:
         self.loop = loop
         self.closed = False
         self._open: dict[ConnectionKey, BrokerConnection] = {}
-        self._opening: dict[ConnectionKey, asyncio.Task[BrokerConnection]] = {}
+        self._opening: dict[ConnectionKey, tuple[asyncio.Task[BrokerConnection], asyncio.Event]] = {}
+        """Running attempts, each with an event that is set at its end."""
         self._tls_context: ssl.SSLContext | None = None
         self._slot = 0
         self.counted = ConnectionCounters()
@@ -548,16 +535,21 @@ class ConnectionPool:
         connection = self._open.get(key)
         if connection is not None:
             return connection
-        task = self._opening.get(key)
-        if task is None:
-            task = self._opening[key] = run_task(self.loop, self._attempt(key))
-            task.add_done_callback(functools.partial(self._attempted, key))
-        return await asyncio.shield(task)
+        if key not in self._opening:
+            task, ended = run_task(self.loop, self._attempt(key)), asyncio.Event()
+            self._opening[key] = task, ended
+            task.add_done_callback(functools.partial(self._attempted, key, ended))
+        task, ended = self._opening[key]
+        await ended.wait()
+        return task.result()
 
-    def _attempted(self, key: ConnectionKey, task: asyncio.Task[BrokerConnection]) -> None:
+    def _attempted(
+        self, key: ConnectionKey, ended: asyncio.Event, task: asyncio.Task[BrokerConnection]
+    ) -> None:
         """Keep the new connection, unless it was lost or the client closed or moved meanwhile."""
+        ended.set()
         connection = None if task.cancelled() or task.exception() is not None else task.result()
-        if self._opening.get(key) is task:
+        if self._opening.get(key) == (task, ended):
             del self._opening[key]
             if connection is not None and not connection.closed:
                 self._open[key] = connection
@@ -657,7 +649,7 @@ class ConnectionPool:
         """Close all connections and cancel running attempts."""
         self.closed = True
         opening, self._opening = self._opening, {}
-        for task in opening.values():
+        for task, _ in opening.values():
             task.cancel()
         for connection in self.connections:
             connection.close()

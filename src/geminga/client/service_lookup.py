@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -143,9 +144,10 @@ class BinaryLookup:
         self._pool = pool
         self._settings = settings
         self._url = url
+        self._connect = partial(pool.get, slot=0)
 
     async def connection(self) -> BrokerConnection:
-        return await self.hosts.first_that(lambda address: self._pool.get(address, slot=0))
+        return await self.hosts.first_that(self._connect)
 
     async def place(self, topic: str, remaining: float) -> BrokerLocation:
         deadline = self._pool.loop.time() + remaining

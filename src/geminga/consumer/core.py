@@ -37,7 +37,7 @@ from geminga.consumer.message import (
     indexes_left,
     indexes_of,
 )
-from geminga.consumer.mixed_keys import KeyWatch
+from geminga.consumer.mixed_keys import BATCHES_LOOKED_AT_MAX, producer_that_mixes_keys
 from geminga.consumer.opening import EntryOpener, OpenedFrame, open_whole, permits_of
 from geminga.consumer.position import ConsumerPosition, Queued
 from geminga.consumer.queue import ReceiveQueue
@@ -111,7 +111,8 @@ class ConsumerCore(Settlement):
         )
         self._seek_target: MessageId | int | None = None
         self._aside: list[MessageFrame] = []
-        self._key_watch = KeyWatch(is_wanted=settings.consumer_type is ConsumerType.KeyShared)
+        looks_at_keys = settings.consumer_type is ConsumerType.KeyShared
+        self._key_looks_left = BATCHES_LOOKED_AT_MAX if looks_at_keys else 0
 
     # --- the connection --------------------------------------------------------------------------
 
@@ -349,9 +350,11 @@ class ConsumerCore(Settlement):
             self.flow.overcharged(permits - count)
             self._grant()
         self._position.last_queued = (entry, indexes[-1])
-        if self._key_watch.looks_left and count > 1:
-            producer_name = self._key_watch.look(entry, indexes)
+        if self._key_looks_left and count > 1:
+            self._key_looks_left -= 1
+            producer_name = producer_that_mixes_keys(entry, indexes)
             if producer_name is not None:
+                self._key_looks_left = 0
                 self.events.append(KeysMixed(producer_name))
         self.queue.add(entry, indexes)
 

@@ -14,21 +14,6 @@ KEYS_LOOKED_AT_MAX = 10
 """Maximum messages of a batch whose keys are compared."""
 
 
-class KeyWatch:
-    """Detects, once, that the messages of a batch have several keys, whose order is then not kept."""
-
-    def __init__(self, *, is_wanted: bool) -> None:
-        self.looks_left = BATCHES_LOOKED_AT_MAX if is_wanted else 0
-
-    def look(self, entry: ReceivedEntry, indexes: Sequence[int]) -> str | None:
-        """Return the name of the batch's producer, the first time that one has several keys; else None."""
-        self.looks_left -= 1
-        found = producer_that_mixes_keys(entry, indexes)
-        if found is not None:
-            self.looks_left = 0
-        return found
-
-
 def producer_that_mixes_keys(entry: ReceivedEntry, indexes: Sequence[int]) -> str | None:
     """Return the name of the batch's producer if its messages have several keys; else None."""
     messages = [Message(entry, index) for index in indexes[:KEYS_LOOKED_AT_MAX]]

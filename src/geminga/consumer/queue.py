@@ -77,7 +77,7 @@ if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():
 class ReceiveQueue:
     """Queue shared by all consumers of a multi-topic consumer; bounded by the permits that they granted."""
 
-    __slots__ = ("entries", "lots", "waiting", "wake")
+    __slots__ = ("_by_origin", "entries", "lots", "waiting", "wake")
 
     def __init__(self) -> None:
         self.lots: deque[Lot] = deque()
@@ -86,6 +86,9 @@ class ReceiveQueue:
         """Receivers that sleep until messages are added."""
         self.wake: Callable[[], None] = _nobody
         """Called after messages were added, if a receiver waits."""
+        self._by_origin: dict[ConsumerOrigin, list[Lot]] | None = None
+        """Lots of each consumer; None after lots were added or dropped. The consumers of many topics, which
+        take theirs back one after the other, look through the queue together once."""
 
     def __len__(self) -> int:
         """Return the number of messages plus that of unopened entries."""
@@ -120,15 +123,6 @@ class ReceiveQueue:
                 return count_max
         return count
 
-    def messages_by_origin(self) -> dict[ConsumerOrigin, int]:
-        """Return the number of queued messages of each consumer, including those of unopened entries."""
-        counts: dict[ConsumerOrigin, int] = {}
-        for entry, indexes in _copy(self.lots):
-            counts[entry.origin] = counts.get(entry.origin, 0) + length_hint(indexes)
-        for entry in _copy(self.entries):
-            counts[entry.origin] = counts.get(entry.origin, 0) + entry.count
-        return counts
-
     def held_by_origin(self) -> dict[ConsumerOrigin, tuple[int, int]]:
         """Return the number of queued messages of each consumer, with their bytes."""
         held: dict[ConsumerOrigin, tuple[int, int]] = {}
@@ -143,6 +137,7 @@ class ReceiveQueue:
     def add(self, entry: ReceivedEntry | UnbatchedRun, indexes: Sequence[Any]) -> None:
         """Append messages of an entry, or rows of a run, in order. The index of an entry's only message is
         -1."""
+        self._by_origin = None
         self.lots.append((entry, _for_each(indexes)))
         if self.waiting:
             self.wake()
@@ -155,6 +150,7 @@ class ReceiveQueue:
 
     def put_in_front(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
         """`add`, before all others."""
+        self._by_origin = None
         self.lots.appendleft((entry, _for_each(indexes)))
         if self.waiting:
             self.wake()
@@ -174,27 +170,44 @@ class ReceiveQueue:
     def take_back(self, origin: ConsumerOrigin) -> tuple[list[Taken], list[ReceivedEntry]]:
         """Remove the queued messages of one consumer; return them in order.
 
-        Items are removed at the right end, one by one: receivers that take from the left meanwhile get the
-        oldest ones, so that exactly the unread rest is taken back.
+        Its lots are emptied where they are, also for receivers that hold one, and removed when others were
+        added or none is left. Items are removed at the right end, one by one: receivers that take from the
+        left meanwhile get the oldest ones, so that exactly the unread rest is taken back.
         """
-        entries, kept_entries = _split(self.entries, lambda entry: entry.origin is origin)
-        lots, kept_lots = _split(self.lots, lambda lot: lot[0].origin is origin)
-        self.entries.extend(kept_entries)
-        self.lots.extend(kept_lots)
-        if self.waiting and (kept_entries or kept_lots):
+        entries, kept = _split(self.entries, lambda entry: entry.origin is origin)
+        self.entries.extend(kept)
+        is_kept = self._by_origin is None and self._drop_all_used_up()
+        index = self._index()
+        taken = [(entry, rest(indexes)) for entry, indexes in index.pop(origin, ())]
+        if not index:
+            is_kept |= self._drop_all_used_up()
+        if self.waiting and (is_kept or kept):
             self.wake()
-        # Receivers that hold a lot may still take from it until it is emptied here, immediately.
-        taken = [(entry, rest(indexes)) for entry, indexes in lots]
         return [each for each in taken if each[1]], entries
+
+    def _index(self) -> dict[ConsumerOrigin, list[Lot]]:
+        """Return the lots of each consumer. One that another thread adds meanwhile may be missing."""
+        found = self._by_origin
+        if found is None:
+            found = self._by_origin = {}
+            for lot in _copy(self.lots):
+                found.setdefault(lot[0].origin, []).append(lot)
+        return found
+
+    def _drop_all_used_up(self) -> bool:
+        """Remove all lots that are used up; return whether there are others."""
+        _, kept = _split(self.lots, lambda lot: not length_hint(lot[1]))
+        self.lots.extend(kept)
+        return bool(kept)
 
     def take_out(
         self, origin: ConsumerOrigin, keys: Set[tuple[int, int]]
     ) -> tuple[list[Taken], list[ReceivedEntry]]:
         """Remove the queued messages of these entries of one consumer; all others keep their order."""
         taken: list[Taken] = []
-        for lot in _copy(self.lots):
+        for lot in self._index().get(origin, ()):
             entry: Any = lot[0]
-            if entry.origin is origin and any(entry.key(index) in keys for index in rest(copy(lot[1]))):
+            if any(entry.key(index) in keys for index in rest(copy(lot[1]))):
                 found = rest(lot[1])
                 taken.append((entry, [index for index in found if entry.key(index) in keys]))
                 self._replace(lot, [index for index in found if entry.key(index) not in keys])
@@ -260,6 +273,7 @@ class ReceiveQueue:
 
     def drop(self, lot: Lot) -> None:
         """Remove a lot that is used up."""
+        self._by_origin = None
         try:
             self.lots.remove(lot)
         except ValueError:
@@ -282,6 +296,7 @@ class ReceiveQueue:
             (entry, _for_each([index for _, index in group]))
             for entry, group in groupby(map(place_of, messages), itemgetter(0))
         ]
+        self._by_origin = None
         self.lots.extendleft(reversed(lots))
 
 

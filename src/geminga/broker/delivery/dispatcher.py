@@ -302,6 +302,9 @@ class ReadingDispatcher:
         self._continuation = None
         self.dispatch()
 
+    def acknowledged(self) -> None:
+        return
+
     def flowed(self, consumer: Consumer) -> None:
         return
 

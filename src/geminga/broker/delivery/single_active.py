@@ -74,7 +74,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
 
     def _pick(self, newcomer: Consumer | None) -> None:
         """Choose the active consumer; a failover switch takes effect after the settings' delay."""
-        chosen = self._choice()
+        chosen = _first_of(self._ranked, self.subscription.partition)
         if chosen is self.active:
             return
         previous, self.active = self.active, chosen
@@ -92,15 +92,6 @@ class SingleActiveDispatcher(ReadingDispatcher):
             self._switch = self.scheduler.after(delay, self._switched, self.subscription)
         elif chosen in self._started:
             chosen.notify_active(True)
-
-    def _choice(self) -> Consumer | None:
-        ranked, partition = self._ranked, self.subscription.partition
-        if not ranked:
-            return None
-        # The consumers of the best priority with the nearest points on the ring: mostly one.
-        best = bisect_right(ranked, ranked[0][:2], key=lambda rank: rank[:2])
-        at = partition % best if partition >= 0 else best - 1
-        return ranked[at][-1]
 
     def _switched(self) -> None:
         self._switch = None
@@ -159,7 +150,6 @@ class SingleActiveDispatcher(ReadingDispatcher):
         if is_behind or mark > ledger.start or (start is not None and ledger.offset_from(*start) > mark):
             # A start behind the mark was the topic's end ("latest"): newer entries are not behind it.
             return CompactedScan(view, offset=mark) if mark < view.horizon else None
-        # A start behind the mark was the topic's end ("latest"): newer entries are not behind it.
         if start is None:
             return CompactedScan(view) if mark < view.horizon else None
         return CompactedScan(view, position=start)
@@ -222,9 +212,6 @@ class SingleActiveDispatcher(ReadingDispatcher):
     def settle(self, consumer: Consumer | None, offsets: Sequence[int], still_open: int) -> None:
         if consumer is not None and not still_open:
             consumer.messages_acked += consumer.batch_average * len(offsets)
-
-    def acknowledged(self) -> None:
-        return
 
     def skipped_below(self, offset: int) -> None:
         behind, view = self.read_offset, self.topic.compacted
@@ -306,6 +293,15 @@ class SingleActiveDispatcher(ReadingDispatcher):
         if self._switch is not None:
             self._switch.cancel()
             self._switch = None
+
+
+def _first_of(ranked: list[_Rank], partition: int) -> Consumer | None:
+    """Return the consumer to be active, of all consumers in order; None without one."""
+    if not ranked:
+        return None
+    # The consumers of the best priority with the nearest points on the ring: mostly one.
+    best = bisect_right(ranked, ranked[0][:2], key=lambda rank: rank[:2])
+    return ranked[partition % best if partition >= 0 else best - 1][-1]
 
 
 def _ring_distance(name: str, topic: str) -> int:
