@@ -196,7 +196,7 @@ def run(mutant: Mutant, sources: Path, seeds: str, seconds: float) -> tuple[str,
         )
     finally:
         path.write_text(original)
-    found = re.search(r"^first failure: seed (\d+): (.*)$", done.stdout, re.MULTILINE)
+    found = re.search(r"^failure: seed (\d+): (.*)$", done.stdout, re.MULTILINE)
     return (
         (found[1], found[2])
         if found
