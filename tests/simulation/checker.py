@@ -121,15 +121,19 @@ def check_subscription(
     confirmed: dict[Position, float] = {}
     seen: set[Position] = set()
     newest: dict[tuple[int, str], Position] = {}
+    refused: set[tuple[int, ...]] = set()
     is_seeking = False
-    for event in history.of("received", "acknowledging", "acknowledged", "seeking", "sought", who=name):
+    kinds = "received", "refusing", "acknowledging", "acknowledged", "seeking", "sought"
+    for event in history.of(*kinds, who=name):
         if event.kind in ("seeking", "sought"):
             is_seeking = event.kind == "seeking"
             asked, confirmed, seen, newest = set(), {}, set(), {}
             continue
         position = event.position
         assert position is not None
-        if event.kind == "acknowledging":
+        if event.kind == "refusing":
+            refused.add(position[:3])  # which puts off the other messages of a batch, also those of its key
+        elif event.kind == "acknowledging":
             asked.add(position)
         elif event.kind == "acknowledged":
             if position in asked and not is_seeking:
@@ -139,7 +143,13 @@ def check_subscription(
             late = confirmed.get(position, float("inf")) + in_queues
             assert event.at <= late, f"acknowledged at {confirmed.get(position)} and again: {event}"
             key = sends[event.content].detail if kind == "KeyShared" else ""
-            if position in seen or is_seeking or kind == "Shared" or (kind == "KeyShared" and not key):
+            if (
+                position in seen
+                or position[:3] in refused
+                or is_seeking
+                or kind == "Shared"
+                or (kind == "KeyShared" and not key)
+            ):
                 continue
             seen.add(position)
             order = position[0], key

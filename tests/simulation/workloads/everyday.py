@@ -69,6 +69,7 @@ class Everyday(Workload):
             if r.random() < 0.1:
                 await self.pause(0, 0.05)
             if r.random() < 0.1:
+                self.history.add("refusing", name, content, position)
                 await consumer.negative_acknowledge(message)
                 continue
             await self.begin_acknowledging(
