@@ -15,7 +15,7 @@ Stored = Sequence[tuple[Position, str, str]]
 """Position, content and key of each message."""
 IN_QUEUES_SECONDS = 5.0
 """Longest time that a message waits in a client's queue for its application."""
-WITHOUT_QUEUE_SECONDS = 0.5
+WITHOUT_QUEUE_SECONDS = 0.005
 """The same where there is no queue: what was sent before a confirmation arrives before it."""
 
 

@@ -23,7 +23,7 @@ class Event(NamedTuple):
     * ``fault``: a connection, the disk or the broker's process fails.
     * ``connection ended``: one end of a connection, by a fault or not.
     * ``asked``, ``confirmed``, ``refused``: an administrator calls ``content``.
-    * ``backlog``: the subscription ``who`` has ``detail`` messages in its backlog.
+    * ``backlog``: the subscription ``who`` has ``content`` messages in its backlog.
     """
 
     at: float

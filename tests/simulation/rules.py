@@ -232,7 +232,7 @@ def backlogs(
         elif event.kind == "refused":
             settled = event.at
         elif event.kind == "backlog":
-            count, oldest = int(event.detail), event.at - ttl if ttl else float("-inf")
+            count, oldest = int(event.content), event.at - ttl if ttl else float("-inf")
             kept = [
                 content for content, at in receipts.items()
                 if at < event.at and sends[content] > settled and ages[content] > oldest

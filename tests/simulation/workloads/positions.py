@@ -159,7 +159,7 @@ class Retention(Sequence):
         backlog = self.backlog("idle")
         if backlog is None:
             return None
-        self.history.add("backlog", "idle", detail=backlog[1])
+        self.history.add("backlog", "idle", str(backlog[1]))
         return backlog[1]
 
     def producer_options(self) -> dict[str, Any]:
