@@ -213,7 +213,7 @@ def cleared_stays_cleared(history: History, name: str) -> None:
 def backlogs(
     history: History, name: str, ages: Mapping[str, float], ttl: float, *, deduplicated: bool
 ) -> None:
-    """Check the counts of a subscription that nobody reads: nothing leaves it early, nor comes back.
+    """Check the backlogs of a subscription without consumers: no message leaves early or is redelivered.
 
     ``ages``: the publish time of each message. Events ``backlog`` have the count. What may leave it: a
     ``clear`` by ``name``, and with ``ttl`` above 0 what is older than that.

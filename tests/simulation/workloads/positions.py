@@ -125,7 +125,7 @@ class Seeking(Sequence):
 class Retention(Sequence):
     """An administrator clears, skips and expires; retention deletes what is old and acknowledged only.
 
-    Nobody reads the subscription ``idle``: its backlog shows what the broker does by itself.
+    The subscription ``idle`` has no consumer: its backlog shows what the broker does by itself.
     """
 
     name = "retention"
@@ -155,7 +155,7 @@ class Retention(Sequence):
             self.look()
 
     def look(self) -> int | None:
-        """Record the backlog that nobody reads, if it is known."""
+        """Record the backlog of the subscription without a consumer, if it is known."""
         backlog = self.backlog("idle")
         if backlog is None:
             return None
