@@ -119,7 +119,9 @@ class FileSummary:
             if version != VERSION:
                 raise NotOffloaded(f"the file is of version {version}; {VERSION} can be read")
             for name in ("publish", "event"):
-                kept[name] = None if kept[name] is None else (kept[name][0], kept[name][1])
+                if kept[name] is not None:
+                    first, last = kept[name]
+                    kept[name] = first, last
             return cls(**{name: value for name, value in kept.items() if name in cls.__slots__})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise NotOffloaded(f"the file's {METADATA_KEY.decode()} cannot be read: {error}") from error
