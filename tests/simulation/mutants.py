@@ -51,8 +51,9 @@ MUTANTS: Final = (
            "        self._returning.append((None, iter(consumer.forget_pending())))\n"
            "        self._return_some(RETURNED_AT_ONCE_MAX)\n",
            "        consumer.forget_pending()\n"),
-    Mutant("refusals", "Shared: acknowledged entries are redelivered", _SHARED,
-           "            if not self.cursor.is_acknowledged(offset):\n                found", "            if True:\n                found"),
+    Mutant("refusals", "acknowledged entries behind open ones are delivered again", "broker/delivery/dispatcher.py",
+           "stop = cursor.open_run(offset, min(ledger.confirmed, offset + entries_max))",
+           "stop = min(ledger.confirmed, offset + entries_max)"),
     Mutant("t", "Shared: refused entries are not redelivered", _SHARED,
            "                again.append(offset)\n", "                again = again\n"),
     Mutant("t", "Shared: an entry is skipped when permits end", _SHARED,
