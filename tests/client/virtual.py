@@ -300,6 +300,8 @@ class Transport(asyncio.Transport):
         self._high, self._low = 65_536, 16_384
         self._due = self._held = False
         self._breaks_after: int | None = None
+        self.piece_bytes: int | None = None
+        """Most bytes that arrive at once; None: any number."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("127.0.0.1", 5) if name in ("peername", "sockname") else default
@@ -380,6 +382,8 @@ class Transport(asyncio.Transport):
         if data and not self.peer.gone:
             numbers = self.network.numbers
             count = len(data) if numbers.random() < 0.7 else numbers.randrange(1, len(data) + 1)
+            if self.piece_bytes is not None:
+                count = min(count, self.piece_bytes)
             if self._breaks_after is not None:
                 count = min(count, self._breaks_after)
                 self._breaks_after -= count

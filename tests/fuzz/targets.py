@@ -110,10 +110,18 @@ def _all_frames(decoder: FrameDecoder, data: bytes, piece: int) -> list[bytes] |
         for start in range(0, len(data) + piece, piece):
             for frame in decoder.feed(data[start : start + piece]):
                 singles = frame.frames() if hasattr(frame, "frames") else [frame]
-                found += [one.command.SerializeToString() + bytes(one.entry or b"") for one in singles]
+                found += [_content(one.command) + bytes(one.entry or b"") for one in singles]
     except PulsarException as error:
         return type(error).__name__
     return found
+
+
+def _content(command: pb.BaseCommand) -> bytes:
+    """Return a command without what acknowledges nothing: partition and batch index in an ACK."""
+    for place in command.ack.message_id if command.type == pb.BaseCommand.ACK else ():
+        place.ClearField("partition")
+        place.ClearField("batch_index")
+    return command.SerializeToString()
 
 
 def decode_frames(kind: type[FrameDecoder]) -> Decode:

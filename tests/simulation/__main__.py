@@ -40,21 +40,30 @@ def failure_of(world: World, seconds: float) -> BaseException | None:
     return None
 
 
+def rule_of(error: BaseException) -> str:
+    """Return the function of the simulation that found an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return ([frame.name for frame in frames if "simulation" in frame.filename] or ["?"])[-1]
+
+
 def shrink(seed: int, options: dict[str, Any], seconds: float) -> frozenset[str]:
-    """Return the workloads and faults without which the seed still fails."""
+    """Return the workloads and faults without which the seed still fails by the same rule."""
     without: frozenset[str] = options["without"]
+    error = failure_of(World(seed, **options), seconds)
+    if error is None:
+        return without
+    rule = rule_of(error)
     for part in (*World(seed, **options).names, *Faults.KINDS, "process", "offload", "flips"):
         fewer = options | {"without": without | {part}}
-        if World(seed, **fewer).names and failure_of(World(seed, **fewer), seconds) is not None:
+        world = World(seed, **fewer)
+        error = failure_of(world, seconds) if world.names else None
+        if error is not None and rule_of(error) == rule:
             without = fewer["without"]
     return without
 
 
 def summary(error: BaseException) -> str:
-    where = [
-        frame.name for frame in traceback.extract_tb(error.__traceback__) if "simulation" in frame.filename
-    ]
-    return f"`{where[-1] if where else '?'}`: {type(error).__name__} {' '.join(str(error).split())[:120]}"
+    return f"`{rule_of(error)}`: {type(error).__name__} {' '.join(str(error).split())[:120]}"
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -77,6 +86,8 @@ def main(given: Sequence[str] | None = None) -> int:
     if arguments.shrink and arguments.seed is not None:
         options["without"] = shrink(arguments.seed, options, 30.0)
         print(f"--without {','.join(sorted(options['without']))}")
+    gc.collect()
+    gc.freeze()  # what is imported is not looked at after each seed
     began, hours = time.process_time(), 0.0
     failed: list[int] = []
     counts: Counter[str] = Counter()
@@ -93,8 +104,7 @@ def main(given: Sequence[str] | None = None) -> int:
         if error is not None:
             failed.append(seed)
             traceback.print_exception(error)
-        if error is not None and arguments.first:
-            print(f"first failure: seed {seed}: {summary(error)}")
+            print(f"failure: seed {seed}: {summary(error)}")
         if arguments.first and (error is not None or spent > arguments.first):
             break
         if seed % 100 == 99 and not arguments.log:

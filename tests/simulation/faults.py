@@ -16,8 +16,8 @@ class Faults:
     """Faults drawn by a world's seed."""
 
     KINDS: Final = {
-        "cut": 30, "cut inside": 10, "silence": 6, "unread": 6, "unload": 10, "kill": 5, "power": 5,
-        "clock": 4, "slow disk": 3, "full disk": 3,
+        "cut": 30, "cut inside": 10, "silence": 6, "unread": 6, "trickle": 6, "unload": 10, "kill": 5,
+        "power": 5, "clock": 4, "slow disk": 3, "full disk": 3,
     }  # fmt: skip
     """Each fault and how often it is drawn."""
 
@@ -31,8 +31,9 @@ class Faults:
         """Break something now and then, until this is cancelled."""
         acts: dict[str, Callable[[], None]] = {
             "cut": self.cut, "cut inside": self.cut_inside, "silence": self.silence, "unread": self.unread,
-            "unload": self.unload, "kill": self.world.machine.kill, "power": self.world.machine.lose_power,
-            "clock": self.set_clock, "slow disk": self.slow_disk, "full disk": self.fill_disk,
+            "trickle": self.trickle, "unload": self.unload, "kill": self.world.machine.kill,
+            "power": self.world.machine.lose_power, "clock": self.set_clock, "slow disk": self.slow_disk,
+            "full disk": self.fill_disk,
         }  # fmt: skip
         while self.kinds:
             await self.world.pass_time(self.numbers.uniform(0, 2) * self.world.pace)
@@ -45,6 +46,8 @@ class Faults:
             side.release()
         for side in self._unread:
             side.resume_reading()
+        for side in self._sides():
+            side.piece_bytes = None
         self._held, self._unread = [], []
         self.world.machine.disk_delay = 0.0
         self.world.machine.disk.others_bytes = 0
@@ -86,6 +89,14 @@ class Faults:
             side.pause_reading()
             self._unread.append(side)
             self._after(90, side.resume_reading)
+
+    def trickle(self) -> None:
+        """Let the bytes of a connection arrive in small pieces for a while: frames and groups are split."""
+        if sides := self._sides():
+            self.world.fault("a connection is slow")
+            side = self.numbers.choice(sides)
+            side.piece_bytes = self.numbers.choice([300, 1500, 5000])
+            self._after(60, lambda: setattr(side, "piece_bytes", None))
 
     def unload(self) -> None:
         self.world.fault("the topic is unloaded")

@@ -17,6 +17,7 @@ LOG = "/data/log-"
 async def flip_and_judge(world: World) -> None:
     """Flip bits of the log while the broker is down, and read all topics again."""
     before = {workload: await read(workload) for workload in world.workloads if workload.judges_flips}
+    backlogs = {workload: workload.backlogs() for workload in before}
     machine = world.machine
     machine.kill()
     flip(world)
@@ -26,6 +27,10 @@ async def flip_and_judge(world: World) -> None:
             after = await read(workload)
             named, is_vague = named_damage(world)
             rules.same_or_named(stored, after, named, is_vague, workload.large)
+            found = workload.backlogs()
+            assert named or is_vague or found == backlogs[workload], (
+                f"the backlogs are {found}, they were {backlogs[workload]}, and no damage is named"
+            )
 
 
 async def read(workload: Workload) -> Stored:
@@ -40,6 +45,7 @@ def flip(world: World) -> None:
         content = disk.content(r.choice(logs))
         bit = r.randrange(8 * len(content))
         content[bit // 8] ^= 1 << bit % 8
+        world.machine.is_damaged = True
         world.fault(f"bit {bit} of {len(content)} bytes flips")
 
 

@@ -17,12 +17,13 @@ class Event(NamedTuple):
 
     * ``send``, ``receipt``, ``not sent``: a producer ``who`` publishes ``content``, with ``key``; the receipt
       has its ``position``.
-    * ``subscribed``, ``received``, ``acknowledging``, ``acknowledged``: ``who`` is a subscription. Only
+    * ``received``, ``refusing``, ``acknowledging``, ``acknowledged``: ``who`` is a subscription. Only
       ``acknowledged`` means that the broker has confirmed it.
     * ``seeking``, ``sought``: a subscription goes back to the first message.
     * ``fault``: a connection, the disk or the broker's process fails.
     * ``connection ended``: one end of a connection, by a fault or not.
     * ``asked``, ``confirmed``, ``refused``: an administrator calls ``content``.
+    * ``backlog``: the subscription ``who`` has ``content`` messages in its backlog.
     """
 
     at: float

@@ -119,6 +119,8 @@ class Machine:
         """Whether no more faults are planned."""
         self.fails = True
         """Whether faults of the disk and the process are planned at all."""
+        self.is_damaged = False
+        """Whether bits of the disk were flipped."""
         self.disk_delay = 0.0
         """Seconds that the disk takes for what it has to write."""
         self._offloads = offloads
@@ -177,6 +179,9 @@ class Machine:
         with patch("geminga.broker.serving.server.bind", lambda *_: BoundSocket()):
             await self._live(self.server.start())
         self._serves = True
+        if not self.is_damaged:
+            found = list(self.server.store.damage.found)
+            assert not found, f"damage on a disk that keeps what is synced: {found}"
 
     async def _live(self, work: Coroutine[Any, Any, None]) -> None:
         """Await work of the broker process; raises `PowerLoss` if the process dies meanwhile."""

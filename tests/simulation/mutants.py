@@ -51,8 +51,9 @@ MUTANTS: Final = (
            "        self._returning.append((None, iter(consumer.forget_pending())))\n"
            "        self._return_some(RETURNED_AT_ONCE_MAX)\n",
            "        consumer.forget_pending()\n"),
-    Mutant("refusals", "Shared: acknowledged entries are redelivered", _SHARED,
-           "            if not self.cursor.is_acknowledged(offset):\n                found", "            if True:\n                found"),
+    Mutant("refusals", "acknowledged entries behind open ones are delivered again", "broker/delivery/dispatcher.py",
+           "stop = cursor.open_run(offset, min(ledger.confirmed, offset + entries_max))",
+           "stop = min(ledger.confirmed, offset + entries_max)"),
     Mutant("t", "Shared: refused entries are not redelivered", _SHARED,
            "                again.append(offset)\n", "                again = again\n"),
     Mutant("t", "Shared: an entry is skipped when permits end", _SHARED,
@@ -118,14 +119,14 @@ MUTANTS: Final = (
            "        found._replay(max(offset, ledger.start))\n", ""),
     Mutant("restarts", "deduplication: of a batch the first id counts", _DEDUP,
            "        highest = max(head.sequence_id, head.highest_sequence_id)\n", "        highest = head.sequence_id\n"),
-    Mutant("restarts", "deduplication: the sequence id of a failed entry stays taken", _DEDUP,
-           "        self._set_pushed(producer, self._stored.get(producer))", "        return"),
+    Mutant("restarts", "deduplication: the sequence id of a refused entry stays taken", _DEDUP,
+           "        if self._before is None:\n            self._pushed.pop", "        if True:\n            return\n        if self._before is None:\n            self._pushed.pop"),
     Mutant("restarts", "deduplication: a message's first chunk counts as the whole", _DEDUP,
            "        if head.num_chunks and head.chunk_id != head.num_chunks - 1:\n            return\n", ""),
     Mutant("t", "journal: receipts before the sync", _JOURNAL, 'return self._sync == "always"', "return False"),
     Mutant("t", "journal: a group is dropped when the disk is full", _JOURNAL,
            "self._held, self.full = batch, error\n", "self._held, self.full = [], error\n"),
-    Mutant("reading", "recovery: checksums are not checked", "ledger/recovery.py",
+    Mutant("t", "recovery: checksums are not checked", "ledger/recovery.py",
            "    return {index for index, crc in enumerate(directory.crcs) if crc != found[index]}", "    return set()"),
     Mutant("reading", "recovery: the last intact group is dropped", "ledger/recovery.py",
            "            if not self._replay_group(reader, item, synced):\n",
@@ -196,7 +197,7 @@ def run(mutant: Mutant, sources: Path, seeds: str, seconds: float) -> tuple[str,
         )
     finally:
         path.write_text(original)
-    found = re.search(r"^first failure: seed (\d+): (.*)$", done.stdout, re.MULTILINE)
+    found = re.search(r"^failure: seed (\d+): (.*)$", done.stdout, re.MULTILINE)
     return (
         (found[1], found[2])
         if found

@@ -177,6 +177,22 @@ def test_the_checker_finds_each_broken_promise(
         )  # fmt: skip
 
 
+def test_a_refused_message_puts_off_the_rest_of_its_batch() -> None:
+    found = ("5 received s p-0 0:0:0:0", "6 refusing s p-0 0:0:0:0", "7 received s p-1 0:0:1:0")
+    rest = ("3 send p p-2", "8 received s p-2 0:0:0:1")
+    checker.check_subscription(history_of(*SENT, *found, *rest), "s", "Exclusive")
+    with pytest.raises(AssertionError, match="behind"):
+        checker.check_subscription(history_of(*SENT, found[0], found[2], *rest), "s", "Exclusive")
+
+
+def test_a_batch_becomes_dead_letters_as_a_whole() -> None:
+    sent = ("1 send p p-0", "1 send p p-1", "2 receipt p p-0 0:0:0:0", "2 receipt p p-1 0:0:0:1")
+    refused = ("5 received s p-0 0:0:0:0", "6 received s p-0 0:0:0:0")
+    rules.dead_letters(history_of(*sent, *refused), "s", ["p-0", "p-1"], ["p-0"], 1)
+    with pytest.raises(AssertionError, match="never received"):
+        rules.dead_letters(history_of(*SENT, *refused), "s", ["p-0", "p-1"], ["p-0"], 1)
+
+
 def test_the_checker_accepts_what_is_allowed() -> None:
     allowed = (
         *SENT, "5 fault - -", "5 received s p-0 0:0:0:0", "6 acknowledging s p-0 0:0:0:0",
@@ -220,6 +236,8 @@ def test_damage_of_a_chunk_in_an_earlier_ledger_names_the_message(entries: int, 
         ("cleared", (*SENT, "5 asked administrator clear", "6 confirmed administrator clear",
                      "30 received s p-0 0:0:0:0"), "cleared"),
         ("retained", SENT, "younger"),
+        ("backlogs", (*SENT, "9 backlog s 1"), "takes 2 from it"),
+        ("backlogs", (*SENT, "5 asked s clear", "6 confirmed s clear", "9 backlog s 1"), "only 0 came"),
         ("same_or_named", (), "no damage is named"),
         ("last_values", SENT, "is 'p-0', not"),
     ],
@@ -238,6 +256,7 @@ def test_each_rule_finds_what_breaks_it(rule: str, events: tuple[str, ...], reas
         "dead_letters": lambda: rules.dead_letters(history, "s", ["p-0"], [], 1),
         "skipped_by_rule": lambda: rules.skipped_by_rule(history, "s", {"p-0": 1.0, "p-1": 3.0}, 1, 0),
         "cleared": lambda: rules.cleared_stays_cleared(history, "s"),
+        "backlogs": lambda: rules.backlogs(history, "s", {"p-0": 1, "p-1": 3}, 30, deduplicated=True),
         "retained": lambda: rules.retained(history, STORED[:1], 60, 10.0),
         "same_or_named": lambda: rules.same_or_named(STORED, STORED[:1], {(0, 0)}, False, []),
         "last_values": lambda: rules.last_values(rules.possible_last(history), {"": "p-0"}, "the view"),

@@ -107,9 +107,10 @@ class World:
         if failing.done():
             running.cancel()
             failing.result().result()
-        failing.cancel()
         running.result()
-        keeper.cancel()
+        for task in (failing, keeper):
+            task.cancel()
+        await asyncio.wait([failing, keeper])
         await self.machine.stop()
 
     async def run(self) -> None:
@@ -134,7 +135,7 @@ class World:
             await workload.settle()
         if r.random() < 0.7:  # and what is acknowledged stays so
             r.choice([machine.kill, machine.lose_power])()
-        await self.pass_time(20)
+        await self.pass_time(120)  # a client may notice only after a minute that its peer is gone
         for workload in self.workloads:
             for task in workload.tasks:
                 task.cancel()

@@ -400,6 +400,8 @@ def _columns(batches: Sequence[pa.RecordBatch]) -> _Columns:
     whole = {name: _one_array(table.column(name)) for name in JOINED_COLUMNS}
     value, key, ordering = (_bytes_of(whole[name]) for name in ("value", "key", "ordering_key"))
     properties = whole["properties"]
+    if len(properties) and properties.buffers()[1] is None:
+        raise CorruptPayload("column 'properties' has no offsets")
     bounds = np.frombuffer(properties.buffers()[1], np.int32) if len(properties) else np.zeros(1, np.int32)
     rows = bounds[properties.offset : properties.offset + len(properties) + 1].astype(np.int64)
     if properties.null_count:

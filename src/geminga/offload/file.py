@@ -119,7 +119,12 @@ class FileSummary:
             if version != VERSION:
                 raise NotOffloaded(f"the file is of version {version}; {VERSION} can be read")
             for name in ("publish", "event"):
-                kept[name] = None if kept[name] is None else (kept[name][0], kept[name][1])
+                if kept[name] is not None:
+                    first, last = kept[name]
+                    kept[name] = first, last
+            for group in kept.get("groups", ()):
+                if len(group) != 7 or not all(type(number) is int for number in group):
+                    raise ValueError(f"a group is {group}, not 7 integers")
             return cls(**{name: value for name, value in kept.items() if name in cls.__slots__})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise NotOffloaded(f"the file's {METADATA_KEY.decode()} cannot be read: {error}") from error

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.topics import dedup
-from geminga.broker.topics.dedup import Deduplication, DedupVerdict, dedup_key
+from geminga.broker.topics.dedup import Deduplication, dedup_key
 from geminga.errors import StoreDamaged, StoreStopped
 from geminga.ids import TopicName
 from geminga.ledger.api import StoredValue
@@ -150,24 +150,6 @@ def test_a_retry_after_a_failed_store_is_no_duplicate(
     monkeypatch.setattr(harness.store, "append", append)
     peer.send(0, make(0))
     assert ids(peer) == [(0, 0, 0)]
-
-
-def test_a_retry_after_a_failed_sync_is_no_duplicate(
-    harness: Any, make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    peer, _ = connect(harness)
-    append = harness.store.append
-    monkeypatch.setattr(
-        harness.store,
-        "append",
-        lambda ledger_id, entry, done: append(
-            ledger_id, entry, lambda error: done(StoreStopped("sync failed"))
-        ),
-    )
-    peer.send(0, make(0))
-    assert peer.pop().command.send_error.error == pb.PersistenceError
-    topic = harness.broker.topics.find(NAME)
-    assert topic.dedup.check("me", 0, 0) is DedupVerdict.NEW
 
 
 def set_policy(harness: Any, value: bool | None) -> None:

@@ -14,6 +14,7 @@ from geminga import (
     InitialPosition,
     MessageId,
     PulsarException,
+    ids,
 )
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.topic_actions import TopicActions
@@ -219,16 +220,18 @@ class Workload:
         return found
 
     # --- administrators ---
-    async def administer(self, what: str, act: Callable[[TopicActions, TopicName, Done], Any]) -> bool:
+    async def administer(
+        self, what: str, act: Callable[[TopicActions, TopicName, Done], Any], who: str = "administrator"
+    ) -> bool:
         """Call the administration until it is durable; return whether that is known.
 
-        ``act`` calls its third argument when the change is durable.
+        ``act`` calls its third argument when the change is durable. ``who``: the name in the history.
         """
         machine, loop = self.world.machine, self.world.loop
         if not machine.is_up:
             return False
         future: asyncio.Future[Any] = loop.create_future()
-        self.history.add("asked", "administrator", what)
+        self.history.add("asked", who, what)
 
         def done(error: Any) -> None:
             if not future.done():
@@ -238,14 +241,14 @@ class Workload:
         try:
             machine.administer(lambda actions: act(actions, TopicName.parse(self.topic), done))
         except AdminRefusal as refusal:
-            self.history.add("refused", "administrator", what, detail=refusal)
+            self.history.add("refused", who, what, detail=refusal)
             return False
         while not future.done() and machine.life == life and machine.is_up:
             await asyncio.wait([future], timeout=0.5)
         if not future.done() or future.result() is not None:
-            self.history.add("refused", "administrator", what, detail="it is not known")
+            self.history.add("refused", who, what, detail="it is not known")
             return False
-        self.history.add("confirmed", "administrator", what)
+        self.history.add("confirmed", who, what)
         return True
 
     async def administer_surely(self, what: str, act: Callable[[TopicActions, TopicName, Done], Any]) -> None:
@@ -260,6 +263,17 @@ class Workload:
         await self.administer_surely(
             "create",
             lambda actions, topic, done: done(None) if actions.exists(topic) else actions.create(topic, done),
+        )
+
+    async def create_subscription(self, name: str) -> None:
+        """Create a subscription at the start of the topic."""
+        await self.administer_surely(
+            f"subscribe {name}",
+            lambda actions, topic, done: (
+                done(None)
+                if name in actions.subscriptions(topic)
+                else actions.create_subscription(topic, name, ids.MessageId.earliest, done)
+            ),
         )
 
     async def set_policy(self, field: str, value: Any) -> None:
@@ -291,6 +305,10 @@ class Workload:
                     raise
                 # This topic was made without partitions.
         return sum(entries for entries, _ in counts), sum(messages for _, messages in counts)
+
+    def backlogs(self) -> dict[str, tuple[int, int] | None]:
+        """Return the backlog of each subscription whose acknowledgements a damaged disk must keep."""
+        return {}
 
     async def until_no_backlog(self, subscription: str) -> None:
         """Wait until everything that is stored is acknowledged."""

@@ -69,6 +69,7 @@ class Everyday(Workload):
             if r.random() < 0.1:
                 await self.pause(0, 0.05)
             if r.random() < 0.1:
+                self.history.add("refusing", name, content, position)
                 await consumer.negative_acknowledge(message)
                 continue
             await self.begin_acknowledging(
@@ -93,8 +94,11 @@ class Everyday(Workload):
         kinds = {name: kind.name for name, kind in self.subscriptions.items()}
         checker.check(
             self.history, await self.stored(), kinds, deduplicated=self.world.deduplicates,
-            keeps_all=self.world.keeps_all, order_of=self.order_of,
+            keeps_all=self.world.keeps_all, order_of=self.order_of, large=self.large,
         )  # fmt: skip
+
+    def backlogs(self) -> dict[str, tuple[int, int] | None]:
+        return {name: self.backlog(name) for name in self.subscriptions}
 
     def order_of(self, key: str) -> str:
         """Batches of one key overtake each other; a message without a key waits for any partition."""

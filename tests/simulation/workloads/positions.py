@@ -123,7 +123,10 @@ class Seeking(Sequence):
 
 
 class Retention(Sequence):
-    """An administrator clears, skips and expires; retention deletes what is old and acknowledged only."""
+    """An administrator clears, skips and expires; retention deletes what is old and acknowledged only.
+
+    The subscription ``idle`` has no consumer: its backlog shows what the broker does by itself.
+    """
 
     name = "retention"
     keeps_all = False
@@ -142,7 +145,22 @@ class Retention(Sequence):
         )
         if self.ttl:
             await self.set_policy("message_ttl_in_seconds", self.ttl)
+        await self.create_subscription("idle")
         self.start(self.consume("s", await self.subscribe("s", ConsumerType.Shared), refuses=0.3))
+        self.start(self.look_often())
+
+    async def look_often(self) -> None:
+        while True:
+            await self.pause(0, 2)
+            self.look()
+
+    def look(self) -> int | None:
+        """Record the backlog of the subscription without a consumer, if it is known."""
+        backlog = self.backlog("idle")
+        if backlog is None:
+            return None
+        self.history.add("backlog", "idle", str(backlog[1]))
+        return backlog[1]
 
     def producer_options(self) -> dict[str, Any]:
         return super().producer_options() | {"batching_enabled": False, "chunking_enabled": False}
@@ -160,8 +178,12 @@ class Retention(Sequence):
         r = self.numbers
         while True:
             await self.pause(0, 3)
-            call = r.choice(["clear", "skip", "expire"])
-            if call == "clear":
+            call = r.choice(["clear", "skip", "expire", "clear idle"])
+            if call == "clear idle":
+                await self.administer(
+                    "clear", lambda actions, topic, done: actions.skip_all(topic, "idle", done), "idle"
+                )
+            elif call == "clear":
                 await self.administer(
                     "clear", lambda actions, topic, done: actions.skip_all(topic, "s", done)
                 )
@@ -180,6 +202,9 @@ class Retention(Sequence):
 
     async def settle(self) -> None:
         await self.until_no_backlog("s")
+        if self.ttl and self.published and not self.world.walls[1:]:
+            await self.world.pass_time(self.ttl)
+            await self.until(lambda: self.look() == 0, lambda: "messages outlive their time")
 
     async def judge(self) -> None:
         # A full disk ends retention early, and a clock that is set forward ends it, too.
@@ -188,4 +213,7 @@ class Retention(Sequence):
             rules.retained(self.history, await self.stored(), self.minutes * 60, self.world.clock.now)
         if not self.world.walls[1:]:
             rules.skipped_by_rule(self.history, "s", self.published, self.skips, self.ttl)
+            rules.backlogs(
+                self.history, "idle", self.published, self.ttl, deduplicated=self.world.deduplicates
+            )
         rules.cleared_stays_cleared(self.history, "s")

@@ -31,6 +31,8 @@ class Restarts(Workload):
     async def run_once(self) -> None:
         r = self.numbers
         options = self.producer_options() | {"max_pending_messages": 1000}
+        if not options["batching_enabled"] and r.random() < 0.5:
+            options |= {"chunking_enabled": True, "chunk_max_message_size": 2000}
         producer = await self.until_it_works(
             lambda: self.world.client.create_producer(self.topic, "app", **options)
         )
@@ -41,7 +43,7 @@ class Restarts(Workload):
         end = min(self.total, self.next + r.choice([1, 10, 40]))
         sending = []
         for number in range(self.next, end):
-            padding = b" " * r.choice([0, 0, 100, 5000])
+            padding = b" " * r.choice([0, 0, 100, 5000, 20_000])
             sending.append(self.hand_over(producer, number, padding))
             if r.random() < 0.2:
                 await self.pause(0, 0.1)

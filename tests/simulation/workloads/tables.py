@@ -6,7 +6,6 @@ import asyncio
 from collections import defaultdict
 
 from geminga import PulsarException
-from geminga.ids import MessageId
 from tests.simulation import rules
 from tests.simulation.checker import Stored
 from tests.simulation.workloads.base import Workload
@@ -19,14 +18,7 @@ class Compaction(Workload):
 
     async def prepare(self) -> None:
         await self.create_topic()
-        await self.administer_surely(
-            "subscribe",
-            lambda actions, topic, done: (
-                done(None)
-                if "holds" in actions.subscriptions(topic)
-                else actions.create_subscription(topic, "holds", MessageId(-1, -1, -1), done)
-            ),
-        )
+        await self.create_subscription("holds")
 
     def draw_key(self, name: str) -> str:
         return f"{name}.{self.numbers.randrange(5)}"

@@ -567,7 +567,7 @@ class Cursor:
         cursor = Cursor(reader.varint(), counts=counts, durable=True)
         try:
             cursor.properties = json.loads(reader.blob())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise reader.damaged("the properties are no JSON") from error
         cursor.holes = RangeSet.decode(reader)
         tally = None

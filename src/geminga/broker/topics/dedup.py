@@ -128,17 +128,10 @@ class Deduplication:
 
     def refused(self, producer: str) -> None:
         """Revert the last `check`: its entry was refused, and pending entries before it still count."""
-        self._set_pushed(producer, self._before)
-
-    def failed(self, producer: str) -> None:
-        """Free the sequence id of an entry that was not stored, and all later ones."""
-        self._set_pushed(producer, self._stored.get(producer))
-
-    def _set_pushed(self, producer: str, sequence_id: int | None) -> None:
-        if sequence_id is None:
+        if self._before is None:
             self._pushed.pop(producer, None)
         else:
-            self._pushed[producer] = sequence_id
+            self._pushed[producer] = self._before
 
     def last_sequence_id(self, producer: str) -> int:
         """Return the highest stored sequence id of a producer, -1 if it is unknown."""

@@ -333,11 +333,9 @@ class PersistentTopic:
                 self.scheduler.ready[self] = None
             if isinstance(sequence_ids, int):
                 last = max(sequence_ids, highest)
-                if self.dedup is not None and record is DedupRecord.SEQUENCE_ID:
-                    if error is None:
-                        self.dedup.stored(producer.name, last)
-                    else:
-                        self.dedup.failed(producer.name)
+                # After an error the store has stopped: no repeat of the entry can be stored, nor asks for it.
+                if self.dedup is not None and record is DedupRecord.SEQUENCE_ID and error is None:
+                    self.dedup.stored(producer.name, last)
                 if error is None:
                     producer.receipt(sequence_ids, highest, *self.ledger.position(offset))
                 else:
