@@ -118,6 +118,15 @@ class Publisher:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
+    def created(self, partition: PartitionProducer) -> None:
+        """Write what waited for a partition's connection, if anything did. On the loop's thread."""
+        if len(self.state.partitions) > 1 or partition.pending.head or self.submit_queue.pairs:
+            self.schedule()
+        elif self._wait_queue.queues:
+            self.schedule()
+        else:
+            self._update_credits()
+
     def receipted(self) -> None:
         """Complete settled messages: now, if that only wakes a thread; otherwise with the rest, as callbacks
         are application code. On the loop's thread."""

@@ -6,7 +6,6 @@ names the fields of their ids and errors (framing.md sections 4 to 12).
 
 from __future__ import annotations
 
-import heapq
 from typing import NamedTuple
 
 from geminga.errors import ServerReportedError, TopicNotFound, from_server
@@ -115,11 +114,10 @@ def is_interim(command: pb.BaseCommand) -> bool:
 class RequestTable:
     """Deadlines of the requests in flight. Ids are numbers that only have to differ."""
 
-    __slots__ = ("_deadlines", "_heap")
+    __slots__ = ("_deadlines",)
 
     def __init__(self) -> None:
         self._deadlines: dict[int, float] = {}
-        self._heap: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -132,8 +130,6 @@ class RequestTable:
         if request_id in self._deadlines:
             raise ValueError(f"request id {request_id} is in flight already")
         self._deadlines[request_id] = deadline
-        if deadline != float("inf"):
-            heapq.heappush(self._heap, (deadline, request_id))
 
     def settle(self, request_id: int) -> bool:
         """Remove an answered or cancelled request; return False if it was unknown (late or never sent)."""
@@ -146,22 +142,17 @@ class RequestTable:
 
     def next_deadline(self) -> float:
         """Return the earliest deadline, infinity without one."""
-        while self._heap and self._deadlines.get(self._heap[0][1]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else float("inf")
+        return min(self._deadlines.values(), default=float("inf"))
 
     def expire(self, now: float) -> list[int]:
         """Remove the requests whose deadline has passed and return their ids, oldest deadline first."""
-        expired = []
-        while self.next_deadline() <= now:
-            _, request_id = heapq.heappop(self._heap)
+        due = sorted((deadline, each) for each, deadline in self._deadlines.items() if deadline <= now)
+        for _, request_id in due:
             del self._deadlines[request_id]
-            expired.append(request_id)
-        return expired
+        return [request_id for _, request_id in due]
 
     def drain(self) -> list[int]:
         """Remove all requests at the end of the connection, and return their ids."""
         ids = list(self._deadlines)
         self._deadlines.clear()
-        self._heap.clear()
         return ids
