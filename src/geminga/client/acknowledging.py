@@ -94,6 +94,8 @@ class Acknowledging:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        elif not self.inbox:
+            return
         now = self._context.now()
         items = self.inbox.take()
         if self._tracks_taken:

@@ -72,14 +72,16 @@ def _shared(*others: str) -> Callable[[MakeSettings[S]], MakeSettings[S]]:
 
         def settings(given: Given, schema: Schema) -> S:
             nonlocal last
-            before, client = last, type(given.get("self"))
-            if before is not None and before[0] is client and type(schema) is BytesSchema:
+            if "self" not in given or type(schema) is not BytesSchema:
+                return make(given, schema)
+            before, client = last, type(given["self"])
+            if before is not None and before[0] is client:
                 pairs = zip(given.items(), before[1], strict=True)
                 if ignored.issuperset([name for (name, value), old in pairs if value is not old]):
                     return before[2]
             made = make(given, schema)
             values = [None if name in ignored else value for name, value in given.items()]
-            if "self" in given and all(isinstance(value, _PLAIN) or value == () for value in values):
+            if all(isinstance(value, _PLAIN) or value == () for value in values):
                 last = client, values, made
             return made
 

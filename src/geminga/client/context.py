@@ -78,10 +78,7 @@ H = TypeVar("H", bound=Closable)
 async def all_or_none(openings: Iterable[Coroutine[Any, Any, H]]) -> list[H]:
     """Open several handles at the same time and return them in order. If one fails, or the call is cancelled,
     the opened ones are closed."""
-    waiting = list(openings)
-    if len(waiting) == 1:
-        return [await waiting[0]]
-    tasks = [asyncio.ensure_future(opening) for opening in waiting]
+    tasks = [asyncio.ensure_future(opening) for opening in openings]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
@@ -136,6 +133,7 @@ class ClientContext:
     ) -> None:
         self.settings = settings
         self.loop = loop or asyncio.get_running_loop()
+        self.now: Callable[[], float] = self.loop.time
         self.random = random or random_module.Random()
         self.pool = ConnectionPool(settings, self.loop)
         self.metrics = metrics_of(settings)
@@ -174,10 +172,6 @@ class ClientContext:
         return run_task(self.loop, coroutine, name)
 
     # --- clocks, ids, handles --------------------------------------------------------------------
-
-    def now(self) -> float:
-        """Return the loop's monotonic clock in seconds, as ``loop.call_at`` uses it."""
-        return self.loop.time()
 
     def now_ms(self) -> int:
         """Return the wall clock in milliseconds since 1970, for publish times."""
@@ -382,11 +376,10 @@ class ClientContext:
         backoff: Backoff | None = None
         last: PulsarException | None = None
         while True:
-            remaining = deadline - self.now()
-            if last is not None:
-                remaining = max(remaining, LAST_ATTEMPT_SECONDS)
+            now = self.now()
+            remaining = deadline - now if last is None else max(deadline - now, LAST_ATTEMPT_SECONDS)
             try:
-                async with asyncio.timeout(None if remaining == float("inf") else remaining):
+                async with asyncio.Timeout(None if limit == float("inf") else now + remaining):
                     return await attempt(topic, remaining)
             except PulsarException as error:
                 if not error.retriable or (
