@@ -315,7 +315,6 @@ class TopicName:
         domain, tenant, namespace = intern(domain), intern(tenant), intern(namespace)
         return TopicName(domain, tenant, namespace, local, int(suffix.group(1)) if suffix else -1)
 
-
     def __str__(self) -> str:
         return self.text
 
