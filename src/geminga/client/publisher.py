@@ -120,9 +120,8 @@ class Publisher:
 
     def created(self, partition: PartitionProducer) -> None:
         """Write what waited for a partition's connection, if anything did. On the loop's thread."""
-        if len(self.state.partitions) > 1 or partition.pending.head or self.submit_queue.pairs:
-            self.schedule()
-        elif self._wait_queue.queues:
+        waiting = partition.pending.head or self.submit_queue.pairs or self._wait_queue.queues
+        if waiting or len(self.state.partitions) > 1:
             self.schedule()
         else:
             self._update_credits()

@@ -51,8 +51,8 @@ class _Change(NamedTuple):
 class AsyncTableView(Generic[T_co]):
     """The newest value of every key, for asyncio programs; iterates like a dict.
 
-    Made by `geminga.asyncio.Client.create_table_view`. A reader of all partitions feeds one dict. If several partitions hold a key, because the topic once had fewer, the value published
-    last counts. A message without a key is skipped; an empty or null value removes its key. ``values`` is
+    Made by `geminga.asyncio.Client.create_table_view`. A reader of all partitions feeds one dict. If several
+    partitions hold a key, because the topic once had fewer, the value published last counts. A message without a key is skipped; an empty or null value removes its key. ``values`` is
     changed on the loop's thread, by single dict operations, and may be read on any other thread. Listeners
     are called on the loop, and awaited if they are coroutine functions; for the synchronous API
     (``threaded``) they run on another thread.

@@ -1,6 +1,6 @@
 """Tasks of the client, which end with their loop, without a message if it is closed under them.
 
-`OnceTask` is a task that several callers wait for and none cancels.
+`OnceTask` is a task that several callers wait for and none cancels. `TimeLimits` cancels tasks in time.
 """
 
 from __future__ import annotations
@@ -50,6 +50,69 @@ class OnceTask:
             self._task = run_task(self._loop, end())
             self._task.add_done_callback(seen)
         await asyncio.shield(self._task)
+
+
+class TimeLimits:
+    """Time limits of tasks on one loop, as ``asyncio.timeout`` sets them, but with one timer for all: a timer
+    costs more than an attempt that succeeds at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._running: set[TimeLimit] = set()
+        self._timer_at = float("inf")
+
+    def add(self, limit: TimeLimit) -> None:
+        """Cancel the limit's task at its time, unless it is removed before."""
+        self._running.add(limit)
+        if limit.when < self._timer_at:
+            self._arm(limit.when)
+
+    def remove(self, limit: TimeLimit) -> None:
+        """Forget a limit. The timer stays, as the next attempt needs it."""
+        self._running.discard(limit)
+
+    def _arm(self, when: float) -> None:
+        self._timer_at = when
+        self._loop.call_at(when, self._expire, when)
+
+    def _expire(self, when: float) -> None:
+        if when != self._timer_at:
+            return  # an earlier timer was set meanwhile
+        now = self._loop.time()
+        for limit in [each for each in self._running if each.when <= now]:
+            self._running.discard(limit)
+            limit.expire()
+        self._timer_at = float("inf")
+        if self._running:
+            self._arm(min(each.when for each in self._running))
+
+
+class TimeLimit:
+    """Time limit of the current task in a ``with`` block, which raises `TimeoutError` at ``when``, a time of
+    the loop's clock."""
+
+    __slots__ = ("_cancelling", "_expired", "_limits", "_task", "when")
+
+    def __init__(self, limits: TimeLimits, when: float) -> None:
+        self.when = when
+        self._limits = limits
+        self._expired = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
+        self._limits.add(self)
+
+    def expire(self) -> None:
+        """Cancel the task, as the time has come."""
+        self._expired = True
+        self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._limits.remove(self)
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
 
 
 def seen(task: asyncio.Future[Any]) -> None:
