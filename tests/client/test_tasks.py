@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from virtual import Clock, Network, VirtualLoop
+from virtual import Clock, Network, VirtualLoop, pass_time
 
 from geminga.client.tasks import TimeLimit, TimeLimits
 
@@ -22,7 +22,7 @@ def run(main: Callable[[VirtualLoop, TimeLimits], Coroutine[Any, Any, None]]) ->
 
 async def limited(limits: TimeLimits, when: float, seconds: float) -> None:
     with TimeLimit(limits, when):
-        await asyncio.sleep(seconds)
+        await pass_time(seconds)
 
 
 def test_tasks_end_at_their_limits():
@@ -38,7 +38,7 @@ def test_tasks_end_at_their_limits():
         await asyncio.gather(*map(one, (5.0, 1.0, 3.0)), limited(limits, start + 2, 1.5))
         assert ended == {after: pytest.approx(after, abs=0.001) for after in (1.0, 3.0, 5.0)}
         with TimeLimit(limits, start + 30):
-            await asyncio.sleep(1)
+            await pass_time(1)
         await limited(limits, float("inf"), 1000)
 
     run(main)
@@ -47,7 +47,7 @@ def test_tasks_end_at_their_limits():
 def test_a_cancelled_task_does_not_time_out():
     async def main(loop: VirtualLoop, limits: TimeLimits) -> None:
         task = asyncio.ensure_future(limited(limits, loop.time() + 1, 100))
-        await asyncio.sleep(0.5)
+        await pass_time(0.5)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -64,6 +64,6 @@ def test_only_the_inner_of_two_limits_ends_the_inner_block():
         with TimeLimit(limits, loop.time() + 2):
             with pytest.raises(TimeoutError):
                 await limited(limits, loop.time() + 1, 100)
-            await asyncio.sleep(0.5)
+            await pass_time(0.5)
 
     run(main)

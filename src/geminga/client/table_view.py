@@ -52,10 +52,11 @@ class AsyncTableView(Generic[T_co]):
     """The newest value of every key, for asyncio programs; iterates like a dict.
 
     Made by `geminga.asyncio.Client.create_table_view`. A reader of all partitions feeds one dict. If several
-    partitions hold a key, because the topic once had fewer, the value published last counts. A message without a key is skipped; an empty or null value removes its key. ``values`` is
-    changed on the loop's thread, by single dict operations, and may be read on any other thread. Listeners
-    are called on the loop, and awaited if they are coroutine functions; for the synchronous API
-    (``threaded``) they run on another thread.
+    partitions hold a key, because the topic once had fewer, the value published last counts. A message
+    without a key is skipped; an empty or null value removes its key. ``values`` is changed on the loop's
+    thread, by single dict operations, and may be read on any other thread. Listeners are called on the loop,
+    and awaited if they are coroutine functions; for the synchronous API (``threaded``) they run on another
+    thread.
     """
 
     def __init__(
@@ -163,8 +164,13 @@ class AsyncTableView(Generic[T_co]):
         key = message.partition_key()
         if not key and not message.has_partition_key():
             return None
-        if self._newest is not None and not self._is_newest(key, message):
-            return None
+        if self._newest is not None:
+            # Within a partition the later message is the newer one, regardless of publish times.
+            here = message.topic_name(), message.publish_timestamp()
+            known = self._newest.get(key, here)
+            if known[0] != here[0] and known[1] > here[1]:
+                return None
+            self._newest[key] = here
         kept: bytes | _Kept | None = None
         data = message.data()
         if not data or message.has_null_value():
@@ -172,17 +178,6 @@ class AsyncTableView(Generic[T_co]):
         else:
             self.values[key] = kept = _Kept(message) if self.schema.reads_versions else data
         return _Change(key, kept, self._listeners) if self._listeners else None
-
-    def _is_newest(self, key: str, message: Message[Any]) -> bool:
-        """Return whether this is the key's newest message. Within a partition the later message is the newer
-        one, regardless of publish times."""
-        assert self._newest is not None
-        here = message.topic_name(), message.publish_timestamp()
-        known = self._newest.get(key, here)
-        if known[0] != here[0] and known[1] > here[1]:
-            return False
-        self._newest[key] = here
-        return True
 
     async def _notify_changes(self) -> None:
         while True:
@@ -219,15 +214,13 @@ class AsyncTableView(Generic[T_co]):
             logger.exception("a table view listener of %s failed", self.topic)
 
     def _value_of(self, change: _Change) -> Any:
-        return self._removed_value() if change.kept is None else self.decode(change.kept)
-
-    def _removed_value(self) -> Any:
-        """Return a listener's value for a removed key: the schema's value of no bytes, as in
+        """Return the value for listeners. For a removed key it is the schema's value of no bytes, as in
         ``pulsar-client`` (``b""``, an empty text), or None if the schema cannot decode that."""
-        try:
+        if change.kept is not None:
+            return self.decode(change.kept)
+        with contextlib.suppress(Exception):
             return self.schema.decode(b"")
-        except Exception:
-            return None
+        return None
 
     # --- public asyncio API --------------------------------------------------------------------------
 

@@ -58,33 +58,23 @@ class TimeLimits:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._running: set[TimeLimit] = set()
         self._timer_at = float("inf")
+        self.running: set[TimeLimit] = set()
+        """Limits of running tasks; a limit that is removed leaves the timer as it is, for the next ones."""
 
-    def add(self, limit: TimeLimit) -> None:
-        """Cancel the limit's task at its time, unless it is removed before."""
-        self._running.add(limit)
-        if limit.when < self._timer_at:
-            self._arm(limit.when)
-
-    def remove(self, limit: TimeLimit) -> None:
-        """Forget a limit. The timer stays, as the next attempt needs it."""
-        self._running.discard(limit)
-
-    def _arm(self, when: float) -> None:
-        self._timer_at = when
-        self._loop.call_at(when, self._expire, when)
+    def arm(self, when: float) -> None:
+        """Cancel at ``when`` the tasks whose time has come."""
+        if when < self._timer_at:
+            self._timer_at = when
+            self._loop.call_at(when, self._expire, when)
 
     def _expire(self, when: float) -> None:
-        if when != self._timer_at:
-            return  # an earlier timer was set meanwhile
-        now = self._loop.time()
-        for limit in [each for each in self._running if each.when <= now]:
-            self._running.discard(limit)
-            limit.expire()
-        self._timer_at = float("inf")
-        if self._running:
-            self._arm(min(each.when for each in self._running))
+        if when == self._timer_at:  # else an earlier timer was set meanwhile
+            self._timer_at = float("inf")
+            now = self._loop.time()
+            for limit in [each for each in self.running if each.when <= now]:
+                limit.expire()
+            self.arm(min((each.when for each in self.running), default=float("inf")))
 
 
 class TimeLimit:
@@ -99,18 +89,19 @@ class TimeLimit:
         self._expired = False
 
     def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task, self._cancelling = task, task.cancelling()
-        self._limits.add(self)
+        self._task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
+        self._cancelling = self._task.cancelling()
+        self._limits.running.add(self)
+        self._limits.arm(self.when)
 
     def expire(self) -> None:
         """Cancel the task, as the time has come."""
+        self._limits.running.discard(self)
         self._expired = True
         self._task.cancel()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._limits.remove(self)
+        self._limits.running.discard(self)
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
