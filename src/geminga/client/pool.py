@@ -94,7 +94,8 @@ class BrokerConnection(asyncio.Protocol):
         self._producers: dict[int, FrameReceiver] = {}
         self._consumers: dict[int, FrameReceiver] = {}
         self._detach_callbacks: dict[FrameReceiver, DetachCallback] = {}
-        self._ids: dict[FrameReceiver, set[int]] = {}
+        self._places: dict[FrameReceiver, tuple[dict[int, FrameReceiver], int]] = {}
+        """Table and id of each handle."""
         self._answers: dict[int, tuple[asyncio.Future[pb.BaseCommand], Callable[[], None] | None]] = {}
         self._topic_watchers: dict[int, Callable[[pb.BaseCommand], None]] = {}
         self._request_ids = itertools.count()
@@ -235,37 +236,23 @@ class BrokerConnection(asyncio.Protocol):
     def add_producer(self, producer_id: int, handle: FrameReceiver) -> None:
         """Deliver frames of this producer to ``handle`` from now on."""
         self._producers[producer_id] = handle
-        self._ids.setdefault(handle, set()).add(producer_id)
-
-    def remove_producer(self, producer_id: int) -> None:
-        handle = self._producers.pop(producer_id, None)
-        if handle is not None:
-            self._detach_callbacks.pop(handle, None)
-            self._forget_id(handle, producer_id)
+        self._places[handle] = self._producers, producer_id
 
     def add_consumer(self, consumer_id: int, handle: FrameReceiver) -> None:
         """Deliver frames of this consumer to ``handle`` from now on."""
         self._consumers[consumer_id] = handle
-        self._ids.setdefault(handle, set()).add(consumer_id)
-
-    def _forget_id(self, handle: FrameReceiver, handle_id: int) -> None:
-        ids = self._ids.get(handle)
-        if ids is not None:
-            ids.discard(handle_id)
-            if not ids:
-                del self._ids[handle]
+        self._places[handle] = self._consumers, consumer_id
 
     def watch(self, handle: FrameReceiver, callback: DetachCallback) -> None:
         """Call ``callback`` once when the handle loses this connection, for any reason."""
         self._detach_callbacks[handle] = callback
 
     def forget(self, handle: FrameReceiver) -> None:
-        """Remove a handle with all its ids, without calling its callback."""
+        """Remove a handle without calling its callback."""
         self._detach_callbacks.pop(handle, None)
-        for handle_id in self._ids.pop(handle, ()):
-            for table in (self._producers, self._consumers):
-                if table.get(handle_id) is handle:
-                    del table[handle_id]
+        table, handle_id = self._places.pop(handle, (self._producers, -1))
+        if table.get(handle_id) is handle:
+            del table[handle_id]
 
     def add_topic_watcher(self, watcher_id: int, callback: Callable[[pb.BaseCommand], None]) -> None:
         """Deliver WATCH_TOPIC_UPDATE commands of this watcher to ``callback``."""

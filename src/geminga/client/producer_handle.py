@@ -35,7 +35,7 @@ class Engine(Protocol):
         """Process what is settled or ready to be written, soon."""
 
     def created(self, partition: PartitionProducer) -> None:
-        """Write what waited for the partition's connection, soon."""
+        """Write messages that waited for this partition, soon."""
 
     def receipted(self) -> None:
         """Complete what receipts have settled, soon or now."""

@@ -119,7 +119,7 @@ class Publisher:
             self._loop.call_soon(self._run)
 
     def created(self, partition: PartitionProducer) -> None:
-        """Write what waited for a partition's connection, if anything did. On the loop's thread."""
+        """Write messages that waited for this partition, if any did. On the loop's thread."""
         waiting = partition.pending.head or self.submit_queue.pairs or self._wait_queue.queues
         if waiting or len(self.state.partitions) > 1:
             self.schedule()
