@@ -287,11 +287,33 @@ class TopicName:
         object.__setattr__(self, "text", text)
 
     @staticmethod
+    @lru_cache(maxsize=NAMES_KEPT)
     def parse(text: str) -> TopicName:
         """Parse a topic name. Raises `InvalidTopicName` naming the text and the allowed forms."""
         if not isinstance(text, str) or not text.strip() or "\x00" in text:
             raise InvalidTopicName(f"topic name {text!r} is empty or not text; {_HELP}")
-        return _parsed(text)
+        domain, separator, rest = text.partition("://")
+        if not separator:
+            domain, rest = "persistent", text
+            if "/" not in rest:
+                rest = f"public/default/{rest}"
+        if domain not in ("persistent", "non-persistent"):
+            raise InvalidTopicName(f"topic name {text!r} has the domain {domain!r}; {_HELP}")
+        parts = rest.split("/")
+        if len(parts) != 3:
+            raise InvalidTopicName(f"topic name {text!r} has {len(parts)} parts; {_HELP}")
+        tenant, namespace, local = parts
+        for what, part in (("tenant", tenant), ("namespace", namespace)):
+            if not part or not _PART.match(part) or part in (".", ".."):
+                raise InvalidTopicName(
+                    f"topic name {text!r}: {what} {part!r} may only hold letters, digits and -=:._"
+                )
+        if not local.strip():
+            raise InvalidTopicName(f"topic name {text!r} has a blank local name; {_HELP}")
+        suffix = _PARTITION_SUFFIX.search(local)
+        # Many names share these strings.
+        domain, tenant, namespace = intern(domain), intern(tenant), intern(namespace)
+        return TopicName(domain, tenant, namespace, local, int(suffix.group(1)) if suffix else -1)
 
     def __str__(self) -> str:
         return self.text
@@ -322,29 +344,3 @@ class TopicName:
     def encoded_local(self) -> str:
         """The local name, percent-encoded for REST paths and storage names."""
         return quote(self.local, safe="")
-
-
-@lru_cache(maxsize=NAMES_KEPT)
-def _parsed(text: str) -> TopicName:
-    domain, separator, rest = text.partition("://")
-    if not separator:
-        domain, rest = "persistent", text
-        if "/" not in rest:
-            rest = f"public/default/{rest}"
-    if domain not in ("persistent", "non-persistent"):
-        raise InvalidTopicName(f"topic name {text!r} has the domain {domain!r}; {_HELP}")
-    parts = rest.split("/")
-    if len(parts) != 3:
-        raise InvalidTopicName(f"topic name {text!r} has {len(parts)} parts; {_HELP}")
-    tenant, namespace, local = parts
-    for what, part in (("tenant", tenant), ("namespace", namespace)):
-        if not part or not _PART.match(part) or part in (".", ".."):
-            raise InvalidTopicName(
-                f"topic name {text!r}: {what} {part!r} may only hold letters, digits and -=:._"
-            )
-    if not local.strip():
-        raise InvalidTopicName(f"topic name {text!r} has a blank local name; {_HELP}")
-    suffix = _PARTITION_SUFFIX.search(local)
-    # Many names share these strings.
-    domain, tenant, namespace = intern(domain), intern(tenant), intern(namespace)
-    return TopicName(domain, tenant, namespace, local, int(suffix.group(1)) if suffix else -1)

@@ -134,3 +134,27 @@ def test_wrong_producer_arguments_are_refused_by_name(client, argument):
 def test_wrong_consumer_arguments_are_refused_by_name(client, argument):
     with pytest.raises(InvalidConfiguration, match=next(iter(argument))):
         client.subscribe("arguments", "s", **argument)
+
+
+def test_calls_with_the_same_plain_arguments_share_their_settings(monkeypatch):
+    made = []
+
+    def opened(self, topic, settings, schema):
+        made.append(settings)
+
+    monkeypatch.setattr(geminga.Client, "_open_producer", opened)
+    with geminga.Client("pulsar://127.0.0.1:1") as client:
+        client.create_producer("a", batching_enabled=True)
+        client.create_producer("b", batching_enabled=True)
+        assert made[0] is made[1]
+        client.create_producer("c")
+        client.create_producer("d", schema=geminga.schema.StringSchema())
+        client.create_producer("e")
+        assert made[3].encode is not None
+        assert made[4].encode is None
+        assert not made[4].batching_enabled
+        with pytest.raises(InvalidConfiguration, match="batching_enabled"):
+            client.create_producer("f", batching_enabled=1)
+        client.create_producer("g", properties={"a": "1"})
+        client.create_producer("h", properties={"a": "1"})
+        assert made[5] is not made[6]

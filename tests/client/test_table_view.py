@@ -14,7 +14,6 @@ from waiting import eventually, moment_between, never
 
 import geminga.asyncio
 from geminga import schema
-from geminga.client import table_view
 from geminga.client.admin import admin
 
 
@@ -226,15 +225,15 @@ def test_an_asyncio_view_reads_by_the_writers_schema(pulsar_broker: Any, pulsar_
 
 
 def test_partitions_that_are_added_are_followed(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
 ) -> None:
-    monkeypatch.setattr(table_view, "PARTITIONS_SECONDS", 0.05)
     path = pulsar_topic.replace("://", "/") + "/partitions"
     admin(pulsar_broker.admin_url, "PUT", path, 1)
     with pulsar_client.create_table_view(pulsar_topic) as view:
         listener = Listener()
         view.for_each_and_listen(listener)
         admin(pulsar_broker.admin_url, "POST", path, 3)
+        pulsar_client.runtime.call(view._view._reader.consumer.group.refresh())
         for partition in range(3):
             with pulsar_client.create_producer(f"{pulsar_topic}-partition-{partition}") as producer:
                 producer.send(b"value", partition_key=f"k{partition}")

@@ -8,7 +8,7 @@ import pytest
 
 from geminga.connection.authentication import Credentials
 from geminga.connection.core import HANDLE_FRAMES, ClientConnection, ConnectionState, RequestAnswered
-from geminga.connection.requests import ANSWERS, is_interim, request_id_of
+from geminga.connection.requests import ANSWERS
 from geminga.errors import ServerReportedError
 from geminga.wire.frames import FrameDecoder
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -42,8 +42,9 @@ def test_recorded_conversations_are_handled(name):
     expected = answered = handed_on = delivered = 0
     for data in frames:
         (frame,) = FrameDecoder().feed(data)
-        if frame.type in ANSWERS and not is_interim(frame.command):
-            request_id = request_id_of(frame.command)
+        answer = getattr(frame.command, ANSWERS[frame.type].name) if frame.type in ANSWERS else None
+        if answer is not None and getattr(answer, "producer_ready", True):
+            request_id = answer.request_id
             if connection.state is ConnectionState.READY:
                 connection.request(pb.BaseCommand(type=pb.BaseCommand.PING, ping={}), request_id, 1e9)
                 expected += 1

@@ -1,10 +1,27 @@
+from functools import reduce
+
 import pytest
 
-from geminga.connection.requests import ANSWERS, RequestTable, error_of, explained, is_interim, request_id_of
+from geminga.connection.authentication import Credentials
+from geminga.connection.core import ClientConnection, RequestAnswered, RequestMustWait, RequestTimedOut
+from geminga.connection.requests import ANSWERS, error_of, explained
 from geminga.errors import AuthorizationError, ServiceUnitNotReady, TopicNotFound, UnknownError
+from geminga.wire.frames import encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 INFINITY = float("inf")
+QUESTION = pb.BaseCommand(type=pb.BaseCommand.PING, ping={})
+
+
+@pytest.fixture
+def connection():
+    """A connection that is ready at time 0."""
+    made = ClientConnection(Credentials("none", b""), now=0.0, peer="peer")
+    made.start(0.0)
+    connected = pb.BaseCommand(type=pb.BaseCommand.CONNECTED)
+    connected.connected.server_version = "test"
+    made.receive(encode_command(connected), 0.0)
+    return made
 
 
 def filled(type_: int) -> pb.BaseCommand:
@@ -14,9 +31,25 @@ def filled(type_: int) -> pb.BaseCommand:
     return command
 
 
+def complete(type_: int) -> pb.BaseCommand:
+    """An answer with request id 77 and the fields that it must have."""
+    command = filled(type_)
+    while missing := getattr(command, ANSWERS[type_].name).FindInitializationErrors():
+        *parents, name = missing[0].split(".")
+        holder = reduce(getattr, parents, getattr(command, ANSWERS[type_].name))
+        field = holder.DESCRIPTOR.fields_by_name[name]
+        if field.message_type is None:
+            setattr(holder, name, field.default_value)
+        else:
+            getattr(holder, name).SetInParent()
+    return command
+
+
 @pytest.mark.parametrize("type_", ANSWERS, ids=lambda t: pb.BaseCommand.Type.Name(t))
-def test_every_answer_has_its_request_id(type_):
-    assert request_id_of(filled(type_)) == 77
+def test_every_answer_has_its_request_id(type_, connection):
+    command = complete(type_)
+    connection.request(QUESTION, 77, 10.0)
+    assert connection.receive(encode_command(command), 1.0) == [RequestAnswered(77, command)]
 
 
 @pytest.mark.parametrize(
@@ -77,51 +110,38 @@ def test_errors_are_retriable_or_not():
     assert error.retriable
 
 
-def test_the_answer_to_a_waiting_exclusive_producer_is_not_final():
-    command = filled(pb.BaseCommand.PRODUCER_SUCCESS)
-    assert not is_interim(command)
+def test_the_answer_to_a_waiting_exclusive_producer_is_not_final(connection):
+    command = complete(pb.BaseCommand.PRODUCER_SUCCESS)
+    command.producer_success.producer_name = "p"
+    connection.request(QUESTION, 77, 10.0)
     command.producer_success.producer_ready = False
-    assert is_interim(command)
+    assert connection.receive(encode_command(command), 1.0) == [RequestMustWait(77)]
+    assert connection.tick(11.0) == []  # waiting has no time limit
+    command.producer_success.producer_ready = True
+    assert connection.receive(encode_command(command), 12.0) == [RequestAnswered(77, command)]
 
 
-def test_requests_expire_in_the_order_of_their_deadlines():
-    table = RequestTable()
-    table.add(1, 30.0)
-    table.add(2, 10.0)
-    table.add(3, 20.0)
-    table.add(4, INFINITY)
-    assert table.next_deadline() == 10.0
-    assert table.expire(9.9) == []
-    assert table.expire(20.0) == [2, 3]
-    assert 2 not in table
-    assert table.next_deadline() == 30.0
-    assert table.settle(1)
-    assert not table.settle(1)
-    assert table.next_deadline() == INFINITY
-    assert table.drain() == [4]
-    assert len(table) == 0
+def test_requests_time_out_at_their_deadlines(connection):
+    for request_id, deadline in ((1, 25.0), (2, 10.0), (3, 20.0), (4, INFINITY)):
+        connection.request(QUESTION, request_id, deadline)
+    assert connection.next_deadline() == 10.0
+    assert connection.tick(9.9) == []
+    assert connection.tick(20.0) == [RequestTimedOut(2), RequestTimedOut(3)]
+    assert connection.next_deadline() == 25.0
+    connection.abort(1)
+    assert connection.tick(25.0) == []
+    assert connection.close() == [4]
 
 
-def test_a_requests_deadline_can_be_extended():
-    table = RequestTable()
-    table.add(1, 10.0)
-    table.extend(1, 50.0)
-    table.extend(99, 1.0)
-    assert table.expire(10.0) == []
-    assert table.expire(50.0) == [1]
+def test_a_reused_request_id_has_its_own_deadline(connection):
+    connection.request(QUESTION, 1, 10.0)
+    connection.abort(1)
+    connection.request(QUESTION, 1, 25.0)
+    assert connection.tick(20.0) == []
+    assert connection.next_deadline() == 25.0
 
 
-def test_a_reused_request_id_has_its_own_deadline():
-    table = RequestTable()
-    table.add(1, 10.0)
-    table.settle(1)
-    table.add(1, 90.0)
-    assert table.expire(80.0) == []
-    assert table.next_deadline() == 90.0
-
-
-def test_an_id_in_flight_cannot_be_used_again():
-    table = RequestTable()
-    table.add(1, 10.0)
+def test_an_id_in_flight_cannot_be_used_again(connection):
+    connection.request(QUESTION, 1, 10.0)
     with pytest.raises(ValueError, match="in flight"):
-        table.add(1, 20.0)
+        connection.request(QUESTION, 1, 20.0)

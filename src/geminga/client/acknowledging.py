@@ -94,8 +94,10 @@ class Acknowledging:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = self._context.now()
         items = self.inbox.take()
+        if not items and not self._touched:
+            return
+        now = self._context.now()
         if self._tracks_taken:
             items = self._note_taken(items, now)
         self.said += len(items)

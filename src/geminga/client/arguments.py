@@ -13,8 +13,9 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from geminga.client import crypto
 from geminga.client.authentication import Authentication
@@ -52,6 +53,41 @@ Topics = str | list[str] | re.Pattern[str]
 
 Given = Mapping[str, Any]
 """The arguments of a call by name; other names in it are ignored."""
+
+S = TypeVar("S", ProducerSettings, ConsumerSettings, ReaderSettings)
+MakeSettings = Callable[[Given, Schema], S]
+
+
+_PLAIN = (str, int, float, type(None), Enum)
+"""Types of arguments that never change."""
+
+
+def _shared(*others: str) -> Callable[[MakeSettings[S]], MakeSettings[S]]:
+    """Give calls with `BytesSchema` the settings object of the call before if their arguments are the same
+    plain values, but for ``others``, which settings do not contain: programs open many handles alike."""
+    ignored = frozenset(("self", "schema", *others))
+
+    def decorate(make: MakeSettings[S]) -> MakeSettings[S]:
+        last: tuple[type, list[Any], S] | None = None
+
+        def settings(given: Given, schema: Schema) -> S:
+            nonlocal last
+            if "self" not in given or type(schema) is not BytesSchema:
+                return make(given, schema)
+            before, client = last, type(given["self"])
+            if before is not None and before[0] is client:
+                pairs = zip(given.items(), before[1], strict=True)
+                if ignored.issuperset([name for (name, value), old in pairs if value is not old]):
+                    return before[2]
+            made = make(given, schema)
+            values = [None if name in ignored else value for name, value in given.items()]
+            if all(isinstance(value, _PLAIN) or value == () for value in values):
+                last = client, values, made
+            return made
+
+        return settings
+
+    return decorate
 
 
 def client_settings(given: Given, info: ServiceInfo) -> ClientSettings:
@@ -153,6 +189,7 @@ def schema_version_bytes(version: int | bytes | None) -> bytes | None:
     return check_int("version", version, 0, (1 << 63) - 1).to_bytes(8, "big")
 
 
+@_shared("topic")
 def producer_settings(given: Given, schema: Schema) -> ProducerSettings:
     """Return the settings of ``create_producer``. Arguments named like a field are copied."""
     check_type("producer_name", given["producer_name"], str, optional=True)
@@ -250,6 +287,7 @@ def checked_subscriptions(subscribe: Callable[..., Any], subscriptions: object) 
     return asked
 
 
+@_shared("topic", "subscription_name")
 def consumer_settings(given: Given, schema: Schema) -> ConsumerSettings:
     """Return the settings of ``subscribe``; only the synchronous API has ``message_listener``."""
     listener = given.get("message_listener")
@@ -292,6 +330,7 @@ def checked_start(
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
+@_shared("topic", "start_message_id", "start_time")
 def reader_settings(given: Given, schema: Schema) -> ReaderSettings:
     """Return the settings of ``create_reader``; only the synchronous API has ``reader_listener``."""
     listener = given.get("reader_listener")

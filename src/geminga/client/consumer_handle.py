@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from geminga.client.context import ClientContext
 from geminga.client.driver import HandleDriver
@@ -53,44 +53,47 @@ _warned_about_keys: set[tuple[str, str]] = set()
 """Topics and subscriptions already warned about, a partitioned topic once."""
 
 
-class ConsumerHandle:
-    """One subscription on one topic or partition, kept connected by a `HandleDriver`.
+class HandleOwner(Protocol):
+    """The group of handles of one consumer."""
 
-    ``on_dead_letters`` publishes dead messages; ``on_failure`` is called when reconnecting has failed for
-    good; ``before_messages`` is called after each (re)subscription, before the first message can arrive.
-    """
+    subscription: str
+    consumer_name: str
+    queue: ReceiveQueue
+    on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None]
+    """Publishes dead messages."""
+    on_active: Callable[[int, bool], None]
+    before_messages: Callable[[], None]
+    """Called after each (re)subscription, before the first message can arrive."""
+
+    def failed(self, handle: ConsumerHandle, error: Exception) -> None:
+        """Note that reconnecting has failed for good."""
+
+
+class ConsumerHandle:
+    """One subscription on one topic or partition, kept connected by a `HandleDriver`."""
 
     def __init__(
         self,
         context: ClientContext,
         settings: ConsumerSettings,
+        owner: HandleOwner,
         *,
         topic: str,
         partition: int,
-        subscription: str,
-        consumer_name: str,
-        queue: ReceiveQueue,
         queue_size: int,
-        on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None] | None = None,
-        on_failure: Callable[[ConsumerHandle, Exception], None] | None = None,
-        before_messages: Callable[[], None] | None = None,
-        on_active: Callable[[int, bool], None] | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.consumer = ConsumerCore(
-            settings, topic=topic, subscription=subscription, consumer_id=context.new_consumer_id(),
-            consumer_name=consumer_name, queue=queue, partition=partition, queue_size=queue_size,
+            settings, topic=topic, subscription=owner.subscription, consumer_id=context.new_consumer_id(),
+            consumer_name=owner.consumer_name, queue=owner.queue, partition=partition, queue_size=queue_size,
         )  # fmt: skip
         self.driver = HandleDriver(context, self)
         if context.metrics is not None:
             context.metrics.add_consumer(self.consumer)
         self._context = context
         self._moves_before = context.moves
-        self._on_dead_letters = on_dead_letters
-        self._on_failure = on_failure
-        self._before_messages = before_messages
-        self._on_active = on_active
+        self._owner = owner
         self._connection: BrokerConnection | None = None
         self._flush_scheduled = False
         self._turn_now = 0.0
@@ -128,9 +131,7 @@ class ConsumerHandle:
                 # The broker may still create the consumer: close it there.
                 self._write_close(connection, consumer.consumer_id)
             raise
-        if self._before_messages is not None:
-            # Messages acknowledged meanwhile are recognised when redelivered.
-            self._before_messages()
+        self._owner.before_messages()  # messages acknowledged meanwhile are recognised when redelivered
         self._connection = connection
         self._statistics = None
         consumer.new_request_id = connection.new_request_id
@@ -199,8 +200,7 @@ class ConsumerHandle:
         self._settle_all(error)
         self.flush()
         self._tell_awaiting(error)
-        if self._on_failure is not None:
-            self._on_failure(self, error)
+        self._owner.failed(self, error)
 
     def _tell_awaiting(self, error: Exception | None) -> None:
         awaiting, self._awaiting = self._awaiting, {}
@@ -257,10 +257,7 @@ class ConsumerHandle:
             for token in event.tokens:
                 _settle_token(token, event.error)
         elif isinstance(event, DeadLettered):
-            if self._on_dead_letters is None:
-                self.consumer.dead_letters_settled(event, False, self._context.now())
-            else:
-                self._on_dead_letters(self, event)
+            self._owner.on_dead_letters(self, event)
         elif isinstance(event, EntryRefused):
             fate = "acknowledged as unreadable" if event.acknowledged else "left unacknowledged"
             logger.warning("entry %s:%s of %s is %s: %s", *event.key, self.topic, fate, event.error)
@@ -270,8 +267,7 @@ class ConsumerHandle:
                 "now the active" if event.is_active else "not the active",
                 self.consumer.subscription, self.topic,
             )  # fmt: skip
-            if self._on_active is not None:
-                self._on_active(self.partition, event.is_active)
+            self._owner.on_active(self.partition, event.is_active)
         elif isinstance(event, KeysMixed):
             self._warn_about_keys(event)
         elif isinstance(event, EndOfTopic):

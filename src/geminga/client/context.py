@@ -21,7 +21,7 @@ from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachab
 from geminga.client.service_lookup import ServiceUnreachableInTime, make_lookup
 from geminga.client.settings import ClientSettings
 from geminga.client.statistics_log import StatisticsLog
-from geminga.client.tasks import OnceTask, run_task
+from geminga.client.tasks import OnceTask, TimeLimit, TimeLimits, run_task
 from geminga.connection import commands
 from geminga.connection.addresses import ServiceUrl
 from geminga.connection.backoff import Backoff
@@ -78,10 +78,7 @@ H = TypeVar("H", bound=Closable)
 async def all_or_none(openings: Iterable[Coroutine[Any, Any, H]]) -> list[H]:
     """Open several handles at the same time and return them in order. If one fails, or the call is cancelled,
     the opened ones are closed."""
-    waiting = list(openings)
-    if len(waiting) == 1:
-        return [await waiting[0]]
-    tasks = [asyncio.ensure_future(opening) for opening in waiting]
+    tasks = [asyncio.ensure_future(opening) for opening in openings]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
@@ -136,6 +133,7 @@ class ClientContext:
     ) -> None:
         self.settings = settings
         self.loop = loop or asyncio.get_running_loop()
+        self.now: Callable[[], float] = self.loop.time
         self.random = random or random_module.Random()
         self.pool = ConnectionPool(settings, self.loop)
         self.metrics = metrics_of(settings)
@@ -166,6 +164,7 @@ class ClientContext:
         """Number of times the client moved to another cluster."""
         self.background: set[asyncio.Task[Any]] = set()
         """Tasks that are cancelled with the client."""
+        self._limits = TimeLimits(self.loop)
         self._ending = OnceTask(self.loop)
         self._until_end: AsyncGenerator[None, None] | None = None
 
@@ -174,10 +173,6 @@ class ClientContext:
         return run_task(self.loop, coroutine, name)
 
     # --- clocks, ids, handles --------------------------------------------------------------------
-
-    def now(self) -> float:
-        """Return the loop's monotonic clock in seconds, as ``loop.call_at`` uses it."""
-        return self.loop.time()
 
     def now_ms(self) -> int:
         """Return the wall clock in milliseconds since 1970, for publish times."""
@@ -382,11 +377,10 @@ class ClientContext:
         backoff: Backoff | None = None
         last: PulsarException | None = None
         while True:
-            remaining = deadline - self.now()
-            if last is not None:
-                remaining = max(remaining, LAST_ATTEMPT_SECONDS)
+            now = self.now()
+            remaining = deadline - now if last is None else max(deadline - now, LAST_ATTEMPT_SECONDS)
             try:
-                async with asyncio.timeout(None if remaining == float("inf") else remaining):
+                with TimeLimit(self._limits, now + remaining):
                     return await attempt(topic, remaining)
             except PulsarException as error:
                 if not error.retriable or (

@@ -54,13 +54,13 @@ class HandleGroup:
         self._context = context
         self._topics = topics
         self._settings = settings
-        self._subscription = subscription
-        self._consumer_name = consumer_name
-        self._queue = queue
-        self._on_dead_letters = on_dead_letters
+        self.subscription = subscription
+        self.consumer_name = consumer_name
+        self.queue = queue
+        self.on_dead_letters = on_dead_letters
         self._on_failure = on_failure
-        self._on_active = on_active
-        self._before_messages = before_messages
+        self.on_active = on_active
+        self.before_messages = before_messages
         self._watcher: asyncio.Task[None] | None = None
         self._only: ConsumerHandle | None = None
         """The only handle, if there never was another: all acknowledgements concern its topic."""
@@ -93,7 +93,7 @@ class HandleGroup:
         added, errors = await self._start(parts, settings, None)
         if added:
             topics = ", ".join(handle.topic for handle in added)
-            logger.info("new topics for %s: %s", self._subscription, topics)
+            logger.info("new topics for %s: %s", self.subscription, topics)
         if errors:
             logger.warning(
                 "%d new topics of %s cannot be subscribed to for now; the first: %s",
@@ -147,12 +147,8 @@ class HandleGroup:
 
     def _make(self, part: SubscribedPart, settings: ConsumerSettings, queue_size: int) -> ConsumerHandle:
         handle = ConsumerHandle(
-            self._context, settings, topic=part.topic, partition=part.partition,
-            subscription=self._subscription, consumer_name=self._consumer_name, queue=self._queue,
-            queue_size=queue_size, on_dead_letters=self._on_dead_letters, on_failure=self._failed,
-            on_active=self._on_active,
-            before_messages=self._before_messages,
-        )  # fmt: skip
+            self._context, settings, self, topic=part.topic, partition=part.partition, queue_size=queue_size
+        )
         handle.consumer.opener.whole = self.whole_entries
         handle.consumer.opener.untouched = self.untouched_entries
         return handle
@@ -222,7 +218,7 @@ class HandleGroup:
         if self._topics.pattern is not None:
             gone = [handle for topic, handle in self.handles.items() if topic not in names]
             if gone:
-                self._before_messages()  # process acknowledgements while the handles exist
+                self.before_messages()  # process acknowledgements while the handles exist
             for handle in gone:
                 del self.handles[handle.topic]
                 logger.info("%s does not exist any more: its consumer is closed", handle.topic)
@@ -231,7 +227,7 @@ class HandleGroup:
         if new:
             await self._grow(new, settings)
 
-    def _failed(self, handle: ConsumerHandle, error: Exception) -> None:
+    def failed(self, handle: ConsumerHandle, error: Exception) -> None:
         self.handles.pop(handle.topic, None)
         self._changed()
         if self._topics.pattern is not None and isinstance(error, TopicNotFound):
@@ -261,7 +257,7 @@ class HandleGroup:
     def feed(self) -> None:
         """Request messages from `starved` parts for a waiting receiver."""
         is_unqueued = self._settings.receiver_queue_size == 0
-        for handle in self.handles.values() if is_unqueued or not self._queue else ():
+        for handle in self.handles.values() if is_unqueued or not self.queue else ():
             if handle.consumer.starved:
                 (handle.consumer.want_one if is_unqueued else handle.consumer.recover_permits)()
                 handle.flush_soon()

@@ -34,6 +34,9 @@ class Engine(Protocol):
     def schedule(self) -> None:
         """Process what is settled or ready to be written, soon."""
 
+    def created(self, partition: PartitionProducer) -> None:
+        """Write messages that waited for this partition, soon."""
+
     def receipted(self) -> None:
         """Complete what receipts have settled, soon or now."""
 
@@ -85,7 +88,7 @@ class ProducerHandle:
             raise
         partition.created(answer.producer_success, connection.max_message_size, time.monotonic())
         self.connection = connection
-        publisher.schedule()
+        publisher.created(partition)
 
     def _must_wait(self) -> None:
         self.partition.must_wait()

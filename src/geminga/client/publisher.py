@@ -118,6 +118,14 @@ class Publisher:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
+    def created(self, partition: PartitionProducer) -> None:
+        """Write messages that waited for this partition, if any did. On the loop's thread."""
+        waiting = partition.pending.head or self.submit_queue.pairs or self._wait_queue.queues
+        if waiting or len(self.state.partitions) > 1:
+            self.schedule()
+        else:
+            self._update_credits()
+
     def receipted(self) -> None:
         """Complete settled messages: now, if that only wakes a thread; otherwise with the rest, as callbacks
         are application code. On the loop's thread."""

@@ -24,7 +24,7 @@ from geminga.config import refuse
 from geminga.consumer.inbox import ReadThrough
 from geminga.consumer.message import Message, ReceivedEntry, origin_of
 from geminga.consumer.seek import is_after, is_end
-from geminga.consumer.settings import ConsumerSettings, ReaderSettings
+from geminga.consumer.settings import ReaderSettings
 from geminga.errors import AlreadyClosed, InvalidConfiguration, Timeout
 from geminga.extras import need
 from geminga.ids import MessageId
@@ -376,16 +376,7 @@ async def create_reader(
     start_message_id = MessageId.earliest if isinstance(start, int) else start
     if not isinstance(topic, str) and not is_end(start_message_id):
         refuse("start_message_id", start, "earliest or latest for several topics (or start_time)")
-    consumer_settings = ConsumerSettings(
-        schema=settings.schema,
-        receiver_queue_size=settings.receiver_queue_size,
-        durable=False,
-        start_message_id=start_message_id,
-        start_message_id_inclusive=settings.start_message_id_inclusive,
-        is_read_compacted=settings.is_read_compacted,
-        decryptor=settings.decryptor,
-        crypto_failure_action=settings.crypto_failure_action,
-    )
+    consumer_settings = settings.of_consumer(start_message_id)
     subscription = reader_subscription(settings, f"{context.random.getrandbits(40):010x}")
     name = settings.reader_name or f"{context.random.getrandbits(40):010x}"
     consumer = AsyncConsumer(context, topics, subscription, name, consumer_settings)

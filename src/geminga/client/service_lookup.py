@@ -7,7 +7,6 @@ answers; connections to brokers always use the binary protocol.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -186,7 +185,6 @@ class BinaryLookup:
         connection, name = await self.connection(), topic.text
         place_id, count_id = connection.new_request_id(), connection.new_request_id()
         place = connection.ask(self._lookup_command(name, place_id, authoritative=False), place_id, remaining)
-        place.add_done_callback(seen)
         try:
             count = partition_count(
                 await connection.request(
@@ -195,11 +193,14 @@ class BinaryLookup:
             )
             if count:
                 return count, None
-            with contextlib.suppress(PulsarException):  # the next lookup repeats it
+            try:
                 return 0, TopicLookup(name, tls=self._url.tls).answered(await place)
-            return 0, None
+            except PulsarException:
+                return 0, None  # the next lookup repeats it
         finally:
             connection.abandon(place_id)
+            if place.done():
+                seen(place)
 
     def _lookup_command(self, topic: str, request_id: int, *, authoritative: bool) -> pb.BaseCommand:
         return commands.lookup(

@@ -139,39 +139,45 @@ class SyncBase:
     def _open_consumer(
         self, topics: Topics, subscription: str, settings: ConsumerSettings, schema: Schema[T]
     ) -> Consumer[T]:
-        return self._open_consumers([SubscribeArguments(topics, subscription, settings, schema)])[0]
+        opening, events = self._opening(SubscribeArguments(topics, subscription, settings, schema))
+        return self._opened_consumer(self._open(opening), events)
 
     def _open_consumers(self, asked: Sequence[SubscribeArguments]) -> list[Consumer[Any]]:
-        from geminga.client.consumer import Consumer, subscribe
-
-        notifiers: list[ConsumerEventNotifier | None] = []
-        openings = []
-        for topics, subscription, settings, schema in asked:
-            schema.attach_client(self._schemas)
-            events = None
-            if settings.event_listener is not None:
-                events = ConsumerEventNotifier(settings.event_listener)
-                settings = replace(settings, event_listener=events)
-            notifiers.append(events)
-            openings.append(
-                functools.partial(self._context.opened, subscribe, topics, subscription, settings)
-            )
-
-        async def open_all() -> list[AsyncConsumer[Any]]:
-            return await all_or_none(opening() for opening in openings)
+        prepared = [self._opening(each) for each in asked]
 
         def discard_all(opened: list[AsyncConsumer[Any]]) -> None:
             for each in opened:
                 self._context.discard(each)
 
         limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS
-        consumers: list[Consumer[Any]] = []
-        opened = self._runtime.call(open_all(), limit, discard=discard_all)
-        for each, events in zip(opened, notifiers, strict=True):
-            consumers.append(Consumer(self._runtime, each, self._listener_threads))
-            if events is not None:
-                events.belongs_to(consumers[-1], self._listener_threads)
-        return consumers
+        opening = all_or_none(each for each, _ in prepared)
+        opened = self._runtime.call(opening, limit, discard=discard_all)
+        notifiers = (events for _, events in prepared)
+        return [self._opened_consumer(*each) for each in zip(opened, notifiers, strict=True)]
+
+    def _opening(
+        self, asked: SubscribeArguments
+    ) -> tuple[Coroutine[Any, Any, AsyncConsumer[Any]], ConsumerEventNotifier | None]:
+        """Return the coroutine that subscribes, and the caller of the event listener."""
+        from geminga.client.consumer import subscribe
+
+        topics, subscription, settings, schema = asked
+        schema.attach_client(self._schemas)
+        events = None
+        if settings.event_listener is not None:
+            events = ConsumerEventNotifier(settings.event_listener)
+            settings = replace(settings, event_listener=events)
+        return self._context.opened(subscribe, topics, subscription, settings), events
+
+    def _opened_consumer(
+        self, opened: AsyncConsumer[Any], events: ConsumerEventNotifier | None
+    ) -> Consumer[Any]:
+        from geminga.client.consumer import Consumer
+
+        consumer: Consumer[Any] = Consumer(self._runtime, opened, self._listener_threads)
+        if events is not None:
+            events.belongs_to(consumer, self._listener_threads)
+        return consumer
 
     def _open_reader(
         self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema[T]

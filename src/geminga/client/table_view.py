@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator
@@ -26,8 +27,6 @@ Listener = Callable[[str, Any], None]
 AsyncListener = Callable[[str, Any], object]
 """Plain function, or one that returns an awaitable."""
 
-PARTITIONS_SECONDS = 60.0
-"""Interval at which a view of a partitioned topic looks for added partitions, as consumers do."""
 CHANGES_MAX = 1000
 """Limit of changes queued for listeners; at the limit the view stops reading until listeners have run."""
 
@@ -52,12 +51,12 @@ class _Change(NamedTuple):
 class AsyncTableView(Generic[T_co]):
     """The newest value of every key, for asyncio programs; iterates like a dict.
 
-    Made by `geminga.asyncio.Client.create_table_view`. One reader per partition feeds one dict; added
-    partitions join. If several partitions hold a key, because the topic once had fewer, the value published
-    last counts. A message without a key is skipped; an empty or null value removes its key. ``values`` is
-    changed on the loop's thread, by single dict operations, and may be read on any other thread. Listeners
-    are called on the loop, and awaited if they are coroutine functions; for the synchronous API
-    (``threaded``) they run on another thread.
+    Made by `geminga.asyncio.Client.create_table_view`. A reader of all partitions feeds one dict. If several
+    partitions hold a key, because the topic once had fewer, the value published last counts. A message
+    without a key is skipped; an empty or null value removes its key. ``values`` is changed on the loop's
+    thread, by single dict operations, and may be read on any other thread. Listeners are called on the loop,
+    and awaited if they are coroutine functions; for the synchronous API (``threaded``) they run on another
+    thread.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class AsyncTableView(Generic[T_co]):
         self.schema = schema
         self.values: dict[str, bytes | _Kept] = {}
         self._context = context
-        self._readers: dict[str, AsyncReader[Any]] = {}
+        self._reader: AsyncReader[Any] | None = None
         self._newest: dict[str, tuple[str, int]] | None = None
         """Partition and publish time of each key's newest message, removed keys included, while several
         partitions are first read in parallel."""
@@ -86,38 +85,19 @@ class AsyncTableView(Generic[T_co]):
 
     async def open(self) -> None:
         """Read all that the topic holds now, then continue in the background."""
+        settings = ReaderSettings(is_read_compacted=True, subscription_name=self.subscription)
         try:
-            topics = await self._context.partition_topics(self.topic)
-            readers = [await self._read(topic) for topic in topics]
-            self._newest = {} if len(readers) > 1 else None
-            await asyncio.gather(*(self._catch_up(reader) for reader in readers))
+            reader = await create_reader(self._context, self.topic, MessageId.earliest, settings)
+            self._reader = reader
+            self._newest = {} if len(reader.consumer.group.handles) > 1 else None
+            while await reader.has_message_available():
+                for message in await self._next(reader):
+                    self._apply(message)
             self._newest = None
         except BaseException:
             await self.close()
             raise
-        self._tasks = [self._context.task(self._follow(reader)) for reader in readers]
-        self._tasks.append(self._context.task(self._notify_changes()))
-        if topics != [str(TopicName.parse(self.topic))]:
-            self._tasks.append(self._context.task(self._watch()))
-
-    async def _read(self, topic: str) -> AsyncReader[Any]:
-        settings = ReaderSettings(is_read_compacted=True, subscription_name=self.subscription)
-        reader = await create_reader(self._context, topic, MessageId.earliest, settings)
-        self._readers[topic] = reader
-        return reader
-
-    async def _watch(self) -> None:
-        """Look for added partitions and follow them."""
-        while True:
-            await asyncio.sleep(PARTITIONS_SECONDS)
-            try:
-                for topic in await self._context.partition_topics(self.topic):
-                    if topic not in self._readers:
-                        self._tasks.append(self._context.task(self._follow(await self._read(topic))))
-            except PulsarException as error:
-                logger.warning("looking for new partitions of %s failed: %s", self.topic, error)
-            except Exception:  # the next try may succeed, and nothing else looks for partitions
-                logger.exception("looking for new partitions of %s failed", self.topic)
+        self._tasks = [self._context.task(self._follow(reader)), self._context.task(self._notify_changes())]
 
     async def close(self) -> None:
         """Stop following the topic; the values stay readable. A cancelled call still completes."""
@@ -128,7 +108,9 @@ class AsyncTableView(Generic[T_co]):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await asyncio.gather(*(each.close() for each in self._readers.values()), return_exceptions=True)
+        if self._reader is not None:
+            with contextlib.suppress(Exception):
+                await self._reader.close()
         self._context.unregister(self)
 
     def abort(self) -> None:
@@ -136,8 +118,8 @@ class AsyncTableView(Generic[T_co]):
         self._context.unregister(self)
         for task in self._tasks:
             task.cancel()
-        for reader in self._readers.values():
-            reader.abort()
+        if self._reader is not None:
+            self._reader.abort()
 
     def loop_ended(self, reason: AlreadyClosed) -> None:
         """Do nothing: `get` returns the values that were read."""
@@ -158,11 +140,6 @@ class AsyncTableView(Generic[T_co]):
         elif not listening.caught_up.done():
             listening.caught_up.set_result(None)
 
-    async def _catch_up(self, reader: AsyncReader[Any]) -> None:
-        while await reader.has_message_available():
-            for message in await self._next(reader):
-                self._apply(message)
-
     async def _next(self, reader: AsyncReader[Any]) -> list[Message[Any]]:
         messages = await reader.read_several()
         if self.schema.reads_versions and not self._threaded:
@@ -180,32 +157,27 @@ class AsyncTableView(Generic[T_co]):
         except AlreadyClosed:
             return
         except PulsarException as error:
-            logger.error("the table view of %s follows %s no further: %s", self.topic, reader.topic(), error)
+            logger.error("the table view of %s follows it no further: %s", self.topic, error)
 
     def _apply(self, message: Message[Any]) -> _Change | None:
         """Note a message; return the change if there are listeners for it."""
-        key, data = message.partition_key(), message.data()
+        key = message.partition_key()
         if not key and not message.has_partition_key():
             return None
-        if self._newest is not None and not self._is_newest(key, message):
-            return None
+        if self._newest is not None:
+            # Within a partition the later message is the newer one, regardless of publish times.
+            here = message.topic_name(), message.publish_timestamp()
+            known = self._newest.get(key, here)
+            if known[0] != here[0] and known[1] > here[1]:
+                return None
+            self._newest[key] = here
         kept: bytes | _Kept | None = None
-        if message.has_null_value() or not data:
+        data = message.data()
+        if not data or message.has_null_value():
             self.values.pop(key, None)
         else:
             self.values[key] = kept = _Kept(message) if self.schema.reads_versions else data
         return _Change(key, kept, self._listeners) if self._listeners else None
-
-    def _is_newest(self, key: str, message: Message[Any]) -> bool:
-        """Return whether this is the key's newest message. Within a partition the later message is the newer
-        one, regardless of publish times."""
-        assert self._newest is not None
-        here = message.topic_name(), message.publish_timestamp()
-        known = self._newest.get(key, here)
-        if known[0] != here[0] and known[1] > here[1]:
-            return False
-        self._newest[key] = here
-        return True
 
     async def _notify_changes(self) -> None:
         while True:
@@ -242,15 +214,13 @@ class AsyncTableView(Generic[T_co]):
             logger.exception("a table view listener of %s failed", self.topic)
 
     def _value_of(self, change: _Change) -> Any:
-        return self._removed_value() if change.kept is None else self.decode(change.kept)
-
-    def _removed_value(self) -> Any:
-        """Return a listener's value for a removed key: the schema's value of no bytes, as in
+        """Return the value for listeners. For a removed key it is the schema's value of no bytes, as in
         ``pulsar-client`` (``b""``, an empty text), or None if the schema cannot decode that."""
-        try:
+        if change.kept is not None:
+            return self.decode(change.kept)
+        with contextlib.suppress(Exception):
             return self.schema.decode(b"")
-        except Exception:
-            return None
+        return None
 
     # --- public asyncio API --------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ from geminga.connection import commands
 from geminga.connection.addresses import Address, parse_broker_url
 from geminga.connection.authentication import Credentials
 from geminga.connection.keepalive import INTERVAL_SECONDS, KeepAlive, KeepAliveAction
-from geminga.connection.requests import ANSWERS, RequestTable, is_interim, request_id_of
-from geminga.errors import ConnectError, InvalidUrl, ProtocolError, Timeout, from_server
+from geminga.connection.requests import ANSWERS, PRODUCER_SUCCESS
+from geminga.errors import ConnectError, InvalidUrl, ProtocolError, PulsarException, Timeout, from_server
 from geminga.wire.client_frames import ClientFrameDecoder
 from geminga.wire.frames import (
     FRAME_PADDING,
@@ -217,7 +217,8 @@ class ClientConnection:
         self._handshake_timeout_seconds = handshake_timeout_seconds
         self._handshake_deadline = now + handshake_timeout_seconds
         self._keepalive = KeepAlive(keepalive_interval_seconds, now)
-        self._requests = RequestTable()
+        self._deadlines: dict[int, float] = {}
+        """Requests in flight, by their ids: seconds at which they time out."""
         self._decoder = ClientFrameDecoder()
         self._output: list[bytes] = []
 
@@ -239,20 +240,24 @@ class ClientConnection:
 
     def request(self, command: pb.BaseCommand, request_id: int, deadline: float) -> None:
         """Send a command that will be answered under ``request_id``. Raises `ConnectError` if the connection
-        is closed or not ready."""
+        is closed or not ready, and `ValueError` if the id is in flight already."""
         if self.state is not ConnectionState.READY:
             raise ConnectError(f"the connection to {self.peer} is {self.state.value}, not ready")
-        self._requests.add(request_id, deadline)
-        self._send(command)
+        if request_id in self._deadlines:
+            raise ValueError(f"request id {request_id} is in flight already")
+        self._deadlines[request_id] = deadline
+        self._output.append(encode_command(command))
 
     def abort(self, request_id: int) -> None:
         """Cancel a request: a late answer is dropped."""
-        self._requests.settle(request_id)
+        self._deadlines.pop(request_id, None)
 
     def close(self) -> list[int]:
         """Note that the transport ended. Return the ids of the requests that will never be answered."""
         self._move(ConnectionInput.CLOSE)
-        return self._requests.drain()
+        ids = list(self._deadlines)
+        self._deadlines.clear()
+        return ids
 
     def take_output(self) -> list[bytes]:
         """Return the frames to write now, in order."""
@@ -264,7 +269,7 @@ class ClientConnection:
     def next_deadline(self) -> float:
         """Return the time at which `tick` must run; infinity when closed."""
         if self.state is ConnectionState.READY:
-            return min(self._keepalive.next_deadline(), self._requests.next_deadline())
+            return min((self._keepalive.next_deadline(), *self._deadlines.values()))
         if self.state is ConnectionState.CLOSED:
             return float("inf")
         return self._handshake_deadline
@@ -280,7 +285,10 @@ class ClientConnection:
                 f"{self.peer} did not finish the handshake within {self._handshake_timeout_seconds:g} s; "
                 "is it a Pulsar broker, and does the scheme (pulsar:// or pulsar+ssl://) match the port?"
             )
-        events: list[Event] = [RequestTimedOut(request_id) for request_id in self._requests.expire(now)]
+        due = [request_id for request_id, deadline in self._deadlines.items() if deadline <= now]
+        for request_id in due:
+            del self._deadlines[request_id]
+        events: list[Event] = [RequestTimedOut(request_id) for request_id in due]
         pulse = self._keepalive.tick(now)
         if pulse is KeepAliveAction.SEND_PING:
             self._send(commands.PING)
@@ -306,10 +314,12 @@ class ClientConnection:
         except ProtocolError as error:
             raise self._named(error) from None
         for frame in frames:
-            if frame.type in HANDLE_FRAMES and self.state is ConnectionState.READY:
+            ready = self.state is ConnectionState.READY
+            if ready and frame.type in HANDLE_FRAMES:
                 events.append(frame)
             else:
-                event = self._control(frame, now)
+                is_answer = ready and frame.type in ANSWERS
+                event = self._answer(frame.type, frame.command) if is_answer else self._control(frame)
                 if event is not None:
                     events.append(event)
         if self._decoder.error is not None:
@@ -319,18 +329,16 @@ class ClientConnection:
     def _named(self, error: ProtocolError) -> ProtocolError:
         return type(error)(f"{self.peer}: {error}")
 
-    def _control(self, frame: Frame, now: float) -> Event | None:
+    def _control(self, frame: Frame) -> Event | None:
         kind = INPUT_OF_TYPE.get(frame.type)
         if kind is None:
             raise ProtocolError(f"{self.peer} sent command type {frame.type}, which no client accepts")
-        before = self.state
-        if before is ConnectionState.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return None
-        if before is not ConnectionState.READY or kind is not ConnectionInput.ANSWER:
-            self._move(kind)
+        self._move(kind)
         command = frame.command
         if kind is ConnectionInput.ANSWER:
-            return self._answer(command, before)
+            raise self._refusal(command)
         if kind is ConnectionInput.PING:
             self._send(commands.PONG)
             return None
@@ -355,21 +363,26 @@ class ClientConnection:
             self.server_version, self.protocol_version, self.max_message_size, self.supports_topic_watchers
         )
 
-    def _answer(self, command: pb.BaseCommand, before: ConnectionState) -> Event | None:
-        if before is not ConnectionState.READY:
-            # The broker refuses the handshake with an ERROR without a request (framing.md section 3).
-            if command.type != Type.ERROR:
-                raise ProtocolError(f"{self.peer} answered a request before CONNECTED")
-            text = f"{self.peer} refused the connection: {command.error.message}"
-            if self._is_anonymous and command.error.error == pb.AuthenticationError:
-                text += ": no credentials were given (--token-file, or authentication=...)"
-            raise from_server(command.error.error, text)
-        request_id = request_id_of(command)
-        if is_interim(command):
-            # The wait for exclusive access has no time limit; the caller may still cancel.
-            self._requests.extend(request_id, float("inf"))
+    def _refusal(self, command: pb.BaseCommand) -> PulsarException:
+        """Return the error for an answer before CONNECTED: the broker refuses the handshake with an ERROR
+        without a request (framing.md section 3)."""
+        if command.type != Type.ERROR:
+            return ProtocolError(f"{self.peer} answered a request before CONNECTED")
+        text = f"{self.peer} refused the connection: {command.error.message}"
+        if self._is_anonymous and command.error.error == pb.AuthenticationError:
+            text += ": no credentials were given (--token-file, or authentication=...)"
+        return from_server(command.error.error, text)
+
+    def _answer(self, kind: int, command: pb.BaseCommand) -> Event | None:
+        answer = getattr(command, ANSWERS[kind].name)
+        request_id: int = answer.request_id
+        if kind == PRODUCER_SUCCESS and not answer.producer_ready:
+            # The first of two answers to one request: the producer waits for exclusive access, without a time
+            # limit, and is answered again when it gets it (framing.md section 5). The caller may cancel.
+            if request_id in self._deadlines:
+                self._deadlines[request_id] = float("inf")
             return RequestMustWait(request_id)
-        if not self._requests.settle(request_id):
+        if self._deadlines.pop(request_id, None) is None:
             return None  # late: timed out or abandoned
         return RequestAnswered(request_id, command)
 

@@ -1,4 +1,4 @@
-"""Requests in flight on one connection: matching answers by request id, and time-outs.
+"""Answers to requests: their fields and errors.
 
 An answer is any command with a ``request_id`` that is not addressed to a producer or consumer. `ANSWERS`
 names the fields of their ids and errors (framing.md sections 4 to 12).
@@ -6,13 +6,14 @@ names the fields of their ids and errors (framing.md sections 4 to 12).
 
 from __future__ import annotations
 
-import heapq
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from geminga.errors import ServerReportedError, TopicNotFound, from_server
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
+
+PRODUCER_SUCCESS: Final = int(Type.PRODUCER_SUCCESS)
 
 
 class AnswerShape(NamedTuple):
@@ -50,12 +51,6 @@ _FAILED: dict[int, int] = {
     Type.LOOKUP_RESPONSE: pb.CommandLookupTopicResponse.Failed,
     Type.PARTITIONED_METADATA_RESPONSE: pb.CommandPartitionedTopicMetadataResponse.Failed,
 }
-
-
-def request_id_of(command: pb.BaseCommand) -> int:
-    """Return the request id of an answer."""
-    answer = getattr(command, ANSWERS[command.type].name)
-    return int(answer.request_id)
 
 
 def error_of(command: pb.BaseCommand) -> ServerReportedError | None:
@@ -101,67 +96,3 @@ def explained(error: ServerReportedError, request: pb.BaseCommand) -> ServerRepo
     if topic and topic not in reason:
         reason = f"{topic}: {reason}"
     return error if reason == str(error) else kind(reason)
-
-
-def is_interim(command: pb.BaseCommand) -> bool:
-    """Return True for the first of two answers to one request.
-
-    A producer that waits for exclusive access is answered at once with ``producer_ready=false`` and again,
-    with the same request id, when it got access (framing.md section 5).
-    """
-    return command.type == Type.PRODUCER_SUCCESS and not command.producer_success.producer_ready
-
-
-class RequestTable:
-    """Deadlines of the requests in flight. Ids are numbers that only have to differ."""
-
-    __slots__ = ("_deadlines", "_heap")
-
-    def __init__(self) -> None:
-        self._deadlines: dict[int, float] = {}
-        self._heap: list[tuple[float, int]] = []
-
-    def __len__(self) -> int:
-        return len(self._deadlines)
-
-    def __contains__(self, request_id: int) -> bool:
-        return request_id in self._deadlines
-
-    def add(self, request_id: int, deadline: float) -> None:
-        """Add a request. Raises `ValueError` if its id is in flight already."""
-        if request_id in self._deadlines:
-            raise ValueError(f"request id {request_id} is in flight already")
-        self._deadlines[request_id] = deadline
-        if deadline != float("inf"):
-            heapq.heappush(self._heap, (deadline, request_id))
-
-    def settle(self, request_id: int) -> bool:
-        """Remove an answered or cancelled request; return False if it was unknown (late or never sent)."""
-        return self._deadlines.pop(request_id, None) is not None
-
-    def extend(self, request_id: int, deadline: float) -> None:
-        """Change a deadline; unknown ids are ignored."""
-        if self._deadlines.pop(request_id, None) is not None:
-            self.add(request_id, deadline)
-
-    def next_deadline(self) -> float:
-        """Return the earliest deadline, infinity without one."""
-        while self._heap and self._deadlines.get(self._heap[0][1]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else float("inf")
-
-    def expire(self, now: float) -> list[int]:
-        """Remove the requests whose deadline has passed and return their ids, oldest deadline first."""
-        expired = []
-        while self.next_deadline() <= now:
-            _, request_id = heapq.heappop(self._heap)
-            del self._deadlines[request_id]
-            expired.append(request_id)
-        return expired
-
-    def drain(self) -> list[int]:
-        """Remove all requests at the end of the connection, and return their ids."""
-        ids = list(self._deadlines)
-        self._deadlines.clear()
-        self._heap.clear()
-        return ids

@@ -302,6 +302,22 @@ class ReaderSettings(ByFields):
     def __post_init__(self) -> None:
         check_fields(self, _READER_CHECKS)
 
+    def of_consumer(self, start: MessageId) -> ConsumerSettings:
+        """Return the settings of the reader's consumer, the same object for the same ``start``."""
+        made: ConsumerSettings | None = self.__dict__.get("_of_consumer")
+        if made is None or made.start_message_id is not start:
+            made = self.__dict__["_of_consumer"] = ConsumerSettings(
+                schema=self.schema,
+                receiver_queue_size=self.receiver_queue_size,
+                durable=False,
+                start_message_id=start,
+                start_message_id_inclusive=self.start_message_id_inclusive,
+                is_read_compacted=self.is_read_compacted,
+                decryptor=self.decryptor,
+                crypto_failure_action=self.crypto_failure_action,
+            )
+        return made
+
 
 _READER_CHECKS: dict[str, Check] = {
     "receiver_queue_size": partial(check_int, minimum=1, maximum=10_000_000),

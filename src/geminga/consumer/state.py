@@ -21,6 +21,8 @@ from geminga.errors import AlreadyClosed, ConsumerNotInitialized
 class ConsumerState(Enum):
     """State of the consumer towards the broker."""
 
+    __hash__ = object.__hash__  # members are singletons, and hashing their names takes a Python call
+
     IDLE = auto()
     """No subscription on any connection: before the first attach and between connections."""
     SUBSCRIBING = auto()
@@ -39,6 +41,8 @@ class ConsumerState(Enum):
 
 class ConsumerInput(Enum):
     """Events of a consumer."""
+
+    __hash__ = object.__hash__  # members are singletons, and hashing their names takes a Python call
 
     ATTACH = auto()
     """A connection to the topic's broker is open: SUBSCRIBE is sent."""

@@ -7,6 +7,7 @@ a lock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from geminga.errors import PulsarException
@@ -30,22 +31,6 @@ class PartitionedProducer:
     ``new_producer_id`` returns the client's ids; ``random`` numbers in [0, 1).
     """
 
-    __slots__ = (
-        "_current",
-        "_hot",
-        "_new_producer_id",
-        "_settings",
-        "_topic",
-        "memory",
-        "partitions",
-        "ready_set",
-        "router",
-        "sends_runs",
-        "shared",
-        "tuning",
-        "unstarted",
-    )
-
     def __init__(
         self,
         *,
@@ -64,7 +49,7 @@ class PartitionedProducer:
         self.shared = Permits(settings.max_pending_messages_across_partitions if partitions else 0)
         budget = settings.latency_budget_seconds
         self.tuning = None if budget is None else SelfTuning(budget, memory.limit)
-        self.router = Router(settings, random, self.tuning)
+        self._random = random
         self.sends_runs = sends_runs(settings)
         self._current: PartitionProducer | None = None
         """Partition of the last unkeyed message."""
@@ -77,6 +62,11 @@ class PartitionedProducer:
             self._add_partition(str(self._topic), -1)
         else:
             self.grow(partitions)
+
+    @cached_property
+    def router(self) -> Router:
+        """Chooses the partitions of messages; a producer of one partition needs it rarely."""
+        return Router(self._settings, self._random, self.tuning)
 
     @property
     def topic(self) -> str:

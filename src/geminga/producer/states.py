@@ -11,6 +11,8 @@ from typing import Final
 
 
 class ProducerState(Enum):
+    __hash__ = object.__hash__  # members are singletons, and hashing their names takes a Python call
+
     NOT_STARTED = "not started"
     CONNECTING = "connecting"
     WAITING_FOR_EXCLUSIVE = "waiting for exclusive"
@@ -23,6 +25,8 @@ class ProducerState(Enum):
 
 
 class ProducerInput(Enum):
+    __hash__ = object.__hash__  # members are singletons, and hashing their names takes a Python call
+
     START = "start"
     """The owner begins to look up the broker."""
     CREATED = "PRODUCER_SUCCESS, ready"

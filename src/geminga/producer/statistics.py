@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from geminga.by_fields import ByFields
@@ -54,35 +55,35 @@ Heard = Callable[[float, float, float | None, bool], float]
 class PartitionCounters:
     """The running counts of one partition. They only grow, except those read at a snapshot."""
 
-    __slots__ = (
-        "_blocked_since", "acknowledged_bytes", "acknowledged_messages", "checksum_errors", "duplicates",
-        "failed_messages", "heard", "heard_at", "late_receipts", "latency", "reconnects",
-        "resent_operations", "sent_batches", "sent_bytes", "sent_messages", "sent_payload_bytes",
-        "settled_bytes", "stepped_over", "stepped_over_seconds", "timeouts",
-    )  # fmt: skip
+    sent_messages = 0
+    sent_batches = 0
+    sent_payload_bytes = 0
+    sent_bytes = 0
+    acknowledged_messages = 0
+    acknowledged_bytes = 0
+    settled_bytes = 0
+    failed_messages = 0
+    duplicates = 0
+    late_receipts = 0
+    timeouts = 0
+    checksum_errors = 0
+    resent_operations = 0
+    reconnects = 0
+    stepped_over_seconds = 0.0
+    heard: Heard | None = None
+    """Called for operations that fail, and for the first success from `heard_at` on."""
+    heard_at = float("inf")
+    _blocked_since: float | None = None
 
-    def __init__(self) -> None:
-        self.sent_messages = 0
-        self.sent_batches = 0
-        self.sent_payload_bytes = 0
-        self.sent_bytes = 0
-        self.acknowledged_messages = 0
-        self.acknowledged_bytes = 0
-        self.settled_bytes = 0
-        self.failed_messages = 0
-        self.duplicates = 0
-        self.late_receipts = 0
-        self.timeouts = 0
-        self.checksum_errors = 0
-        self.resent_operations = 0
-        self.reconnects = 0
-        self.stepped_over = dict.fromkeys(BlockedReason, 0)
-        self.stepped_over_seconds = 0.0
-        self.latency = LatencyHistogram()
-        self.heard: Heard | None = None
-        """Called for operations that fail, and for the first success from `heard_at` on."""
-        self.heard_at = float("inf")
-        self._blocked_since: float | None = None
+    @cached_property
+    def stepped_over(self) -> dict[BlockedReason, int]:
+        """Unkeyed messages that skipped this partition, by reason."""
+        return dict.fromkeys(BlockedReason, 0)
+
+    @cached_property
+    def latency(self) -> LatencyHistogram:
+        """Times until the receipts."""
+        return LatencyHistogram()
 
     def count_step(self, reason: BlockedReason, now: float) -> None:
         """Count an unkeyed message that skipped this partition."""

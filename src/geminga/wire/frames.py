@@ -413,7 +413,9 @@ class FrameDecoder:
                             room -= more
                         start = frame_end
                         continue
-            append(_read_frame(data, start, start + self._frame_size(data, start)))
+            if total < 5:
+                self._frame_size(data, start)  # raises
+            append(_read_frame(data, start, frame_end))
             room -= 1
             start = frame_end
         while end - start >= 4:

@@ -6,7 +6,6 @@ Protobuf's parser accepts a message that lacks required fields, and hands text t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -70,18 +69,28 @@ def _holds_text(descriptor: Descriptor, seen: set[str]) -> bool:
 
 def check_text(message: Message, where: str, error: type[PeerError]) -> None:
     """Raise ``error`` when a string field of the message, at any depth, is not UTF-8."""
-    for field, value in message.ListFields():
-        values: Sequence[Any] = value if _is_repeated(field) else (value,)
-        if field.type == FieldDescriptor.TYPE_STRING:
-            for item in values:
-                if not isinstance(item, str):
-                    raise error(f"{where}.{field.name} is not UTF-8 text: {excerpt(item)}")
-        elif field.message_type is not None and holds_text(field.message_type):
-            for item in values:
-                check_text(item, f"{where}.{field.name}", error)
+    for name, repeated, is_message in _fields_with_text(message.DESCRIPTOR):
+        value = getattr(message, name)
+        if type(value) is str or (is_message and not repeated and not message.HasField(name)):
+            continue
+        for item in value if repeated else (value,):
+            if is_message:
+                check_text(item, f"{where}.{name}", error)
+            elif not isinstance(item, str):
+                raise error(f"{where}.{name} is not UTF-8 text: {excerpt(item)}")
 
 
 @cache
+def _fields_with_text(descriptor: Descriptor) -> tuple[tuple[str, bool, bool], ...]:
+    """Return name, whether it is repeated and whether it is a message, of each field that holds text."""
+    return tuple(
+        (field.name, _is_repeated(field), field.message_type is not None)
+        for field in descriptor.fields
+        if field.type == FieldDescriptor.TYPE_STRING
+        or (field.message_type is not None and holds_text(field.message_type))
+    )
+
+
 def _is_repeated(field: Any) -> bool:
     # protobuf 6.31 brought the property, later versions drop the label.
     repeated = getattr(field, "is_repeated", None)
