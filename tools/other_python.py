@@ -22,7 +22,7 @@ PROMISED = ("3.11", "3.12", "3.13", "3.14")
 EXTRAS = "broker,columnar,encryption,security,avro,otel,oauth2,cli,tune"
 TOOLS = (
     "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "pydantic", "opentelemetry-sdk",
-    "playwright",
+    "playwright", "pyyaml",
 )  # fmt: skip
 QUICK = tuple(f"tests/{name}" for name in ("wire", "connection", "producer", "consumer", "client"))
 TESTS = (*QUICK, *(f"tests/{name}" for name in (
