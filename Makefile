@@ -31,7 +31,7 @@ help:
 	@echo "make suite SUITE=DIR  pulsar-client's own tests, from a checkout of it: both libraries on both brokers"
 	@echo "make spark-4.2  the tests of Spark with PySpark 4.2 (also spark-4.1, spark-4.0), in an environment of its own"
 	@echo "make test-python PYTHON=3.13  the core tests on another Python, in an environment of its own"
-	@echo "make lowest   tests of client, broker and command line on the lowest versions that pyproject.toml allows"
+	@echo "make lowest   the core tests with the lowest versions that pyproject.toml allows"
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
 	@echo "make bench-client  everyday programs, latencies and idle clients beside others, on a quiet machine (an hour); then: make docs"
 	@echo "make bench-tuning  stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
@@ -130,23 +130,14 @@ spark-4.2: SPARK_TESTS := -m "not interop and not long" tests/spark
 $(SPARKS): %: .venv-%/.installed
 	.venv-$*/bin/python -m pytest --every $(SPARK_TESTS)
 
-# Another Python, found in PATH or pyenv; without PYTHON=3.13 a part of the tests on one that is here.
+# Another Python, found in PATH or pyenv; without PYTHON=3.13 a part of the tests in one of these environments.
 test-python: $(STAMP)
 	$(PY) tools/other_python.py $(or $(OTHER_PYTHON),any)
 
-# The lowest allowed version of each direct dependency, before all that the environment has otherwise.
-LOWEST := .venv-lowest
+# The lowest allowed version of each direct dependency.
 LOWEST_EXTRAS := --extra broker --extra columnar --extra encryption --extra security --extra avro --extra telemetry --extra oauth2 --extra cli
-$(LOWEST)/.installed: $(STAMP) requirements/lowest.lock
-	test -x $(LOWEST)/bin/python || $(PY) -m venv --without-pip $(LOWEST)
-	$(PY) tools/borrow_packages.py $(LOWEST)
-	$(PY) -m pip --python $(LOWEST)/bin/python install --disable-pip-version-check --require-hashes --no-deps \
-		--ignore-installed -r requirements/lowest.lock
-	@touch $@
-
-lowest: $(LOWEST)/.installed
-	$(LOWEST)/bin/python -m pytest -q -m "not interop and not spark and not slow" tests/wire tests/connection tests/producer \
-		tests/consumer tests/schema tests/client tests/cli tests/broker tests/ledger tests/offload $(PARALLEL)
+lowest: $(STAMP)
+	$(PY) tools/other_python.py lowest
 
 bench: $(STAMP) pulsar
 	$(PY) -m benchmarks --output build/bench.md
@@ -184,7 +175,7 @@ lock:
 	$(UV_COMPILE) --extra all --group dev --group docs --group interop --group bench -o requirements/all.lock
 	$(UV_COMPILE) --extra java -c requirements/all.lock -o requirements/java.lock
 	$(foreach spark,$(SPARKS),$(subst pyproject.toml,requirements/$(spark).in,$(UV_COMPILE)) -o requirements/$(spark).lock &&) true
-	$(UV_COMPILE) $(LOWEST_EXTRAS) --resolution lowest-direct -o requirements/lowest.lock
+	$(UV_COMPILE) $(LOWEST_EXTRAS) --group lowest --resolution lowest-direct -o requirements/lowest.lock
 
 clean:
-	rm -rf $(SPARKS:%=.venv-%) $(LOWEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output
+	rm -rf $(SPARKS:%=.venv-%) .venv-lowest .venv-python* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output

@@ -1,7 +1,9 @@
 """Bring a real Apache Pulsar here for ``make interop`` and ``make bench``: ``fetch_pulsar.py [VERSION]``.
 
 Without a version, uses the distribution that ``PULSAR_HOME`` names. Otherwise asks Maven for
-``org.apache.pulsar:pulsar-server-distribution`` and unpacks it to ``.cache/``. Prints the folder.
+``org.apache.pulsar:pulsar-server-distribution`` and unpacks it to ``.cache/``. Where Maven has none of a
+version, takes the broker's libraries, with scripts and configuration of the default version: a home without
+Java tools. Prints the folder.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 VERSION = "4.0.4"
@@ -43,15 +46,41 @@ def fetch(version: str) -> bool:
         return False
     CACHE.mkdir(exist_ok=True)
     print(f"Fetching Apache Pulsar {version} with Maven (240 MB, once) ...", flush=True)
-    goal = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy"
     artifact = f"org.apache.pulsar:pulsar-server-distribution:{version}:tar.gz:bin"
-    command = ["mvn", "-q", "-B", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={CACHE}"]
-    if subprocess.run(command, check=False).returncode:
-        return False
+    if not maven("copy", f"-Dartifact={artifact}", f"-DoutputDirectory={CACHE}"):
+        return version != VERSION and fetch_libraries(version)
     archive = CACHE / f"pulsar-server-distribution-{version}-bin.tar.gz"
     with tarfile.open(archive) as tar:
         tar.extractall(CACHE, filter="data")
     archive.unlink()
+    return True
+
+
+def maven(goal: str, *options: str, folder: Path = CACHE) -> bool:
+    """Run a goal of Maven's plugin for dependencies; return whether it succeeded."""
+    command = ["mvn", "-q", "-B", f"org.apache.maven.plugins:maven-dependency-plugin:2.8:{goal}", *options]
+    return subprocess.run(command, cwd=folder, check=False).returncode == 0
+
+
+POM = """<project><modelVersion>4.0.0</modelVersion><artifactId>libraries</artifactId>
+<parent><groupId>org.apache.pulsar</groupId><artifactId>pulsar</artifactId><version>{0}</version><relativePath/>
+</parent><dependencies><dependency><groupId>org.apache.pulsar</groupId><artifactId>pulsar-broker</artifactId>
+<version>{0}</version></dependency></dependencies></project>"""
+"""The parent chooses the versions of what the libraries depend on."""
+
+
+def fetch_libraries(version: str) -> bool:
+    """Make a home of a version's libraries; return whether that worked."""
+    print(f"There is no distribution of {version}: fetching its libraries (330 MB, once) ...", flush=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "pom.xml").write_text(POM.format(version))
+        options = ("-DoutputDirectory=lib", "-DincludeScope=runtime", "-Dmdep.prependGroupId=true")
+        if main(VERSION) or not maven("copy-dependencies", *options, folder=folder):
+            return False
+        for part in ("bin", "conf"):
+            shutil.copytree(home_of(VERSION) / part, folder / part)
+        folder.rename(home_of(version))
     return True
 
 

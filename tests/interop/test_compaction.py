@@ -86,8 +86,8 @@ def publish(client: pulsar.Client, topic: str) -> None:
 def given(client: pulsar.Client, topic: str, *, compacted: bool = True) -> list[Given]:
     """Return key, payload and batch index of the messages that a reader gets until none is available.
 
-    Leave out empty values: ``pulsar-client`` returns messages marked as compacted out, and Apache Pulsar does
-    not count deletions at a topic's end as seen, so that it delivers them again.
+    Leave out empty values: ``pulsar-client`` returns messages marked as compacted out, and Apache Pulsar
+    keeps its single deletions, as they do not give their size.
     """
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=compacted)
     found = []
@@ -158,6 +158,23 @@ def test_readers_of_a_compacted_topic_get_the_same_from_both_brokers(
     theirs = history(apache_pulsar.service_url, Admin(apache_pulsar.admin_url), name)
     assert history(ours.service_url, Admin(ours.admin_url), name) == theirs
     assert [pair[1] for pair in theirs[0]] == [b"s10", b"s11", b"b5", b"b6", b"again"]
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_compaction_removes_deletions_of_our_client(
+    apache_pulsar: ApachePulsar, ours: Any, topic: Topic, batching: bool
+) -> None:
+    name = topic("deletions")
+    for broker in (apache_pulsar, ours):
+        with geminga.Client(broker.service_url) as client:
+            producer = client.create_producer(name, batching_enabled=batching)
+            for key, value in (("a", b"1"), ("b", b"1"), ("b", b""), ("c", b"1"), ("c", None), ("d", b"")):
+                producer.send_async(value, None, partition_key=key)
+            producer.flush()
+            Admin(broker.admin_url).compact(name)
+            reader = client.create_reader(name, geminga.MessageId.earliest, is_read_compacted=True)
+            assert reader.read_next(20_000).data() == b"1"
+            assert not reader.has_message_available()
 
 
 def test_both_brokers_give_the_same_answers_about_compaction(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import MessageTooBig
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.message import OutgoingMessage, simple_message
 from geminga.producer.operation import SendOperation, name_field
 from geminga.wire.batch import decode_batch
 from geminga.wire.checksum import crc32c
@@ -121,13 +121,29 @@ def simple(count=1, first=5, payload=b"hello", **changes):
         "opened_at": 0.0, "deadline": 0.0, "is_batch": count > 1,
     }  # fmt: skip
     values.update(changes)
-    return SendOperation([payload] * count, [None] * count, **values)
+    return SendOperation(values.pop("payloads", [payload] * count), [None] * count, **values)
 
 
 def taken_apart(operation, name="me", now_ms=123, limit=MAX):
     head, body = operation.frame(9, name_field(name), now_ms, limit)
     (frame,) = FrameDecoder(1 << 26).feed(head + bytes(body))
     return frame.send, parse_entry(frame.entry)
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "in a run"])
+@pytest.mark.parametrize(
+    ("key", "payload", "has_size"), [("k", b"", True), ("k", b"x", False), (None, b"", False)]
+)
+def test_deletions_of_keys_have_a_size(key, payload, has_size, others):
+    """Without it, compaction by Apache Pulsar 4.0 keeps them."""
+    message = simple_message(payload, key, ())
+    operation = simple(
+        1 + others, payloads=[payload, b"next"][: 1 + others], is_batch=False, is_run=bool(others),
+        messages={0: message, 1: None} if others else {0: message},
+    )  # fmt: skip
+    first, *_ = FrameDecoder(1 << 26).feed(b"".join(map(bytes, operation.frame(7, name_field("p"), 0, MAX))))
+    metadata = parse_entry(first.entry).metadata
+    assert (metadata.HasField("uncompressed_size"), metadata.uncompressed_size) == (has_size, 0)
 
 
 def test_a_plain_message():

@@ -235,6 +235,8 @@ def test_frames_of_a_run_with_keys_are_those_of_its_messages(
         b"\x32",
         [simple_message(b"", key, each) if key else None for _, key, each in messages],
     )
+    for index, payload in enumerate(payloads):
+        fields[index] += b"" if payload or not fields[index] else b"\x48\0"  # the size of a deletion
     time = b"\x18" + varint(1_700_000_000_000)
     run = encode_sends(producer_id, first, payloads, fields, producer_name + b"\x10", time, schema)
     assert run == bytes(singles)

@@ -45,6 +45,8 @@ _SIZE = Struct(">I")
 _CHECKSUM_HEAD = Struct(">HII")
 _MAGIC = 0x0E01
 _CHECKSUM_HEAD_SIZE = 2 + 4 + 4
+_NO_BYTES = b"\x48\0"
+"""``uncompressed_size`` 0: without it, compaction by Apache Pulsar keeps a single message without payload."""
 
 Seal = Callable[[Buffer], "Sealed | None"]
 """Encrypts a payload (`geminga.wire.encryption.PayloadEncryptor.seal`); None: no encryption."""
@@ -331,6 +333,8 @@ class SendOperation:
         assert self.payloads is not None
         payloads = self.payloads[self.done :] if self.done else self.payloads
         fields = None if self.messages is None else self._fields(b"\x22", b"\x32")
+        if fields is not None and b"" in payloads:
+            fields = [f if p or not f else f + _NO_BYTES for f, p in zip(fields, payloads, strict=True)]
         fixed = len(producer_name) + len(schema) + 64 + (0 if fields is None else max(map(len, fields)))
         if max(map(len, payloads)) + fixed > max_message_size:
             raise MessageTooBig(f"a message of {self!r} may exceed max_message_size={max_message_size}")
@@ -458,6 +462,8 @@ class SendOperation:
                 parts += (b"\x22", varint(len(pair)), pair)
         if first.partition_key is not None:
             parts.append(_text(b"\x32", first.partition_key))
+        if alone and parts and not (compressed or self.uncompressed_size or self.chunk):
+            compressed = _NO_BYTES
         parts += [_text(b"\x3a", cluster) for cluster in first.replicate_to]
         parts.append(compressed)
         if not alone:

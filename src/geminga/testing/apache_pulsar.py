@@ -162,7 +162,7 @@ def _read(url: str) -> bytes:
 
 def version_of(home: Path) -> tuple[int, ...]:
     """Return the version of a distribution, such as (4, 0, 4), by the name of its broker's library."""
-    library = next(home.glob("lib/org.apache.pulsar-pulsar-broker-[0-9]*.jar"))
+    library = next(home.glob("lib/*pulsar-broker-[0-9]*.jar"))
     return tuple(map(int, re.findall(r"\d+", library.stem)))
 
 
