@@ -7,7 +7,7 @@ again; full ledgers move to Parquet. Every ten seconds a sample is taken: rates,
 delivery, memory and descriptors of the broker, size of its folder.
 
 In the end each message with a receipt must have been received, in order in each partition; none may have
-come again after its acknowledgement was confirmed; each compacted topic must hold the last value of each key.
+been redelivered after its acknowledgement was confirmed; each compacted topic must hold the last value of each key.
 ``--publish`` writes figures and a picture for the docs.
 """
 
@@ -64,18 +64,18 @@ class Sample:
 
 @dataclass
 class Ledger:
-    """What was sent and received, by sender: numbers rise by one for each sender."""
+    """Counts of what was sent and received, by sender: numbers rise by one for each sender."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     receipted: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """Highest number with a receipt; receipts of a sender come in the order of its messages."""
+    """Highest number with a receipt; receipts of a sender have the order of its messages."""
     received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Highest number up to which all were received."""
     confirmed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Highest number whose acknowledgement was confirmed."""
     again: int = 0
-    """Messages that came after their acknowledgement was confirmed."""
+    """Messages that were redelivered after their acknowledgement was confirmed."""
     gaps: int = 0
     failed: int = 0
     receipt_ms: list[float] = field(default_factory=list)
