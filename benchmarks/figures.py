@@ -251,7 +251,7 @@ def soak(values: Mapping[str, Any]) -> str:
     text = (
         f"{checks['receipted']:,} messages with a receipt in {values['minutes']:g} minutes and "
         f"{checks['kills']} kills: {checks['missing']} missing, {checks['gaps']} out of order, "
-        f"{checks['again']} again after their acknowledgement was confirmed, {checks['failed']} failed; "
+        f"{checks['again']} redelivered after a confirmed acknowledgement, {checks['failed']} failed; "
         f"{checks['wrong_values']} compacted keys without their last value. Offered: {rate} to "
         "16 partitions. Medians of samples of ten seconds; those within 20 s after a kill are left out. "
         f"{where(values)}."

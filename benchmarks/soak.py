@@ -374,7 +374,7 @@ def run(folder: Path, minutes: float, rate: float, kill_every: float) -> dict[st
     return {
         "machine": machine(), "load": [round(min(loads), 1), round(max(loads), 1)],
         "minutes": minutes, "rate": rate, "checks": checks,
-        "samples": [asdict(each) for each in samples],
+        "samples": [{name: round(value, 2) for name, value in asdict(each).items()} for each in samples],
     }  # fmt: skip
 
 
