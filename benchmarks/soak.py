@@ -7,7 +7,9 @@ again; full ledgers move to Parquet. Every ten seconds a sample is taken: rates,
 delivery, memory and descriptors of the broker, size of its folder.
 
 In the end each message with a receipt must have been received, in order in each partition; none may have
-been redelivered after its acknowledgement was confirmed; each compacted topic must hold the last value of each key.
+been redelivered after its acknowledgement was confirmed; each compacted topic must hold the last value of
+each key.
+
 ``--publish`` writes figures and a picture for the docs.
 """
 

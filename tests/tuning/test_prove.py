@@ -22,7 +22,6 @@ from geminga.ids import TopicName
 from geminga.testing.apache_pulsar import free_ports
 from geminga.tuning import prove
 from geminga.tuning.measuring.broker_view import BrokerView
-from geminga.tuning.measuring.load import GRACE_SECONDS
 from geminga.tuning.proof_report import headline, picture, table
 from geminga.tuning.prove import Proof, ProofPlan, Prover, subjects
 from geminga.tuning.traffic import TrafficProfile
