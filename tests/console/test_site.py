@@ -156,8 +156,9 @@ def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_p
 
 
 def test_dead_letters_are_sent_back_where_clients_need_certificates(tmp_path: Path) -> None:
-    """The client in the broker has the name, and so the rights, of the one that asked."""
-    authority = Authority(tmp_path)
+    """The client in the broker has the name, and so the rights, of the one that asked. The authority that
+    users' certificates come from may have any name."""
+    authority = Authority(tmp_path, "geminga")
     (certificate, key), ada, eve = (authority.sign(name) for name in ("broker", "ada", "eve"))
     settings = dataclasses.replace(
         SETTINGS, tls_certificate=str(certificate), tls_key=str(key), authorization=True,
