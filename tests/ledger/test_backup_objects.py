@@ -36,6 +36,8 @@ class Bucket:
         return Upload(self, path)
 
     def open(self, path: str) -> io.BytesIO:
+        if path not in self.objects:
+            raise FileNotFoundError(path)
         return io.BytesIO(self.objects[path])
 
     def read(self, path: str) -> bytes | None:
@@ -170,6 +172,16 @@ def test_a_deleted_object_is_uploaded_again(writer: Writer, tmp_path: Path) -> N
     found, files, linked = writer.back_up()
     assert linked == files - 2, "neither this one nor the newest"
     assert entries_of(found, writer, tmp_path / "restored") == 40
+
+
+def test_a_backup_with_a_deleted_object_is_not_restored_and_the_error_names_the_file(
+    writer: Writer, tmp_path: Path
+) -> None:
+    writer.write(40)
+    first = writer.back_up()[0]
+    writer.bucket.delete(f"files/{first.folder[1:]}-{file_name(1)}")
+    with pytest.raises(StoreDamaged, match=f"{file_name(1)} is missing from {first.folder}"):
+        restore(first.folder, tmp_path / "restored", filesystem=first.filesystem)
 
 
 def test_a_damaged_object_is_found_and_copied_again_and_nothing_is_deleted_before(
