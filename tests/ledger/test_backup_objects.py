@@ -109,6 +109,11 @@ def writer(tmp_path: Path, small_settings: StoreSettings, monkeypatch: pytest.Mo
     return Writer(tmp_path / "store", bucket, settings, store, store.create_ledger("topic"))
 
 
+def object_of(found: StoredBackup, writer: Writer, name: str) -> str:
+    listed = json.loads(writer.bucket.objects[f"{found.folder[1:]}.json"])["files"]
+    return f"files/{listed[name][0]}"
+
+
 def entries_of(found: StoredBackup, writer: Writer, folder: Path) -> int:
     restore(found.folder, folder, filesystem=found.filesystem)
     with FileStore.open(folder, settings=writer.settings, threads=False) as store:
@@ -168,7 +173,7 @@ def test_a_failed_backup_leaves_nothing_and_the_earlier_one_complete(writer: Wri
 def test_a_deleted_object_is_uploaded_again(writer: Writer, tmp_path: Path) -> None:
     writer.write(40)
     first = writer.back_up()[0]
-    writer.bucket.delete(f"files/{first.folder[1:]}-{file_name(1)}")
+    writer.bucket.delete(object_of(first, writer, file_name(1)))
     found, files, linked = writer.back_up()
     assert linked == files - 2, "neither this one nor the newest"
     assert entries_of(found, writer, tmp_path / "restored") == 40
@@ -179,7 +184,7 @@ def test_a_backup_with_a_deleted_object_is_not_restored_and_the_error_names_the_
 ) -> None:
     writer.write(40)
     first = writer.back_up()[0]
-    writer.bucket.delete(f"files/{first.folder[1:]}-{file_name(1)}")
+    writer.bucket.delete(object_of(first, writer, file_name(1)))
     with pytest.raises(StoreDamaged, match=f"{file_name(1)} is missing from {first.folder}"):
         restore(first.folder, tmp_path / "restored", filesystem=first.filesystem)
 
@@ -189,7 +194,7 @@ def test_a_damaged_object_is_found_and_copied_again_and_nothing_is_deleted_befor
 ) -> None:
     writer.write(40)
     first = writer.back_up()[0]
-    path = f"files/{first.folder[1:]}-{file_name(1)}"
+    path = object_of(first, writer, file_name(1))
     data = bytearray(writer.bucket.objects[path])
     data[2000] ^= 255
     writer.bucket.objects[path] = bytes(data)
@@ -234,3 +239,27 @@ def test_a_backup_at_the_time_of_another_store_is_refused(writer: Writer, tmp_pa
     FileStore.open(tmp_path / "other", threads=False).close()
     with pytest.raises(StoreError, match="is not empty"):
         backup_into(tmp_path / "other", URL, keep=1, now=DAY + dt.timedelta(days=1))
+
+
+def test_of_backups_that_two_stores_begin_in_the_same_second_one_is_made(
+    writer: Writer, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    with FileStore.open(other, threads=False) as store:
+        store.append(store.create_ledger("topic"), b"other", lambda _: None)
+        store.poll()
+    writer.write(40)
+    now = DAY + dt.timedelta(days=1)
+    made: list[StoredBackup] = []
+
+    def meanwhile(_done: int, _total: int) -> None:
+        if not made:
+            made.append(writer.back_up()[0])
+
+    with pytest.raises(StoreError, match="has got the backup 2026-11-29T00-00-00Z of another store"):
+        backup_into(other, URL, keep=1, now=now, say=meanwhile)
+    assert len(writer.bucket.names("")) == 1
+    assert {name[: len("2026-11-29T00-00-00Z-01234567")] for name in writer.bucket.names("files")} == {
+        object_of(made[0], writer, file_name(1)).split("/")[1].removesuffix(f"-{file_name(1)}")
+    }
+    assert entries_of(made[0], writer, tmp_path / "restored") == 40
