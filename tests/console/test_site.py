@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import gzip
 import http.client
@@ -18,6 +19,7 @@ import pytest
 
 import geminga
 from geminga.broker.admin.http import RequiredPermission
+from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
 from geminga.console.site import PERMISSIONS, STATIC, attach
@@ -111,8 +113,10 @@ def test_files_need_no_credentials_but_data_does() -> None:
         guarded.close()
 
 
-def post(url: str, body: object, context: ssl.SSLContext | None = None) -> tuple[int, object]:
-    request = urllib.request.Request(f"{url}/console/api/redrive", json.dumps(body).encode())
+def post(
+    url: str, body: object, context: ssl.SSLContext | None = None, headers: dict[str, str] | None = None
+) -> tuple[int, object]:
+    request = urllib.request.Request(f"{url}/console/api/redrive", json.dumps(body).encode(), headers or {})
     try:
         with urllib.request.urlopen(request, timeout=60, context=context) as answer:
             return answer.status, json.loads(answer.read())
@@ -135,6 +139,22 @@ def test_a_redrive_refuses_what_is_no_text(
 ) -> None:
     found, said = post(broker.admin_url, body)
     assert (found, str(said)[: len(reason)]) == (status, reason)
+
+
+def test_dead_letters_are_sent_back_with_a_token_under_any_spelling_of_its_scheme() -> None:
+    key = bytes(32)
+    secret = f"data:;base64,{base64.b64encode(key).decode()}"
+    settings = dataclasses.replace(SETTINGS, token_secret_key=secret, super_user_roles=("ada",))
+    guarded = EmbeddedBroker(settings, site=attach)
+    try:
+        token = make_token("ada", key, "HS256")
+        with geminga.Client(guarded.service_url, geminga.AuthenticationToken(token)) as client:
+            client.create_producer("jobs-workers-DLQ").send(b"1")
+        body = {"topic": "jobs", "subscription": "workers", "preview": True}
+        found, said = post(guarded.admin_url, body, headers={"Authorization": f"bearer  {token}"})
+        assert found == 200, said
+    finally:
+        guarded.close()
 
 
 def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_path: Path) -> None:

@@ -34,12 +34,12 @@ async def redrive(
         key=_text(body, "key", None), contains=(_text(body, "contains", None) or "").encode(errors="replace"),
         count_max=COUNT_MAX,
     )  # fmt: skip
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    scheme, _, token = request.headers.get("Authorization", "").strip().partition(" ")
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         try:
             of_client, of_admin = _own(request, file) if arguments is None else arguments()
-            if scheme == "Bearer":
-                of_client, of_admin = _with_token(of_client, token), _with_token(of_admin, token)
+            if scheme.lower() == "bearer":
+                of_client, of_admin = (_with_token(each, token.strip()) for each in (of_client, of_admin))
             async with Client(**of_client) as client, Admin(**of_admin) as admin:
                 found = Redrive(client, admin, topic, subscription, only=only)
                 result = await (found.preview() if body.get("preview") else found.run())
