@@ -140,6 +140,22 @@ def test_unchanged_files_are_stored_once_and_each_backup_is_complete(writer: Wri
         chosen(URL, DAY)
 
 
+def test_the_address_of_one_backup_chooses_it(writer: Writer, tmp_path: Path) -> None:
+    writer.write(20)
+    first = writer.back_up()[0]
+    writer.write(20)
+    writer.back_up()
+    for end in ("", "/", "?region=eu-west-1"):
+        found = chosen(f"{URL}{first.folder}{end}", None)
+        assert found.location == first.location
+    assert entries_of(found, writer, tmp_path / "restored") == 20
+    with pytest.raises(StoreError, match=f"s3://bucket/backups{first.folder} is a single backup: a time"):
+        chosen(f"{URL}{first.folder}", DAY)
+    writer.bucket.objects.clear()
+    with pytest.raises(NotAStore, match="holds no store and no backups"):
+        chosen(f"{URL}{first.folder}", None)
+
+
 def test_objects_of_deleted_and_interrupted_backups_are_deleted(writer: Writer, tmp_path: Path) -> None:
     for name in ("2026-11-27T00-00-00Z-log-0000000001", "notes.txt", "2026-12-05T00-00-00Z-version"):
         writer.bucket.objects[f"files/{name}"] = b"?"
