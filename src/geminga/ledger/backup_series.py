@@ -133,7 +133,7 @@ def backup_into(
         made = _stored(series, name)
         report = inspect(made.folder, filesystem=made.filesystem) if verify else None
         if report is None or report.is_well:
-            for old in earlier[: len(earlier) + 1 - keep]:
+            for old in earlier[: max(0, len(earlier) + 1 - keep)]:
                 series.delete(old)
         else:
             series.distrust(name, {finding.damage.file for finding in report.findings})
