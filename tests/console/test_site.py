@@ -9,6 +9,7 @@ import http.client
 import json
 import re
 import ssl
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -155,6 +156,17 @@ def test_dead_letters_are_sent_back_with_a_token_under_any_spelling_of_its_schem
         assert found == 200, said
     finally:
         guarded.close()
+
+
+def test_dead_letters_are_sent_back_without_a_folder_for_temporary_files(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Containers may have a file system that is read only."""
+    with geminga.Client(broker.service_url) as client:
+        client.create_producer("jobs-nightly-DLQ").send(b"1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    found, said = post(broker.admin_url, {"topic": "jobs", "subscription": "nightly", "preview": True})
+    assert (found, "jobs': 1" in str(said)) == (200, True), said
 
 
 def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_path: Path) -> None:
