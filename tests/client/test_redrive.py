@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import make_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -308,3 +309,29 @@ def test_a_run_stops_when_its_record_is_deleted_and_the_next_sends_nothing_twice
     with_redrive(broker, Redrive.run)
     assert sorted(values(broker, ORDERS)) == [f"order {n}" for n in range(10)]
     assert (with_redrive(broker, Redrive.run)).sent.total() == 0
+
+
+def test_the_record_is_looked_at_once_for_all_messages_that_are_delivered_again() -> None:
+    """A filter may have left any number of them."""
+    ids = [geminga.MessageId(-1, 1, entry, -1) for entry in range(100)]
+
+    class Reconnecting:
+        delivered = iter([*ids[:99], *ids[:99], *ids[50:]])
+
+        async def get_last_message_ids(self) -> list[geminga.MessageId]:
+            return [ids[-1]]
+
+        async def receive(self, _millis: int) -> Any:
+            found = next(self.delivered)
+            return SimpleNamespace(message_id=lambda: found)
+
+    looked = []
+
+    async def again() -> None:
+        looked.append(True)
+
+    async def read() -> list[geminga.MessageId]:
+        return [each.message_id() async for each in module._until_now(Reconnecting(), again)]
+
+    assert asyncio.run(read()) == ids
+    assert len(looked) == 2

@@ -59,15 +59,17 @@ def test_tenants_and_namespaces_are_created_changed_and_deleted(create: Any, ser
     row = page.locator("tbody tr", has_text="shop")
     page.get_by_role("button", name="Create a tenant").click()
     page.get_by_label("Name", exact=True).fill("shop")
-    page.get_by_label("Roles that administer it (may be empty)").fill("ada, bob")
-    expect(page.locator("dialog .preview")).to_contain_text("Creates shop, which ada, bob may administer")
-    assert shown_command(page) == "geminga tenants create shop --admin-role ada --admin-role bob"
+    page.get_by_label("Roles that administer it").fill("ada\nBob of sales")
+    expect(page.locator("dialog .preview")).to_contain_text("Creates shop, which ada, Bob of sales may")
+    assert shown_command(page) == "geminga tenants create shop --admin-role ada --admin-role 'Bob of sales'"
     page.get_by_role("button", name="Create", exact=True).click()
-    expect(row).to_contain_text("ada, bob")
+    expect(row).to_contain_text("ada, Bob of sales")
 
     page.get_by_role("button", name="Change: shop").click()
-    page.get_by_label("Roles that administer it (may be empty)").fill("eve")
-    expect(page.locator("dialog .preview")).to_contain_text("Now: ada, bob; then: eve may administer shop")
+    roles = page.get_by_label("Roles that administer it")
+    expect(roles).to_have_value("ada\nBob of sales")
+    roles.fill("eve")
+    expect(page.locator("dialog .preview")).to_contain_text("Now: ada, Bob of sales; then: eve may")
     assert shown_command(page) == "geminga tenants update shop --admin-role eve"
     page.get_by_role("dialog").get_by_role("button", name="Change", exact=True).click()
     expect(row).to_contain_text("eve")

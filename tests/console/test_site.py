@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import gzip
 import http.client
 import json
 import re
 import ssl
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ import pytest
 
 import geminga
 from geminga.broker.admin.http import RequiredPermission
+from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
 from geminga.console.site import PERMISSIONS, STATIC, attach
@@ -111,8 +114,10 @@ def test_files_need_no_credentials_but_data_does() -> None:
         guarded.close()
 
 
-def post(url: str, body: object, context: ssl.SSLContext | None = None) -> tuple[int, object]:
-    request = urllib.request.Request(f"{url}/console/api/redrive", json.dumps(body).encode())
+def post(
+    url: str, body: object, context: ssl.SSLContext | None = None, headers: dict[str, str] | None = None
+) -> tuple[int, object]:
+    request = urllib.request.Request(f"{url}/console/api/redrive", json.dumps(body).encode(), headers or {})
     try:
         with urllib.request.urlopen(request, timeout=60, context=context) as answer:
             return answer.status, json.loads(answer.read())
@@ -137,6 +142,33 @@ def test_a_redrive_refuses_what_is_no_text(
     assert (found, str(said)[: len(reason)]) == (status, reason)
 
 
+def test_dead_letters_are_sent_back_with_a_token_under_any_spelling_of_its_scheme() -> None:
+    key = bytes(32)
+    secret = f"data:;base64,{base64.b64encode(key).decode()}"
+    settings = dataclasses.replace(SETTINGS, token_secret_key=secret, super_user_roles=("ada",))
+    guarded = EmbeddedBroker(settings, site=attach)
+    try:
+        token = make_token("ada", key, "HS256")
+        with geminga.Client(guarded.service_url, geminga.AuthenticationToken(token)) as client:
+            client.create_producer("jobs-workers-DLQ").send(b"1")
+        body = {"topic": "jobs", "subscription": "workers", "preview": True}
+        found, said = post(guarded.admin_url, body, headers={"Authorization": f"bearer  {token}"})
+        assert found == 200, said
+    finally:
+        guarded.close()
+
+
+def test_dead_letters_are_sent_back_without_a_folder_for_temporary_files(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Containers may have a file system that is read only."""
+    with geminga.Client(broker.service_url) as client:
+        client.create_producer("jobs-nightly-DLQ").send(b"1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    found, said = post(broker.admin_url, {"topic": "jobs", "subscription": "nightly", "preview": True})
+    assert (found, "jobs': 1" in str(said)) == (200, True), said
+
+
 def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).sign("broker")
     settings = dataclasses.replace(SETTINGS, tls_certificate=str(certificate), tls_key=str(key))
@@ -156,8 +188,9 @@ def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_p
 
 
 def test_dead_letters_are_sent_back_where_clients_need_certificates(tmp_path: Path) -> None:
-    """The client in the broker has the name, and so the rights, of the one that asked."""
-    authority = Authority(tmp_path)
+    """The client in the broker has the name, and so the rights, of the one that asked. The authority that
+    users' certificates come from may have any name."""
+    authority = Authority(tmp_path, "geminga")
     (certificate, key), ada, eve = (authority.sign(name) for name in ("broker", "ada", "eve"))
     settings = dataclasses.replace(
         SETTINGS, tls_certificate=str(certificate), tls_key=str(key), authorization=True,

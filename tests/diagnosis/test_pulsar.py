@@ -117,3 +117,9 @@ def test_fields_without_a_value_are_unknown() -> None:
         consumer(**nothing, msgRateOut="NaN"), type="Failover", activeConsumerName=None, msgDelayed=None
     )
     assert (found.level, found.kind) == (Trouble.STOPPED, "paused"), "the consumer is not taken for a standby"
+
+
+def test_expired_messages_without_a_time_of_expiry_are_not_dated() -> None:
+    """Brokers may give a count alone."""
+    found = concluded(cursor=CAUGHT_UP, msgBacklog=0, totalMsgExpired=7)
+    assert found.sentence == "everything is acknowledged"

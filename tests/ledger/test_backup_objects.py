@@ -36,6 +36,8 @@ class Bucket:
         return Upload(self, path)
 
     def open(self, path: str) -> io.BytesIO:
+        if path not in self.objects:
+            raise FileNotFoundError(path)
         return io.BytesIO(self.objects[path])
 
     def read(self, path: str) -> bytes | None:
@@ -107,6 +109,11 @@ def writer(tmp_path: Path, small_settings: StoreSettings, monkeypatch: pytest.Mo
     return Writer(tmp_path / "store", bucket, settings, store, store.create_ledger("topic"))
 
 
+def object_of(found: StoredBackup, writer: Writer, name: str) -> str:
+    listed = json.loads(writer.bucket.objects[f"{found.folder[1:]}.json"])["files"]
+    return f"files/{listed[name][0]}"
+
+
 def entries_of(found: StoredBackup, writer: Writer, folder: Path) -> int:
     restore(found.folder, folder, filesystem=found.filesystem)
     with FileStore.open(folder, settings=writer.settings, threads=False) as store:
@@ -131,6 +138,22 @@ def test_unchanged_files_are_stored_once_and_each_backup_is_complete(writer: Wri
     assert chosen(URL, None).location == "s3://bucket/backups/2026-12-01T00-00-00Z"
     with pytest.raises(NotAStore, match="oldest backup in s3://bucket/backups is 2026-11-29T00-00-00Z"):
         chosen(URL, DAY)
+
+
+def test_the_address_of_one_backup_chooses_it(writer: Writer, tmp_path: Path) -> None:
+    writer.write(20)
+    first = writer.back_up()[0]
+    writer.write(20)
+    writer.back_up()
+    for end in ("", "/", "?region=eu-west-1"):
+        found = chosen(f"{URL}{first.folder}{end}", None)
+        assert found.location == first.location
+    assert entries_of(found, writer, tmp_path / "restored") == 20
+    with pytest.raises(StoreError, match=f"s3://bucket/backups{first.folder} is a single backup: a time"):
+        chosen(f"{URL}{first.folder}", DAY)
+    writer.bucket.objects.clear()
+    with pytest.raises(NotAStore, match="holds no store and no backups"):
+        chosen(f"{URL}{first.folder}", None)
 
 
 def test_objects_of_deleted_and_interrupted_backups_are_deleted(writer: Writer, tmp_path: Path) -> None:
@@ -166,10 +189,20 @@ def test_a_failed_backup_leaves_nothing_and_the_earlier_one_complete(writer: Wri
 def test_a_deleted_object_is_uploaded_again(writer: Writer, tmp_path: Path) -> None:
     writer.write(40)
     first = writer.back_up()[0]
-    writer.bucket.delete(f"files/{first.folder[1:]}-{file_name(1)}")
+    writer.bucket.delete(object_of(first, writer, file_name(1)))
     found, files, linked = writer.back_up()
     assert linked == files - 2, "neither this one nor the newest"
     assert entries_of(found, writer, tmp_path / "restored") == 40
+
+
+def test_a_backup_with_a_deleted_object_is_not_restored_and_the_error_names_the_file(
+    writer: Writer, tmp_path: Path
+) -> None:
+    writer.write(40)
+    first = writer.back_up()[0]
+    writer.bucket.delete(object_of(first, writer, file_name(1)))
+    with pytest.raises(StoreDamaged, match=f"{file_name(1)} is missing from {first.folder}"):
+        restore(first.folder, tmp_path / "restored", filesystem=first.filesystem)
 
 
 def test_a_damaged_object_is_found_and_copied_again_and_nothing_is_deleted_before(
@@ -177,7 +210,7 @@ def test_a_damaged_object_is_found_and_copied_again_and_nothing_is_deleted_befor
 ) -> None:
     writer.write(40)
     first = writer.back_up()[0]
-    path = f"files/{first.folder[1:]}-{file_name(1)}"
+    path = object_of(first, writer, file_name(1))
     data = bytearray(writer.bucket.objects[path])
     data[2000] ^= 255
     writer.bucket.objects[path] = bytes(data)
@@ -222,3 +255,27 @@ def test_a_backup_at_the_time_of_another_store_is_refused(writer: Writer, tmp_pa
     FileStore.open(tmp_path / "other", threads=False).close()
     with pytest.raises(StoreError, match="is not empty"):
         backup_into(tmp_path / "other", URL, keep=1, now=DAY + dt.timedelta(days=1))
+
+
+def test_of_backups_that_two_stores_begin_in_the_same_second_one_is_made(
+    writer: Writer, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    with FileStore.open(other, threads=False) as store:
+        store.append(store.create_ledger("topic"), b"other", lambda _: None)
+        store.poll()
+    writer.write(40)
+    now = DAY + dt.timedelta(days=1)
+    made: list[StoredBackup] = []
+
+    def meanwhile(_done: int, _total: int) -> None:
+        if not made:
+            made.append(writer.back_up()[0])
+
+    with pytest.raises(StoreError, match="has got the backup 2026-11-29T00-00-00Z of another store"):
+        backup_into(other, URL, keep=1, now=now, say=meanwhile)
+    assert len(writer.bucket.names("")) == 1
+    assert {name[: len("2026-11-29T00-00-00Z-01234567")] for name in writer.bucket.names("files")} == {
+        object_of(made[0], writer, file_name(1)).split("/")[1].removesuffix(f"-{file_name(1)}")
+    }
+    assert entries_of(made[0], writer, tmp_path / "restored") == 40

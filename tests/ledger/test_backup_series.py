@@ -61,6 +61,12 @@ def chosen_folder(source: Path, to_time: dt.datetime | None) -> Path:
     return Path(chosen(source, to_time).folder)
 
 
+def test_as_many_backups_stay_as_are_to_be_kept(writer: Writer) -> None:
+    for number in range(1, 11):
+        writer.back_up(keep=5)
+        assert len(complete(writer.backups)) == min(number, 5)
+
+
 def entries_of(folder: Path, settings: StoreSettings, ledger_id: int) -> int:
     with FileStore.open(folder, settings=settings, threads=False) as store:
         assert store.damage.found == []

@@ -302,7 +302,7 @@ class Redrive:
 
     async def _check_recorded(self, result: RedriveResult) -> None:
         """Raise `SubscriptionNotFound` if the subscription is not the one that this run began with. Called
-        for each message that is delivered again: the run counts as interrupted from then on."""
+        when messages begin to be delivered again: the run counts as interrupted from then on."""
         self._is_complete = False
         subscriptions = self._admin.subscriptions
         properties = await subscriptions.properties(self.dead_letters, SUBSCRIPTION)
@@ -362,8 +362,10 @@ async def _until_now(
     consumer: Any, again: Callable[[], Awaitable[None]] = _nothing
 ) -> AsyncIterator[Message[Any]]:
     """Yield the consumer's messages up to the last ones that its topic has now, each once. ``again`` is
-    called for each that is delivered again, after a reconnect."""
+    called when messages begin to be delivered again, after a reconnect."""
+    start = (-1, -1, -1)
     newest: dict[int, tuple[int, int, int]] = {}
+    before: dict[int, tuple[int, int, int]] = {}
     ends = {each.partition(): each for each in await consumer.get_last_message_ids()}
     open_ends = {partition for partition, end in ends.items() if end.entry_id() >= 0}
     while open_ends:
@@ -379,11 +381,13 @@ async def _until_now(
         if place > (end.ledger_id(), end.entry_id()):
             open_ends.discard(message_id.partition())
             continue
-        position = (*place, message_id.batch_index())
-        if position <= newest.get(message_id.partition(), (-1, -1, -1)):
+        position, partition = (*place, message_id.batch_index()), message_id.partition()
+        if position <= before.get(partition, start):
             await again()
+        before[partition] = position
+        if position <= newest.get(partition, start):
             continue
-        newest[message_id.partition()] = position
+        newest[partition] = position
         yield message
         if position == (end.ledger_id(), end.entry_id(), end.batch_index()):
             open_ends.discard(message_id.partition())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from typing import IO, Any, Final
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -34,12 +36,12 @@ async def redrive(
         key=_text(body, "key", None), contains=(_text(body, "contains", None) or "").encode(errors="replace"),
         count_max=COUNT_MAX,
     )  # fmt: skip
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+    scheme, _, token = request.headers.get("Authorization", "").strip().partition(" ")
+    with ExitStack() as files:
         try:
-            of_client, of_admin = _own(request, file) if arguments is None else arguments()
-            if scheme == "Bearer":
-                of_client, of_admin = _with_token(of_client, token), _with_token(of_admin, token)
+            of_client, of_admin = _own(request, files) if arguments is None else arguments()
+            if scheme.lower() == "bearer":
+                of_client, of_admin = (_with_token(each, token.strip()) for each in (of_client, of_admin))
             async with Client(**of_client) as client, Admin(**of_admin) as admin:
                 found = Redrive(client, admin, topic, subscription, only=only)
                 result = await (found.preview() if body.get("preview") else found.run())
@@ -50,10 +52,11 @@ async def redrive(
     return answer({"sent": dict(result.sent), "left": result.left, "encrypted": result.encrypted})
 
 
-def _own(request: web.Request, file: IO[str]) -> tuple[Json, Json]:
+def _own(request: web.Request, files: ExitStack) -> tuple[Json, Json]:
     """Return the arguments for the broker that received the request. With TLS it is known by its own
     certificate, which need not name this address, nor be signed by an authority that this machine knows. A
-    client with a certificate gets one of the same name, in ``file``, for the time of the request."""
+    client with a certificate gets one of the same name, in a file that only this user may read and that is
+    deleted with ``files``."""
     import geminga
 
     host, port = request.get_extra_info("sockname")[:2]
@@ -64,9 +67,9 @@ def _own(request: web.Request, file: IO[str]) -> tuple[Json, Json]:
         trusted = str(server.settings.tls_certificate)
         both = {"tls_trust_certs_file_path": trusted, "tls_validate_hostname": False}
         if peer := request.get_extra_info("peercert"):
-            file.write(server.tls.client_certificate(peer))
-            file.flush()
-            both["authentication"] = geminga.AuthenticationTLS(file.name, file.name)
+            file = Path(files.enter_context(tempfile.TemporaryDirectory()), "client.pem")
+            file.write_text(server.tls.client_certificate(peer))
+            both["authentication"] = geminga.AuthenticationTLS(str(file), str(file))
     return {"service_url": url, **both}, {"admin_url": url, **both}
 
 

@@ -248,7 +248,7 @@ class _Inquiry:
     def _expired(self) -> str:
         """Expired messages, if the newest change of the backlog is their expiry; else empty."""
         facts = self.facts
-        if not facts.expired or facts.expired_ms < facts.acked_ms:
+        if not (facts.expired and facts.expired_ms) or facts.expired_ms < facts.acked_ms:
             return ""
         number = how_many(facts.expired, "entry")
         return f" or expired: {number} expired, the last {ago_text(self.age(facts.expired_ms))}"

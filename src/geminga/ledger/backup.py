@@ -294,6 +294,8 @@ def _held(filesystem: FileSystem, folder: str) -> dict[int, File]:
                     if number not in held:
                         held[number] = filesystem.open_to_read(f"{folder}/{file_name(number)}")
             except FileNotFoundError:
+                if _numbers(filesystem, folder) == numbers:  # listed, and not there: an object was deleted
+                    raise StoreDamaged(f"{file_name(number)} is missing from {folder}") from None
                 continue
             if _numbers(filesystem, folder) == numbers:
                 return held

@@ -2,11 +2,13 @@
 
 ::
 
-    2026-11-28T09-00-00Z.json                      backup: its files, and the objects that hold them
-    files/2026-11-28T09-00-00Z-log-0000000001      file of the store, named by the backup that uploaded it
+    2026-11-28T09-00-00Z.json                        backup: its files, and the objects that hold them
+    files/2026-11-28T09-00-00Z-5f3a91c2-log-0000000001
+                                                     file of the store, named by the backup that uploaded it
 
 The first is written last and makes the backup complete. Object stores have no locks, so an object that no
-backup lists is deleted a day after its backup began: before, that backup may still be being written.
+backup lists is deleted a day after its backup began: before, that backup may still be being written. The
+random part of the name keeps backups apart that two stores begin in the same second.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import errno
 import json
 import logging
 import os
+import secrets
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -132,6 +135,7 @@ class ObjectFileSystem:
     def __init__(self, storage: OffloadStorage) -> None:
         self._storage = storage
         self._backups: dict[str, dict[str, BackupObject]] = {}
+        self._random = secrets.token_hex(4)
 
     def files(self, backup: str) -> dict[str, BackupObject]:
         """Return the files of a backup. Raises `StoreError`, `FileNotFoundError`."""
@@ -182,7 +186,7 @@ class ObjectFileSystem:
         return sorted(self.files(path[1:]))
 
     def open(self, path: str, *, create: bool = False) -> Any:
-        name = _object_of(path)
+        name = self._object_of(path)
         writer = self._storage.create(f"{_FILES}/{name}")
         return _Upload(writer, lambda size: self.add(path, BackupObject(name, size)))
 
@@ -194,14 +198,23 @@ class ObjectFileSystem:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename the file that completes the backup."""
+        """Rename the file that completes the backup. Raises `StoreError` if there is one of this name."""
         backup = new[1:].split("/", 1)[0]
+        if f"{backup}{_SUFFIX}" in self._storage.names(""):
+            raise StoreError(
+                f"{self._storage.location} has got the backup {backup} of another store meanwhile: try again"
+            )
         self.add(new, self._backups[backup].pop(old[1:].split("/", 1)[1]))
         self.save(backup)
 
     def unlink(self, path: str) -> None:
         """Delete what this backup has uploaded; objects of earlier ones stay."""
-        self._storage.delete(f"{_FILES}/{_object_of(path)}")
+        self._storage.delete(f"{_FILES}/{self._object_of(path)}")
+
+    def _object_of(self, path: str) -> str:
+        """Return the name of the object that a new file is uploaded to."""
+        backup, name = path[1:].split("/", 1)
+        return f"{backup}-{self._random}-{name.removesuffix('.new')}"
 
     def sync_folder(self, path: str) -> None:
         """Do nothing: objects are durable once they exist."""
@@ -222,11 +235,6 @@ class ObjectFileSystem:
 
     def copy_database(self, path: str) -> sqlite3.Connection:
         return self.connect(path)
-
-
-def _object_of(path: str) -> str:
-    """Return the name of the object that a new file is uploaded to."""
-    return path[1:].replace("/", "-").removesuffix(".new")
 
 
 class _NoLock:

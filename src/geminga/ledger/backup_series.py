@@ -133,7 +133,7 @@ def backup_into(
         made = _stored(series, name)
         report = inspect(made.folder, filesystem=made.filesystem) if verify else None
         if report is None or report.is_well:
-            for old in earlier[: len(earlier) + 1 - keep]:
+            for old in earlier[: max(0, len(earlier) + 1 - keep)]:
                 series.delete(old)
         else:
             series.distrust(name, {finding.damage.file for finding in report.findings})
@@ -147,10 +147,11 @@ def chosen(source: str | os.PathLike[str], to_time: dt.datetime | None) -> Store
     several stores without a time, `InvalidConfiguration` for a wrong URL.
     """
     series = series_at(source)
-    if isinstance(series, FolderSeries) and series.is_store():
+    single = _single(series, os.fspath(source))
+    if single is not None:
         if to_time is not None:
-            raise StoreError(f"{source} is a single backup: a time chooses one of a folder of backups")
-        return StoredBackup(series.filesystem, series.location, series.location, is_single=True)
+            raise StoreError(f"{single.location} is a single backup: a time chooses one of several")
+        return single
     names = series.names()
     if to_time is None:
         _check_one_store(series, names)
@@ -166,6 +167,19 @@ def chosen(source: str | os.PathLike[str], to_time: dt.datetime | None) -> Store
         f"{series.location} holds no store and no backups: name a data folder, a backup, or the folder or "
         "URL of several"
     )
+
+
+def _single(series: BackupSeries, source: str) -> StoredBackup | None:
+    """Return the backup that ``source`` itself is, as `backup_into` names it; None for a series."""
+    if isinstance(series, FolderSeries):
+        whole = StoredBackup(series.filesystem, series.location, series.location, is_single=True)
+        return whole if series.is_store() else None
+    url, separator, options = source.partition("?")
+    parent, _, name = url.rstrip("/").rpartition("/")
+    if not is_name(name):
+        return None
+    series = series_at(f"{parent}{separator}{options}")
+    return _stored(series, name) if name in series.names() else None
 
 
 def _check_one_store(series: BackupSeries, names: Iterable[str]) -> None:

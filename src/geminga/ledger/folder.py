@@ -263,7 +263,7 @@ def _rebuild_superblock(filesystem: FileSystem, folder: str) -> bytes:
             "this small file from a backup; nothing else was touched"
         )
     (store_id,) = ids
-    logger.error("%s is missing or fails its checksum; it is written again with what the log files say", path)
+    logger.error("%s is missing or fails its checksum: the store's id is taken from the log files", path)
     _write_superblock(filesystem, folder, store_id)
     return store_id
 

@@ -97,15 +97,19 @@ _WRITES: Final = (
     *((f"pulsar_storage_write_latency_le_{name}", "gauge", "entries",
        f"New entries of the last whole minute that were durable within {seconds * 1000:g} ms, without those "
        "of the bucket below; none for a topic without new entries.") for name, seconds in LATENCIES.items()),
-    ("pulsar_storage_write_latency_overflow", "gauge", "entries", "The same after more than 1 s."),
-    ("pulsar_storage_write_latency_count", "gauge", "entries", "The same at any time."),
-    ("pulsar_storage_write_latency_sum", "gauge", "µs", "Sum of the times until they were durable."),
+    ("pulsar_storage_write_latency_overflow", "gauge", "entries",
+     "New entries of the last whole minute that were durable after more than 1 s."),
+    ("pulsar_storage_write_latency_count", "gauge", "entries",
+     "New entries of the last whole minute that became durable."),
+    ("pulsar_storage_write_latency_sum", "gauge", "µs",
+     "Sum of the times until new entries of the last whole minute were durable."),
     *((f"pulsar_entry_size_le_{name}", "gauge", "entries",
        f"New entries of the last whole minute of at most {size:,} bytes, without those of the bucket below.")
       for name, size in SIZES.items()),
-    ("pulsar_entry_size_le_overflow", "gauge", "entries", "The same of more than 1 MiB."),
-    ("pulsar_entry_size_count", "gauge", "entries", "The same of any size."),
-    ("pulsar_entry_size_sum", "gauge", "bytes", "Sum of their sizes."),
+    ("pulsar_entry_size_le_overflow", "gauge", "entries",
+     "New entries of the last whole minute of more than 1 MiB."),
+    ("pulsar_entry_size_count", "gauge", "entries", "New entries of the last whole minute."),
+    ("pulsar_entry_size_sum", "gauge", "bytes", "Sum of the sizes of new entries of the last whole minute."),
     ("pulsar_storage_write_rate", "gauge", "entries/s", "Rate of new entries in the last whole minute."),
 )  # fmt: skip
 WRITES: Final = frozenset(name for name, *_ in _WRITES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from typing import Any, Final
+from uuid import uuid4
 
 from geminga.extras import need
 
@@ -17,11 +18,15 @@ class OwnAuthority:
     def __init__(self) -> None:
         """Create the key. Raises `MissingExtra`."""
         need("a client certificate for this process", "cryptography")
-        self._name = "geminga"
+        # Unlike that of any trusted authority: OpenSSL looks for issuers by name.
+        self._name = f"geminga {uuid4()}"
         self._key, self.certificate = self._make(self._name, None, YEARS)
 
     def sign(self, name: str) -> str:
-        """Return a certificate for the common name ``name``, valid for an hour, and its key, in PEM."""
+        """Return a certificate for the common name ``name``, valid for an hour, and its key, in PEM.
+
+        An empty ``name`` is left out.
+        """
         from cryptography.hazmat.primitives import serialization
 
         key, certificate = self._make(name, self._key, HOUR)
@@ -36,7 +41,7 @@ class OwnAuthority:
         from cryptography.hazmat.primitives.serialization import Encoding
 
         def named(text: str) -> x509.Name:
-            return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+            return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)] if text else [])
 
         key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC)
         made = (

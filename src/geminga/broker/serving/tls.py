@@ -97,7 +97,7 @@ class TlsFiles:
             self._authority = OwnAuthority()
         for context in (self.context, self._loaded.context):  # the files may have been loaded again
             context.load_verify_locations(cadata=self._authority.certificate)
-        return self._authority.sign(common_name(peer) or "geminga")
+        return self._authority.sign(common_name(peer) or "")
 
     def _warn(self) -> None:
         """Log that the certificate has expired, or will soon."""

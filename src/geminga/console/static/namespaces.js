@@ -11,7 +11,7 @@ const EVERY_MS = 10_000;
 const TOPICS_SHOWN = 10;
 const TENANTS_SHOWN = 100;
 const tenantPath = (tenant) => `/admin/v2/tenants/${part(tenant)}`;
-const words = (text) => text.split(/[\s,]+/).filter(Boolean);
+const lines = (text) => text.split("\n").map((each) => each.trim()).filter(Boolean); // roles may have spaces and commas
 const topicsOf = (namespace, limit, signal) => get("/admin/v2/geminga/topics", { search: `://${namespace}/`, sort: "stored", limit }, signal);
 
 export function showTenants(frame) {
@@ -37,19 +37,19 @@ export function showTenants(frame) {
   return () => poller.stop();
 }
 
-const field = (id, title, attributes) => {
-  const input = h("input", { id, autocomplete: "off", spellcheck: "false", ...attributes });
+const field = (id, title, attributes, tag = "input") => {
+  const input = h(tag, { id, autocomplete: "off", spellcheck: "false", ...attributes });
   return [input, [h("label", { htmlFor: id }, title), input]];
 };
 
 // Creates a tenant, or with a name replaces the roles of that one.
 function tenantForm(tenant, roles, done) {
   const [name, named] = field("new-tenant", "Name", { required: true, value: tenant, disabled: Boolean(tenant), pattern: "[\\-=:.\\w]+" });
-  const [admins, administrators] = field("admin-roles", "Roles that administer it (may be empty)", { value: roles.join(" ") });
+  const [admins, administrators] = field("admin-roles", "Roles that administer it, one on each line (may be empty)", { value: roles.join("\n"), rows: 3 }, "textarea");
   ask(tenant ? "Change the tenant" : "Create a tenant", {
     content: [named, administrators], action: tenant ? "Change" : "Create", done,
     preview: () => {
-      const then = words(admins.value);
+      const then = lines(admins.value);
       if (tenant && !then.length) throw new Error("Name at least one role.");
       return {
         text: tenant ? `now: ${roles.join(", ") || "super users only"}; then: ${then.join(", ")} may administer ${tenant}`
@@ -59,7 +59,7 @@ function tenantForm(tenant, roles, done) {
     },
     async run() {
       const info = tenant ? await get(tenantPath(tenant)) : { allowedClusters: await get("/admin/v2/clusters") };
-      await call(tenant ? "POST" : "PUT", tenantPath(name.value), { body: { ...info, adminRoles: words(admins.value) } });
+      await call(tenant ? "POST" : "PUT", tenantPath(name.value), { body: { ...info, adminRoles: lines(admins.value) } });
       return `${name.value} is ${tenant ? "changed" : "created"}`;
     },
   });
