@@ -130,6 +130,27 @@ def test_a_run_starts_python_with_all_cores_for_its_spark(tmp_path: Path, monkey
     assert "-Xss2m" in given["SPARK_SUBMIT_OPTS"].split()
 
 
+def test_a_run_of_a_submitted_program_starts_a_spark_of_its_own(tmp_path: Path, monkeypatch: Any) -> None:
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.setenv(name, "1")
+        assert name not in running.environment(tmp_path)
+
+
+def test_an_interrupted_run_ends_after_all_processes_of_spark(tmp_path: Path, monkeypatch: Any) -> None:
+    """Java may still write to the tables when Python has ended."""
+    java = f"trap '' TERM; echo Flow events is RUNNING; sleep 1; touch {tmp_path}/ended"
+    monkeypatch.setattr(running, "command", lambda arguments: ["sh", "-c", f"({java}) & wait"])
+    monkeypatch.setattr(running, "reach", lambda values, cluster: None)
+    create(tmp_path / "mine", "ingest")
+
+    def interrupt(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "mine", interrupt)
+    assert (tmp_path / "ended").exists()
+
+
 def test_a_missing_package_of_sparks_pipelines_is_named(monkeypatch: Any) -> None:
     monkeypatch.setattr(running, "find_spec", lambda name: None if name == "grpc" else object())
     with pytest.raises(UsageError, match=r"no grpc: pip install 'geminga\[pipelines\]'"):
