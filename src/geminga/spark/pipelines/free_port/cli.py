@@ -19,8 +19,8 @@ def _end_with(process_id: int) -> None:
     the lock of the project, which this process holds until its end."""
     with suppress(ProcessLookupError):  # it has ended already
         select.select([os.pidfd_open(process_id)], [], [])
-    pyspark = sys.modules.get("pyspark.core.context")
-    gateway = None if pyspark is None else pyspark.SparkContext._gateway
+    context = getattr(sys.modules.get("pyspark.core.context"), "SparkContext", None)
+    gateway = getattr(context, "_gateway", None)
     if gateway is not None:
         gateway.proc.terminate()
         gateway.proc.wait()
