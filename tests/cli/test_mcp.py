@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import geminga
-from geminga.cli.mcp import CHANGING, READING, ToolServer, command, command_tools, run_command
+from geminga.cli.mcp import CHANGING, READING, Finished, ToolServer, command, command_tools, run_command
 
 mcp = pytest.importorskip("mcp")
 
@@ -115,6 +115,11 @@ def test_a_question_is_put_to_the_user_and_no_means_no(url: str, mode: str) -> N
 
     (question,) = talk(tools(url, allow_changes=True), work, "decline", mode)
     assert question.startswith("Skip the backlog of 'bill' of orders (3 messages")
+
+
+def test_a_question_is_shown_as_a_whole() -> None:
+    found = Finished(2, "", "Delete a\nShow it? with its messages? [y/N]: \nno answer")
+    assert found.question == "Delete a\nShow it? with its messages?"
 
 
 @ERAS

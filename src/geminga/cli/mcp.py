@@ -144,9 +144,10 @@ class Finished(NamedTuple):
 
     @property
     def question(self) -> str | None:
-        """The question for which it found no answer on its standard input."""
-        last = self.errors.rpartition(_QUESTION)[0].rpartition("\n")[2]
-        return last if self.status and _QUESTION in self.errors else None
+        """The question for which it found no answer on its standard input, with all that it wrote before: a
+        name in it may have line breaks."""
+        asked, mark, _ = self.errors.rpartition(_QUESTION)
+        return asked.strip() if self.status and mark else None
 
 
 async def run_command(
