@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import geminga
-from geminga.cli.mcp import CHANGING, READING, ToolServer, command_tools
+from geminga.cli.mcp import CHANGING, READING, Finished, ToolServer, command, command_tools, run_command
 
 mcp = pytest.importorskip("mcp")
 
@@ -50,8 +51,8 @@ def talk(
     return questions
 
 
-def tools(url: str, *, allow_changes: bool = False) -> Any:
-    return ToolServer(allow_changes, [f"--url={url}"], {}).server()
+def tools(url: str, *more: str, allow_changes: bool = False) -> Any:
+    return ToolServer(allow_changes, [f"--url={url}", *more], {}).server()
 
 
 async def called(client: Any, name: str, **arguments: Any) -> tuple[bool, str]:
@@ -76,6 +77,10 @@ def test_arguments_become_options_and_words_of_the_command() -> None:
     assert {"--count=3", "--property=a=b", "--property=c=d"} <= set(line)
     with pytest.raises(ValueError, match="yes is no argument of topics_delete"):
         command_tools(True)["topics_delete"].arguments({"topic": "t", "yes": True})
+    with pytest.raises(ValueError, match="force 'false' is not true or false"):
+        command_tools(True)["topics_delete"].arguments({"topic": "t", "force": "false"})
+    consume = command_tools(False)["consume"].arguments({"topic": "t", "count": None})
+    assert "--count=100" in consume, "without a count it would read the whole topic"
 
 
 def test_an_assistant_reads_topics_messages_and_explanations(url: str) -> None:
@@ -112,6 +117,11 @@ def test_a_question_is_put_to_the_user_and_no_means_no(url: str, mode: str) -> N
     assert question.startswith("Skip the backlog of 'bill' of orders (3 messages")
 
 
+def test_a_question_is_shown_as_a_whole() -> None:
+    found = Finished(2, "", "Delete a\nShow it? with its messages? [y/N]: \nno answer")
+    assert found.question == "Delete a\nShow it? with its messages?"
+
+
 @ERAS
 def test_after_a_yes_the_command_runs(url: str, mode: str) -> None:
     async def work(client: Any) -> None:
@@ -127,10 +137,45 @@ def test_without_a_way_to_ask_nothing_is_destroyed(url: str) -> None:
     async def work(client: Any) -> None:
         good, why = await called(client, "topics_delete", topic="orders")
         assert not good
-        assert f"to do it: geminga --url={url} topics delete" in why
+        shown = f"to do it: geminga topics delete --json --url={url} --auth-plugin=basic -- orders"
+        assert why.endswith(shown), "without the password"
         assert (await called(client, "topics_stats", topic="orders"))[0]
 
-    talk(tools(url, allow_changes=True), work)
+    secrets = ["--auth-plugin=basic", '--auth-params={"username":"u","password":"p"}']
+    talk(tools(url, *secrets, allow_changes=True), work)
+
+
+def test_fewer_messages_than_asked_for_are_returned(url: str) -> None:
+    async def work(client: Any) -> None:
+        good, read = await called(client, "consume", topic="orders", timeout_seconds="1")
+        assert good
+        assert '"value":"three"' in read
+        assert "3 of 100 messages came" in read
+
+    talk(tools(url), work)
+
+
+def test_reading_a_missing_partition_creates_no_topic(url: str) -> None:
+    async def work(client: Any) -> None:
+        good, why = await called(client, "consume", topic="new-partition-0")
+        assert (good, "new-partition-0" in why) == (False, True)
+        assert "new-partition-0" not in (await called(client, "topics_list"))[1]
+
+    talk(tools(url), work)
+
+
+def test_arguments_that_no_process_takes_are_refused(url: str) -> None:
+    async def work(client: Any) -> None:
+        assert "no process for the command" in (await called(client, "topics_stats", topic="a\0b"))[1]
+        assert "no process for the command" in (await called(client, "topics_stats", topic="a" * 200_000))[1]
+
+    talk(tools(url), work)
+
+
+def test_only_the_beginning_of_a_long_output_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geminga.cli.mcp.OUTPUT_MAX", 10)
+    found = asyncio.run(run_command(["--help", "--"], [], {}))
+    assert (found.status, found.output, found.left_out > 100) == (0, "Usage: gem", True)
 
 
 def test_the_command_serves_on_standard_input_and_output(url: str) -> None:
@@ -141,3 +186,21 @@ def test_the_command_serves_on_standard_input_and_output(url: str) -> None:
     environment = {**os.environ, "PULSAR_SERVICE_URL": url}
     server = mcp.StdioServerParameters(command=command[0], args=command[1:], env=environment)
     talk(server, work)
+
+
+def test_a_token_of_the_command_line_wins_over_a_context_and_is_in_no_process_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[list[str], Any]] = []
+
+    def note(allow_changes: bool, connection: list[str], environment: Any) -> Any:
+        made.append((connection, environment))
+        raise SystemExit
+
+    monkeypatch.setattr("geminga.cli.mcp.ToolServer", note)
+    CliRunner().invoke(command, ["--context", "strong", "--token", "token:weak"])
+    CliRunner().invoke(command, [], env={"PULSAR_TOKEN": "weak"})
+    assert made == [
+        (["--context=strong", "--token=env:GEMINGA_MCP_TOKEN"], {"GEMINGA_MCP_TOKEN": "weak"}),
+        ([], {}),  # the environment is handed on anyway
+    ]

@@ -106,6 +106,7 @@ class Asked(Exception):
         (None, {}, "spark.master=spark://cluster:7077\n", False),
         (None, {}, "spark.executor.memory 4g\nspark.master local[4]\n", True),
         (None, {}, "# spark.master spark://cluster:7077\n", True),
+        (None, {}, "# caf\xe9\nspark.master yarn\n", False),
         ("local", {}, "spark.master   spark://cluster:7077\n", True),
     ],
 )
@@ -123,7 +124,7 @@ def test_only_local_sessions_created_here_are_tuned(
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     if defaults:
         (tmp_path / "conf").mkdir()
-        (tmp_path / "conf/spark-defaults.conf").write_text(defaults)
+        (tmp_path / "conf/spark-defaults.conf").write_text(defaults, encoding="latin-1")
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
 
     def ask(builder: Any) -> Any:

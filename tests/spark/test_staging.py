@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from geminga.errors import InvalidConfiguration, StoreDamaged
+from geminga.spark.exactly_once import NumberedWriter
+from geminga.spark.options import write_options
 from geminga.spark.staging import (
     ABANDONED_SECONDS,
     STAGED_SCHEMA,
@@ -179,3 +183,37 @@ def test_folders_of_killed_batch_queries_are_deleted_after_a_week(tmp_path: Path
         [Path(new.root).parents[1].name, "job-of-mine"]
     )
     remove_abandoned_jobs(str(tmp_path / "missing"))
+
+
+def test_folders_that_have_no_times_or_vanish_meanwhile_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeless, ended = (Path(job_folder(str(tmp_path))) for _ in range(2))
+    for each in (timeless, ended):
+        each.mkdir()
+
+    class Files(fs.LocalFileSystem):
+        def get_file_info(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+            if selector.base_dir == str(timeless):
+                return [fs.FileInfo(f"{timeless}/rows.arrow", fs.FileType.File)]
+            if selector.base_dir == str(ended) and ended.exists():
+                ended.rmdir()  # its query has ended
+            return super().get_file_info(selector)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr("geminga.spark.staging.resolve", lambda location: (Files(), location))
+    remove_abandoned_jobs(str(tmp_path))
+    assert list(tmp_path.iterdir()) == [timeless]
+
+
+def test_a_published_query_does_not_fail_for_a_folder_that_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(location: str) -> None:
+        raise PermissionError(f"{location}: not yours")
+
+    monkeypatch.setattr("geminga.spark.exactly_once.remove_abandoned_jobs", fails)
+    schema = StructType([StructField("value", BinaryType())])
+    options = {"service.url": "pulsar://localhost:1", "topic": "t", "exactlyOnce": "true"}
+    writer = NumberedWriter(write_options({**options, "stagingLocation": str(tmp_path)}), schema)
+    writer.commit([None])
+    assert "not yours" in caplog.text

@@ -136,7 +136,7 @@ def operation(group: click.Group, name: str, *arguments: Any) -> Callable[[F], c
 def check_exists(client: Any, topic: str) -> None:
     """Raise `TopicNotFound` for a topic that does not exist, and that a reader would create."""
     name = TopicName.parse(topic)
-    if name.persistent and name.partition < 0:
+    if name.persistent:
         try:
             client.runtime.call(client.context.partitions(topic, auto_creation=False))
         except TopicNotFound:

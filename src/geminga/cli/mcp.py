@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from geminga._version import __version__
-from geminga.cli.connecting import ConnectingCommand, ConnectionOption, connection_options
+from geminga.cli.connecting import ConnectingCommand, ConnectionOption, connection_options, given
 from geminga.extras import need
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ LEFT_OUT = {
 """Parameters that a tool does not have, by command; all lack ``--yes`` and those of the connection."""
 DEFAULTS = {"consume": {"count": 100}}
 OUTPUT_MAX = 200_000
-"""Characters of output that a tool returns."""
+"""Bytes of output that a tool returns."""
 TIME_LIMIT_SECONDS = 120.0
 _QUESTION = " [y/N]: "
 _NO_FIELDS: Any = {"type": "object", "properties": {}}
@@ -72,19 +72,24 @@ class CommandTool(NamedTuple):
         }  # fmt: skip
 
     def arguments(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the command line for arguments. Raises `ValueError` for an unknown or missing one."""
+        """Return the command line for arguments. Raises `ValueError` for an unknown, missing or wrong one."""
         unknown = sorted(given.keys() - self.parameters.keys())
         if unknown:
             raise ValueError(f"{unknown[0]} is no argument of {self.name}: {', '.join(self.parameters)}")
         options, words = ["--json"] if self.has_json else [], []
         for name, each in self.parameters.items():
-            value = given.get(name, DEFAULTS.get(" ".join(self.words), {}).get(name))
+            value = given.get(name)
+            if value is None:
+                value = DEFAULTS.get(" ".join(self.words), {}).get(name)
+            is_flag = isinstance(each, click.Option) and each.is_flag
+            if is_flag and value not in (True, False, None):
+                raise ValueError(f"{name} {value!r} is not true or false")
             if value is None or value is False:
                 if each.required:
                     raise ValueError(f"{name} is missing")
             elif isinstance(each, click.Argument):
                 words += [str(one) for one in (value if isinstance(value, list) else [value])]
-            elif isinstance(each, click.Option) and each.is_flag:
+            elif is_flag:
                 options.append(each.opts[-1])
             else:
                 option = max(each.opts, key=len)
@@ -134,12 +139,15 @@ class Finished(NamedTuple):
     status: int
     output: str
     errors: str
+    left_out: int = 0
+    """Bytes of its output that are not in ``output``."""
 
     @property
     def question(self) -> str | None:
-        """The question for which it found no answer on its standard input."""
-        last = self.errors.rpartition(_QUESTION)[0].rpartition("\n")[2]
-        return last if self.status and _QUESTION in self.errors else None
+        """The question for which it found no answer on its standard input, with all that it wrote before: a
+        name in it may have line breaks."""
+        asked, mark, _ = self.errors.rpartition(_QUESTION)
+        return asked.strip() if self.status and mark else None
 
 
 async def run_command(
@@ -147,20 +155,37 @@ async def run_command(
 ) -> Finished:
     """Run a command of this command line; it is killed at the time limit, or if the call is cancelled."""
     place = arguments.index("--")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "geminga.cli.main", *arguments[:place], *connection, *arguments[place:],
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **environment},
-    )  # fmt: skip
     try:
-        output, errors = await asyncio.wait_for(process.communicate(), TIME_LIMIT_SECONDS)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "geminga.cli.main", *arguments[:place], *connection, *arguments[place:],
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+    except (OSError, ValueError) as error:  # too long for a command line, or with a NUL
+        return Finished(-1, "", f"no process for the command: {error}")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(TIME_LIMIT_SECONDS):
+            (output, left_out), (errors, _) = await asyncio.gather(
+                _beginning(process.stdout), _beginning(process.stderr)
+            )
+            status = await process.wait()
     except TimeoutError:
         return Finished(-1, "", f"the command did not end within {TIME_LIMIT_SECONDS:g} s")
     finally:
         if process.returncode is None:
             process.kill()
-    assert process.returncode is not None
-    return Finished(process.returncode, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
+    return Finished(status, output, errors, left_out)
+
+
+async def _beginning(stream: asyncio.StreamReader) -> tuple[str, int]:
+    """Read a stream to its end; return its first `OUTPUT_MAX` bytes, and the number of those that follow."""
+    kept, size = bytearray(), 0
+    while part := await stream.read(1 << 16):
+        kept += part[: OUTPUT_MAX - len(kept)]
+        size += len(part)
+    return kept.decode("utf-8", "replace"), size - len(kept)
 
 
 class ToolServer:
@@ -210,13 +235,15 @@ class ToolServer:
             return _failed(str(error))
         found = await self._run(arguments)
         question = found.question
-        if question is None:
-            return _result(found)
+        if question is None or not tool.changes:
+            return _result(tool, found)
         ask = types.ElicitRequestFormParams(message=question, requested_schema=_NO_FIELDS)
         answer: Any = (params.input_responses or {}).get("confirm")
         can_ask = types.ClientCapabilities(elicitation=types.ElicitationCapability())
         if not context.session.check_client_capability(can_ask):
-            shown = shlex.join(["geminga", *self._connection, *arguments])
+            place = arguments.index("--")
+            known = [each for each in self._connection if not each.startswith(("--token=", "--auth-params="))]
+            shown = shlex.join(["geminga", *arguments[:place], *known, *arguments[place:]])
             return _failed(f"{question} This program cannot ask its user; to do it: {shown}")
         if answer is None and context.protocol_version >= _ANSWERS_BY_RETRY:
             return types.InputRequiredResult(input_requests={"confirm": types.ElicitRequest(params=ask)})
@@ -225,7 +252,7 @@ class ToolServer:
         if answer.action != "accept":
             return _failed("the user has refused: nothing was changed")
         place = arguments.index("--")
-        return _result(await self._run([*arguments[:place], "--yes", *arguments[place:]]))
+        return _result(tool, await self._run([*arguments[:place], "--yes", *arguments[place:]]))
 
     async def _run(self, arguments: list[str]) -> Finished:
         return await run_command(arguments, self._connection, self._environment)
@@ -237,14 +264,18 @@ def _failed(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
 
-def _result(found: Finished) -> types.CallToolResult:
+def _result(tool: CommandTool, found: Finished) -> types.CallToolResult:
+    """Return what a command printed. What a reading one had read before an error, such as fewer messages than
+    asked for, is a result."""
     import mcp_types as types
 
-    if found.status:
-        return _failed(found.errors.strip() or f"exit status {found.status}")
     text = found.output
-    if len(text) > OUTPUT_MAX:
-        text = f"{text[:OUTPUT_MAX]}\n... {len(text) - OUTPUT_MAX:,} more characters: ask for less"
+    if found.left_out:
+        text += f"\n... {found.left_out:,} more bytes: ask for less"
+    if found.status:
+        text += found.errors.strip() or f"exit status {found.status}"
+        if tool.changes or not found.output:
+            return _failed(text)
     return types.CallToolResult(content=[types.TextContent(text=text or found.errors.strip() or "nothing")])
 
 
@@ -261,12 +292,18 @@ def command(allow_changes: bool, **chosen: Any) -> None:
     from mcp.server.stdio import stdio_server
 
     context = click.get_current_context()
-    environment = {"PULSAR_TOKEN": chosen.pop("token")} if chosen.get("token") else {}
+    environment = {}
+    token = chosen["token"]
+    if token and given("token") and not token.startswith(("env:", "file:")):
+        # Other local users can see options, but not the environment. An option names it, so that it wins over
+        # the token of a context.
+        environment["GEMINGA_MCP_TOKEN"] = token.removeprefix("token:")
+        chosen["token"] = "env:GEMINGA_MCP_TOKEN"
     options = {each.name: each for each in context.command.params if isinstance(each, ConnectionOption)}
     connection = [
         options[name].opts[0] if value is True else f"{options[name].opts[0]}={value}"
         for name, value in chosen.items()
-        if value and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if value and given(name)
     ]
     server = ToolServer(allow_changes, connection, environment).server()
 

@@ -39,7 +39,8 @@ from geminga.policies import (
 
 
 class ArgumentForm(NamedTuple):
-    """Form of a value that is one argument: click type, and functions to and from the value."""
+    """Form of a value that is one argument: click type, and functions to the policy's value (of an argument
+    named ``value``) and from it."""
 
     kind: Any
     make: Callable[[Any], Any]
@@ -63,8 +64,8 @@ _FORMS: dict[tuple[type, str], ArgumentForm] = {
     (int, ""): ArgumentForm(click.IntRange(0), _number, count),
     (int, "bytes"): ArgumentForm(SIZE, _number, size),
     (int, "seconds"): ArgumentForm(SPAN, _seconds, span),
-    (int, "minutes"): ArgumentForm(SPAN, lambda v: _seconds(v) // 60, lambda v: span(v * 60)),
-    (int, "milliseconds"): ArgumentForm(SPAN, lambda v: _seconds(v) * 1000, lambda v: span(v / 1000)),
+    (int, "minutes"): ArgumentForm(SPAN, lambda value: _seconds(value) // 60, lambda v: span(v * 60)),
+    (int, "milliseconds"): ArgumentForm(SPAN, lambda value: _seconds(value) * 1000, lambda v: span(v / 1000)),
 }
 """Form by type and unit of a policy."""
 

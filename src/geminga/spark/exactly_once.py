@@ -231,9 +231,13 @@ class NumberedWriter(DataSourceArrowWriter):
         self._remove_own_folder()
 
     def _remove_own_folder(self) -> None:
-        if self.own_folder is not None:
+        if self.own_folder is None:
+            return
+        try:
             Staging(self.own_folder).remove()
             remove_abandoned_jobs(self.location)
+        except OSError as error:  # the rows are published: a failed query would be repeated
+            logger.warning("%s: a staging folder was not deleted: %s", self.location, error)
 
 
 def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[StagedCommit]:

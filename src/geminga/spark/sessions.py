@@ -136,7 +136,7 @@ def _is_local(master: str | None) -> bool:
         if (folder / "spark-env.sh").exists():
             return False  # a program, which may set MASTER
         settings = folder / "spark-defaults.conf"
-        text = settings.read_text(encoding="utf-8") if settings.is_file() else ""
+        text = settings.read_text("utf-8", "replace") if settings.is_file() else ""
         named = re.findall(r"^\s*spark\.master[\s=:]+(\S+)", text, re.MULTILINE)
         master = named[-1] if named else "local"
     return master.startswith("local")

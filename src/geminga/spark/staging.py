@@ -239,8 +239,8 @@ def remove_abandoned_jobs(location: str) -> None:
     files, root = resolve(location)
     for folder in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):
         if folder.type == fs.FileType.Directory and re.fullmatch(r"job-[0-9a-f]{32}", folder.base_name):
-            inside = files.get_file_info(fs.FileSelector(folder.path, recursive=True))
-            times = [info.mtime_ns or 0 for info in inside]
+            inside = files.get_file_info(fs.FileSelector(folder.path, allow_not_found=True, recursive=True))
+            times = [info.mtime_ns for info in inside if info.mtime_ns]  # not every file system has times
             if times and max(times) < (time.time() - ABANDONED_SECONDS) * 1e9:
                 files.delete_dir(folder.path)
 

@@ -160,3 +160,11 @@ def test_the_payloads_around_a_damaged_one_are_parsed_together(
     assert [row["id"] for row in found.to_pylist() if row] == [n for n in range(4_096) if n != place]
     assert counts["exactly"] <= 64
     assert counts["_at_once"] <= 3 * len(given)
+
+
+def test_a_payload_of_many_lines_does_not_stop_the_reader() -> None:
+    """Arrow names a row behind the last payload, since it takes the lines for values."""
+    lines = b"{}}\n" + b'{"v":{"id":1}}\n' * 150 + b'{"v":{"id":"x"}'
+    found, damaged = JsonReader(FLAT).read(payloads(*[ROW] * 50, lines, *[ROW] * 50))
+    assert damaged.tolist() == [False] * 50 + [True] + [False] * 50
+    assert found.to_pylist() == [ROW] * 50 + [None] + [ROW] * 50

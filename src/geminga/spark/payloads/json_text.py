@@ -106,8 +106,10 @@ class JsonReader:
             try:
                 found = self._parsed_as(*way, payloads)
             except (pa.ArrowException, AttributeError) as error:
-                row = _ROW.search(str(error))
-                first = max(first, len(payloads) // 2 if row is None else int(row[1]))
+                found_row = _ROW.search(str(error))
+                row = len(payloads) if found_row is None else int(found_row[1])
+                # A payload with line breaks may be several of Arrow's rows.
+                first = max(first, row if row < len(payloads) else len(payloads) // 2)
                 continue
             self.at_once.insert(0, self.at_once.pop(number))
             return found

@@ -29,6 +29,7 @@ from geminga.spark.java import check_java
 from geminga.spark.pipelines import lake
 from geminga.spark.pipelines.connection import VARIABLE, check_asks, reach
 from geminga.spark.pipelines.project import SPEC_FILE, configuration, places
+from geminga.spark.sessions import CONFIGURED
 
 _FLOW = re.compile(r"Flow '?(?:\w+\.)*(\w+)'? (?:is|has) (\w+)")
 _PROGRESS = "ProgressReporter: Streaming query made progress: {"
@@ -197,8 +198,10 @@ def environment(folder: Path, cluster: str = "") -> dict[str, str]:
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     logging = resources.files(__package__) / "log4j2.properties"
     options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={logging}"
+    # Those that name a master also name the Spark of a program that `spark-submit` has started.
+    inherited = {name: value for name, value in os.environ.items() if name not in CONFIGURED}
     return {
-        **os.environ,
+        **inherited,
         VARIABLE: cluster,
         "GEMINGA_PIPELINE_PROCESS": str(os.getpid()),
         "SPARK_REMOTE": "local[*]",
@@ -355,10 +358,11 @@ class _SparkOutput:
 
 def _end(process: subprocess.Popen[str]) -> None:
     """End Spark and its child processes, even if interrupted."""
-    for name, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, None)):
+    for name in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, name)
-            process.wait(seconds)
+            # Python ends at once; Java, which has the same standard output, may still write to the tables.
+            process.communicate(timeout=_STOP_SECONDS)
         except ProcessLookupError:
             break
         except subprocess.TimeoutExpired:

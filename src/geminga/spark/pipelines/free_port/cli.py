@@ -9,14 +9,21 @@ import os
 import runpy
 import select
 import signal
+import sys
 import threading
 from contextlib import suppress
 
 
 def _end_with(process_id: int) -> None:
-    """Wait until a process has ended, then end all processes of this session."""
+    """Wait until a process has ended, then end all processes of this session. Java first: it does not have
+    the lock of the project, which this process holds until its end."""
     with suppress(ProcessLookupError):  # it has ended already
         select.select([os.pidfd_open(process_id)], [], [])
+    context = getattr(sys.modules.get("pyspark.core.context"), "SparkContext", None)
+    gateway = getattr(context, "_gateway", None)
+    if gateway is not None:
+        gateway.proc.terminate()
+        gateway.proc.wait()
     os.killpg(0, signal.SIGTERM)
 
 

@@ -1,0 +1,39 @@
+"""Commands of policies, without a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import MagicMock
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from geminga.cli import policies
+from geminga.cli.namespaces import Namespaces
+from geminga.cli.topics import TopicPolicies
+
+WORDS = {
+    "": ("5", 5),
+    "bytes": ("1K", 1024),
+    "seconds": ("2m", 120),
+    "minutes": ("2m", 2),
+    "milliseconds": ("2m", 120_000),
+}
+"""An argument and its value, by the unit of a policy."""
+
+
+@pytest.mark.parametrize("of", [Namespaces, TopicPolicies])
+def test_every_policy_that_is_one_number_or_switch_can_be_set(
+    of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, part = click.Group("group"), MagicMock()
+    monkeypatch.setattr(policies, "holder", lambda cluster, kind: part)
+    policies.add_policy_commands(group, "part", "PLACE", of)
+    known = [each for each in of.policies_known() if each.command and each.kind in (bool, int)]
+    assert known
+    for policy in known:
+        word, value = ("on", True) if policy.kind is bool else WORDS[policy.unit]
+        found = CliRunner().invoke(group, [policy.command, "here", word, "--url=pulsar://localhost:1"])
+        assert found.exit_code == 0, (policy.name, found.output, found.exception)
+        getattr(part, policy.name).set.assert_called_once_with("here", value)
