@@ -356,7 +356,9 @@ def run(folder: Path, minutes: float, rate: float, kill_every: float) -> dict[st
     with geminga.Admin(broker.admin_url) as admin:
         admin.topics.create(STREAM, partitions=PARTITIONS)
         admin.namespaces.retention.set("public/default", Retention(minutes=5, megabytes=-1))
-        admin.namespaces.compaction_threshold.set("public/default", 1 << 20)
+        for number in range(COMPACTED_TOPICS):
+            admin.topics.create(f"{COMPACTED}-{number}")
+            admin.topic_policies.compaction_threshold.set(f"{COMPACTED}-{number}", 1 << 20)
     load = Load(broker.url, rate, ledger)
     load.start()
     samples = watch(broker, ledger, minutes * 60, kill_every)

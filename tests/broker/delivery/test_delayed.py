@@ -243,3 +243,15 @@ def test_delayed_entries_take_few_bytes_each() -> None:
         assert tracemalloc.get_traced_memory()[0] < 200_000 * 15
     finally:
         tracemalloc.stop()
+
+
+def test_skipped_entries_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed, "SPAN_ENTRIES_MAX", 100)
+    clock, got = Clock(), list[int]()
+    entries = delayed.DelayedEntries(clock, got.extend, "a test")  # type: ignore[arg-type]
+    for offset in range(5_000):
+        entries.add(offset, clock.now_ms + 1_000 + offset % 7_000)
+        entries.skip_below(offset - 50)
+        assert entries._kept <= 2 * len(entries) + 100
+    clock.advance(10_000)
+    assert sorted(got) == list(range(4_949, 5_000))

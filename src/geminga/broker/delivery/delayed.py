@@ -59,7 +59,8 @@ class DelayedEntries:
     """Offsets in the order of their times; ``due(offsets)`` receives those that are due by the wall clock."""
 
     __slots__ = (
-        "_about", "_due", "_next_ms", "_offsets", "_scheduler", "_spans", "_split", "_starts", "_timer",
+        "_about", "_due", "_kept", "_next_ms", "_offsets", "_scheduler", "_spans", "_split", "_starts",
+        "_timer",
     )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler, due: Callable[[list[int]], None], about: object) -> None:
@@ -75,6 +76,8 @@ class DelayedEntries:
         self._starts: list[SpanKey] = []
         self._split: set[SpanKey] = set()
         self._next_ms = 0
+        self._kept = 0
+        """Numbers in the spans: those of the entries, and of entries that were dropped."""
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -108,20 +111,29 @@ class DelayedEntries:
             span = self._spans[key] = _Span()
             heapq.heappush(self._starts, key)
         value = (at_ms - key[0]) << _OFFSET_BITS | offset
+        self._kept += 1
         if bits and span.values and value < span.values[-1]:
             span.is_sorted = False
         span.values.append(value)
         if bits and len(span.values) - span.taken > SPAN_ENTRIES_MAX:
             del self._spans[key]
             self._split.add(key)
+            self._kept -= len(span.values) - span.taken
             for each in span.values[span.taken :]:
                 self._put(each & _OFFSET, key[0] + (each >> _OFFSET_BITS))
 
     def skip_below(self, offset: int) -> None:
         """Drop the entries below ``offset``."""
         self._offsets.remove_range(0, offset)
-        if not self._offsets:
+        if self._kept > 2 * len(self._offsets) + SPAN_ENTRIES_MAX or not self._offsets:
+            spans = self._spans
             self._forget_times()
+            for (start, _), span in spans.items():
+                for value in span.values[span.taken :]:
+                    if value & _OFFSET in self._offsets:
+                        at_ms = start + (value >> _OFFSET_BITS)
+                        self._put(value & _OFFSET, at_ms)
+                        self._next_ms = min(self._next_ms or at_ms, at_ms)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -148,6 +160,7 @@ class DelayedEntries:
                 break
             offset = span.values[span.taken] & _OFFSET
             span.taken += 1
+            self._kept -= 1
             if self._offsets.remove_range(offset, offset + 1):
                 due.append(offset)
         if self._first_span() is not None:
