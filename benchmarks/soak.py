@@ -42,7 +42,7 @@ STREAM, SMALL, COMPACTED = "soak-stream", "soak-small", "soak-compacted"
 SAMPLE_SECONDS = 10.0
 AFTER_A_KILL_SECONDS = 20.0
 """Latencies in this time after a kill are those of the restart: they are counted apart."""
-_HEAD = struct.Struct(">QdI")
+HEAD = struct.Struct(">QdI")
 """Sequence number, time of sending, number of the sender."""
 
 
@@ -94,7 +94,7 @@ class Ledger:
 
     def deliver(self, payload: bytes) -> tuple[int, int]:
         """Count a received message; return its sender and number."""
-        number, sent_at, sender = _HEAD.unpack_from(payload)
+        number, sent_at, sender = HEAD.unpack_from(payload)
         with self.lock:
             if number <= self.confirmed[sender]:
                 self.again += 1
@@ -226,7 +226,7 @@ class Load:
         ledger = self.ledger
         ledger.sent[sender] += 1
         number, now = ledger.sent[sender], time.time()
-        payload = _HEAD.pack(number, now, sender).ljust(size, b"-")
+        payload = HEAD.pack(number, now, sender).ljust(size, b"-")
         producer.send_async(payload, lambda result, _: ledger.receipt(sender, number, now, result), **fields)
 
     def _send_stream(self, producers: list[Any]) -> None:
@@ -344,7 +344,7 @@ def wrong_values(load: Load, url: str) -> int:
             )
             while reader.has_message_available():
                 message = reader.read_next(30_000)
-                found[message.partition_key()] = _HEAD.unpack_from(message.data())[0]
+                found[message.partition_key()] = HEAD.unpack_from(message.data())[0]
             wanted = {key: number for (of, key), number in load.last_values.items() if of == topic}
             wrong += sum(found.get(key) != number for key, number in wanted.items())
     return wrong

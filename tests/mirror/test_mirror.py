@@ -821,6 +821,7 @@ def test_an_idle_mirror_sends_no_requests(two: Two, monkeypatch: pytest.MonkeyPa
         assert running.wait_until_caught_up(60)
         settled = looks
         rounds = threading.Event()
-        running._loop.call_soon_threadsafe(running._loop.call_later, 1.0, rounds.set)
+        loop = running._loop
+        loop.call_soon_threadsafe(loop.call_later, 1.0, rounds.set)
         assert rounds.wait(60)
         assert looks - settled <= 2

@@ -62,7 +62,7 @@ def test_soak_counts_missing_and_reordered_messages_and_those_that_come_again():
     for number in (1, 2, 3):
         ledger.receipt(7, number, 0.0, geminga.Result.Ok)
     assert ledger.missing() == 3
-    payloads = {number: soak._HEAD.pack(number, 0.0, 7) for number in (1, 2, 3)}
+    payloads = {number: soak.HEAD.pack(number, 0.0, 7) for number in (1, 2, 3)}
     assert ledger.deliver(payloads[1]) == (7, 1)
     ledger.deliver(payloads[1])
     assert (ledger.again, ledger.missing()) == (0, 2)

@@ -247,11 +247,15 @@ def test_delayed_entries_take_few_bytes_each() -> None:
 
 def test_skipped_entries_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delayed, "SPAN_ENTRIES_MAX", 100)
-    clock, got = Clock(), list[int]()
+    clock, got, count = Clock(), list[int](), 20_000
     entries = delayed.DelayedEntries(clock, got.extend, "a test")  # type: ignore[arg-type]
-    for offset in range(5_000):
-        entries.add(offset, clock.now_ms + 1_000 + offset % 7_000)
-        entries.skip_below(offset - 50)
-        assert entries._kept <= 2 * len(entries) + 100
+    tracemalloc.start()
+    try:
+        for offset in range(count):
+            entries.add(offset, clock.now_ms + 1_000 + offset % 7_000)
+            entries.skip_below(offset - 50)
+        assert tracemalloc.get_traced_memory()[0] < 4 * count
+    finally:
+        tracemalloc.stop()
     clock.advance(10_000)
-    assert sorted(got) == list(range(4_949, 5_000))
+    assert sorted(got) == list(range(count - 51, count))
