@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -349,6 +350,22 @@ def test_seek_without_a_broker() -> None:
             await eventually_async(lambda: not consumer.is_connected())
             with pytest.raises(NotConnected):
                 await consumer.seek(MessageId.earliest)
+
+    run(main())
+
+
+def test_a_consumer_that_is_connected_in_the_last_moment_is_connected() -> None:
+    async def main() -> None:
+        async with scripted(operation_timeout_seconds=1) as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+            (handle,) = consumer.group.handles.values()
+            broker.answers[Type.SUBSCRIBE] = lambda p, f: None
+            broker.peers[-1].transport.abort()
+            await eventually_async(lambda: not consumer.is_connected())
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.02, handle._tell_awaiting, None)
+            loop.call_soon(time.sleep, 0.1)  # then the call and the time-out are due in the same iteration
+            await handle.connected_within(0.05)
 
     run(main())
 
