@@ -21,6 +21,7 @@ from geminga.errors import (
     ConsumerBusy,
     NotConnected,
     Timeout,
+    TopicNotFound,
     UnknownError,
 )
 from geminga.wire.batch import encode_plain_batch
@@ -366,6 +367,21 @@ def test_a_consumer_that_is_connected_in_the_last_moment_is_connected() -> None:
             loop.call_later(0.02, handle._tell_awaiting, None)
             loop.call_soon(time.sleep, 0.1)  # then the call and the time-out are due in the same iteration
             await handle.connected_within(0.05)
+
+    run(main())
+
+
+def test_a_reader_that_failed_does_not_say_that_all_is_read() -> None:
+    async def main() -> None:
+        async with scripted(operation_timeout_seconds=1) as (broker, client):
+            reader = await client.create_reader(TOPIC, MessageId.earliest)
+            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
+                p, f.command.subscribe.request_id, pb.TopicNotFound
+            )
+            broker.peers[-1].transport.abort()
+            await eventually_async(lambda: reader.consumer.failure is not None)
+            with pytest.raises(TopicNotFound):
+                await reader.has_message_available()
 
     run(main())
 
