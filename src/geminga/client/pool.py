@@ -33,7 +33,14 @@ from geminga.connection.core import (
     WatchUpdate,
 )
 from geminga.connection.requests import error_of, explained
-from geminga.errors import ConnectError, ProtocolError, PulsarException, ServerReportedError, Timeout
+from geminga.errors import (
+    AlreadyClosed,
+    ConnectError,
+    ProtocolError,
+    PulsarException,
+    ServerReportedError,
+    Timeout,
+)
 from geminga.wire.frames import Frame, MessageFrame, ReceiptFrame
 from geminga.wire.message_runs import MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -541,6 +548,8 @@ class ConnectionPool:
             task.add_done_callback(functools.partial(self._attempted, key, ended))
         task, ended = self._opening[key]
         await ended.wait()
+        if task.cancelled():
+            raise AlreadyClosed("the client is closed")
         return task.result()
 
     def _attempted(
