@@ -355,7 +355,7 @@ def test_seek_without_a_broker() -> None:
     run(main())
 
 
-def test_a_consumer_that_is_connected_in_the_last_moment_is_connected() -> None:
+def test_an_error_in_the_last_moment_of_the_wait_for_a_connection_is_raised() -> None:
     async def main() -> None:
         async with scripted(operation_timeout_seconds=1) as (broker, client):
             consumer = await client.subscribe(TOPIC, "s")
@@ -364,9 +364,10 @@ def test_a_consumer_that_is_connected_in_the_last_moment_is_connected() -> None:
             broker.peers[-1].transport.abort()
             await eventually_async(lambda: not consumer.is_connected())
             loop = asyncio.get_running_loop()
-            loop.call_later(0.02, handle._tell_awaiting, None)
-            loop.call_soon(time.sleep, 0.1)  # then the call and the time-out are due in the same iteration
-            await handle.connected_within(0.05)
+            loop.call_later(0.02, handle.on_failed, AuthorizationError("not any more"))
+            loop.call_soon(time.sleep, 0.1)  # then the error and the time-out are due in the same iteration
+            with pytest.raises(AuthorizationError, match="not any more"):
+                await handle.connected_within(0.05)
 
     run(main())
 

@@ -278,7 +278,7 @@ def test_a_silent_listener_is_given_up(scripted):
     run(scripted, body, connection_timeout_seconds=0.5)
 
 
-def test_who_waits_for_a_connection_is_told_that_the_client_was_closed(scripted):
+def test_closing_the_pool_ends_the_wait_for_a_connection_with_an_error(scripted):
     """A `CancelledError` would look as if the caller itself had been cancelled."""
 
     async def body(broker, pool, address):

@@ -539,8 +539,7 @@ class ConnectionPool:
         if slot is None:
             self._slot = slot = (self._slot + 1) % self._settings.connections_per_broker
         key = (address, proxy_to_broker, slot)
-        connection = self._open.get(key)
-        if connection is not None:
+        if (connection := self._open.get(key)) is not None:
             return connection
         if key not in self._opening:
             task, ended = run_task(self.loop, self._attempt(key)), asyncio.Event()
