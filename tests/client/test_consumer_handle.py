@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from geminga.errors import (
     ConsumerBusy,
     NotConnected,
     Timeout,
+    TopicNotFound,
     UnknownError,
 )
 from geminga.wire.batch import encode_plain_batch
@@ -349,6 +351,38 @@ def test_seek_without_a_broker() -> None:
             await eventually_async(lambda: not consumer.is_connected())
             with pytest.raises(NotConnected):
                 await consumer.seek(MessageId.earliest)
+
+    run(main())
+
+
+def test_an_error_in_the_last_moment_of_the_wait_for_a_connection_is_raised() -> None:
+    async def main() -> None:
+        async with scripted(operation_timeout_seconds=1) as (broker, client):
+            consumer = await client.subscribe(TOPIC, "s")
+            (handle,) = consumer.group.handles.values()
+            broker.answers[Type.SUBSCRIBE] = lambda p, f: None
+            broker.peers[-1].transport.abort()
+            await eventually_async(lambda: not consumer.is_connected())
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.02, handle.on_failed, AuthorizationError("not any more"))
+            loop.call_soon(time.sleep, 0.1)  # then the error and the time-out are due in the same iteration
+            with pytest.raises(AuthorizationError, match="not any more"):
+                await handle.connected_within(0.05)
+
+    run(main())
+
+
+def test_a_reader_that_failed_does_not_say_that_all_is_read() -> None:
+    async def main() -> None:
+        async with scripted(operation_timeout_seconds=1) as (broker, client):
+            reader = await client.create_reader(TOPIC, MessageId.earliest)
+            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
+                p, f.command.subscribe.request_id, pb.TopicNotFound
+            )
+            broker.peers[-1].transport.abort()
+            await eventually_async(lambda: reader.consumer.failure is not None)
+            with pytest.raises(TopicNotFound):
+                await reader.has_message_available()
 
     run(main())
 

@@ -179,6 +179,26 @@ def test_a_broker_that_comes_back_later_is_found(scripted):
     run(scripted, body, backoff_max_seconds=0.02)
 
 
+def test_a_lookup_that_is_never_answered_is_repeated_while_reconnecting(scripted, monkeypatch):
+    async def body(broker, context, handle, driver):
+        await driver.start()
+        place, asked = context.service.place, []
+
+        async def first_never(topic, remaining):
+            asked.append(topic)
+            if len(asked) == 1:
+                await asyncio.Event().wait()  # as a REST address that accepts connections and answers nothing
+            return await place(topic, remaining)
+
+        monkeypatch.setattr(context.service, "place", first_never)
+        broker.peers[0].drop()
+        await handle.until(lambda: handle.attached == 2)
+        assert len(asked) == 2
+        assert handle.failed == []
+
+    run(scripted, body, operation_timeout_seconds=0.2)
+
+
 def test_a_handle_is_detached_before_its_driver_runs_again(scripted, monkeypatch):
     """The application's loop may start tasks at once (`asyncio.eager_task_factory`)."""
 

@@ -8,7 +8,7 @@ from geminga.client.pool import ConnectionPool
 from geminga.client.settings import ClientSettings
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import TokenCredentials
-from geminga.errors import AuthenticationError, ConnectError, Timeout, TopicNotFound
+from geminga.errors import AlreadyClosed, AuthenticationError, ConnectError, Timeout, TopicNotFound
 from geminga.wire.frames import encode_command, encode_message, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -276,6 +276,21 @@ def test_a_silent_listener_is_given_up(scripted):
             await pool.get(address)
 
     run(scripted, body, connection_timeout_seconds=0.5)
+
+
+def test_closing_the_pool_ends_the_wait_for_a_connection_with_an_error(scripted):
+    """A `CancelledError` would look as if the caller itself had been cancelled."""
+
+    async def body(broker, pool, address):
+        broker.answers[Type.CONNECT] = lambda peer, frame: None
+        waiting = [asyncio.ensure_future(pool.get(address)) for _ in range(2)]
+        await eventually_async(lambda: broker.peers)
+        pool.close()
+        for waiter in waiting:
+            with pytest.raises(AlreadyClosed, match="client is closed"):
+                await waiter
+
+    run(scripted, body)
 
 
 def test_nothing_listens():

@@ -201,6 +201,25 @@ def often() -> object:
     sys.setswitchinterval(interval)
 
 
+def test_messages_put_back_while_another_consumer_takes_its_own_back_are_taken_back_too() -> None:
+    """A thread that puts messages back is interrupted before they are in the queue."""
+
+    class Interrupted(deque[Any]):
+        def extendleft(self, lots: Any) -> None:
+            queue.take_back(ELSEWHERE)
+            super().extendleft(lots)
+
+    queue = ReceiveQueue()
+    queue.add(entry(0), [0, 1])
+    queue.add(entry(1, ELSEWHERE), [0])
+    taken = [queue.take()]
+    queue.lots = Interrupted(queue.lots)
+    queue.give_back([message for message in taken if message is not None])
+    given_back, _ = queue.take_back(HERE)
+    assert [(each.entry_id, indexes) for each, indexes in given_back] == [(0, [0]), (0, [1])]
+    assert len(queue) == 0
+
+
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("seed", range(50))
 def test_take_back_against_concurrent_receivers_loses_and_doubles_nothing(seed: int) -> None:

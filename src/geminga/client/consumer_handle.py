@@ -326,7 +326,7 @@ class ConsumerHandle:
                 await waiter
         except TimeoutError:
             if waiter.done() and not waiter.cancelled():
-                raise  # the error that ended the consumer, which may be a time-out itself
+                return waiter.result()  # or the error that ended the consumer, which may be a time-out itself
             last = self.driver.last_error
             reason = "" if last is None else f"; the last attempt failed: {last}"
             raise NotConnected(f"{self.topic} was not reconnected within {timeout:g} s{reason}") from last

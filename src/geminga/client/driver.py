@@ -196,8 +196,14 @@ class HandleDriver:
                 return await self._context.pool.get(assigned)
             except (PulsarException, OSError) as error:
                 logger.info("assigned broker %s of %s: %s", assigned, self._handle.topic, error)
-        timeout = self._context.settings.operation_timeout_seconds
-        return await self._context.connection_once(self._handle.topic, timeout)
+        topic, timeout = self._handle.topic, self._context.settings.operation_timeout_seconds
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._context.connection_once(topic, timeout)
+        except TimeoutError as error:
+            if isinstance(error, PulsarException):
+                raise
+            raise Timeout(f"connecting to the broker of {topic!r} took more than {timeout:g} s") from None
 
     async def _wait_backoff(self) -> None:
         # A broker that names the new owner has prepared it: no delay (algorithms.md section 14). But two

@@ -33,7 +33,14 @@ from geminga.connection.core import (
     WatchUpdate,
 )
 from geminga.connection.requests import error_of, explained
-from geminga.errors import ConnectError, ProtocolError, PulsarException, ServerReportedError, Timeout
+from geminga.errors import (
+    AlreadyClosed,
+    ConnectError,
+    ProtocolError,
+    PulsarException,
+    ServerReportedError,
+    Timeout,
+)
 from geminga.wire.frames import Frame, MessageFrame, ReceiptFrame
 from geminga.wire.message_runs import MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -532,8 +539,7 @@ class ConnectionPool:
         if slot is None:
             self._slot = slot = (self._slot + 1) % self._settings.connections_per_broker
         key = (address, proxy_to_broker, slot)
-        connection = self._open.get(key)
-        if connection is not None:
+        if (connection := self._open.get(key)) is not None:
             return connection
         if key not in self._opening:
             task, ended = run_task(self.loop, self._attempt(key)), asyncio.Event()
@@ -541,6 +547,8 @@ class ConnectionPool:
             task.add_done_callback(functools.partial(self._attempted, key, ended))
         task, ended = self._opening[key]
         await ended.wait()
+        if task.cancelled():
+            raise AlreadyClosed("the client is closed")
         return task.result()
 
     def _attempted(

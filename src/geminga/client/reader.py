@@ -143,7 +143,8 @@ class AsyncReader(Generic[T_co]):
         """Return whether `read_next` would return without waiting for a new publication.
 
         Entries that cannot be read (damaged, undecryptable, incomplete chunks) do not count: while the broker
-        has newer entries, this waits until they are received, at most ``operation_timeout_seconds``.
+        has newer entries, this waits until they are received, at most ``operation_timeout_seconds``. Raises
+        `AlreadyClosed`, or the error that ended the reader.
         """
         if self.consumer.queue:
             return True
@@ -154,7 +155,10 @@ class AsyncReader(Generic[T_co]):
                 read = None  # from another cluster, whose ids cannot be compared
             if self._is_ahead(read, last, marked) and await self._arrives(handle, last):
                 return True
-        return bool(self.consumer.queue)
+        if self.consumer.queue:
+            return True
+        self.consumer.check_receiving()  # without a failed topic or partition the answer would be wrong
+        return False
 
     async def _arrives(self, handle: ConsumerHandle, last: MessageId) -> bool:
         """Return whether a message up to ``last`` arrives; True also if the broker sends nothing in time."""

@@ -296,8 +296,8 @@ class ReceiveQueue:
             (entry, _for_each([index for _, index in group]))
             for entry, group in groupby(map(place_of, messages), itemgetter(0))
         ]
-        self._by_origin = None
         self.lots.extendleft(reversed(lots))
+        self._by_origin = None  # afterwards: the loop's thread may look through the queue meanwhile
 
 
 def rest(indexes: Iterator[Any]) -> list[Any]:
