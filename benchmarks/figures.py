@@ -78,10 +78,11 @@ def everyday(values: Mapping[str, Any], broker: str) -> str:
         cells.append(_bold(ours.best / java.best, worse_below=1) if ours and java else "")
         cells.append(_cpu(java.lowest_cpu) if java else "")
         lines.append(f"| {' | '.join(cells)} |")
-    rounds = max((row.runs for parties in rows.values() for row in parties.values()), default=0)
+    rounds = sorted({row.runs for parties in rows.values() for row in parties.values()}) or [0]
+    shown = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else str(rounds[0])
     text = (
-        f"{BROKERS[broker]}. Best rate and lowest CPU of the client's process in {rounds} "
-        f"{'run' if rounds == 1 else 'runs'} of each library, in turn; programs in which Geminga has the "
+        f"{BROKERS[broker]}. Best rate and lowest CPU of the client's process in {shown} "
+        f"{'run' if shown == '1' else 'runs'} of each library, in turn; programs in which Geminga has the "
         f"lower rate first; {where(values)}."
     )
     if values["quick"]:
@@ -91,11 +92,12 @@ def everyday(values: Mapping[str, Any], broker: str) -> str:
     failed = [f"* {line.splitlines()[0]}" for line in values["failed"]]
     if failed:
         failed = ["", "Without figures:", "", *failed]
-    return "\n".join([text, "", *lines, *failed, "", f"`{_command(broker)}` made this."])
+    command = _command(broker, any(JAVA in parties for parties in rows.values()))
+    return "\n".join([text, "", *lines, *failed, "", f"`{command}` made this."])
 
 
-def _command(broker: str) -> str:
-    return f"python -m benchmarks.everyday --broker {broker} --java --publish"
+def _command(broker: str, has_java: bool = True) -> str:
+    return f"python -m benchmarks.everyday --broker {broker}{' --java' if has_java else ''} --publish"
 
 
 def _ratio(parties: Mapping[str, Row]) -> float:
