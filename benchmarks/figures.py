@@ -235,7 +235,7 @@ def soak(values: Mapping[str, Any]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     step = max(1, len(samples) // 4)
-    for number in range(4):
+    for number in range(min(4, len(samples))):
         quarter = samples[number * step : (number + 1) * step]
         quiet = [each for each in quarter if not each["is_after_kill"]] or quarter
 

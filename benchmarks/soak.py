@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -229,38 +230,49 @@ class Load:
         payload = HEAD.pack(number, now, sender).ljust(size, b"-")
         producer.send_async(payload, lambda result, _: ledger.receipt(sender, number, now, result), **fields)
 
+    def _until_stopped(self, producers: list[Any], send_some: Callable[[], None]) -> None:
+        """Send again and again until `stop_sending`, then wait for the receipts."""
+        while self._is_sending.is_set():
+            send_some()
+        for producer in producers:
+            producer.flush()
+
     def _send_stream(self, producers: list[Any]) -> None:
         sent, started = 0, time.monotonic()
-        while self._is_sending.is_set():
+
+        def send_some() -> None:
+            nonlocal sent
             for sender, producer in enumerate(producers):
                 for _ in range(20):
                     self._send(producer, sender, 200)
                 sent += 20
             if self.rate:
                 time.sleep(max(0.0, started + sent / self.rate - time.monotonic()))
-        for producer in producers:
-            producer.flush()
+
+        self._until_stopped(producers, send_some)
 
     def _send_small(self, producers: list[Any], first: int) -> None:
         choice = random.Random(1)
-        while self._is_sending.is_set():
+
+        def send_some() -> None:
             for _ in range(20):
                 number = choice.randrange(len(producers))
                 self._send(producers[number], first + number, 60)
             time.sleep(0.1)
-        for producer in producers:
-            producer.flush()
+
+        self._until_stopped(producers, send_some)
 
     def _send_keys(self, producers: list[Any], first: int) -> None:
         choice = random.Random(2)
-        while self._is_sending.is_set():
+
+        def send_some() -> None:
             for _ in range(50):
                 number, key = choice.randrange(len(producers)), f"key-{choice.randrange(KEYS)}"
                 self._send(producers[number], first + number, 100, partition_key=key)
                 self.last_values[number, key] = self.ledger.sent[first + number]
             time.sleep(0.1)
-        for producer in producers:
-            producer.flush()
+
+        self._until_stopped(producers, send_some)
 
     def _receive(self, consumer: Any) -> None:
         while self._is_receiving.is_set():
