@@ -76,11 +76,12 @@ class CommandTool(NamedTuple):
         unknown = sorted(given.keys() - self.parameters.keys())
         if unknown:
             raise ValueError(f"{unknown[0]} is no argument of {self.name}: {', '.join(self.parameters)}")
-        options, words = ["--json"] if self.has_json else [], []
+        options, words = ["--json"] if self.has_json else [], list[str]()
         for name, each in self.parameters.items():
             value = given.get(name)
             if value is None:
                 value = DEFAULTS.get(" ".join(self.words), {}).get(name)
+            values = value if isinstance(value, list) else [value]
             is_flag = isinstance(each, click.Option) and each.is_flag
             if is_flag and value not in (True, False, None):
                 raise ValueError(f"{name} {value!r} is not true or false")
@@ -88,12 +89,11 @@ class CommandTool(NamedTuple):
                 if each.required:
                     raise ValueError(f"{name} is missing")
             elif isinstance(each, click.Argument):
-                words += [str(one) for one in (value if isinstance(value, list) else [value])]
+                words += map(str, values)
             elif is_flag:
                 options.append(each.opts[-1])
             else:
-                option = max(each.opts, key=len)
-                options += [f"{option}={one}" for one in (value if isinstance(value, list) else [value])]
+                options += [f"{max(each.opts, key=len)}={one}" for one in values]
         return [*self.words, *options, "--", *words]
 
 

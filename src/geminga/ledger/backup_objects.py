@@ -13,7 +13,6 @@ random part of the name keeps backups apart that two stores begin in the same se
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import errno
 import json
@@ -23,7 +22,7 @@ import secrets
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -68,7 +67,7 @@ class ObjectSeries:
     def folder_of(self, name: str) -> str:
         return f"/{name}"
 
-    @contextlib.contextmanager
+    @contextmanager
     def writing(self, store: Path, now: dt.datetime) -> Iterator[None]:
         yield
         oldest = name_at(now - _UNLISTED)
