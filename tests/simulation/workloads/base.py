@@ -18,6 +18,7 @@ from geminga import (
 )
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.topic_actions import TopicActions
+from geminga.errors import StoreStopped
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from tests.simulation.checker import Stored
@@ -240,7 +241,7 @@ class Workload:
         life = machine.life
         try:
             machine.administer(lambda actions: act(actions, TopicName.parse(self.topic), done))
-        except AdminRefusal as refusal:
+        except (AdminRefusal, StoreStopped) as refusal:
             self.history.add("refused", who, what, detail=refusal)
             return False
         while not future.done() and machine.life == life and machine.is_up:
