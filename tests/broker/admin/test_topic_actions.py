@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import entry_counts
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.topic_actions import JoinedCompletion
 from geminga.broker.cooperative import at_once
@@ -384,23 +383,3 @@ def test_holes_are_counted_between_messages(harness: Any, make_entry: Callable[.
     internals = at_once(actions.internal_stats(NAME))["cursors"]["s"]
     assert internals["partlyAcknowledgedBatchCount"] == 3
     assert internals["partlyAcknowledgedBatches"]["0:1"] == {"messages": 4, "open": [(1, 1), (3, 3)]}
-
-
-def test_entries_without_counts_are_counted_first(
-    harness: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(entry_counts, "UNCOUNTED_ENTRIES_MAX", 3)
-    monkeypatch.setattr(entry_counts, "BLOCK_ENTRIES", 2)
-    monkeypatch.setattr(entry_counts, "TAIL_KEPT_ENTRIES", 1)
-    fill_batches(harness, make_entry, *[3] * 9)
-    for key, _ in list(harness.store.keys.scan("counts/")):
-        harness.store.keys.delete(key)
-    harness.crash()
-    stats = subscription_stats(harness.actions)
-    assert (stats["msgBacklog"], stats["messagesInBacklog"]) == (9, -1)
-    refused(503, harness.actions.backlog, NAME, "s")
-    refused(503, harness.actions.skip_messages, NAME, "s", 4, ignore)
-    harness.advance(1)
-    assert subscription_stats(harness.actions)["messagesInBacklog"] == 27
-    assert harness.actions.skip_messages(NAME, "s", 4, ignore) == 4
-    assert subscription_stats(harness.actions)["messagesInBacklog"] == 23

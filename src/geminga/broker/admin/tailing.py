@@ -293,7 +293,7 @@ def _newest(topic: PersistentTopic, count: int) -> int:
     first = max(ledger.start, offset - ENTRIES_EXAMINED_MAX)
     while offset > first and held < count:
         offset -= 1
-        held += ledger.counts.of(offset)[0] if ledger.counts.is_complete else 1
+        held += ledger.counts.of(offset)[0]
     return offset
 
 

@@ -319,9 +319,6 @@ class TopicActions:
     def skip_messages(self, name: TopicName, subscription: str, count: int, done: Done) -> int:
         """Skip the next ``count`` open messages, those of batches individually; return the number skipped."""
         found = self._movable(name, subscription)
-        if not found.topic.ledger.counts.is_complete:
-            found.topic.count_entries()
-            raise AdminRefusal(503, f"the entries of {name} are being counted, try again in a while")
         return found.skip_messages(count, done)
 
     def skip_entry(self, name: TopicName, subscription: str, position: MessageId, done: Done) -> None:
@@ -338,12 +335,9 @@ class TopicActions:
         return explanation(facts_of(self.topic(name), found, self._disk.refusal))
 
     def backlog(self, name: TopicName, subscription: str) -> tuple[int, int]:
-        """Return the unacknowledged entries and messages; 503 while entries are being counted."""
+        """Return the unacknowledged entries and messages."""
         found = self._subscription(name, subscription)
-        tally = found.backlog_tally()
-        if tally is None:
-            raise AdminRefusal(503, f"the entries of {name} are being counted, try again in a while")
-        return found.backlog, tally[0]
+        return found.backlog, found.backlog_tally()[0]
 
     def skip_all(self, name: TopicName, subscription: str, done: Done) -> None:
         """Skip everything that is stored now."""

@@ -15,7 +15,6 @@ from geminga.broker.managed_ledger import ManagedLedger, Segment, ledger_limits
 from geminga.broker.position_lookup import offset_by_time
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.effective_policies import Policies
-from geminga.broker.scheduler import Timer
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.access import ProducerAccess
@@ -37,8 +36,6 @@ from geminga.wire.send_runs import SendRun
 
 log = logging.getLogger("geminga.broker")
 
-COUNTING_SLICE_SECONDS = 0.01
-"""Interval of slices of counting old entries."""
 SUBSCRIPTIONS_AT_ONCE = 100
 """Most subscriptions that get a topic's new entries in one step."""
 _NO_RECORD = DedupRecord.NONE
@@ -51,7 +48,6 @@ class PersistentTopic:
 
     __slots__ = (
         "__weakref__",
-        "_counting",
         "_deleted",
         "_entries",
         "access",
@@ -112,7 +108,6 @@ class PersistentTopic:
         self.compacted: CompactedLedger | None = None
         self.compaction: compaction.Compaction | None = None
         self.offload = offloading.offload_of(self)
-        self._counting: Timer | None = None
         self._deleted = False
         self.access = ProducerAccess(record.epoch, self)
         self.subscriptions = _NO_SUBSCRIPTIONS
@@ -494,22 +489,6 @@ class PersistentTopic:
             self._left()
         return found
 
-    # --- counting ---
-    def count_entries(self) -> None:
-        """Count entries from before counts were stored, in slices."""
-        if self._counting is None:
-            self._counting = self.scheduler.after(COUNTING_SLICE_SECONDS, self._count_some, self)
-
-    def _count_some(self) -> None:
-        self._counting = None
-        if self.ledger.counts.count_some():
-            self.count_entries()
-
-    def _stop_counting(self) -> None:
-        if self._counting is not None:
-            self._counting.cancel()
-            self._counting = None
-
     # --- who uses it, and when it is to be looked at ---
     def touch(self) -> None:
         """Queue the topic for maintenance after a change."""
@@ -624,7 +603,6 @@ class PersistentTopic:
         """Delete the topic's durable data."""
         self._deleted = True
         self.disconnect_all()
-        self._stop_counting()
         for subscription in self.subscriptions.values():
             subscription.fenced = True
             subscription.writer.delete(None)
@@ -639,7 +617,6 @@ class PersistentTopic:
 
     def close(self) -> None:
         """Leave memory: pending changes are written, and references to the topic are dropped."""
-        self._stop_counting()
         compaction.leave_memory(self)
         if self.dedup is not None:
             self.dedup.save()
