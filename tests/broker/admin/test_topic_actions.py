@@ -36,7 +36,7 @@ def fill(harness: Any, make_entry: Callable[..., bytes], count: int = 5) -> Any:
     for n in range(count):
         peer.send(n, make_entry(b"m%d" % n, publish_time=1_800_000_000_000 + n * 1000))
     peer.disconnect()
-    harness.actions.create_subscription(NAME, "s", MessageId.earliest, ignore)
+    harness.actions.cursors.create(NAME, "s", MessageId.earliest, ignore)
     return harness.actions
 
 
@@ -66,7 +66,7 @@ def test_a_topic_is_created_once_the_store_has_it(harness: Any, topics: Any) -> 
     refused(404, topics.create, TopicName.parse("persistent://no/where/t"), ignore)
     assert (topics.partitions(NAME), topics.properties(NAME)) == (0, {"a": "b"})
     harness.restart()
-    assert list(harness.actions.walk("public/default", "persistent")) == [TOPIC]
+    assert list(harness.actions.topics.walk("public/default", persistent=True)) == [TOPIC]
     assert harness.actions.properties(NAME) == {"a": "b"}
 
 
@@ -284,12 +284,12 @@ def test_expiring_to_a_position_never_goes_back(harness: Any, make_entry: Callab
     peer.subscribe(TOPIC, kind="Shared")
     peer.ack((0, 0), (0, 1), (0, 3))
     peer.disconnect()
-    actions.expire_to(NAME, "s", MessageId(-1, 0, 0), ignore, excluded=False)
-    cursor = actions.found(NAME, "s")[1].cursor
+    actions.cursors.expire_to(NAME, "s", MessageId(-1, 0, 0), ignore, excluded=False)
+    cursor = actions.cursors.found(NAME, "s")[1].cursor
     assert (cursor.mark, list(cursor.holes.ranges())) == (2, [(3, 4)])
-    actions.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=True)
+    actions.cursors.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=True)
     assert cursor.mark == 2
-    actions.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=False)
+    actions.cursors.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=False)
     assert cursor.mark == 4
     assert subscription_stats(actions)["totalMsgExpired"] == 1
     assert read(harness) == [b"m4"]
@@ -303,7 +303,7 @@ def fill_batches(harness: Any, make_entry: Callable[..., bytes], *sizes: int) ->
         entry = make_entry(num_messages_in_batch=messages if messages > 1 else None)
         peer.send(number, entry, messages=messages)
     peer.disconnect()
-    harness.actions.create_subscription(NAME, "s", MessageId.earliest, ignore)
+    harness.actions.cursors.create(NAME, "s", MessageId.earliest, ignore)
     return harness.actions
 
 
@@ -317,12 +317,12 @@ def test_the_backlog_is_counted_in_messages(harness: Any, make_entry: Callable[.
     stats = subscription_stats(actions)
     assert (stats["msgBacklog"], stats["messagesInBacklog"]) == (3, 406)
     assert stats["bytesInBacklog"] == actions.stats(NAME)["storageSize"] == stats["backlogSize"]
-    assert actions.backlog(NAME, "s") == (3, 406)
+    assert actions.cursors.backlog(NAME, "s") == (3, 406)
     harness.advance(7)
     assert subscription_stats(actions)["oldestBacklogMessageAgeSeconds"] == 7
     assert actions.stats(NAME)["oldestBacklogMessageAgeSeconds"] == 7
     assert actions.stats(NAME)["oldestBacklogMessageSubscriptionName"] == "s"
-    actions.skip_all(NAME, "s", ignore)
+    actions.cursors.skip_all(NAME, "s", ignore)
     # As Apache Pulsar has it: no name where nothing waits.
     assert "oldestBacklogMessageSubscriptionName" not in actions.stats(NAME)
     stats = subscription_stats(actions)
@@ -332,9 +332,9 @@ def test_the_backlog_is_counted_in_messages(harness: Any, make_entry: Callable[.
 
 def test_messages_are_skipped_one_by_one(harness: Any, make_entry: Callable[..., bytes]) -> None:
     actions = fill_batches(harness, make_entry, 3, 1, 1000, 2)
-    assert actions.skip_messages(NAME, "s", 1, ignore) == 1
+    assert actions.cursors.skip_messages(NAME, "s", 1, ignore) == 1
     assert subscription_stats(actions)["messagesInBacklog"] == 1005
-    assert actions.skip_messages(NAME, "s", 104, ignore) == 104
+    assert actions.cursors.skip_messages(NAME, "s", 104, ignore) == 104
     stats = subscription_stats(actions)
     assert (stats["msgBacklog"], stats["messagesInBacklog"], stats["ackHoles"]) == (2, 901, 0)
     cursor = at_once(actions.internal_stats(NAME))["cursors"]["s"]
@@ -346,7 +346,7 @@ def test_messages_are_skipped_one_by_one(harness: Any, make_entry: Callable[...,
     first = peer.messages()[0]
     assert (first.entry_id, first.ack_set[1]) == (2, -(1 << 37))
     peer.disconnect()
-    assert harness.actions.skip_messages(NAME, "s", 5000, ignore) == 901
+    assert harness.actions.cursors.skip_messages(NAME, "s", 5000, ignore) == 901
     assert subscription_stats(harness.actions)["msgBacklog"] == 0
 
 
@@ -357,7 +357,7 @@ def test_a_delivered_batch_that_is_skipped_in_part_frees_the_consumer(
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     assert subscription_stats(actions)["unackedMessages"] == 10
-    actions.skip_messages(NAME, "s", 7, ignore)
+    actions.cursors.skip_messages(NAME, "s", 7, ignore)
     assert subscription_stats(actions)["unackedMessages"] == 3
 
 

@@ -29,9 +29,7 @@ def create(sliced: Sliced, count: int, *subscriptions: str) -> None:
     sliced.settle()
     for index in range(count):
         for each in subscriptions:
-            sliced.actions.create_subscription(
-                NAME.partition_name(index), each, MessageId.earliest, said.append
-            )
+            sliced.actions.cursors.create(NAME.partition_name(index), each, MessageId.earliest, said.append)
     sliced.settle()
     assert said == [None] * (1 + count * len(subscriptions))
 

@@ -141,7 +141,7 @@ def test_a_subscription_moved_back_expires_again(make: Any) -> None:
     topic.skip_all()
     topic.leave()
     topic.harness.advance(HOUR)
-    topic.actions.reset_cursor(NAME, "s", done, position=MessageId.earliest)
+    topic.actions.cursors.reset(NAME, "s", done, position=MessageId.earliest)
     assert topic.backlog() == 4
     topic.harness.crash()
     topic.harness.advance(600 + LATE)

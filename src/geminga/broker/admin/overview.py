@@ -200,7 +200,7 @@ class OverviewResource(TopicResourceBase):
     # --- one subscription ---
     def _one(self, request: web.Request) -> tuple[PersistentTopic, PersistentSubscription]:
         name = self.stored(request)
-        return self.actions.found(name, part(request, "subscription"))
+        return self.actions.cursors.found(name, part(request, "subscription"))
 
     @route("GET", _SUBSCRIPTION + "/holes", needs=CONSUME)
     async def holes(self, request: web.Request) -> web.Response:

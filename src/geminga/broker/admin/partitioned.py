@@ -115,7 +115,7 @@ class PartitionedTopicsResource(TopicResourceBase):
         found = {}
         for index in range(self.actions.partitions(topic)):
             name = topic.partition_name(index)
-            await self.durable(partial(self.actions.terminate, name))
+            await self.durable(self.actions.topic(name).terminate)
             found[str(index)] = message_id_json(self.now(partial(self.actions.last_message_id, name)))
         return answer(found)
 

@@ -6,7 +6,7 @@ An impossible request raises `AdminRefusal` with Pulsar's HTTP status, or `RuleV
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from geminga.broker import position_lookup
@@ -23,7 +23,6 @@ from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import partitioned_key
 from geminga.broker.topics.record import Json, decode_json, encode_json
 from geminga.broker.topics.topic import Topic
-from geminga.broker.topics.topic_names import TopicNames
 from geminga.diagnosis.conclude import explanation
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
@@ -57,17 +56,7 @@ class TopicActions:
         self._settings = broker.settings
         self._namespaces = broker.namespaces
         self._schemas = broker.schemas
-        self._disk = broker.disk
-
-    # --- lists ---
-    def walk(self, namespace: str, domain: str) -> TopicNames:
-        """Return the plain topics and partitions of ``tenant/namespace``, in order."""
-        return self.topics.walk(namespace, persistent=domain == "persistent")
-
-    def walk_partitioned(self, namespace: str) -> tuple[TopicNames, TopicNames]:
-        """Return the partitioned topics of ``tenant/namespace``, both domains, each in order."""
-        walk = self.topics.walk_partitioned
-        return walk(namespace, persistent=False), walk(namespace, persistent=True)
+        self.cursors = SubscriptionActions(self, broker)
 
     def exists(self, name: TopicName) -> bool:
         """Return whether there is such a topic, plain or partitioned."""
@@ -119,15 +108,14 @@ class TopicActions:
                 422, f"partitions={count}: at most {self._settings.partitions_max} are allowed"
             )
         try:
-            subscriptions = self._durable_subscriptions(name) if count > before else ()
+            first = self.topics.find(name.partition_name(0)) if count > before and name.persistent else None
+            # New partitions get the durable subscriptions of the first one.
+            subscriptions = (
+                [] if first is None else [s.name for s in first.subscriptions.values() if s.durable]
+            )
             self.topics.grow_partitions(name, count, subscriptions, done)
         except Refused as refused:
             raise admin_error(refused) from refused
-
-    def _durable_subscriptions(self, name: TopicName) -> Sequence[str]:
-        """Return the durable subscriptions of partition 0, which new partitions get, too."""
-        topic = self.topics.find(name.partition_name(0)) if name.persistent else None
-        return [] if topic is None else [s.name for s in topic.subscriptions.values() if s.durable]
 
     def delete(self, name: TopicName, force: bool, done: Done) -> None:
         """Delete a topic, or a partitioned one with its partitions; 412 if it is in use and not ``force``."""
@@ -165,14 +153,6 @@ class TopicActions:
             self.topics.unload_topic(topic)
         elif not self.exists(name):
             raise AdminRefusal(404, f"Topic {name} not found")
-
-    def terminate(self, name: TopicName, done: Done) -> None:
-        """Terminate the topic. When that is done, `last_message_id` is its last one."""
-        self.topic(name).terminate(done)
-
-    def truncate(self, name: TopicName, done: Done) -> None:
-        """Delete all messages: every subscription moves to the end and the ledgers are deleted."""
-        self.topic(name).truncate(done)
 
     def trim(self, name: TopicName) -> int:
         """Delete ledgers that subscriptions and retention no longer need; return their number."""
@@ -259,7 +239,33 @@ class TopicActions:
         """Return the names of a topic's subscriptions, in order."""
         return sorted(self._topic(name).subscriptions)
 
-    def create_subscription(
+    # --- inside ---
+    def _topic(self, name: TopicName) -> Topic:
+        try:
+            topic = self.topics.find(name)
+        except Refused as refused:
+            raise admin_error(refused) from refused
+        if topic is None:
+            raise AdminRefusal(404, f"Topic {name} not found")
+        return topic
+
+    def topic(self, name: TopicName) -> PersistentTopic:
+        """Return a persistent topic; 404 and 405 otherwise."""
+        topic = self._topic(name)
+        if not isinstance(topic, PersistentTopic):
+            raise AdminRefusal(405, f"not possible for a non-persistent topic: {name}")
+        return topic
+
+
+class SubscriptionActions:
+    """Operations on the subscriptions of persistent topics."""
+
+    def __init__(self, topics: TopicActions, broker: Broker) -> None:
+        self._topics = topics
+        self._scheduler = broker.scheduler
+        self._disk = broker.disk
+
+    def create(
         self,
         name: TopicName,
         subscription: str,
@@ -269,23 +275,21 @@ class TopicActions:
         properties: Properties | None = None,
     ) -> None:
         """Create a durable subscription at a position; 409 if it exists."""
-        topic = self.topic(name)
+        topic = self._topics.topic(name)
         if subscription in topic.subscriptions:
             raise AdminRefusal(409, f"Subscription {subscription} already exists for topic {name}")
         offset = topic.ledger.offset_from(position.ledger_id, position.entry_id)
         is_behind = topic.is_behind(offset, position=(position.ledger_id, position.entry_id))
         topic.subscription(subscription, offset=offset, properties=properties, is_behind=is_behind, done=done)
 
-    def delete_subscription(
-        self, name: TopicName, subscription: str, done: Done, *, force: bool = False
-    ) -> None:
+    def delete(self, name: TopicName, subscription: str, done: Done, *, force: bool = False) -> None:
         """Remove a subscription; 412 when it has consumers and not ``force``."""
         found = self._subscription(name, subscription)
         if found.consumers and not force:
             raise AdminRefusal(412, "Subscription has active connected consumers")
         found.delete(done)
 
-    def reset_cursor(
+    def reset(
         self,
         name: TopicName,
         subscription: str,
@@ -332,7 +336,7 @@ class TopicActions:
     def explain(self, name: TopicName, subscription: str) -> dict[str, Any]:
         """Return why the subscription makes no progress, and how to fix it."""
         found = self._subscription(name, subscription)
-        return explanation(facts_of(self.topic(name), found, self._disk.refusal))
+        return explanation(facts_of(self._topics.topic(name), found, self._disk.refusal))
 
     def backlog(self, name: TopicName, subscription: str) -> tuple[int, int]:
         """Return the unacknowledged entries and messages."""
@@ -363,18 +367,15 @@ class TopicActions:
             offset += 1
         found.expire(offset, done)
 
-    def set_subscription_properties(
-        self, name: TopicName, subscription: str, properties: Properties, done: Done
-    ) -> None:
+    def set_properties(self, name: TopicName, subscription: str, properties: Properties, done: Done) -> None:
         found = self._movable(name, subscription)
         found.cursor.properties = dict(properties)
         found.policies_changed()
         found.write_snapshot(done)
 
-    # --- inside ---
     def found(self, name: TopicName, subscription: str) -> tuple[PersistentTopic, PersistentSubscription]:
         """Return a topic and its subscription for reading; 404 if either does not exist."""
-        return self.topic(name), self._subscription(name, subscription)
+        return self._topics.topic(name), self._subscription(name, subscription)
 
     def _movable(self, name: TopicName, subscription: str) -> PersistentSubscription:
         """Return a subscription that administrators may move and change; compaction's own is refused."""
@@ -385,24 +386,8 @@ class TopicActions:
             )
         return found
 
-    def _topic(self, name: TopicName) -> Topic:
-        try:
-            topic = self.topics.find(name)
-        except Refused as refused:
-            raise admin_error(refused) from refused
-        if topic is None:
-            raise AdminRefusal(404, f"Topic {name} not found")
-        return topic
-
-    def topic(self, name: TopicName) -> PersistentTopic:
-        """Return a persistent topic; 404 and 405 otherwise."""
-        topic = self._topic(name)
-        if not isinstance(topic, PersistentTopic):
-            raise AdminRefusal(405, f"not possible for a non-persistent topic: {name}")
-        return topic
-
     def _subscription(self, name: TopicName, subscription: str) -> PersistentSubscription:
-        found = self.topic(name).subscriptions.get(subscription)
+        found = self._topics.topic(name).subscriptions.get(subscription)
         if found is None:
             raise AdminRefusal(404, f"Subscription {subscription} not found for topic {name}")
         return found

@@ -110,7 +110,9 @@ class TopicsResource(TopicResourceBase):
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
         self.namespaces.policies(tenant, namespace)
         all_topics = query_flag(request, "includeSystemTopic")
-        names = self.walk_names(self.actions.walk(f"{tenant}/{namespace}", part(request, "domain")))
+        names = self.walk_names(
+            self.topics.walk(f"{tenant}/{namespace}", persistent=part(request, "domain") == "persistent")
+        )
         shown = (
             name
             async for name in names
@@ -124,7 +126,9 @@ class TopicsResource(TopicResourceBase):
         tenant, namespace, bundle = (part(request, p) for p in ("tenant", "namespace", "bundle"))
         boundaries = self.namespaces.document(tenant, namespace)["bundles"]["boundaries"]
         check_bundle(boundaries, bundle)
-        names = self.walk_names(self.actions.walk(f"{tenant}/{namespace}", part(request, "domain")))
+        names = self.walk_names(
+            self.topics.walk(f"{tenant}/{namespace}", persistent=part(request, "domain") == "persistent")
+        )
         inside = (name async for name in names if bundle_of(boundaries, TopicName.parse(name)) == bundle)
         return await answer_names(request, inside)
 
@@ -151,14 +155,14 @@ class TopicsResource(TopicResourceBase):
     async def terminate(self, request: web.Request) -> web.Response:
         """Terminate it: publishing to it is refused. Answers with the last message's id."""
         topic = self.stored(request)
-        await self.durable(lambda done: self.actions.terminate(topic, done))
+        await self.durable(lambda done: self.actions.topic(topic).terminate(done))
         return answer(message_id_json(self.now(lambda: self.actions.last_message_id(topic))))
 
     @route("DELETE", PATH + "/truncate", needs=ADMINISTRATOR)
     async def truncate(self, request: web.Request) -> web.Response:
         """Delete all its messages; subscriptions stay."""
         for topic in self.parts(request):
-            await self.durable(partial(self.actions.truncate, topic))
+            await self.durable(self.actions.topic(topic).truncate)
         return done_answer()
 
     @route("PUT", PATH + "/unload", needs=ADMINISTRATOR)
