@@ -364,11 +364,11 @@ def test_a_policy_lost_completely_has_its_defaults(lives: Lives) -> None:
     assert namespaces.topic_policies(topic).message_ttl_seconds == 0
     assert namespaces.policies("public", "default").retention_minutes != -1
     assert namespaces.document("public", "other")["bundles"]["numBundles"] > 0
-    assert namespaces.tenant("public")["allowedClusters"]
+    assert namespaces.tenants.get("public")["allowedClusters"]
     check_serves(harness, "persistent://public/other/t")
     check_serves(harness, WELL)
     told: list[tuple[str, TopicName | None]] = []
-    namespaces.watch(lambda namespace, about, _: told.append((namespace, about)))
+    namespaces.watchers.append(lambda namespace, about, _: told.append((namespace, about)))
     for thing in harness.store.damage.found:
         settle(harness.broker, thing.name, lambda error: None)
     assert namespaces.topic_policies(topic).retention_minutes != -1, "settled policies are in force"

@@ -102,7 +102,7 @@ class Broker:
             self.authorization = Authorization(
                 self.namespaces, settings.super_user_roles, settings.metrics_roles
             )
-            self.namespaces.watch_permissions(self._permissions_changed)
+            self.namespaces.permission_watchers.append(self._permissions_changed)
         self._table = TABLE if self.authorization is None else GUARDED_TABLE
         self.rate_limited_log = RateLimitedLogger(self.scheduler)
         """Log of peers' faults."""

@@ -70,7 +70,7 @@ async def _wait_and_end(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     elif way == "disk":
         monkeypatch.setattr(MemoryStore, "bring", lambda *_: begun.set())
     else:
-        make = server.broker.namespaces.create_tenant
+        make = server.broker.namespaces.tenants.create
         monkeypatch.setattr(
             server.broker.namespaces, "create_tenant", lambda *args: (make(*args), begun.set())
         )

@@ -78,8 +78,11 @@ def test_partitioned_topics_are_created_with_valid_numbers_only(harness: Any, to
     refused(409, topics.create_partitioned, PARTS, 2, ignore)
     refused(409, topics.create, PARTS, ignore)
     assert topics.partitions(PARTS) == 2
-    assert [list(walk) for walk in topics.walk_partitioned("public/default")] == [[], [str(PARTS)]]
-    assert list(topics.walk("public/default", "persistent")) == [f"{PARTS}-partition-{n}" for n in range(2)]
+    walks = [topics.topics.walk_partitioned("public/default", persistent=each) for each in (False, True)]
+    assert [list(walk) for walk in walks] == [[], [str(PARTS)]]
+    assert list(topics.topics.walk("public/default", persistent=True)) == [
+        f"{PARTS}-partition-{n}" for n in range(2)
+    ]
     refused(422, topics.update_partitions, PARTS, 1, ignore)
     refused(422, topics.update_partitions, PARTS, 10**6, ignore)
     topics.create(NAME, ignore)
@@ -89,14 +92,14 @@ def test_partitioned_topics_are_created_with_valid_numbers_only(harness: Any, to
     topics = harness.actions
     assert topics.partitions(PARTS) == 4
     assert topics.properties(PARTS) == {"x": "y"}
-    assert len(list(topics.walk("public/default", "persistent"))) == 5
+    assert len(list(topics.topics.walk("public/default", persistent=True))) == 5
     done: list[Any] = []
     topics.delete(PARTS, False, done.append)
     harness.poll()
     harness.poll()
     assert done == [None]
     assert not topics.exists(PARTS)
-    assert list(topics.walk("public/default", "persistent")) == [TOPIC]
+    assert list(topics.topics.walk("public/default", persistent=True)) == [TOPIC]
     refused(404, topics.partitions, PARTS)
 
 
@@ -127,7 +130,7 @@ def test_acknowledgements_under_way_do_not_bring_a_deleted_cursor_back(harness: 
     subscription = topics.topics.find(NAME).subscriptions["s"]
     subscription.cursor.acknowledge(0)
     harness.broker.scheduler.mark_cursor(subscription)
-    topics.delete_subscription(NAME, "s", ignore)
+    topics.cursors.delete(NAME, "s", ignore)
     harness.broker.scheduler.flush_cursors()
     assert not list(harness.store.keys.scan("cursor/"))
 
@@ -166,7 +169,7 @@ def test_idle_topics_are_removed_from_memory(harness: Any, make_entry: Any) -> N
 
 def test_truncating_removes_all_messages(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
-    topics.truncate(NAME, ignore)
+    topics.topic(NAME).truncate(ignore)
     assert read(harness) == []
     assert topics.topics.find(NAME).ledger.size_bytes == 0
     peer = harness.peer()
@@ -178,21 +181,21 @@ def test_truncating_removes_all_messages(harness: Any, make_entry: Any) -> None:
 # --- subscriptions ---
 def test_subscriptions_are_created_at_the_named_position(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
-    refused(409, topics.create_subscription, NAME, "s", MessageId.latest, ignore)
-    topics.create_subscription(NAME, "end", MessageId.latest, ignore, properties={"k": "v"})
-    topics.create_subscription(NAME, "mid", MessageId(-1, 0, 3), ignore)
+    refused(409, topics.cursors.create, NAME, "s", MessageId.latest, ignore)
+    topics.cursors.create(NAME, "end", MessageId.latest, ignore, properties={"k": "v"})
+    topics.cursors.create(NAME, "mid", MessageId(-1, 0, 3), ignore)
     assert list(topics.subscriptions(NAME)) == ["end", "mid", "s"]
     backlog = {name: each["msgBacklog"] for name, each in topics.stats(NAME)["subscriptions"].items()}
     assert backlog == {"end": 0, "mid": 2, "s": 5}
-    topics.set_subscription_properties(NAME, "mid", {"new": "1"}, ignore)
+    topics.cursors.set_properties(NAME, "mid", {"new": "1"}, ignore)
     harness.restart()
     topics = harness.actions
-    assert topics.found(NAME, "end")[1].cursor.properties == {"k": "v"}
-    assert topics.found(NAME, "mid")[1].cursor.properties == {"new": "1"}
+    assert topics.cursors.found(NAME, "end")[1].cursor.properties == {"k": "v"}
+    assert topics.cursors.found(NAME, "mid")[1].cursor.properties == {"new": "1"}
     harness.peer().subscribe(TOPIC)
-    refused(412, topics.delete_subscription, NAME, "s", ignore)
-    topics.delete_subscription(NAME, "s", ignore, force=True)
-    refused(404, topics.delete_subscription, NAME, "s", ignore)
+    refused(412, topics.cursors.delete, NAME, "s", ignore)
+    topics.cursors.delete(NAME, "s", ignore, force=True)
+    refused(404, topics.cursors.delete, NAME, "s", ignore)
     refused(404, topics.subscriptions, PARTS)
 
 
@@ -212,31 +215,31 @@ def test_a_reset_delivers_from_the_named_place(
     harness: Any, make_entry: Any, options: dict[str, Any], first: int
 ) -> None:
     topics = fill(harness, make_entry)
-    topics.skip_all(NAME, "s", ignore)
-    topics.reset_cursor(NAME, "s", ignore, **options)
+    topics.cursors.skip_all(NAME, "s", ignore)
+    topics.cursors.reset(NAME, "s", ignore, **options)
     harness.restart()
     assert read(harness) == [b"m%d" % n for n in range(first, 5)]
 
 
 def test_a_reset_without_a_place_is_refused(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
-    refused(412, topics.reset_cursor, NAME, "s", ignore)
-    refused(404, topics.reset_cursor, NAME, "absent", ignore, timestamp_ms=0)
+    refused(412, topics.cursors.reset, NAME, "s", ignore)
+    refused(404, topics.cursors.reset, NAME, "absent", ignore, timestamp_ms=0)
 
 
 def test_skipping_counts_open_entries(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     topics.topics.find(NAME).subscriptions["s"].cursor.acknowledge(1)
-    topics.skip(NAME, "s", 2, ignore)
+    topics.cursors.skip(NAME, "s", 2, ignore)
     assert read(harness) == [b"m3", b"m4"]
-    topics.skip(NAME, "s", 100, ignore)
+    topics.cursors.skip(NAME, "s", 100, ignore)
     assert read(harness) == []
 
 
 def test_expiring_passes_over_older_messages(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     harness.advance(10)
-    topics.expire(NAME, "s", ignore, seconds=7)
+    topics.cursors.expire(NAME, "s", ignore, seconds=7)
     harness.restart()
     assert read(harness) == [b"m3", b"m4"]
 
@@ -246,7 +249,7 @@ def test_skipped_messages_are_taken_from_connected_consumers(harness: Any, make_
     shared = harness.peer()
     shared.subscribe(TOPIC, "sh", kind="Shared", permits=2)
     assert len(shared.payloads()) == 2
-    topics.skip_all(NAME, "sh", ignore)
+    topics.cursors.skip_all(NAME, "sh", ignore)
     shared.command("flow", consumer_id=1, messagePermits=10)
     assert shared.payloads() == []
     assert shared.session.consumers[1].unacked_messages == 0

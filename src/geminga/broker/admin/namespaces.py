@@ -86,12 +86,12 @@ class NamespacesResource(Resource):
     @route("GET", "/admin/v2/namespaces/{tenant}", needs=ADMINISTRATOR)
     async def names(self, request: web.Request) -> web.Response:
         """Names of a tenant's namespaces."""
-        return answer(self.namespaces.namespaces(part(request, "tenant")))
+        return answer(self.namespaces.tenants.namespaces(part(request, "tenant")))
 
     @route("GET", "/admin/namespaces/{tenant}/{cluster}", needs=ADMINISTRATOR)
     async def names_in_cluster(self, request: web.Request) -> web.Response:
         """Namespaces of version 1, whose names contained a cluster; always empty."""
-        self.namespaces.tenant(part(request, "tenant"))
+        self.namespaces.tenants.get(part(request, "tenant"))
         return answer([])
 
     @route("GET", _PATH, needs=ADMINISTRATOR)

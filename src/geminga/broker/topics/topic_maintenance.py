@@ -72,8 +72,8 @@ class TopicMaintenance:
         self._topics = topics
         self._namespaces = namespaces
         self._walks = dict(services.due.walks())
-        namespaces.watch(self._policies_changed)
-        namespaces.watch_settings(self._settings_changed)
+        namespaces.watchers.append(self._policies_changed)
+        namespaces.settings_watchers.append(self._settings_changed)
         self._settings_changed()
         self._plan_round()
 

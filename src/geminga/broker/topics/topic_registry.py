@@ -60,8 +60,8 @@ class TopicRegistry:
         """Changed policies not applied yet: of a namespace, of a topic in it, or of all."""
         self._is_telling = False
         self._wait_for_telling: list[Done] = []
-        namespaces.watch(lambda namespace, base, _: self.policies_changed(namespace, base))
-        namespaces.watch_settings(lambda: self.policies_changed(None, None))
+        namespaces.watchers.append(lambda namespace, base, _: self.policies_changed(namespace, base))
+        namespaces.settings_watchers.append(lambda: self.policies_changed(None, None))
         self.no_room: Callable[[], str] = lambda: ""
         """Reason why topics are not auto-created now; empty if they are. Administrators still may."""
 
