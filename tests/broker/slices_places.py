@@ -86,7 +86,7 @@ class Partitions(Asking):
 
     def look(self) -> None:
         topics = self.world.harness.broker.topics
-        assert topics.partition_count(self.name) == self.count, self.done[-5:]
+        assert topics.partitioned.count(self.name) == self.count, self.done[-5:]
         for index in range(20):
             partition = self.name.partition_name(index)
             assert topics.is_stored(partition) == (index < self.count), (index, self.done[-5:])

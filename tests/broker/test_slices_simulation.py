@@ -49,7 +49,12 @@ def check_nothing_is_left(broker: Broker) -> None:
     """Check that no job has failed, waits or has left something half-done."""
     topics = broker.topics
     assert not any(broker.scheduler.failures.values()), broker.scheduler.failures
-    left = broker.slices._owed, topics._preparing, topics._under_way, topics._leaving
+    left = (
+        broker.slices._owed,
+        topics.loader._preparing,
+        topics.loader._under_way,
+        topics.partitioned._leaving,
+    )
     assert not any(left), left
 
 
@@ -324,7 +329,7 @@ class Crowd:
     def unload(self, name: TopicName) -> None:
         topic = self.harness.broker.topics.in_memory(name)
         if topic is not None:
-            self.harness.broker.topics.unload_topic(topic)
+            self.harness.actions.unload(topic.name)
 
     # --- connections ---
     def connect(self, text: str) -> Peer:

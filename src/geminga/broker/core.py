@@ -95,7 +95,7 @@ class Broker:
         self._limit(self.dynamic.current)
         self.dynamic.watch(self._use)
         self.topics.no_room = lambda: self.disk.refusal
-        self.topics.watch(self.watched.topic_changed)
+        self.topics.changes.append(self.watched.topic_changed)
         self.authentication = authentication
         self.authorization = None
         if authentication is not None and settings.authorization:

@@ -78,7 +78,7 @@ def test_partitioned_topics_are_created_with_valid_numbers_only(harness: Any, to
     refused(409, topics.create_partitioned, PARTS, 2, ignore)
     refused(409, topics.create, PARTS, ignore)
     assert topics.partitions(PARTS) == 2
-    walks = [topics.topics.walk_partitioned("public/default", persistent=each) for each in (False, True)]
+    walks = [topics.topics.partitioned.walk("public/default", persistent=each) for each in (False, True)]
     assert [list(walk) for walk in walks] == [[], [str(PARTS)]]
     assert list(topics.topics.walk("public/default", persistent=True)) == [
         f"{PARTS}-partition-{n}" for n in range(2)

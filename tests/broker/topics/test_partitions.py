@@ -169,7 +169,7 @@ def test_deletion_keeps_policies_and_schemas_of_a_recreated_topic(sliced: Sliced
     namespaces = sliced.broker.namespaces
     namespaces.set_topic_policy(NAME, "message_ttl_in_seconds", 77)
     said = delete(sliced)
-    while sliced.broker.topics.partition_count(NAME):
+    while sliced.broker.topics.partitioned.count(NAME):
         sliced.turn()
     assert not said
     assert namespaces.get_topic_policy(NAME, "message_ttl_in_seconds") is None

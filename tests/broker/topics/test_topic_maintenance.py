@@ -320,7 +320,7 @@ def test_policies_that_are_set_later_reach_topics_that_are_not_in_memory(make: A
 def test_later_policies_of_a_topic_reach_its_unloaded_partitions(make: Any) -> None:
     topic = make(retention_minutes=-1)
     whole = TopicName.parse("parted")
-    topic.topics.create_partitions(whole, 3, None, None)
+    topic.topics.partitioned.create(whole, 3, None, None)
     peer = topic.harness.peer()
     for index in range(3):
         peer.producer(str(whole.partition_name(index)), producer_id=index)

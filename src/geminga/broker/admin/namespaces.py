@@ -62,7 +62,7 @@ async def _delete_topic(resource: Resource, topic: TopicName) -> None:
 
 def _partitioned(resource: Resource, namespace: str) -> list[TopicNames]:
     """Return the partitioned topics of ``tenant/namespace``, both domains."""
-    return [resource.topics.walk_partitioned(namespace, persistent=each) for each in (False, True)]
+    return [resource.topics.partitioned.walk(namespace, persistent=each) for each in (False, True)]
 
 
 async def topics_of(

@@ -38,7 +38,7 @@ class PartitionedTopicsResource(TopicResourceBase):
         tenant, namespace, domain = (part(request, p) for p in ("tenant", "namespace", "domain"))
         self.namespaces.policies(tenant, namespace)
         persistent = domain == "persistent"
-        walk = self.topics.walk_partitioned(f"{tenant}/{namespace}", persistent=persistent)
+        walk = self.topics.partitioned.walk(f"{tenant}/{namespace}", persistent=persistent)
         return await answer_names(request, self.walk_names(walk))
 
     @route("GET", PATH + "/partitions", needs=LOOK)

@@ -60,11 +60,11 @@ class TopicActions:
 
     def exists(self, name: TopicName) -> bool:
         """Return whether there is such a topic, plain or partitioned."""
-        return self.topics.is_stored(name) or self.topics.partition_count(name) > 0
+        return self.topics.is_stored(name) or self.topics.partitioned.count(name) > 0
 
     def partitions(self, name: TopicName) -> int:
         """Return the number of partitions; 0 for a plain topic. 404 if there is no such topic."""
-        count = self.topics.partition_count(name)
+        count = self.topics.partitioned.count(name)
         if not count and not self.topics.is_stored(name):
             raise AdminRefusal(404, f"Topic {name} not found")
         return count
@@ -92,7 +92,7 @@ class TopicActions:
             self.topics.policies(name)
             if self.exists(name):
                 raise AdminRefusal(409, "This topic already exists")
-            self.topics.create_partitions(name, count, properties, done)
+            self.topics.partitioned.create(name, count, properties, done)
         except Refused as refused:
             raise admin_error(refused) from refused
 
@@ -113,7 +113,7 @@ class TopicActions:
             subscriptions = (
                 [] if first is None else [s.name for s in first.subscriptions.values() if s.durable]
             )
-            self.topics.grow_partitions(name, count, subscriptions, done)
+            self.topics.partitioned.grow(name, count, subscriptions, done)
         except Refused as refused:
             raise admin_error(refused) from refused
 
@@ -127,7 +127,7 @@ class TopicActions:
                 if topic is not None and (topic.access.producers or topic.consumers_connected):
                     raise AdminRefusal(412, "Topic has active producers/subscriptions")
         if count:
-            self.topics.delete_partitions(name, count, done, lambda: self._forget_partitioned(name))
+            self.topics.partitioned.delete(name, count, done, lambda: self._forget_partitioned(name))
         elif name.partition >= 0:
             self.topics.delete_topic(name, done)
         else:
@@ -143,14 +143,16 @@ class TopicActions:
     def _forget_partitioned(self, name: TopicName) -> None:
         """The same; topics with names of partitions that it did not have have followed its policies, too."""
         if self._namespaces.forget_topic(name):
-            self.topics.policies_changed(name.namespace_name, name)
+            self.topics.policy_updates.changed(name.namespace_name, name)
         self._schemas.delete(name)
 
     def unload(self, name: TopicName) -> None:
         """Disconnect all clients and unload the topic from memory."""
         topic = self.topics.in_memory(name)
         if topic is not None:
-            self.topics.unload_topic(topic)
+            topic.disconnect_all()
+            if topic.persistent and topic.idle:
+                self.topics.let_go(topic)
         elif not self.exists(name):
             raise AdminRefusal(404, f"Topic {name} not found")
 

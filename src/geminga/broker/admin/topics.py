@@ -137,7 +137,7 @@ class TopicsResource(TopicResourceBase):
         """Make a topic. Body: its properties, or nothing."""
         topic = topic_of(request)
         properties = properties_map("properties", await object_body(request, optional=True))
-        while not self.now(partial(self.topics.is_counted, topic)):
+        while not self.now(partial(self.topics.loader.is_counted, topic)):
             await asyncio.sleep(_COUNTING_SECONDS)
         await self.durable(lambda done: self.actions.create(topic, done, properties=properties))
         return done_answer()
