@@ -72,7 +72,7 @@ async def _wait_and_end(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     else:
         make = server.broker.namespaces.tenants.create
         monkeypatch.setattr(
-            server.broker.namespaces, "create_tenant", lambda *args: (make(*args), begun.set())
+            server.broker.namespaces.tenants, "create", lambda *args: (make(*args), begun.set())
         )
     if way == "disk":
         asking = asyncio.create_task(ask(port, "GET", "persistent/public/default/t/stats"))

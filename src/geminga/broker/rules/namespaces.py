@@ -24,7 +24,7 @@ from geminga.broker.rules.policies import (
     check_document,
     check_policy,
 )
-from geminga.broker.rules.tenants import Clusters, ResourceGroups, Tenants, check_name
+from geminga.broker.rules.tenants import ClusterRegistry, ResourceGroupRegistry, TenantRegistry, check_name
 from geminga.broker.settings import BrokerSettings
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
@@ -88,9 +88,9 @@ class NamespaceRegistry:
         self._leaving: set[str] = set()
         documents = self._documents = RuleDocuments(store)
         self._namespaces = documents.load(NAMESPACE)
-        self.clusters = Clusters(documents, settings, self._namespaces)
-        self.resource_groups = ResourceGroups(documents, self._namespaces)
-        self.tenants = Tenants(documents, self.clusters, self._namespaces, self._permissions_changed)
+        self.clusters = ClusterRegistry(documents, settings, self._namespaces)
+        self.resource_groups = ResourceGroupRegistry(documents, self._namespaces)
+        self.tenants = TenantRegistry(documents, self.clusters, self._namespaces, self._permissions_changed)
         for document in self._namespaces.values():  # damage may have taken required fields
             document.setdefault("replication_clusters", [settings.cluster])
             if "bundles" not in document:

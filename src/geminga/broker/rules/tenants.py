@@ -24,7 +24,7 @@ def check_name(kind: str, name: object) -> str:
     return name
 
 
-class Clusters:
+class ClusterRegistry:
     """Clusters that administrators have named. ``settings`` are the broker's, whose own cluster is one."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Clusters:
         return list(clusters or [self.settings.cluster])
 
 
-class ResourceGroups:
+class ResourceGroupRegistry:
     """Resource groups, kept for the tools: no limit comes from them."""
 
     def __init__(self, documents: RuleDocuments, namespaces: Mapping[str, Json]) -> None:
@@ -141,13 +141,13 @@ class ResourceGroups:
         self._documents.remove("resource-group/", self._groups, name, done)
 
 
-class Tenants:
+class TenantRegistry:
     """Tenants. ``changed`` is called with the name of one whose administrators may have changed."""
 
     def __init__(
         self,
         documents: RuleDocuments,
-        clusters: Clusters,
+        clusters: ClusterRegistry,
         namespaces: Mapping[str, Json],
         changed: Callable[[str], None],
     ) -> None:
