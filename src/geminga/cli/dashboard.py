@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import click
 
 from geminga.cli.common import Commands
@@ -18,9 +20,7 @@ def grafana() -> None:
 
     Import it, or write it to Grafana's provisioning folder: geminga dashboard grafana > geminga.json
     """
-    from geminga.console import grafana
-
-    click.echo(grafana.text(), nl=False)
+    _print("grafana.json")
 
 
 @command.command("alerts")
@@ -29,6 +29,9 @@ def alerts() -> None:
 
     Name it among the rule_files of prometheus.yml: geminga dashboard alerts > geminga-alerts.json
     """
-    from geminga.console import alerts
+    _print("alerts.json")
 
-    click.echo(alerts.text(), nl=False)
+
+def _print(name: str) -> None:
+    """Print a file of ``geminga/console/dashboards``."""
+    click.echo((files("geminga.console") / "dashboards" / name).read_text(encoding="utf-8"), nl=False)

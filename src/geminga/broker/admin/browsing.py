@@ -65,7 +65,7 @@ class Browser:
         return is_full or self._start >= self._stop
 
     def step(self) -> None:
-        """Search an entry, then more until `ANSWER_SECONDS_MAX`. Raises `StoreError` if one cannot be read."""
+        """Search an entry, then more for `ANSWER_SECONDS_MAX`. Raises `StoreError` if one cannot be read."""
         until = time.monotonic() + ANSWER_SECONDS_MAX
         read = self._read_older if self._older else self._read_newer
         while not self.is_done:

@@ -33,7 +33,7 @@ class RuleDocuments:
         return self._keys.get(key) is not None
 
     def read(self, key: str) -> Json | None:
-        """Return a new copy of a document, None if there is none."""
+        """Return a new copy of a document; None if it does not exist."""
         value = self._keys.get(key)
         return None if value is None else self._decode(key, value)
 
