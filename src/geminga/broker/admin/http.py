@@ -91,9 +91,6 @@ class TlsInfo(Protocol):
     def expires_at(self) -> float:
         """Return when the certificate expires, in seconds since 1970."""
 
-    def client_certificate(self, peer: Mapping[str, Any]) -> str:
-        """Return a certificate and its key, in PEM, for a client in this process named as ``peer``."""
-
 
 class Server(Protocol):
     """Interface that the resources need of their server."""
