@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.cooperative import DONE, SUSPENDED, TURN_SECONDS, CooperativeScheduler
-from geminga.broker.core import Broker
+from geminga.broker.core import Broker, LoopAccess
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.namespaces import TOPIC_POLICIES
 from geminga.broker.rules.policies import RuleViolation
@@ -249,7 +249,7 @@ class Stepwise:
         harness = self.harness
         harness.broker = Broker(
             harness.store, harness.settings, now=harness.now, now_ms=harness.now_ms,
-            clock=lambda: self.time, wake=self._wake,
+            loop=LoopAccess(lambda: self.time, self._wake),
         )  # fmt: skip
 
     def _wake(self) -> None:
@@ -335,7 +335,7 @@ class SlowDisk:
         monkeypatch.setattr(TopicRegistry, "make", slow)
         self.harness.broker = Broker(
             store, self.harness.settings, now=self.harness.now, now_ms=self.harness.now_ms,
-            clock=lambda: self.time, wake=self._wake,
+            loop=LoopAccess(lambda: self.time, self._wake),
         )  # fmt: skip
 
     def _bring(self, done: Done) -> bool:

@@ -25,7 +25,7 @@ from uuid import uuid4
 
 from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.commands.session import Session, SessionState
-from geminga.broker.core import Broker
+from geminga.broker.core import Broker, LoopAccess
 from geminga.broker.rules.authentication import Judgement, common_name
 from geminga.broker.serving.core_calls import CoreCalls
 from geminga.broker.serving.handshakes import TlsPort
@@ -386,8 +386,7 @@ class BrokerServer:
             self.settings,
             now=time.monotonic(),
             now_ms=time.time_ns() // 1_000_000,
-            clock=time.monotonic,
-            wake=self.core.ask_for_turn,
+            loop=LoopAccess(time.monotonic, self.core.ask_for_turn),
             authentication=authentication,
             instance_id=uuid4().hex,
         )
