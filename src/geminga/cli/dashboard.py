@@ -20,7 +20,7 @@ def grafana() -> None:
 
     Import it, or write it to Grafana's provisioning folder: geminga dashboard grafana > geminga.json
     """
-    _print("grafana.json")
+    click.echo((files("geminga.console") / "dashboards/grafana.json").read_text(), nl=False)
 
 
 @command.command("alerts")
@@ -29,9 +29,4 @@ def alerts() -> None:
 
     Name it among the rule_files of prometheus.yml: geminga dashboard alerts > geminga-alerts.json
     """
-    _print("alerts.json")
-
-
-def _print(name: str) -> None:
-    """Print a file of ``geminga/console/dashboards``."""
-    click.echo((files("geminga.console") / "dashboards" / name).read_text(encoding="utf-8"), nl=False)
+    click.echo((files("geminga.console") / "dashboards/alerts.json").read_text(), nl=False)
