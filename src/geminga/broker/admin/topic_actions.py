@@ -13,6 +13,7 @@ from geminga.broker import position_lookup
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.facts import facts_of
 from geminga.broker.admin.stats import internal_stats, stats_among_all, topic_stats
+from geminga.broker.background_jobs import JobStatus
 from geminga.broker.cooperative import Steps, at_once
 from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
@@ -223,7 +224,7 @@ class TopicActions:
         """Return the status of the last compaction since the topic was loaded, running or finished."""
         last = self.topic(name).compaction
         if last is None:
-            return {"status": compaction.CompactionStatus.NOT_RUN, "lastError": ""}
+            return {"status": JobStatus.NOT_RUN, "lastError": ""}
         return {"status": last.status, "lastError": last.last_error}
 
     # --- offloading ---

@@ -30,10 +30,10 @@ from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.namespaces import bundle_of, check_bundle
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, LIST, LOOK, route
 from geminga.broker.admin.stats import internal_info
+from geminga.broker.background_jobs import JobStatus
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import last_position, offset_by_time
 from geminga.broker.rules.policies import AUTH_ACTIONS, properties_map, words
-from geminga.broker.topics.offloading import OffloadStatus
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
 
@@ -284,11 +284,11 @@ class TopicsResource(TopicResourceBase):
         """Status of offloading."""
         last = self.actions.topic(self.stored(request)).offload
         first = (-1, -1)
-        if last is not None and last.status is OffloadStatus.SUCCESS:
+        if last is not None and last.status is JobStatus.SUCCESS:
             first = last.first_unoffloaded
         return answer(
             {
-                "status": OffloadStatus.NOT_RUN if last is None else last.status,
+                "status": JobStatus.NOT_RUN if last is None else last.status,
                 "lastError": "" if last is None else last.last_error,
                 "firstUnoffloadedMessage": message_id_json(MessageId(-1, *first)),
             }

@@ -480,7 +480,8 @@ class PersistentTopic:
                 self.bytes_out_gone += consumer.bytes_out
             self.messages_out_gone += subscription.messages_out_gone
             self.bytes_out_gone += subscription.bytes_out_gone
-            compaction.subscription_gone(self, subscription.name)
+            if subscription.name == COMPACTION:
+                compaction.forget(self)
 
     def check_quota(self) -> QuotaExceeded | None:
         """Return the backlog quota that blocks producers now; the topic stays in memory for the next try."""
@@ -552,7 +553,8 @@ class PersistentTopic:
         """Delete the oldest ledgers; their entries are confirmed and all subscriptions are behind them."""
         if count and self.dedup is not None:
             self.dedup.cover(self.ledger.segments[count - 1].end)
-        offloading.forget(self, count)
+        if self.offload is not None:
+            self.offload.deleted([each.ledger_id for each in self.ledger.segments[:count]])
         self.ledger.forget(count)
 
     def cover(self, segment: Segment) -> None:
@@ -565,7 +567,8 @@ class PersistentTopic:
     @property
     def idle(self) -> bool:
         """Whether no client is connected and no work is pending."""
-        works = self.ledger.is_writing or offloading.is_running(self) or compaction.is_running(self)
+        jobs = self.offload, self.compaction
+        works = self.ledger.is_writing or any(each is not None and each.is_running for each in jobs)
         return not (works or self.access.producers or self.access.waiting or self.consumers_connected)
 
     def terminate(self, done: Done) -> None:
@@ -631,7 +634,8 @@ class PersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.leave_memory()
         self.subscriptions.clear()
-        offloading.leave(self, "the topic is deleted" if self._deleted else "the topic leaves memory")
+        if self.offload is not None:
+            self.offload.leave("the topic is deleted" if self._deleted else "the topic leaves memory")
         self.ledger.leave_memory()
         self.access.leave_memory()
 
