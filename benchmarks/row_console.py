@@ -45,7 +45,7 @@ def _fill(harness: Any, topics: int, subscriptions: int) -> None:
         harness.broker.topics.make(TopicName.parse(f"persistent://public/default/t-{number:06}"))
     for number in range(subscriptions):
         name = TopicName.parse(f"persistent://public/default/t-{number * (topics // subscriptions):06}")
-        harness.actions.create_subscription(name, "s", MessageId.earliest, _done)
+        harness.actions.cursors.create(name, "s", MessageId.earliest, _done)
         if number % 3 == 0:
             peer = harness.peer()
             peer.producer(str(name))

@@ -78,7 +78,7 @@ class Scene:
         workers.messages()
         name = TopicName.parse(BASE + "invoices")
         harness.actions.create(name, lambda _error: None)
-        harness.actions.create_subscription(name, "billing", MessageId.earliest, lambda _error: None)
+        harness.actions.cursors.create(name, "billing", MessageId.earliest, lambda _error: None)
         self.publish("invoices", 37, messages=50)
         self.subscribe("orders", "audit", "Key_Shared", consumer_name="audit-1")
         keys = [f"customer-{number}" for number in range(24)]
@@ -104,10 +104,10 @@ class Scene:
         ):
             self.busy.append((topic, self.subscribe(topic, subscription, consumer_name=f"{subscription}-1")))
         enrich = TopicName.parse(BASE + "orders"), "public/default/enrich"
-        harness.actions.create_subscription(*enrich, MessageId.earliest, lambda _error: None)
+        harness.actions.cursors.create(*enrich, MessageId.earliest, lambda _error: None)
         previews = TopicName.parse(BASE + "previews")
         harness.actions.create(previews, lambda _error: None)
-        harness.actions.create_subscription(previews, "cache", MessageId.earliest, lambda _error: None)
+        harness.actions.cursors.create(previews, "cache", MessageId.earliest, lambda _error: None)
         namespaces = harness.broker.namespaces
         namespaces.set_topic_policy(previews, "message_ttl_in_seconds", 30, lambda _error: None)
         limit = {"destination_storage": {"limitSize": 60_000, "policy": "consumer_backlog_eviction"}}

@@ -33,8 +33,6 @@ ARCHITECTURE = ROOT / "docs/ARCHITECTURE.md"
 COMING = ROOT / "docs/coming-from-pulsar-client.md"
 TABLES_START, TABLES_END = "<!-- tables: drawn by `make docs` -->", "<!-- end of tables -->"
 SPARK = ROOT / "docs/spark.md"
-DASHBOARD = ROOT / "deploy/grafana/geminga.json"
-ALERTS = ROOT / "deploy/prometheus/alerts.json"
 OPTIONS_START, OPTIONS_END = "<!-- options: drawn from the code by `make docs` -->", "<!-- end of options -->"
 README, TOUR, TUNING = ROOT / "README.md", ROOT / "docs/tour.md", ROOT / "docs/tuning.md"
 BENCHMARKS, PUBLISHING = ROOT / "docs/benchmarks.md", ROOT / "docs/publish-path.md"
@@ -344,8 +342,6 @@ def pages() -> dict[Path, str]:
         GROWTH: with_proofs(GROWTH),
         VERSIONS: with_proofs(VERSIONS),
         UNLOCKED: with_proofs(UNLOCKED),
-        DASHBOARD: importlib.import_module("geminga.console.grafana").text(),
-        ALERTS: importlib.import_module("geminga.console.alerts").text(),
         SPARK: _redrawn(SPARK, OPTIONS_START, spark_options(), OPTIONS_END),
     }
 

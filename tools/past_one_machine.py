@@ -22,11 +22,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
+sys.path.insert(0, str(Path(__file__).parent))
+from apache_cluster import ApacheCluster
+
 import geminga
-from geminga.testing.apache_cluster import ApacheCluster
 from geminga.testing.apache_pulsar import free_ports
 from geminga.testing.processes import Process
-from geminga.testing.spark_cluster import ObjectStore, SparkCluster
+from tests.support.spark_cluster import ObjectStore, SparkCluster
 
 SOURCE = "persistent://public/default/past-one-machine"
 TARGET = "persistent://public/default/past-one-machine-out"

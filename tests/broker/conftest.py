@@ -11,7 +11,7 @@ import pytest
 from geminga.broker import entry_counts, managed_ledger
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.commands.session import Session
-from geminga.broker.core import Broker
+from geminga.broker.core import Broker, LoopAccess
 from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import access, persistent
@@ -230,7 +230,8 @@ class Harness:
         """Measures the work of jobs; by default it takes no time."""
         self.advance_clock_on_read(0.0)
         return Broker(
-            self.store, self.settings, now=self.now, now_ms=self.now_ms, clock=lambda: self.clock(),
+            self.store, self.settings, now=self.now, now_ms=self.now_ms,
+            loop=LoopAccess(lambda: self.clock()),
             authentication=make_authentication(self.settings),
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from geminga.broker.admin.in_flight_requests import InFlightRequests
-from geminga.broker.core import Broker
+from geminga.broker.core import Broker, LoopAccess
 from geminga.ledger.memory import MemoryStore
 from tests.broker.conftest import Harness
 
@@ -103,7 +103,7 @@ class Sliced(Harness):
 
     def _open(self) -> Broker:
         return Broker(
-            self.store, self.settings, now=self.now, now_ms=self.now_ms, clock=self._clock, wake=lambda: None
+            self.store, self.settings, now=self.now, now_ms=self.now_ms, loop=LoopAccess(self._clock)
         )
 
     def _wake(self) -> None:

@@ -350,7 +350,7 @@ class Client(Asking):
         name = f"s{self.random.randrange(3)}"
         if name not in self.subscriptions:
             yield from self.admin(
-                f"subscribe {name}", self.actions.create_subscription, self.name, name, MessageId.earliest
+                f"subscribe {name}", self.actions.cursors.create, self.name, name, MessageId.earliest
             )
             self._acknowledged_from(name, len(self.entries) - len(self.stored()))
 
@@ -364,9 +364,7 @@ class Client(Asking):
             yield from self.unsubscribe_from(self.random.choice([*self.subscriptions]))
 
     def unsubscribe_from(self, name: str) -> Wait:
-        yield from self.admin(
-            f"unsubscribe {name}", self.actions.delete_subscription, self.name, name, force=True
-        )
+        yield from self.admin(f"unsubscribe {name}", self.actions.cursors.delete, self.name, name, force=True)
         del self.subscriptions[name]
 
     # --- consuming ---
@@ -501,7 +499,7 @@ class Client(Asking):
         elif choice < 0.6:
             yield from self.unsubscribe_from(name)
             yield from self.admin(
-                f"subscribe {name}", self.actions.create_subscription, self.name, name, MessageId.earliest
+                f"subscribe {name}", self.actions.cursors.create, self.name, name, MessageId.earliest
             )
             self._acknowledged_from(name, 0)
             return
@@ -512,7 +510,7 @@ class Client(Asking):
             # The seek undoes earlier acknowledgements; later ones may be accepted for a closed consumer.
             index, position = self._some()
             yield from self.admin(
-                f"seek {name}", self.actions.reset_cursor, self.name, name, position=position
+                f"seek {name}", self.actions.cursors.reset, self.name, name, position=position
             )
             self._acknowledged_from(name, index)
             return
@@ -557,15 +555,17 @@ class Client(Asking):
         count, choice = self.random.randrange(1, 5), self.random.random()
         if choice < 0.3:
             going = left
-            yield from self.admin(f"skip all {name}", self.actions.skip_all, self.name, name)
+            yield from self.admin(f"skip all {name}", self.actions.cursors.skip_all, self.name, name)
         elif choice < 0.6:
             tags = [*dict.fromkeys(tag for tag, _ in left)][:count]
             going = self.messages(tags)
-            yield from self.admin(f"skip {count} of {name}", self.actions.skip, self.name, name, count)
+            yield from self.admin(
+                f"skip {count} of {name}", self.actions.cursors.skip, self.name, name, count
+            )
         else:
             going = left[:count]
             yield from self.admin(
-                f"skip {count} messages of {name}", self.actions.skip_messages, self.name, name, count
+                f"skip {count} messages of {name}", self.actions.cursors.skip_messages, self.name, name, count
             )
         acked.update(going)
 
@@ -576,7 +576,7 @@ class Client(Asking):
         name = self.random.choice([*self.subscriptions])
         index, position = self._some()
         yield from self.admin(
-            f"expire {name}", self.actions.expire_to, self.name, name, position, excluded=False
+            f"expire {name}", self.actions.cursors.expire_to, self.name, name, position, excluded=False
         )
         self.subscriptions[name].update(self.messages(self.entries[: index + 1]))
 
@@ -585,7 +585,7 @@ class Client(Asking):
             return
         name = self.random.choice([*self.subscriptions])
         index, position = self._some()
-        yield from self.admin(f"seek {name}", self.actions.reset_cursor, self.name, name, position=position)
+        yield from self.admin(f"seek {name}", self.actions.cursors.reset, self.name, name, position=position)
         self._acknowledged_from(name, index)
 
     def _some(self) -> tuple[int, MessageId]:
@@ -618,7 +618,7 @@ class Client(Asking):
         # What was not compacted then is no more; nothing is said of that here.
         if not self.is_keyed and self.random.random() < 0.2:
             before = set(self.messages(self.entries))
-            yield from self.admin("truncate", self.actions.truncate, self.name)
+            yield from self.admin("truncate", lambda done: self.actions.topic(self.name).truncate(done))
             for acked in self.subscriptions.values():
                 acked |= before
 

@@ -74,7 +74,7 @@ class Partitions(Asking):
         if name not in self.subscriptions:
             for index in range(self.count):
                 yield from self.admin(
-                    "subscribe", self.actions.create_subscription, self.name.partition_name(index),
+                    "subscribe", self.actions.cursors.create, self.name.partition_name(index),
                     name, MessageId.earliest,
                 )  # fmt: skip
             self.subscriptions.add(name)
@@ -86,7 +86,7 @@ class Partitions(Asking):
 
     def look(self) -> None:
         topics = self.world.harness.broker.topics
-        assert topics.partition_count(self.name) == self.count, self.done[-5:]
+        assert topics.partitioned.count(self.name) == self.count, self.done[-5:]
         for index in range(20):
             partition = self.name.partition_name(index)
             assert topics.is_stored(partition) == (index < self.count), (index, self.done[-5:])
@@ -162,7 +162,7 @@ class Space(Asking):
             yield from self.admin("create", self.actions.create_partitioned, base, 3)
         if self.actions.exists(subscribed):
             yield from self.admin(
-                "subscribe", self.actions.create_subscription, subscribed, "s", MessageId.earliest
+                "subscribe", self.actions.cursors.create, subscribed, "s", MessageId.earliest
             )
         if self.random.random() < 0.5:
             yield from self.admin("policy", namespaces.set_policy, "public", "passing", TTL, 7)

@@ -225,7 +225,7 @@ def test_damage_that_reading_finds_changes_the_last_message_id(lives: Lives) -> 
     harness = lives.harness
     fill(harness, HARMED, 10).disconnect()
     name = TopicName.parse(HARMED)
-    harness.broker.topics.unload_topic(harness.broker.topics.find(name))  # type: ignore[arg-type]
+    harness.actions.unload(name)
     lives.flip(f"{HARMED} 8".encode(), f"{HARMED} 9".encode())
     peer = harness.peer()
     peer.subscribe(HARMED, permits=0)
@@ -364,11 +364,11 @@ def test_a_policy_lost_completely_has_its_defaults(lives: Lives) -> None:
     assert namespaces.topic_policies(topic).message_ttl_seconds == 0
     assert namespaces.policies("public", "default").retention_minutes != -1
     assert namespaces.document("public", "other")["bundles"]["numBundles"] > 0
-    assert namespaces.tenant("public")["allowedClusters"]
+    assert namespaces.tenants.get("public")["allowedClusters"]
     check_serves(harness, "persistent://public/other/t")
     check_serves(harness, WELL)
     told: list[tuple[str, TopicName | None]] = []
-    namespaces.watch(lambda namespace, about, _: told.append((namespace, about)))
+    namespaces.watchers.append(lambda namespace, about, _: told.append((namespace, about)))
     for thing in harness.store.damage.found:
         settle(harness.broker, thing.name, lambda error: None)
     assert namespaces.topic_policies(topic).retention_minutes != -1, "settled policies are in force"
@@ -382,7 +382,7 @@ def test_lost_records_leave_the_topic_and_all_others_served(which: str) -> None:
     lives = Lives(deduplication=True)
     harness = lives.harness
     name = TopicName.parse(HARMED)
-    harness.broker.topics.create_partitions(TopicName.parse(f"{HARMED}-many"), 3, None, None)
+    harness.broker.topics.partitioned.create(TopicName.parse(f"{HARMED}-many"), 3, None, None)
     harness.poll()
     fill(harness, HARMED).subscribe(HARMED)
     fill(harness, WELL).subscribe(WELL)
@@ -399,7 +399,7 @@ def test_lost_records_leave_the_topic_and_all_others_served(which: str) -> None:
     lives.harm(records[which]())
     harness = lives.restart()
     assert harness.store.damage.found or which == "dedup"
-    assert harness.broker.topics.partition_count(TopicName.parse(f"{HARMED}-many")) == 3
+    assert harness.broker.topics.partitioned.count(TopicName.parse(f"{HARMED}-many")) == 3
     assert all(harness.broker.topics.is_stored(TopicName.parse(text)) for text in (HARMED, WELL))
     for topic_name in (WELL, HARMED):
         peer = harness.peer()

@@ -311,6 +311,6 @@ def test_explain_reports_that_the_disk_stops_producers(room: Room) -> None:
     peer.producer(TOPIC)
     peer.subscribe(TOPIC)
     room.leave(1000)
-    found = room.harness.actions.explain(TopicName.parse(TOPIC), "s")
+    found = room.harness.actions.cursors.explain(TopicName.parse(TOPIC), "s")
     (finding,) = [each for each in found["findings"] if each["kind"] == "disk"]
     assert "producers are stopped: the disk is full" in finding["text"]

@@ -163,7 +163,6 @@ class CountsMachine(RuleBasedStateMachine):
         if hasattr(self, "topic"):
             end = len(self.topic.model)
             assert self.topic.counts.between(0, end) == self.topic.expected(0, end)
-            assert self.topic.counts.is_complete
             assert self.topic.counts._totals._all().keys() <= {each.ledger_id for each in self.topic.ledgers}
 
 
@@ -173,7 +172,6 @@ def _small_blocks() -> object:
     patch.setattr(entry_counts, "BLOCK_ENTRIES", 16)
     patch.setattr(entry_counts, "BLOCK_BYTES", 3_000)
     patch.setattr(entry_counts, "TAIL_KEPT_ENTRIES", 4)
-    patch.setattr(entry_counts, "UNCOUNTED_ENTRIES_MAX", 32)
     yield patch
     patch.undo()
 
@@ -245,22 +243,15 @@ def test_after_a_kill_only_the_entries_behind_the_last_block_are_read() -> None:
     assert not read  # the totals are known now
 
 
-def test_a_store_without_counts_is_counted_in_slices() -> None:
+def test_entries_without_stored_counts_are_counted_at_their_first_use() -> None:
     topic = Topic()
     for _ in range(3):
         topic.roll()
         for number in range(100):
             topic.append(an_entry(number % 4 + 1, 60), counted=False)
     topic.open()
-    assert not topic.counts.is_complete
-    slices = 0
-    while topic.counts.count_some():
-        slices += 1
-    assert 15 <= slices <= 21
-    assert topic.counts.is_complete
     assert topic.counts.between(50, 250) == topic.expected(50, 250)
     topic.open()
-    assert topic.counts.is_complete
     assert topic.counts.between(50, 250) == topic.expected(50, 250)
 
 

@@ -87,7 +87,7 @@ def clearing(kind: str) -> Callable[[Harness, int], Work]:
         _, sender = consumers(harness, 1, kind, permits=10 * count), producer(harness)
         for number in range(10 * count):
             sender.send(number, keyed(number))
-        return lambda: harness.actions.skip_all(NAME, "s", lambda error: None)
+        return lambda: harness.actions.cursors.skip_all(NAME, "s", lambda error: None)
 
     return axis
 
@@ -339,7 +339,7 @@ def test_redelivery_to_all_consumers_sends_each_message_once(harness: Harness) -
     sender.publish(50)
     received = [len(peer.messages()) for peer in peers]
     peers[0].session.consumers[1].permits = 0
-    subscription = harness.actions.found(NAME, "s")[1]
+    subscription = harness.actions.cursors.found(NAME, "s")[1]
     assert subscription.redeliver_unacknowledged() == sum(received) == 50
     again = [message for peer in peers for message in peer.messages()]
     assert sorted(message.entry_id for message in again) == list(range(50))

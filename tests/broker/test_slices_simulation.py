@@ -49,7 +49,12 @@ def check_nothing_is_left(broker: Broker) -> None:
     """Check that no job has failed, waits or has left something half-done."""
     topics = broker.topics
     assert not any(broker.scheduler.failures.values()), broker.scheduler.failures
-    left = broker.slices._owed, topics._preparing, topics._under_way, topics._leaving
+    left = (
+        broker.slices._owed,
+        topics.loader._preparing,
+        topics.loader._under_way,
+        topics.partitioned._leaving,
+    )
     assert not any(left), left
 
 
@@ -283,7 +288,7 @@ class Crowd:
                         self.taken_back[str(each)] = 1 << 60  # until it is through
                 self.ask("delete", self.delete, gone)
             case 11:
-                self.ask("subscribe", actions.create_subscription, name, subscription, MessageId.earliest)
+                self.ask("subscribe", actions.cursors.create, name, subscription, MessageId.earliest)
             case 12:
                 if random.random() < 0.5:
                     self.moved[text, subscription] = 1 << 60
@@ -291,7 +296,7 @@ class Crowd:
                 else:
                     self.harness.call(lambda: self.unload(name))
             case 13:
-                self.ask("skip", actions.skip, name, subscription, 2)
+                self.ask("skip", actions.cursors.skip, name, subscription, 2)
                 field, value = random.choice(RULES[:4])
                 self.harness.call(lambda: self.harness.broker.namespaces.set_topic_policy(name, field, value))
 
@@ -316,7 +321,7 @@ class Crowd:
 
         try:
             earliest = MessageId.earliest
-            self.harness.actions.reset_cursor(name, subscription, through, position=earliest)
+            self.harness.actions.cursors.reset(name, subscription, through, position=earliest)
         except AdminRefusal:
             self.over.append((str(name), subscription))
             raise
@@ -324,7 +329,7 @@ class Crowd:
     def unload(self, name: TopicName) -> None:
         topic = self.harness.broker.topics.in_memory(name)
         if topic is not None:
-            self.harness.broker.topics.unload_topic(topic)
+            self.harness.actions.unload(topic.name)
 
     # --- connections ---
     def connect(self, text: str) -> Peer:

@@ -70,16 +70,6 @@ def test_repair_asks_first(folder: Path) -> None:
     assert run("check", str(folder)).return_value == 0
 
 
-def test_repair_without_questions_corrects_a_wrong_bit(folder: Path) -> None:
-    harm(folder, b"entry 3entry 3", b"entry 3entry 2")
-    done = run("repair", "--yes", "--json", str(folder))
-    lines = [json.loads(line) for line in done.output.splitlines()]
-    assert (lines[1]["lost"], lines[1]["fate"]) == ("nothing", "can be corrected: one bit is wrong")
-    assert lines[2] == {"repaired": 1}
-    with FileStore.open(folder) as store:
-        assert store.read(0, 3, entries_max=1, bytes_max=1) == [b"entry 3" * 50]
-
-
 def test_a_backup_of_a_running_broker_is_restored(tmp_path: Path) -> None:
     import geminga
 

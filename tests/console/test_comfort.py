@@ -55,7 +55,7 @@ def scene(served: Any) -> Any:
         served.harness.actions.create_partitioned(topic, 3, done)
         for index in range(3):
             part = topic.partition_name(index)
-            served.harness.actions.create_subscription(part, "store", MessageId.earliest, done)
+            served.harness.actions.cursors.create(part, "store", MessageId.earliest, done)
         served.harness.poll()
 
     served.do(more)

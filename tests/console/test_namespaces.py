@@ -33,7 +33,7 @@ def create(served: Any) -> Any:
                 actions.create(name, done)
             for part in [name.partition_name(at) for at in range(partitions)] or [name]:
                 for each in subscriptions:
-                    actions.create_subscription(part, each, MessageId.earliest, done)
+                    actions.cursors.create(part, each, MessageId.earliest, done)
             served.harness.poll()
 
         served.do(work)

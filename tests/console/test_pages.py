@@ -78,7 +78,7 @@ class Story:
         def create() -> None:
             if not self.harness.actions.exists(name):
                 self.harness.actions.create(name, done)
-            self.harness.actions.create_subscription(name, subscription, MessageId.earliest, done)
+            self.harness.actions.cursors.create(name, subscription, MessageId.earliest, done)
 
         self.do(create)
 
@@ -95,7 +95,7 @@ class Story:
 
     @property
     def found(self) -> tuple[Any, Any]:
-        return self.harness.actions.found(NAME, "s")  # type: ignore[no-any-return]
+        return self.harness.actions.cursors.found(NAME, "s")  # type: ignore[no-any-return]
 
 
 def _entry(payload: bytes, **fields: Any) -> bytes:

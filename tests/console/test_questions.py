@@ -103,7 +103,7 @@ def served_day(make_served: Callable[..., Any]) -> Any:
         harness.poll()
         dead = TopicName.parse(BASE + "flights-lake-DLQ")
         harness.actions.create(dead, lambda _error: None)
-        harness.actions.create_subscription(dead, "later", MessageId.earliest, lambda _error: None)
+        harness.actions.cursors.create(dead, "later", MessageId.earliest, lambda _error: None)
         publish("history", 20, "a")
         publish("history", 20, "customer-7")
 

@@ -44,7 +44,7 @@ def create(served: Any) -> Callable[..., None]:
             else:
                 actions.create(topic, done)
             for each in subscriptions:
-                actions.create_subscription(topic, each, MessageId.earliest, done)
+                actions.cursors.create(topic, each, MessageId.earliest, done)
             served.harness.poll()
 
         served.do(make)

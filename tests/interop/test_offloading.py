@@ -27,7 +27,7 @@ from geminga.offload.manifest import load
 from geminga.offload.storage import folder_of
 from geminga.testing.apache_pulsar import run_tool
 from geminga.testing.inside import inside
-from geminga.testing.spark_cluster import ObjectStore
+from tests.support.spark_cluster import ObjectStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from geminga.testing import spark_cluster
+from tests.support import spark_cluster
 from tests.support.modules import module_at
 
 ROOT = Path(__file__).parents[2]

@@ -21,8 +21,8 @@ from geminga.ledger.log import scan_headers
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
-from geminga.testing.store_auditor import StoreAuditor
 from geminga.wire.checksum import crc32c
+from tests.support.store_auditor import StoreAuditor
 
 FOLDER, TARGET = "/data/store", "/data/backup"
 

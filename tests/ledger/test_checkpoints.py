@@ -19,7 +19,7 @@ from geminga.ledger.catalog import Catalog, CheckpointSnapshot
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
-from geminga.testing.store_auditor import StoreAuditor
+from tests.support.store_auditor import StoreAuditor
 
 FOLDER = "/data/store"
 

@@ -14,7 +14,7 @@ from geminga.ledger.api import EntryStore, ReadAhead, StoredValue
 from geminga.ledger.memory import MemoryStore
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.store_auditor import StoreAuditor
+from tests.support.store_auditor import StoreAuditor
 
 Wait = Callable[[], None]
 

@@ -18,7 +18,7 @@ from geminga.ledger import steps
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
-from geminga.testing.store_auditor import Contents, StoreAuditor, observe
+from tests.support.store_auditor import Contents, StoreAuditor, observe
 
 FOLDER = "/data/store"
 IMAGES = int(os.environ.get("GEMINGA_CRASH_IMAGES", "100"))

@@ -22,7 +22,7 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
-from geminga.testing.store_auditor import StoreAuditor
+from tests.support.store_auditor import StoreAuditor
 
 FOLDER = "/data/store"
 

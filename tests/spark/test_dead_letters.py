@@ -25,7 +25,7 @@ from geminga.spark.datasource import PulsarDataSource, PulsarRanges, PulsarReade
 from geminga.spark.dead_letters import LETTERS
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ReadOptions, read_options
-from geminga.testing.spark_cluster import ObjectStore
+from tests.support.spark_cluster import ObjectStore
 
 
 @dataclass

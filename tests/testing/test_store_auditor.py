@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from geminga.ledger.memory import MemoryStore
-from geminga.testing.store_auditor import StoreAuditor
+from tests.support.store_auditor import StoreAuditor
 
 
 def make() -> tuple[StoreAuditor, MemoryStore, int]:

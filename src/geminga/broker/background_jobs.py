@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol
 
@@ -52,6 +53,15 @@ def _paced(
 def resume_after(scheduler: Scheduler, seconds: float, about: object, resume: Callable[[None], None]) -> None:
     """Continue a job after ``seconds``; for `CooperativeScheduler.wait`."""
     scheduler.after(seconds, partial(resume, None), about)
+
+
+class JobStatus(StrEnum):
+    """Status of long work, as ``pulsar-admin topics compaction-status`` and ``offload-status`` report it."""
+
+    NOT_RUN = "NOT_RUN"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
 
 
 class LongWork(Protocol):

@@ -12,7 +12,7 @@ together with others when the store has finished its present write.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 from geminga._version import __version__
 from geminga.broker.background_jobs import WorkQueue
@@ -49,6 +49,13 @@ from geminga.ledger.api import EntryStore
 READ_AHEAD_CACHE_BYTES = 16 * 1024 * 1024
 
 
+class LoopAccess(NamedTuple):
+    """Calls into the event loop: ``clock`` measures work, ``wake`` requests `Broker.turn` soon."""
+
+    clock: Callable[[], float] = lambda: 0.0
+    wake: Callable[[], None] = lambda: None
+
+
 class Broker:
     """Broker core. ``deadline`` is the next time for `tick`, in monotonic seconds."""
 
@@ -59,15 +66,12 @@ class Broker:
         *,
         now: float,
         now_ms: int,
-        clock: Callable[[], float] | None = None,
-        wake: Callable[[], None] = lambda: None,
+        loop: LoopAccess | None = None,
         authentication: Authenticator | None = None,
         instance_id: str = "",
     ) -> None:
-        """``clock`` measures work (without one durations are 0), ``wake`` requests `turn` soon.
-
-        Without ``authentication`` all connections may do everything.
-        """
+        """Without ``authentication`` all connections may do everything."""
+        loop = loop or LoopAccess()
         self.store = store
         self.settings = settings
         self.instance_id = instance_id
@@ -76,8 +80,8 @@ class Broker:
         )
         self._catches_up = self._has_more = False
         self.slices = CooperativeScheduler(
-            clock or (lambda: 0.0),
-            wake,
+            loop.clock,
+            loop.wake,
             lambda about, error: self.scheduler.failed("job", about, error),
         )
         self.bytes = MemoryBackpressure(self.scheduler, settings, lambda: store.is_behind)
@@ -95,14 +99,14 @@ class Broker:
         self._limit(self.dynamic.current)
         self.dynamic.watch(self._use)
         self.topics.no_room = lambda: self.disk.refusal
-        self.topics.watch(self.watched.topic_changed)
+        self.topics.changes.append(self.watched.topic_changed)
         self.authentication = authentication
         self.authorization = None
         if authentication is not None and settings.authorization:
             self.authorization = Authorization(
                 self.namespaces, settings.super_user_roles, settings.metrics_roles
             )
-            self.namespaces.watch_permissions(self._permissions_changed)
+            self.namespaces.permission_watchers.append(self._permissions_changed)
         self._table = TABLE if self.authorization is None else GUARDED_TABLE
         self.rate_limited_log = RateLimitedLogger(self.scheduler)
         """Log of peers' faults."""

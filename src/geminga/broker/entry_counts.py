@@ -12,8 +12,6 @@ read again after a restart; of a ledger that is only in offload storage every co
 added up without its blocks. Counts are read at their first use, and unused ones are evicted (`CountsCache`):
 an idle topic costs nothing.
 
-Ledgers that were written before counts were stored are counted in slices (`EntryCounts.count_some`).
-
 A chunk of a large message counts as no message, except the last, which counts as the whole message.
 """
 
@@ -37,9 +35,6 @@ BLOCK_BYTES = 1024 * 1024
 """A block is closed at the first of these limits: it bounds what is read again after a restart."""
 TAIL_KEPT_ENTRIES = 32
 """Least number of a closed ledger's last entries that are stored as a block; fewer are read again."""
-UNCOUNTED_ENTRIES_MAX = 2 * BLOCK_ENTRIES
-UNCOUNTED_BYTES_MAX = 8 * BLOCK_BYTES
-"""Bytes behind the blocks above which a ledger was written before counts were stored: see `count_some`."""
 COUNTS_CACHE_BYTES = 64 * 1024 * 1024
 
 Tally = tuple[int, int]
@@ -383,8 +378,7 @@ class EntryCounts:
     """Counts of a topic. ``ledgers`` and ``bases`` are the topic's own shared lists, oldest first."""
 
     __slots__ = (
-        "_bases", "_cache", "_complete", "_current", "_known", "_ledgers", "_owner", "_prefixes", "_store",
-        "_totals",
+        "_bases", "_cache", "_current", "_known", "_ledgers", "_owner", "_prefixes", "_store", "_totals",
     )  # fmt: skip
 
     def __init__(
@@ -404,7 +398,6 @@ class EntryCounts:
         self._current: LedgerCounts | None = None
         self._totals = LedgerTotals(store, owner)
         self._prefixes = _NO_PREFIXES
-        self._complete = False
 
     # --- what the ledger tells ---
     def append(self, messages: int, size: int) -> None:
@@ -455,14 +448,10 @@ class EntryCounts:
         self._store.keys.delete(totals_key(self._owner))
 
     def cover(self, ledger: CountedLedger) -> None:
-        """Store the counts of all entries of a closed ledger before it is offloaded. Raises `StoreError`.
-
-        Entries from before counts were stored are not counted for this.
-        """
-        if not self._is_uncounted(ledger):
-            counts = self._counts(bisect_right(self._bases, ledger.base) - 1)
-            if counts.sealed < counts.counted:
-                counts.seal()
+        """Store the counts of all entries of a closed ledger before it is offloaded. Raises `StoreError`."""
+        counts = self._counts(bisect_right(self._bases, ledger.base) - 1)
+        if counts.sealed < counts.counted:
+            counts.seal()
 
     # --- answers ---
     def of(self, offset: int) -> Tally:
@@ -602,36 +591,6 @@ class EntryCounts:
         if counts.counted == ledger.entries and counts is not self._current:
             counts.keep_tail()
             self._totals.add(counts)
-
-    # --- ledgers from before counts were kept ---
-    @property
-    def is_complete(self) -> bool:
-        """Whether all counts are available without reading more than a few entries."""
-        if not self._complete:
-            self._complete = self._uncounted() is None
-        return self._complete
-
-    def count_some(self) -> bool:
-        """Count one slice of uncounted entries; return whether there are more."""
-        ledger = self._uncounted()
-        if ledger is None:
-            self._complete = True
-            return False
-        self._read_some(ledger, self._find(ledger.ledger_id) or self._loaded(ledger))
-        return True
-
-    def _uncounted(self) -> CountedLedger | None:
-        for ledger in self._ledgers:
-            if self._totals.of(ledger.ledger_id) is None and self._is_uncounted(ledger):
-                return ledger
-        return None
-
-    def _is_uncounted(self, ledger: CountedLedger) -> bool:
-        """Return whether more than a few entries would have to be read."""
-        counts = self._find(ledger.ledger_id) or self._loaded(ledger)
-        missing = ledger.entries - counts.counted
-        size = ledger.size_bytes - counts.total_bytes
-        return missing > UNCOUNTED_ENTRIES_MAX or (missing > 0 and size > UNCOUNTED_BYTES_MAX)
 
 
 def totals_key(owner: str) -> str:

@@ -264,16 +264,8 @@ class ManagedLedger:
         return sum(segment.size_bytes for segment in self.segments)
 
     def size_from(self, offset: int) -> int:
-        """Return the bytes at and behind ``offset``; an estimate while entries are being counted."""
-        if self.counts.is_complete:
-            return self.counts.between(max(offset, self.start), self.end)[1]
-        size = 0
-        for segment in self.segments:
-            if segment.base >= offset:
-                size += segment.size_bytes
-            elif segment.end > offset:
-                size += segment.size_bytes * (segment.end - offset) // segment.entries
-        return size
+        """Return the bytes at and behind ``offset``."""
+        return self.counts.between(max(offset, self.start), self.end)[1]
 
     # --- writing ---
     def append(

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
+from geminga.broker.peer import Peer
 from geminga.broker.scheduler import Scheduler, Timer
 from geminga.broker.settings import BrokerSettings
 
@@ -34,26 +35,6 @@ PROGRESS_BYTES: Final = 64 * 1024
 """Bytes that count as progress."""
 LOG_SECONDS: Final = 10.0
 """Interval of log lines about dropped connections; ``dropped`` counts them."""
-
-
-class MemoryHolder(Protocol):
-    """Interface of a peer."""
-
-    pending_bytes: int
-    """Bytes of its entries that are not confirmed."""
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the peer's bytes are read."""
-
-    def hold(self, why: int) -> None:
-        """Do not read from the peer, for one more reason."""
-
-    def release(self, why: int) -> None:
-        """Remove a reason."""
-
-    def close(self) -> None:
-        """End the connection."""
 
 
 HELD_BY_PENDING: Final = 1
@@ -104,14 +85,14 @@ class MemoryBackpressure:
         self.received_bytes_max = settings.received_bytes_max
         self.pending_bytes = 0
         self.received_bytes = 0
-        self._paused: dict[MemoryHolder, None] = {}
-        self._received: dict[MemoryHolder, _Received] = {}
+        self._paused: dict[Peer, None] = {}
+        self._received: dict[Peer, _Received] = {}
         self._sweep: Timer | None = None
         self._logged_at = float("-inf")
         self.dropped = 0
 
     # --- pending ---
-    def pause(self, peer: MemoryHolder) -> None:
+    def pause(self, peer: Peer) -> None:
         """Do not read from the peer until `resume` releases it."""
         self._paused[peer] = None
         peer.hold(HELD_BY_PENDING)
@@ -126,7 +107,7 @@ class MemoryBackpressure:
                 peer.release(HELD_BY_PENDING)
 
     # --- received ---
-    def received(self, peer: MemoryHolder, size: int) -> None:
+    def received(self, peer: Peer, size: int) -> None:
         """Record the peer's unprocessed bytes after they changed."""
         account = self._received.get(peer)
         if size <= COUNTED_BYTES:
@@ -157,14 +138,14 @@ class MemoryBackpressure:
         if was_first and peer is not next(iter(self._received)):
             self._admit()
 
-    def forget(self, peer: MemoryHolder) -> None:
+    def forget(self, peer: Peer) -> None:
         """Remove a peer whose connection has ended."""
         self._paused.pop(peer, None)
         account = self._received.get(peer)
         if account is not None:
             self._forget(peer, account)
 
-    def _forget(self, peer: MemoryHolder, account: _Received) -> None:
+    def _forget(self, peer: Peer, account: _Received) -> None:
         first = peer is next(iter(self._received))
         del self._received[peer]
         self.received_bytes -= account.size
@@ -196,7 +177,7 @@ class MemoryBackpressure:
                 self._drop(peer, account)
         self._sweep = self._scheduler.after(STALLED_SECONDS, self._drop_stalled, self)
 
-    def _drop(self, peer: MemoryHolder, account: _Received) -> None:
+    def _drop(self, peer: Peer, account: _Received) -> None:
         self.dropped += 1
         if self._scheduler.now - self._logged_at >= LOG_SECONDS:
             self._logged_at = self._scheduler.now
@@ -208,4 +189,4 @@ class MemoryBackpressure:
         peer.close()
 
     def __repr__(self) -> str:
-        return f"ByteLedger({self.pending_bytes} pending, {self.received_bytes} received)"
+        return f"MemoryBackpressure({self.pending_bytes} pending, {self.received_bytes} received)"

@@ -75,6 +75,10 @@ class Peer(Protocol):
     def publish_finished(self, size: int) -> None:
         """Count an entry whose receipt or error was sent."""
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the peer's bytes are read."""
+
     def hold(self, why: int) -> None:
         """Do not read from the peer, for one more reason (`memory_backpressure`)."""
 

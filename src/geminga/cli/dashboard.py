@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import click
 
 from geminga.cli.common import Commands
@@ -18,9 +20,7 @@ def grafana() -> None:
 
     Import it, or write it to Grafana's provisioning folder: geminga dashboard grafana > geminga.json
     """
-    from geminga.console import grafana
-
-    click.echo(grafana.text(), nl=False)
+    click.echo((files("geminga.console") / "dashboards/grafana.json").read_text(), nl=False)
 
 
 @command.command("alerts")
@@ -29,6 +29,4 @@ def alerts() -> None:
 
     Name it among the rule_files of prometheus.yml: geminga dashboard alerts > geminga-alerts.json
     """
-    from geminga.console import alerts
-
-    click.echo(alerts.text(), nl=False)
+    click.echo((files("geminga.console") / "dashboards/alerts.json").read_text(), nl=False)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
@@ -37,39 +34,38 @@ async def redrive(
         count_max=COUNT_MAX,
     )  # fmt: skip
     scheme, _, token = request.headers.get("Authorization", "").strip().partition(" ")
-    with ExitStack() as files:
-        try:
-            of_client, of_admin = _own(request, files) if arguments is None else arguments()
-            if scheme.lower() == "bearer":
-                of_client, of_admin = (_with_token(each, token.strip()) for each in (of_client, of_admin))
-            async with Client(**of_client) as client, Admin(**of_admin) as admin:
-                found = Redrive(client, admin, topic, subscription, only=only)
-                result = await (found.preview() if body.get("preview") else found.run())
-        except TopicNotFound as error:
-            raise AdminRefusal(404, str(error)) from None
-        except (PulsarException, OSError) as error:
-            raise AdminRefusal(409, str(error)) from None
+    has_token = scheme.lower() == "bearer"
+    of_client, of_admin = _own(request, has_token) if arguments is None else arguments()
+    try:
+        if has_token:
+            of_client, of_admin = (_with_token(each, token.strip()) for each in (of_client, of_admin))
+        async with Client(**of_client) as client, Admin(**of_admin) as admin:
+            found = Redrive(client, admin, topic, subscription, only=only)
+            result = await (found.preview() if body.get("preview") else found.run())
+    except TopicNotFound as error:
+        raise AdminRefusal(404, str(error)) from None
+    except (PulsarException, OSError) as error:
+        raise AdminRefusal(409, str(error)) from None
     return answer({"sent": dict(result.sent), "left": result.left, "encrypted": result.encrypted})
 
 
-def _own(request: web.Request, files: ExitStack) -> tuple[Json, Json]:
+def _own(request: web.Request, has_token: bool) -> tuple[Json, Json]:
     """Return the arguments for the broker that received the request. With TLS it is known by its own
-    certificate, which need not name this address, nor be signed by an authority that this machine knows. A
-    client with a certificate gets one of the same name, in a file that only this user may read and that is
-    deleted with ``files``."""
-    import geminga
+    certificate, which need not name this address, nor be signed by an authority that this machine knows.
 
+    Raises `AdminRefusal` for a client known by its certificate, whose key this process does not have.
+    """
     host, port = request.get_extra_info("sockname")[:2]
     url = f"{request.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     both: Json = {}
-    server = request.app[SERVER]
-    if request.scheme == "https" and server.tls is not None:
-        trusted = str(server.settings.tls_certificate)
-        both = {"tls_trust_certs_file_path": trusted, "tls_validate_hostname": False}
-        if peer := request.get_extra_info("peercert"):
-            file = Path(files.enter_context(tempfile.TemporaryDirectory()), "client.pem")
-            file.write_text(server.tls.client_certificate(peer))
-            both["authentication"] = geminga.AuthenticationTLS(str(file), str(file))
+    settings = request.app[SERVER].settings
+    if request.get_extra_info("peercert") and (settings.tls_require_client_certificate or not has_token):
+        raise AdminRefusal(
+            501, "the console cannot send dead letters back with your client certificate: use "
+            "geminga subscriptions redrive"
+        )  # fmt: skip
+    if request.scheme == "https" and settings.tls_certificate is not None:
+        both = {"tls_trust_certs_file_path": str(settings.tls_certificate), "tls_validate_hostname": False}
     return {"service_url": url, **both}, {"admin_url": url, **both}
 
 

@@ -11,8 +11,7 @@ The ledger's own entries stay until they are deleted later. A crash between two 
 by which the file is found and deleted; an error deletes the file at once.
 
 The entries are read by the store, in pieces, at a limited rate; all other steps run on the worker's thread,
-or in a worker process (`geminga.ledger.offload_worker`). When that process is lost the ledger is offloaded
-once more, and only once, as the cause may end the next process, too.
+or in a worker process (`geminga.ledger.offload_worker`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from uuid import uuid4
 
 from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import Done, ReadAhead, StoredLedger
-from geminga.ledger.offload_worker import OffloadWriters, WorkerLost
+from geminga.ledger.offload_worker import OffloadWriters
 from geminga.ledger.offload_writing import OffloadRequest, OffloadWriting
 from geminga.ledger.tier_catalog import OrphanCandidate
 from geminga.ledger.tier_files import TierFiles
@@ -69,11 +68,6 @@ class Offloading:
         self._offset = offset
         self._now_ms = now_ms
         self._done: Done | None = done
-        self._is_cancelled = self._is_second = False
-        self._start()
-
-    def _start(self) -> None:
-        """Start with a new file name, of which no file exists yet."""
         self.uuid = uuid4().hex
         self.file = ledger_file(self.info.ledger_id, self.uuid)
         self.path = f"{folder_of(self.owner)}/{self.file}"
@@ -97,7 +91,6 @@ class Offloading:
 
     def cancel(self, why: str) -> None:
         """Stop at the next step and delete the partial file."""
-        self._is_cancelled = True
         if self._failure is None:
             self._failure = OffloadFailed(why)
 
@@ -215,25 +208,15 @@ class Offloading:
         self._files.work(making.abandon if making is not None else lambda: None, self._abandoned)
 
     def _abandoned(self, _: Exception | None) -> None:
-        """Delete the file, and start again with another one if that may help."""
+        """Delete the file."""
         del self._files.pending[self.uuid]
         self._files.remove_files(self.owner, [self._suspect])
         cause = self._failure
         assert cause is not None
-        if isinstance(cause, WorkerLost) and not self._is_second and not self._is_cancelled:
-            logger.warning("%s; retrying with a new file", self._described(cause))
-            self._is_second = True
-            self._start()
-            try:
-                self.begin()
-            except StoreError as error:
-                self._end(error)
-        else:
-            self._end(cause if isinstance(cause, StoreError) else OffloadFailed(self._described(cause)))
-
-    def _described(self, cause: Exception) -> str:
-        ledger_id, location = self.info.ledger_id, self._files.storage.location
-        return f"ledger {ledger_id} cannot be offloaded to {location}: {cause}"
+        if not isinstance(cause, StoreError):
+            ledger_id, location = self.info.ledger_id, self._files.storage.location
+            cause = OffloadFailed(f"ledger {ledger_id} cannot be offloaded to {location}: {cause}")
+        self._end(cause)
 
     def _end(self, error: StoreError | None) -> None:
         self._files.pending.pop(self.uuid, None)

@@ -23,7 +23,7 @@ from waiting import eventually
 import geminga
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.namespaces import bundle_of
-from geminga.broker.admin.topic_actions import TopicActions
+from geminga.broker.admin.topic_actions import SubscriptionActions, TopicActions
 from geminga.broker.refusal import Refused
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.ids import TopicName
@@ -516,16 +516,16 @@ def test_a_change_of_all_subscriptions_passes_over_those_deleted_meanwhile(
         client.create_producer(f"{namespace}/t").send(b"x")
     for number in range(30):
         rest.call("PUT", f"{topic}/subscription/s{number}", EARLIEST)
-    change = getattr(TopicActions, action)
+    change = getattr(SubscriptionActions, action)
 
     def delete_then_change(
-        self: TopicActions, name: TopicName, subscription: str, *rest: Any, **also: Any
+        self: SubscriptionActions, name: TopicName, subscription: str, *rest: Any, **also: Any
     ) -> None:
         if subscription == "s1":
-            self.delete_subscription(name, subscription, lambda error: None, force=True)
+            self.delete(name, subscription, lambda error: None, force=True)
         change(self, name, subscription, *rest, **also)
 
-    monkeypatch.setattr(TopicActions, action, delete_then_change)
+    monkeypatch.setattr(SubscriptionActions, action, delete_then_change)
     if action == "skip_all":
         rest.call("POST", f"namespaces/{namespace}/clearBacklog", status=204)
     else:

@@ -69,8 +69,8 @@ class World:
         self.times: Counter[Id] = Counter()
         self.delivered_at = self.acked_at = self.waiting_since = -float("inf")
         self.actions.create(NAME, ignore)
-        self.actions.create_subscription(NAME, "s", MessageId.earliest, ignore)
-        self.actions.create_subscription(NAME, "other", MessageId.earliest, ignore)
+        self.actions.cursors.create(NAME, "s", MessageId.earliest, ignore)
+        self.actions.cursors.create(NAME, "other", MessageId.earliest, ignore)
         self.harness.poll()
         self.producer: Any = None
 
@@ -183,12 +183,12 @@ class World:
                 ledger, entry = words[-1].split(":")
                 position = MessageId(-1, int(ledger), int(entry))
                 if verb == "skip":
-                    self.actions.skip_entry(NAME, words[1], position, ignore)
+                    self.actions.cursors.skip_entry(NAME, words[1], position, ignore)
                 else:
-                    self.actions.expire_to(NAME, words[1], position, ignore, excluded=False)
+                    self.actions.cursors.expire_to(NAME, words[1], position, ignore, excluded=False)
             elif verb == "redeliver-unacked":
                 properties = {"redeliver-unacked-after-seconds": words[2]}
-                self.actions.set_subscription_properties(NAME, words[1], properties, ignore)
+                self.actions.cursors.set_properties(NAME, words[1], properties, ignore)
             else:
                 assert verb == "policy", text
                 value = json.loads(words[2])
@@ -200,7 +200,7 @@ class World:
         """Those that messages are sent to: of Exclusive and Failover one."""
         if self.kind in ("Shared", "Key_Shared"):
             return list(self.consumers.values())
-        active = self.actions.found(NAME, "s")[1].dispatcher
+        active = self.actions.cursors.found(NAME, "s")[1].dispatcher
         return [each for each in self.consumers.values() if active and each.name == active.active.name]
 
     def waiting(self) -> set[Id]:
@@ -209,7 +209,7 @@ class World:
         return {each for each, due in self.published.items() if due <= self.now} - self.acked - held
 
     def explain(self) -> dict[str, Any]:
-        found = self.actions.explain(NAME, "s")
+        found = self.actions.cursors.explain(NAME, "s")
         json.dumps(found)
         return dict(found)
 
@@ -236,7 +236,7 @@ def draw(random: Random, world: World, number: int) -> Step | None:
     """The next step."""
     choice = random.random()
     names = list(world.consumers)
-    if choice < 0.25 and not world.actions.found(NAME, "s")[0].quota_exceeded:
+    if choice < 0.25 and not world.actions.cursors.found(NAME, "s")[0].quota_exceeded:
         delay = random.choice((0, 0, 0, 0, 20, 300))
         return "publish", random.choice((1, 5, 30)), random.choice((1, 3, 50)), delay
     if choice < 0.37 and len(names) < 4:
@@ -271,7 +271,7 @@ def check(world: World) -> dict[str, Any]:
     found = world.explain()
     now, names = world.now, list(world.consumers)
     level, findings = found["trouble"], found["findings"]
-    topic, subscription = world.actions.found(NAME, "s")
+    topic, subscription = world.actions.cursors.found(NAME, "s")
     assert level == facts.trouble(topic, subscription), "as in the overview and the metrics"
     quiet_since = max(world.delivered_at, world.acked_at, world.waiting_since)
     stopping = [each for each in findings if each["stops"]]
@@ -306,7 +306,7 @@ def check_from_stats(world: World, quiet_since: float, taking_over: bool) -> Non
         if now - consumer.acked_at < QUIET_SECONDS:
             for each in found.findings:
                 assert each.kind != "paused" or each.details["consumer"] != consumer.name, found.findings
-    delays = world.actions.found(NAME, "s")[0].policies.delayed_delivery
+    delays = world.actions.cursors.found(NAME, "s")[0].policies.delayed_delivery
     if stats["msgRateIn"] or stats["subscriptions"]["s"].get("msgDelayed") or not delays or taking_over:
         return  # without the time of a publication a message may just have come
     if world.waiting() and now - quiet_since >= QUIET_SECONDS:
@@ -329,7 +329,7 @@ def stopped_is_stopped(world: World) -> None:
 def try_advice(world: World, finding: dict[str, Any], advice: dict[str, Any]) -> str:
     """Execute the command on a copy; returns the effect that was checked."""
     copy, effects = world.copy(), advice["effects"]
-    topic, subscription = copy.actions.found(NAME, "s")
+    topic, subscription = copy.actions.cursors.found(NAME, "s")
     kept = topic.ledger.size_from(subscription.wanted_from)
     backlog, times = subscription.backlog, dict(copy.times)
     held = {id_ for each in copy.receivers() for id_ in each.held} - copy.acked

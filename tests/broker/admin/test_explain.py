@@ -49,14 +49,14 @@ class Case:
         return peer
 
     def create(self) -> None:
-        self.harness.actions.create_subscription(NAME, "s", MessageId.earliest, self.done)
+        self.harness.actions.cursors.create(NAME, "s", MessageId.earliest, self.done)
 
     @staticmethod
     def done(error: Exception | None) -> None:
         assert error is None
 
     def explain(self) -> dict[str, Any]:
-        found = self.harness.actions.explain(NAME, "s")
+        found = self.harness.actions.cursors.explain(NAME, "s")
         json.dumps(found)
         assert "\n" not in found["summary"]
         assert len(as_text(decode(Explanation, found)).splitlines()) <= 25, "one screen"
@@ -64,7 +64,9 @@ class Case:
         quota = any(
             each["kind"] == "quota" and each["details"]["subscription"] == "s" for each in found["findings"]
         )
-        assert found["trouble"] == facts.trouble(*self.harness.actions.found(NAME, "s")), "as in the overview"
+        assert found["trouble"] == facts.trouble(*self.harness.actions.cursors.found(NAME, "s")), (
+            "as in the overview"
+        )
         if found["trouble"] >= Trouble.STOPPED:
             assert stopping or quota, "the level agrees with the findings"
         else:
@@ -94,10 +96,10 @@ def _run(harness: Any, name: str, words: list[str]) -> None:
         actions.unload(NAME)
     elif name == "skip":
         ledger, entry = words[words.index("--message") + 1].split(":")
-        actions.skip_entry(NAME, words[1], MessageId(-1, int(ledger), int(entry)), done)
+        actions.cursors.skip_entry(NAME, words[1], MessageId(-1, int(ledger), int(entry)), done)
     elif name == "redeliver-unacked":
         properties = {"redeliver-unacked-after-seconds": words[2]}
-        actions.set_subscription_properties(NAME, words[1], properties, done)
+        actions.cursors.set_properties(NAME, words[1], properties, done)
     elif name == "policy":
         fields = {
             "maxUnackedMessagesOnConsumer": "max_unacked_messages_per_consumer",
@@ -106,10 +108,12 @@ def _run(harness: Any, name: str, words: list[str]) -> None:
         }
         harness.broker.namespaces.set_topic_policy(NAME, fields[words[1]], json.loads(words[2]), done)
     elif name == "reset":
-        actions.reset_cursor(NAME, words[1], done, position=MessageId.earliest, excluded=False)
+        actions.cursors.reset(NAME, words[1], done, position=MessageId.earliest, excluded=False)
     elif name == "expire":
         ledger, entry = words[words.index("--to") + 1].split(":")
-        actions.expire_to(NAME, words[1], MessageId(-1, int(ledger), int(entry)), done, excluded=False)
+        actions.cursors.expire_to(
+            NAME, words[1], MessageId(-1, int(ledger), int(entry)), done, excluded=False
+        )
     else:
         raise AssertionError(f"no command {name}")
     harness.poll()
@@ -136,7 +140,7 @@ def test_a_fully_acknowledged_subscription_is_reported_as_caught_up(case: Case) 
     assert [each["kind"] for each in found["findings"]] == ["caught-up"]
     assert found["facts"]["messagesInBacklog"] == 0
     assert found["facts"]["oldestOpenMessage"] == "end"
-    case.harness.actions.terminate(NAME, case.done)
+    case.harness.actions.topic(NAME).terminate(case.done)
     assert "terminated" in case.finding("caught-up")["text"]
 
 
@@ -238,7 +242,7 @@ def test_a_subscription_at_its_limit_of_unacknowledged_messages_is_reported(
     assert finding["stops"]
     assert "its consumers hold 4 messages" in finding["text"]
     case.run(command_in(finding["mend"], "geminga subscriptions redeliver-unacked"))
-    assert case.harness.actions.found(NAME, "s")[1].cursor.properties
+    assert case.harness.actions.cursors.found(NAME, "s")[1].cursor.properties
     case.harness.advance(80)
     assert {m.redelivery_count for m in peer.messages()} >= {1}
 
@@ -359,8 +363,8 @@ def test_a_quota_that_stops_the_producers_is_reported(
     finding = case.finding("quota")
     assert "producers are stopped: backlog quota exceeded (producer_request_hold)" in finding["text"]
     assert "message is 0:0" in finding["text"]
-    case.harness.actions.create_subscription(NAME, "other", MessageId.latest, case.done)
-    other = case.harness.actions.explain(NAME, "other")["findings"][0]
+    case.harness.actions.cursors.create(NAME, "other", MessageId.latest, case.done)
+    other = case.harness.actions.cursors.explain(NAME, "other")["findings"][0]
     assert other["mend"] == f"see that subscription: geminga explain {TOPIC} s"
     case.run(command_in(finding["mend"], "geminga subscriptions skip"))
     # The producer's client tries again by itself.
@@ -470,7 +474,7 @@ def test_only_some_of_very_many_consumers_are_reported(harness: Any, kind: str) 
     producer = harness.peer()
     producer.producer(f"persistent://public/default/{kind}")
     producer.publish(1)
-    found = harness.actions.explain(TopicName.parse(f"persistent://public/default/{kind}"), "s")
+    found = harness.actions.cursors.explain(TopicName.parse(f"persistent://public/default/{kind}"), "s")
     assert CONSUMERS_NAMED_MAX <= len(found["findings"]) <= CONSUMERS_NAMED_MAX + 2
     assert found["findings"][0]["stops"]
 
@@ -586,7 +590,7 @@ def test_advice_for_a_quota_frees_enough_for_producers_to_continue(
     assert re.search(
         r"frees [0-9,]+ bytes, and producers continue; 0:0 alone frees [0-9,]+ bytes", advice["text"]
     )
-    topic, subscription = case.harness.actions.found(NAME, "s")
+    topic, subscription = case.harness.actions.cursors.found(NAME, "s")
     before, messages = topic.ledger.size_bytes, subscription.backlog
     case.run(advice["command"])
     assert messages - subscription.backlog == effects["messages"]
@@ -600,11 +604,11 @@ def test_advice_for_a_quota_names_another_subscription_that_exceeds_it(
 ) -> None:
     case = Case(make_harness(backlog_quota_bytes=2_000), make_entry)
     case.create()
-    case.harness.actions.create_subscription(NAME, "t", MessageId.earliest, case.done)
+    case.harness.actions.cursors.create(NAME, "t", MessageId.earliest, case.done)
     case.publish(60)
     case.harness.advance(16)
-    held = case.harness.actions.found(NAME, "s")[0].quota_exceeded.subscription
-    (advice,) = case.harness.actions.explain(NAME, held)["findings"][0]["advice"]
+    held = case.harness.actions.cursors.found(NAME, "s")[0].quota_exceeded.subscription
+    (advice,) = case.harness.actions.cursors.explain(NAME, held)["findings"][0]["advice"]
     other = "t" if held == "s" else "s"
     assert f"but subscription '{other}' exceeds the quota, too" in advice["text"]
     assert not advice["effects"]["producersContinue"]
@@ -626,7 +630,7 @@ def test_acknowledgement_rates_count_messages(case: Case) -> None:
     peer = case.subscribe()
     case.publish(40)
     case.harness.advance(1)
-    _, subscription = case.harness.actions.found(NAME, "s")
+    _, subscription = case.harness.actions.cursors.found(NAME, "s")
     [consumer] = subscription.consumers
     consumer.rates_now(case.harness.now)
     peer.ack(*[(0, entry) for entry in range(40)])
@@ -644,7 +648,7 @@ def test_a_quota_that_is_no_longer_exceeded_is_not_reported(
     case.harness.advance(16)
     assert case.explain()["trouble"] == Trouble.PRODUCERS_STOPPED
     peer.ack(*[(0, entry) for entry in range(60)])
-    assert case.harness.actions.found(NAME, "s")[0].quota_exceeded is not None
+    assert case.harness.actions.cursors.found(NAME, "s")[0].quota_exceeded is not None
     assert (case.explain()["trouble"], len(case.explain()["findings"])) == (Trouble.NOTHING_WAITS, 1)
 
 
@@ -691,7 +695,7 @@ def test_expired_messages_are_not_called_acknowledged(case: Case) -> None:
     case.create()
     case.publish(3)
     case.harness.advance(1)
-    case.harness.actions.expire(NAME, "s", case.done, seconds=0)
+    case.harness.actions.cursors.expire(NAME, "s", case.done, seconds=0)
     case.harness.advance(200)
     assert case.explain()["sentence"] == (
         "everything is acknowledged or expired: 3 entries expired, the last 3 min ago"
@@ -703,7 +707,7 @@ def test_a_subscription_whose_name_begins_with_a_dash_is_named_behind_two(case: 
     assert shell_command("topics policy", TOPIC, "x", "-1") == f"geminga topics policy -- {TOPIC} x -1"
     case.subscribe(subscription="-s")
     case.publish()
-    found = case.harness.actions.explain(NAME, "-s")
+    found = case.harness.actions.cursors.explain(NAME, "-s")
     assert all(
         " -- " in each["command"] for one in found["findings"] for each in one["advice"] if each["command"]
     )

@@ -18,7 +18,7 @@ TOPIC = "persistent://public/default/t"
 @pytest.fixture
 def make_map(harness: Any) -> Callable[..., dict[str, Any]]:
     def make(start: int | None = None, stop: int | None = None, cells: int = 100) -> dict[str, Any]:
-        found = harness.actions.found(TopicName.parse(TOPIC), "s")
+        found = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
         return hole_map(*found, start, stop, cells)
 
     return make
@@ -58,7 +58,7 @@ def test_open_messages_of_a_batch_are_shown_as_ranges(
     producer = harness.peer()
     producer.producer(TOPIC)
     producer.send(0, make_entry(num_messages_in_batch=8), messages=8)
-    found = harness.actions.found(TopicName.parse(TOPIC), "s")
+    found = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
     found[1].cursor.acknowledge_part(0, [0b11001111], 8)
     entry = make_map()["entries"][0]
     assert (entry["state"], entry["messages"], entry["open"]) == ("partly", 8, [[0, 3], [6, 7]])
@@ -88,7 +88,7 @@ def test_stretches_beyond_the_topic_are_cut(harness: Any, make_map: Callable[...
 
 def test_damaged_entries_are_shown(harness: Any, make_map: Callable[..., Any]) -> None:
     publish(harness, 4)
-    topic, _ = harness.actions.found(TopicName.parse(TOPIC), "s")
+    topic, _ = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
     damage = Damage("log-1", 0, "entries", 0, 2, 2, DamageLoss.ENTRIES)
     topic.ledger.damage_found(topic.ledger.segments[0], EntriesDamaged("gone", damage))
     found = make_map()
@@ -99,7 +99,7 @@ def test_damaged_entries_are_shown(harness: Any, make_map: Callable[..., Any]) -
 def test_ten_million_holes_are_cheap_to_draw(harness: Any, make_map: Callable[..., Any]) -> None:
     """Counted in steps and not by the clock: no more cells, and no more chunks looked at, than there are."""
     publish(harness, 1)
-    topic, subscription = harness.actions.found(TopicName.parse(TOPIC), "s")
+    topic, subscription = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
     cursor, entries = subscription.cursor, 2_000_000
     for key in range(entries >> 10):
         cursor.holes._chunks[key] = int("10" * 512, 2)
@@ -116,7 +116,7 @@ def test_very_many_partly_acknowledged_batches_are_sampled(
     harness: Any, make_map: Callable[..., Any]
 ) -> None:
     publish(harness, 1)
-    topic, subscription = harness.actions.found(TopicName.parse(TOPIC), "s")
+    topic, subscription = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
     entries = 100_000
     subscription.cursor.batches = dict.fromkeys(range(0, entries, 2), 1)
     topic.ledger.segments[0].entries = entries
@@ -134,7 +134,7 @@ def test_each_entry_is_shown_with_the_consumer_that_holds_it(harness: Any) -> No
     producer = harness.peer()
     producer.producer(topic)
     producer.publish(500)
-    found = hole_map(*harness.actions.found(TopicName.parse(topic), "s"), 0, 400, 512)
+    found = hole_map(*harness.actions.cursors.found(TopicName.parse(topic), "s"), 0, 400, 512)
     ids = {peer: {message.entry_id for message in peer.messages()} for peer in peers}
     assert all(ids.values())
     for entry in found["entries"]:

@@ -61,6 +61,7 @@ async def _wait_and_end(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     settings = BrokerSettings(memory=True, port=0, web_port=0)
     server = BrokerServer(settings, store=open_store)
     await server.start()
+    server.start_web()
     await server.web_ready.wait()
     port = server.settings.web_port
     assert port is not None
@@ -70,9 +71,9 @@ async def _wait_and_end(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     elif way == "disk":
         monkeypatch.setattr(MemoryStore, "bring", lambda *_: begun.set())
     else:
-        make = server.broker.namespaces.create_tenant
+        make = server.broker.namespaces.tenants.create
         monkeypatch.setattr(
-            server.broker.namespaces, "create_tenant", lambda *args: (make(*args), begun.set())
+            server.broker.namespaces.tenants, "create", lambda *args: (make(*args), begun.set())
         )
     if way == "disk":
         asking = asyncio.create_task(ask(port, "GET", "persistent/public/default/t/stats"))
@@ -128,6 +129,7 @@ async def _hang_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_module.web.Request, "read", watched)
     server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=0))
     await server.start()
+    server.start_web()
     await server.web_ready.wait()
     _, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
     writer.write(

@@ -163,7 +163,7 @@ def test_a_list_of_open_messages_ends_early_when_they_are_large(
     small = zlib.compress(raw)
     for number in range(5):
         producer.send(number, make_entry(small, compression=1 + 1, uncompressed_size=len(raw)))
-    found = harness.actions.found(TopicName.parse(TOPIC), "s")
+    found = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
     monkeypatch.setattr(overview, "ANSWER_SECONDS_MAX", 0.0)
     assert [each["size"] for each in overview._open_messages(*found, 5)] == [len(raw)]
     monkeypatch.setattr(overview, "ANSWER_SECONDS_MAX", 60.0)

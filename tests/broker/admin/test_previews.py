@@ -40,7 +40,7 @@ class Case:
             producer.send(number, entry, messages=messages)
             harness.advance(10)
         self.peer.ack((0, 0), (0, 2))
-        self.topic, self.subscription = harness.actions.found(NAME, "s")
+        self.topic, self.subscription = harness.actions.cursors.found(NAME, "s")
 
     def preview(self, action: str, message: tuple[int, int] | None = None, **query: Any) -> dict[str, Any]:
         before = self.state()
@@ -78,7 +78,7 @@ def test_a_preview_of_skipping_counts_what_skipping_then_skips(case: Case, count
     before = case.open
     found = case.preview("skip", count=count)
     assert "are skipped" in found["text"]
-    skipped = case.harness.actions.skip_messages(NAME, "s", count, done)
+    skipped = case.harness.actions.cursors.skip_messages(NAME, "s", count, done)
     assert found["messages"] == skipped == before - case.open
     assert found["left"] == case.open
 
@@ -90,7 +90,7 @@ def test_a_preview_of_skipping_inside_a_batch_names_the_batch(case: Case) -> Non
 def test_a_preview_of_skipping_all_counts_all_messages(case: Case) -> None:
     found = case.preview("skip-all")
     assert (found["messages"], found["left"], found["to"]) == (10, 0, "the end")
-    case.harness.actions.skip_all(NAME, "s", done)
+    case.harness.actions.cursors.skip_all(NAME, "s", done)
     assert case.open == 0
     assert "nothing is skipped" in case.preview("skip-all")["text"]
 
@@ -99,7 +99,7 @@ def test_a_preview_of_skipping_all_counts_all_messages(case: Case) -> None:
 def test_a_preview_of_expiring_counts_what_then_expires(case: Case, seconds: int) -> None:
     before = case.open
     found = case.preview("expire", seconds=seconds)
-    case.harness.actions.expire(NAME, "s", done, seconds=seconds)
+    case.harness.actions.cursors.expire(NAME, "s", done, seconds=seconds)
     assert found["messages"] == before - case.open
 
 
@@ -109,7 +109,7 @@ def test_a_preview_of_resetting_back_counts_messages_delivered_again(case: Case)
     assert "2 messages that were acknowledged are redelivered" in found["text"]
     assert "its consumer reconnects" in found["text"]
     before = case.open
-    case.harness.actions.reset_cursor(NAME, "s", done, position=MessageId(-1, 0, 0))
+    case.harness.actions.cursors.reset(NAME, "s", done, position=MessageId(-1, 0, 0))
     assert case.open == before + 2
 
 
@@ -117,7 +117,7 @@ def test_a_preview_of_resetting_forward_counts_messages_given_up(case: Case) -> 
     before = case.open
     found = case.preview("reset", message=(0, 3))
     assert found["messages"] == 4
-    case.harness.actions.reset_cursor(NAME, "s", done, position=MessageId(-1, 0, 3))
+    case.harness.actions.cursors.reset(NAME, "s", done, position=MessageId(-1, 0, 3))
     assert case.open == before - 4
 
 
@@ -148,7 +148,7 @@ def test_redelivery_works_for_every_subscription_type(harness: Any, kind: str) -
     producer.producer(TOPIC)
     producer.publish(3)
     assert len(peer.messages()) == 3
-    subscription = harness.actions.found(NAME, "s")[1]
+    subscription = harness.actions.cursors.found(NAME, "s")[1]
     assert subscription.redeliver_unacknowledged() == 3
     assert len(peer.messages()) == 3
 
@@ -184,6 +184,6 @@ def test_a_publish_time_that_no_calendar_has_is_shown_as_a_number(
     producer = harness.peer()
     producer.producer(TOPIC)
     producer.send(0, make_entry(publish_time=1 << 63))
-    topic, subscription = harness.actions.found(NAME, "s")
+    topic, subscription = harness.actions.cursors.found(NAME, "s")
     found = preview(Preview(topic, subscription), "skip-all", int, None, "")
     assert f"published {1 << 63}" in found["text"]

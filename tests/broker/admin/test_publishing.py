@@ -76,7 +76,7 @@ def test_the_publish_rate_stops_it_for_a_while(harness: Any) -> None:
 
 
 def test_a_terminated_topic_refuses_it(harness: Any) -> None:
-    harness.actions.terminate(NAME, lambda _error: None)
+    harness.actions.topic(NAME).terminate(lambda _error: None)
     harness.poll()
     with pytest.raises(AdminRefusal, match="terminated"):
         send(harness)

@@ -48,7 +48,7 @@ def make_topic(harness: Any, make_entry: Callable[..., bytes]) -> Callable[..., 
         topic = TopicName.parse(PREFIX + name)
         harness.actions.create(topic, done)
         for subscription in subscriptions:
-            harness.actions.create_subscription(topic, subscription, MessageId.earliest, done)
+            harness.actions.cursors.create(topic, subscription, MessageId.earliest, done)
         harness.poll()
         if messages:
             peer = harness.peer()
@@ -87,7 +87,7 @@ def test_partitions_of_a_topic_are_one_row(harness: Any, make_entry: Callable[..
     name = TopicName.parse(PREFIX + "parts")
     harness.actions.create_partitioned(name, 3, done)
     for index in range(3):
-        harness.actions.create_subscription(name.partition_name(index), "s", MessageId.earliest, done)
+        harness.actions.cursors.create(name.partition_name(index), "s", MessageId.earliest, done)
     peer = harness.peer()
     peer.producer(f"{PREFIX}parts-partition-1")
     peer.publish(4)

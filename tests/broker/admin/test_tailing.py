@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.admin import tailing
+from geminga.broker.admin import browsing, tailing
+from geminga.broker.admin.browsing import tail
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.messages import entry_answer
-from geminga.broker.admin.tailing import MessageFilter, messages_of, tail
+from geminga.broker.admin.tailing import MessageFilter, messages_of
 from geminga.ids import TopicName
 from geminga.wire.batch import append_full_message, encode_single_metadata
 from geminga.wire.metadata import build_entry, parse_entry
@@ -162,8 +163,7 @@ def test_a_tail_begins_with_the_newest_messages_and_counts_the_skipped(harness: 
     assert (found["skipped"], payloads(found)) == (37, [b"m47", b"m48", b"m49"])
 
 
-def test_filters_examine_every_later_entry(harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tailing, "ENTRIES_EXAMINED_MAX", 20)
+def test_filters_examine_every_later_entry(harness: Any, topic: Any) -> None:
     producer = harness.peer()
     producer.producer(TOPIC)
     producer.publish(90)
@@ -182,7 +182,7 @@ def test_filters_examine_every_later_entry(harness: Any, topic: Any, monkeypatch
 
 def test_an_answer_ends_at_its_time_limit(harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter over many entries must not block the broker: the next answer continues."""
-    monkeypatch.setattr(tailing, "ANSWER_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(browsing, "ANSWER_SECONDS_MAX", 0.0)
     producer = harness.peer()
     producer.producer(TOPIC)
     producer.publish(5)
@@ -224,7 +224,7 @@ def test_the_search_through_chunks_of_incomplete_messages_is_limited(
     harness: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First parts of messages count for no message: to find twenty, all of a topic would be looked at."""
-    monkeypatch.setattr(tailing, "ENTRIES_EXAMINED_MAX", 30)
+    monkeypatch.setattr(browsing, "NEWEST_ENTRIES_MAX", 30)
     producer = harness.peer()
     producer.producer(TOPIC)
     for number in range(100):

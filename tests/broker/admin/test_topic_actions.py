@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import entry_counts
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.topic_actions import JoinedCompletion
 from geminga.broker.cooperative import at_once
@@ -37,7 +36,7 @@ def fill(harness: Any, make_entry: Callable[..., bytes], count: int = 5) -> Any:
     for n in range(count):
         peer.send(n, make_entry(b"m%d" % n, publish_time=1_800_000_000_000 + n * 1000))
     peer.disconnect()
-    harness.actions.create_subscription(NAME, "s", MessageId.earliest, ignore)
+    harness.actions.cursors.create(NAME, "s", MessageId.earliest, ignore)
     return harness.actions
 
 
@@ -67,7 +66,7 @@ def test_a_topic_is_created_once_the_store_has_it(harness: Any, topics: Any) -> 
     refused(404, topics.create, TopicName.parse("persistent://no/where/t"), ignore)
     assert (topics.partitions(NAME), topics.properties(NAME)) == (0, {"a": "b"})
     harness.restart()
-    assert list(harness.actions.walk("public/default", "persistent")) == [TOPIC]
+    assert list(harness.actions.topics.walk("public/default", persistent=True)) == [TOPIC]
     assert harness.actions.properties(NAME) == {"a": "b"}
 
 
@@ -79,8 +78,11 @@ def test_partitioned_topics_are_created_with_valid_numbers_only(harness: Any, to
     refused(409, topics.create_partitioned, PARTS, 2, ignore)
     refused(409, topics.create, PARTS, ignore)
     assert topics.partitions(PARTS) == 2
-    assert [list(walk) for walk in topics.walk_partitioned("public/default")] == [[], [str(PARTS)]]
-    assert list(topics.walk("public/default", "persistent")) == [f"{PARTS}-partition-{n}" for n in range(2)]
+    walks = [topics.topics.partitioned.walk("public/default", persistent=each) for each in (False, True)]
+    assert [list(walk) for walk in walks] == [[], [str(PARTS)]]
+    assert list(topics.topics.walk("public/default", persistent=True)) == [
+        f"{PARTS}-partition-{n}" for n in range(2)
+    ]
     refused(422, topics.update_partitions, PARTS, 1, ignore)
     refused(422, topics.update_partitions, PARTS, 10**6, ignore)
     topics.create(NAME, ignore)
@@ -90,14 +92,14 @@ def test_partitioned_topics_are_created_with_valid_numbers_only(harness: Any, to
     topics = harness.actions
     assert topics.partitions(PARTS) == 4
     assert topics.properties(PARTS) == {"x": "y"}
-    assert len(list(topics.walk("public/default", "persistent"))) == 5
+    assert len(list(topics.topics.walk("public/default", persistent=True))) == 5
     done: list[Any] = []
     topics.delete(PARTS, False, done.append)
     harness.poll()
     harness.poll()
     assert done == [None]
     assert not topics.exists(PARTS)
-    assert list(topics.walk("public/default", "persistent")) == [TOPIC]
+    assert list(topics.topics.walk("public/default", persistent=True)) == [TOPIC]
     refused(404, topics.partitions, PARTS)
 
 
@@ -128,7 +130,7 @@ def test_acknowledgements_under_way_do_not_bring_a_deleted_cursor_back(harness: 
     subscription = topics.topics.find(NAME).subscriptions["s"]
     subscription.cursor.acknowledge(0)
     harness.broker.scheduler.mark_cursor(subscription)
-    topics.delete_subscription(NAME, "s", ignore)
+    topics.cursors.delete(NAME, "s", ignore)
     harness.broker.scheduler.flush_cursors()
     assert not list(harness.store.keys.scan("cursor/"))
 
@@ -167,7 +169,7 @@ def test_idle_topics_are_removed_from_memory(harness: Any, make_entry: Any) -> N
 
 def test_truncating_removes_all_messages(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
-    topics.truncate(NAME, ignore)
+    topics.topic(NAME).truncate(ignore)
     assert read(harness) == []
     assert topics.topics.find(NAME).ledger.size_bytes == 0
     peer = harness.peer()
@@ -179,21 +181,21 @@ def test_truncating_removes_all_messages(harness: Any, make_entry: Any) -> None:
 # --- subscriptions ---
 def test_subscriptions_are_created_at_the_named_position(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
-    refused(409, topics.create_subscription, NAME, "s", MessageId.latest, ignore)
-    topics.create_subscription(NAME, "end", MessageId.latest, ignore, properties={"k": "v"})
-    topics.create_subscription(NAME, "mid", MessageId(-1, 0, 3), ignore)
+    refused(409, topics.cursors.create, NAME, "s", MessageId.latest, ignore)
+    topics.cursors.create(NAME, "end", MessageId.latest, ignore, properties={"k": "v"})
+    topics.cursors.create(NAME, "mid", MessageId(-1, 0, 3), ignore)
     assert list(topics.subscriptions(NAME)) == ["end", "mid", "s"]
     backlog = {name: each["msgBacklog"] for name, each in topics.stats(NAME)["subscriptions"].items()}
     assert backlog == {"end": 0, "mid": 2, "s": 5}
-    topics.set_subscription_properties(NAME, "mid", {"new": "1"}, ignore)
+    topics.cursors.set_properties(NAME, "mid", {"new": "1"}, ignore)
     harness.restart()
     topics = harness.actions
-    assert topics.found(NAME, "end")[1].cursor.properties == {"k": "v"}
-    assert topics.found(NAME, "mid")[1].cursor.properties == {"new": "1"}
+    assert topics.cursors.found(NAME, "end")[1].cursor.properties == {"k": "v"}
+    assert topics.cursors.found(NAME, "mid")[1].cursor.properties == {"new": "1"}
     harness.peer().subscribe(TOPIC)
-    refused(412, topics.delete_subscription, NAME, "s", ignore)
-    topics.delete_subscription(NAME, "s", ignore, force=True)
-    refused(404, topics.delete_subscription, NAME, "s", ignore)
+    refused(412, topics.cursors.delete, NAME, "s", ignore)
+    topics.cursors.delete(NAME, "s", ignore, force=True)
+    refused(404, topics.cursors.delete, NAME, "s", ignore)
     refused(404, topics.subscriptions, PARTS)
 
 
@@ -213,31 +215,31 @@ def test_a_reset_delivers_from_the_named_place(
     harness: Any, make_entry: Any, options: dict[str, Any], first: int
 ) -> None:
     topics = fill(harness, make_entry)
-    topics.skip_all(NAME, "s", ignore)
-    topics.reset_cursor(NAME, "s", ignore, **options)
+    topics.cursors.skip_all(NAME, "s", ignore)
+    topics.cursors.reset(NAME, "s", ignore, **options)
     harness.restart()
     assert read(harness) == [b"m%d" % n for n in range(first, 5)]
 
 
 def test_a_reset_without_a_place_is_refused(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
-    refused(412, topics.reset_cursor, NAME, "s", ignore)
-    refused(404, topics.reset_cursor, NAME, "absent", ignore, timestamp_ms=0)
+    refused(412, topics.cursors.reset, NAME, "s", ignore)
+    refused(404, topics.cursors.reset, NAME, "absent", ignore, timestamp_ms=0)
 
 
 def test_skipping_counts_open_entries(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     topics.topics.find(NAME).subscriptions["s"].cursor.acknowledge(1)
-    topics.skip(NAME, "s", 2, ignore)
+    topics.cursors.skip(NAME, "s", 2, ignore)
     assert read(harness) == [b"m3", b"m4"]
-    topics.skip(NAME, "s", 100, ignore)
+    topics.cursors.skip(NAME, "s", 100, ignore)
     assert read(harness) == []
 
 
 def test_expiring_passes_over_older_messages(harness: Any, make_entry: Any) -> None:
     topics = fill(harness, make_entry)
     harness.advance(10)
-    topics.expire(NAME, "s", ignore, seconds=7)
+    topics.cursors.expire(NAME, "s", ignore, seconds=7)
     harness.restart()
     assert read(harness) == [b"m3", b"m4"]
 
@@ -247,7 +249,7 @@ def test_skipped_messages_are_taken_from_connected_consumers(harness: Any, make_
     shared = harness.peer()
     shared.subscribe(TOPIC, "sh", kind="Shared", permits=2)
     assert len(shared.payloads()) == 2
-    topics.skip_all(NAME, "sh", ignore)
+    topics.cursors.skip_all(NAME, "sh", ignore)
     shared.command("flow", consumer_id=1, messagePermits=10)
     assert shared.payloads() == []
     assert shared.session.consumers[1].unacked_messages == 0
@@ -285,12 +287,12 @@ def test_expiring_to_a_position_never_goes_back(harness: Any, make_entry: Callab
     peer.subscribe(TOPIC, kind="Shared")
     peer.ack((0, 0), (0, 1), (0, 3))
     peer.disconnect()
-    actions.expire_to(NAME, "s", MessageId(-1, 0, 0), ignore, excluded=False)
-    cursor = actions.found(NAME, "s")[1].cursor
+    actions.cursors.expire_to(NAME, "s", MessageId(-1, 0, 0), ignore, excluded=False)
+    cursor = actions.cursors.found(NAME, "s")[1].cursor
     assert (cursor.mark, list(cursor.holes.ranges())) == (2, [(3, 4)])
-    actions.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=True)
+    actions.cursors.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=True)
     assert cursor.mark == 2
-    actions.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=False)
+    actions.cursors.expire_to(NAME, "s", MessageId(-1, 0, 2), ignore, excluded=False)
     assert cursor.mark == 4
     assert subscription_stats(actions)["totalMsgExpired"] == 1
     assert read(harness) == [b"m4"]
@@ -304,7 +306,7 @@ def fill_batches(harness: Any, make_entry: Callable[..., bytes], *sizes: int) ->
         entry = make_entry(num_messages_in_batch=messages if messages > 1 else None)
         peer.send(number, entry, messages=messages)
     peer.disconnect()
-    harness.actions.create_subscription(NAME, "s", MessageId.earliest, ignore)
+    harness.actions.cursors.create(NAME, "s", MessageId.earliest, ignore)
     return harness.actions
 
 
@@ -318,12 +320,12 @@ def test_the_backlog_is_counted_in_messages(harness: Any, make_entry: Callable[.
     stats = subscription_stats(actions)
     assert (stats["msgBacklog"], stats["messagesInBacklog"]) == (3, 406)
     assert stats["bytesInBacklog"] == actions.stats(NAME)["storageSize"] == stats["backlogSize"]
-    assert actions.backlog(NAME, "s") == (3, 406)
+    assert actions.cursors.backlog(NAME, "s") == (3, 406)
     harness.advance(7)
     assert subscription_stats(actions)["oldestBacklogMessageAgeSeconds"] == 7
     assert actions.stats(NAME)["oldestBacklogMessageAgeSeconds"] == 7
     assert actions.stats(NAME)["oldestBacklogMessageSubscriptionName"] == "s"
-    actions.skip_all(NAME, "s", ignore)
+    actions.cursors.skip_all(NAME, "s", ignore)
     # As Apache Pulsar has it: no name where nothing waits.
     assert "oldestBacklogMessageSubscriptionName" not in actions.stats(NAME)
     stats = subscription_stats(actions)
@@ -333,9 +335,9 @@ def test_the_backlog_is_counted_in_messages(harness: Any, make_entry: Callable[.
 
 def test_messages_are_skipped_one_by_one(harness: Any, make_entry: Callable[..., bytes]) -> None:
     actions = fill_batches(harness, make_entry, 3, 1, 1000, 2)
-    assert actions.skip_messages(NAME, "s", 1, ignore) == 1
+    assert actions.cursors.skip_messages(NAME, "s", 1, ignore) == 1
     assert subscription_stats(actions)["messagesInBacklog"] == 1005
-    assert actions.skip_messages(NAME, "s", 104, ignore) == 104
+    assert actions.cursors.skip_messages(NAME, "s", 104, ignore) == 104
     stats = subscription_stats(actions)
     assert (stats["msgBacklog"], stats["messagesInBacklog"], stats["ackHoles"]) == (2, 901, 0)
     cursor = at_once(actions.internal_stats(NAME))["cursors"]["s"]
@@ -347,7 +349,7 @@ def test_messages_are_skipped_one_by_one(harness: Any, make_entry: Callable[...,
     first = peer.messages()[0]
     assert (first.entry_id, first.ack_set[1]) == (2, -(1 << 37))
     peer.disconnect()
-    assert harness.actions.skip_messages(NAME, "s", 5000, ignore) == 901
+    assert harness.actions.cursors.skip_messages(NAME, "s", 5000, ignore) == 901
     assert subscription_stats(harness.actions)["msgBacklog"] == 0
 
 
@@ -358,7 +360,7 @@ def test_a_delivered_batch_that_is_skipped_in_part_frees_the_consumer(
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     assert subscription_stats(actions)["unackedMessages"] == 10
-    actions.skip_messages(NAME, "s", 7, ignore)
+    actions.cursors.skip_messages(NAME, "s", 7, ignore)
     assert subscription_stats(actions)["unackedMessages"] == 3
 
 
@@ -384,23 +386,3 @@ def test_holes_are_counted_between_messages(harness: Any, make_entry: Callable[.
     internals = at_once(actions.internal_stats(NAME))["cursors"]["s"]
     assert internals["partlyAcknowledgedBatchCount"] == 3
     assert internals["partlyAcknowledgedBatches"]["0:1"] == {"messages": 4, "open": [(1, 1), (3, 3)]}
-
-
-def test_entries_without_counts_are_counted_first(
-    harness: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(entry_counts, "UNCOUNTED_ENTRIES_MAX", 3)
-    monkeypatch.setattr(entry_counts, "BLOCK_ENTRIES", 2)
-    monkeypatch.setattr(entry_counts, "TAIL_KEPT_ENTRIES", 1)
-    fill_batches(harness, make_entry, *[3] * 9)
-    for key, _ in list(harness.store.keys.scan("counts/")):
-        harness.store.keys.delete(key)
-    harness.crash()
-    stats = subscription_stats(harness.actions)
-    assert (stats["msgBacklog"], stats["messagesInBacklog"]) == (9, -1)
-    refused(503, harness.actions.backlog, NAME, "s")
-    refused(503, harness.actions.skip_messages, NAME, "s", 4, ignore)
-    harness.advance(1)
-    assert subscription_stats(harness.actions)["messagesInBacklog"] == 27
-    assert harness.actions.skip_messages(NAME, "s", 4, ignore) == 4
-    assert subscription_stats(harness.actions)["messagesInBacklog"] == 23

@@ -40,7 +40,7 @@ def names(found: dict[str, Any]) -> list[str]:
 def test_topics_without_subscriptions_are_listed(harness: Any) -> None:
     for name in ("lonely", "shared"):
         harness.actions.create(TopicName.parse(PREFIX + name), done)
-    harness.actions.create_subscription(TopicName.parse(PREFIX + "shared"), "s", MessageId.earliest, done)
+    harness.actions.cursors.create(TopicName.parse(PREFIX + "shared"), "s", MessageId.earliest, done)
     harness.poll()
     found = page(harness)
     assert names(found) == ["lonely", "shared"]
@@ -76,9 +76,9 @@ def test_the_worst_subscription_is_named(harness: Any) -> None:
     peer = harness.peer()
     peer.producer(PREFIX + "t")
     for name in ("calm", "stuck"):
-        harness.actions.create_subscription(TopicName.parse(PREFIX + "t"), name, MessageId.earliest, done)
+        harness.actions.cursors.create(TopicName.parse(PREFIX + "t"), name, MessageId.earliest, done)
     peer.publish(5)
-    harness.actions.skip_all(TopicName.parse(PREFIX + "t"), "calm", done)
+    harness.actions.cursors.skip_all(TopicName.parse(PREFIX + "t"), "calm", done)
     harness.poll()
     (row,) = page(harness, sort="trouble")["rows"]
     assert row["worst"] == "stuck"

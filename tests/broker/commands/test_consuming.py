@@ -600,7 +600,7 @@ def test_consumers_are_notified_at_the_end_of_a_terminated_topic(
     peer.subscribe(TOPIC)
     publish(producer, 1)
     entries(peer)
-    harness.actions.terminate(NAME, lambda error: None)
+    harness.actions.topic(NAME).terminate(lambda error: None)
     assert not peer.take(Command.REACHED_END_OF_TOPIC)
     peer.ack((0, 0))
     assert bool(peer.take(Command.REACHED_END_OF_TOPIC)) == told

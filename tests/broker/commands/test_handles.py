@@ -118,7 +118,7 @@ def test_a_consumer_created_during_a_reset_is_notified(harness: Any) -> None:
     peer = harness.peer()
     harness.auto_poll = False
     peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=0, request_id=1)
-    harness.actions.reset_cursor(NAME, "s", lambda error: None, timestamp_ms=0)
+    harness.actions.cursors.reset(NAME, "s", lambda error: None, timestamp_ms=0)
     harness.poll()
     frame = peer.pop()
     assert frame.type == Command.ERROR

@@ -233,13 +233,13 @@ def test_late_acknowledgements_are_dropped_after_changes(harness: Any, what: str
     name, actions = harness.broker.topics.in_memory_now()[0].name, harness.actions
     done: list[Any] = []
     if what == "sought":
-        actions.reset_cursor(name, "s", done.append, timestamp_ms=1)
+        actions.cursors.reset(name, "s", done.append, timestamp_ms=1)
     elif what == "unloaded":
         actions.unload(name)
     elif what == "topic deleted":
         actions.delete(name, True, done.append)
     else:
-        actions.delete_subscription(name, "s", done.append, force=True)
+        actions.cursors.delete(name, "s", done.append, force=True)
     harness.poll()
     if what == "made anew":
         other.subscribe(TOPIC, "s", kind="Exclusive")

@@ -297,7 +297,7 @@ def test_automatically_created_partitions_are_limited_and_made_in_slices(make_ha
         harness.broker.turn(harness.now, harness.now_ms)
     harness.poll()
     assert peer.pop().command.partitionMetadataResponse.partitions == 500
-    assert len(list(harness.actions.walk("public/default", "persistent"))) == 500
+    assert len(list(harness.actions.topics.walk("public/default", persistent=True))) == 500
 
 
 def test_watching_again_under_the_same_id_replaces_the_watcher(harness: Any) -> None:

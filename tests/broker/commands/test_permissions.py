@@ -30,8 +30,8 @@ def token(role: str, **options: Any) -> str:
 def guarded(make_harness: Callable[..., Any]) -> Any:
     harness = make_harness(token_secret_key=SECRET, super_user_roles=("super",))
     namespaces = harness.broker.namespaces
-    namespaces.create_tenant("mine", {"adminRoles": ["admin"], "allowedClusters": ["standalone"]})
-    namespaces.create_tenant("others", {"adminRoles": ["other-admin"], "allowedClusters": ["standalone"]})
+    namespaces.tenants.create("mine", {"adminRoles": ["admin"], "allowedClusters": ["standalone"]})
+    namespaces.tenants.create("others", {"adminRoles": ["other-admin"], "allowedClusters": ["standalone"]})
     for tenant in ("mine", "others"):
         namespaces.create_namespace(tenant, "ns")
     given = {
@@ -179,7 +179,7 @@ def test_producers_and_consumers_are_closed_when_their_permission_is_revoked(gua
     assert not consumer.session.watchers
     assert not admin.frames
     assert admin.session.producers
-    namespaces.update_tenant("mine", {"adminRoles": [], "allowedClusters": ["standalone"]})
+    namespaces.tenants.update("mine", {"adminRoles": [], "allowedClusters": ["standalone"]})
     assert [frame.type for frame in admin.frames] == [Command.CLOSE_PRODUCER]
 
 

@@ -263,7 +263,7 @@ def test_a_terminated_topic_takes_no_more(harness: Any) -> None:
     consumer.subscribe(TOPIC)
     peer.send(0)
     peer.receipts()
-    harness.actions.terminate(TopicName.parse(TOPIC), lambda error: None)
+    harness.actions.topic(TopicName.parse(TOPIC)).terminate(lambda error: None)
     harness.poll()
     assert peer.pop().type == Command.CLOSE_PRODUCER
     assert refused(peer) == pb.TopicTerminatedError
@@ -312,8 +312,8 @@ def test_messages_in_flight_when_a_topic_is_terminated_get_receipts(harness: Any
     peer.receipts()
     harness.auto_poll = False
     peer.publish(3, 1)
-    harness.actions.terminate(
-        name, lambda error: ended.append((error, harness.actions.last_message_id(name)))
+    harness.actions.topic(name).terminate(
+        lambda error: ended.append((error, harness.actions.last_message_id(name)))
     )
     peer.send(4)
     assert (peer.frames, ended) == ([], [])
@@ -334,7 +334,7 @@ def test_a_topic_whose_termination_cannot_be_stored_continues(
         patched.setattr(
             harness.store.keys, "put", lambda key, value, done: done(StoreStopped("the disk is gone"))
         )
-        harness.actions.terminate(name, ended.append)
+        harness.actions.topic(name).terminate(ended.append)
     assert [str(error) for error in ended] == ["the disk is gone"]
     assert peer.pop().type == Command.CLOSE_PRODUCER
     peer.producer(TOPIC)

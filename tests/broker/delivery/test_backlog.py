@@ -197,7 +197,7 @@ class Backlog(RuleBasedStateMachine):
     @rule(count=st.integers(0, 12))
     def skip(self, count: int) -> None:
         done: list[object] = []
-        self.harness.actions.skip(NAME, "s", count, done.append)
+        self.harness.actions.cursors.skip(NAME, "s", count, done.append)
         self.harness.poll()
         assert done == [None]
         for entry in [each for each in self.stored if each.open][:count]:

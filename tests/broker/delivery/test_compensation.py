@@ -207,10 +207,10 @@ def test_policies_and_subscription_properties_switch_compensation(harness: Any) 
     namespaces.set_topic_policy(NAME, "redeliver_unacked_policies", {"afterSeconds": 0}, lambda error: None)
     harness.advance(100)
     assert came(peer) == []
-    harness.actions.set_subscription_properties(NAME, "s", {PROPERTY: "4"}, lambda error: None)
+    harness.actions.cursors.set_properties(NAME, "s", {PROPERTY: "4"}, lambda error: None)
     harness.advance(6)
     assert came(peer) == [(0, 2)]
-    harness.actions.set_subscription_properties(NAME, "s", {PROPERTY: "soon"}, lambda error: None)
+    harness.actions.cursors.set_properties(NAME, "s", {PROPERTY: "soon"}, lambda error: None)
     assert stats(harness)["redeliverUnackedAfterSeconds"] == 0
     with pytest.raises(RuleViolation, match="afterSeconds"):
         namespaces.set_policy("public", "default", "redeliver_unacked_policies", {"afterSeconds": -1}, None)

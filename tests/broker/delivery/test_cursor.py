@@ -36,8 +36,6 @@ END = 401
 class PlainCounts:
     """Entries of 1 to 70 messages; what they hold is said by a formula."""
 
-    is_complete = True
-
     def of(self, offset: int) -> tuple[int, int]:
         return offset % 70 + 1, offset % 11 * 100 + 50
 
@@ -380,14 +378,6 @@ def test_a_cursor_without_a_tally_is_counted_on_request() -> None:
     assert found.open_tally(30) == (messages - 8, size)  # of the ten messages in entry 9, two are open
 
 
-def test_no_backlog_is_returned_while_entries_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PlainCounts, "is_complete", False)
-    cursor = new_cursor()
-    assert cursor.open_tally(10) is None
-    monkeypatch.setattr(PlainCounts, "is_complete", True)
-    assert cursor.open_tally(10) == (700, 700)
-
-
 def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cursor_module, "SNAPSHOT_AFTER_DELTAS", 10)
     store = MemoryStore()
@@ -567,11 +557,6 @@ class FarCounts(BatchesOf):
     def _ask(self) -> None:
         if self.is_away:
             raise StoreError("the place is away")
-
-    @property
-    def is_complete(self) -> bool:  # type: ignore[override]
-        self._ask()
-        return True
 
     def of(self, offset: int) -> tuple[int, int]:
         self._ask()

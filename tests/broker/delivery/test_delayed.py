@@ -127,7 +127,7 @@ def test_expired_or_skipped_delayed_messages_are_not_delivered(
     other.subscribe("other", kind=kind)
     producer.send(0, make_entry(b"other", deliver_at_time=harness.now_ms + 40_000), producer_id=2)
     if how == "skip":
-        harness.actions.skip(NAME, "s", 3, lambda error: None)
+        harness.actions.cursors.skip(NAME, "s", 3, lambda error: None)
         assert peer.session.consumers[1].subscription.dispatcher.delayed_size == 1
     else:
         harness.advance(31)
@@ -149,7 +149,7 @@ def test_skipped_replayed_messages_are_not_delivered(
     second.subscribe(TOPIC, kind="Key_Shared", permits=0)
     first.command("redeliverUnacknowledgedMessages", consumer_id=1)
     subscription = first.session.consumers[1].subscription
-    harness.actions.skip(NAME, "s", 15, lambda error: None)
+    harness.actions.cursors.skip(NAME, "s", 15, lambda error: None)
     assert subscription.dispatcher.replay_size == 5
     first.frames.clear()
     second.command("flow", consumer_id=1, messagePermits=100)

@@ -38,24 +38,24 @@ def refused(status: int, call: Callable[[], object]) -> str:
 
 
 def test_defaults_exist(namespaces: NamespaceRegistry) -> None:
-    assert namespaces.tenants() == ["public", "pulsar"]
-    assert namespaces.namespaces("public") == ["public/default"]
-    assert namespaces.namespaces("pulsar") == ["pulsar/system"]
+    assert namespaces.tenants.names() == ["public", "pulsar"]
+    assert namespaces.tenants.namespaces("public") == ["public/default"]
+    assert namespaces.tenants.namespaces("pulsar") == ["pulsar/system"]
     assert namespaces.exists("public", "default")
-    assert namespaces.clusters() == ["standalone"]
-    assert namespaces.tenant("public") == {"adminRoles": [], "allowedClusters": ["standalone"]}
+    assert namespaces.clusters.names() == ["standalone"]
+    assert namespaces.tenants.get("public") == {"adminRoles": [], "allowedClusters": ["standalone"]}
 
 
 def test_everything_is_read_back_from_the_store(store: MemoryStore, namespaces: NamespaceRegistry) -> None:
-    namespaces.create_cluster("elsewhere", {"serviceUrl": "http://other:8080"})
-    namespaces.create_tenant("acme", {"allowedClusters": ["standalone"], "adminRoles": ["boss"]})
+    namespaces.clusters.create("elsewhere", {"serviceUrl": "http://other:8080"})
+    namespaces.tenants.create("acme", {"allowedClusters": ["standalone"], "adminRoles": ["boss"]})
     namespaces.create_namespace("acme", "shop", {"from_the_future": 1})
     namespaces.set_policy("acme", "shop", "message_ttl_in_seconds", 7)
     topic = TopicName.parse("acme/shop/orders")
     namespaces.set_topic_policy(topic, "message_ttl_in_seconds", 3)
     again = NamespaceRegistry(store, SETTINGS)
-    assert again.clusters() == ["elsewhere", "standalone"]
-    assert again.tenant("acme") == namespaces.tenant("acme")
+    assert again.clusters.names() == ["elsewhere", "standalone"]
+    assert again.tenants.get("acme") == namespaces.tenants.get("acme")
     assert again.document("acme", "shop") == namespaces.document("acme", "shop")
     assert again.document("acme", "shop")["from_the_future"] == 1
     assert again.policies("acme", "shop").message_ttl_seconds == 7
@@ -67,34 +67,34 @@ def test_everything_is_read_back_from_the_store(store: MemoryStore, namespaces: 
 def test_done_is_called_when_the_change_is_durable(store: MemoryStore, namespaces: NamespaceRegistry) -> None:
     store.poll()
     seen: list[object] = []
-    namespaces.create_tenant("acme", {"allowedClusters": ["standalone"]}, seen.append)
+    namespaces.tenants.create("acme", {"allowedClusters": ["standalone"]}, seen.append)
     assert seen == []
     store.poll()
     assert seen == [None]
 
 
 def test_tenants_are_created_changed_and_deleted(namespaces: NamespaceRegistry) -> None:
-    refused(404, lambda: namespaces.tenant("acme"))
-    refused(412, lambda: namespaces.create_tenant("a/b", {"allowedClusters": ["standalone"]}))
-    refused(412, lambda: namespaces.create_tenant("..", {"allowedClusters": ["standalone"]}))
-    refused(412, lambda: namespaces.create_tenant("acme", {}))
+    refused(404, lambda: namespaces.tenants.get("acme"))
+    refused(412, lambda: namespaces.tenants.create("a/b", {"allowedClusters": ["standalone"]}))
+    refused(412, lambda: namespaces.tenants.create("..", {"allowedClusters": ["standalone"]}))
+    refused(412, lambda: namespaces.tenants.create("acme", {}))
     assert "nowhere" in refused(
-        412, lambda: namespaces.create_tenant("acme", {"allowedClusters": ["nowhere"]})
+        412, lambda: namespaces.tenants.create("acme", {"allowedClusters": ["nowhere"]})
     )
-    namespaces.create_tenant("acme", {"allowedClusters": ["standalone"]})
-    refused(409, lambda: namespaces.create_tenant("acme", {"allowedClusters": ["standalone"]}))
-    namespaces.update_tenant("acme", {"adminRoles": ["a", "a"], "allowedClusters": ["standalone"]})
-    assert namespaces.tenant("acme")["adminRoles"] == ["a"]
+    namespaces.tenants.create("acme", {"allowedClusters": ["standalone"]})
+    refused(409, lambda: namespaces.tenants.create("acme", {"allowedClusters": ["standalone"]}))
+    namespaces.tenants.update("acme", {"adminRoles": ["a", "a"], "allowedClusters": ["standalone"]})
+    assert namespaces.tenants.get("acme")["adminRoles"] == ["a"]
     namespaces.create_namespace("acme", "shop")
-    refused(409, lambda: namespaces.delete_tenant("acme"))
+    refused(409, lambda: namespaces.tenants.delete("acme"))
     namespaces.delete_namespace("acme", "shop")
-    namespaces.delete_tenant("acme")
-    assert "acme" not in namespaces.tenants()
+    namespaces.tenants.delete("acme")
+    assert "acme" not in namespaces.tenants.names()
 
 
 def test_clusters_used_by_namespaces_cannot_be_removed_from_a_tenant(namespaces: NamespaceRegistry) -> None:
-    namespaces.create_cluster("elsewhere", {})
-    refused(409, lambda: namespaces.update_tenant("public", {"allowedClusters": ["elsewhere"]}))
+    namespaces.clusters.create("elsewhere", {})
+    refused(409, lambda: namespaces.tenants.update("public", {"allowedClusters": ["elsewhere"]}))
 
 
 def test_namespaces_are_created_and_deleted(namespaces: NamespaceRegistry) -> None:
@@ -114,14 +114,14 @@ def test_namespaces_are_created_and_deleted(namespaces: NamespaceRegistry) -> No
 
 def test_documents_are_copies(namespaces: NamespaceRegistry) -> None:
     namespaces.document("public", "default")["properties"]["a"] = "b"
-    namespaces.tenant("public")["adminRoles"].append("intruder")
+    namespaces.tenants.get("public")["adminRoles"].append("intruder")
     assert namespaces.document("public", "default")["properties"] == {}
-    assert namespaces.tenant("public")["adminRoles"] == []
+    assert namespaces.tenants.get("public")["adminRoles"] == []
 
 
 def test_policies_are_set_and_removed(namespaces: NamespaceRegistry) -> None:
     seen: list[tuple[str, TopicName | None, int | None]] = []
-    namespaces.watch(
+    namespaces.watchers.append(
         lambda namespace, topic, was: seen.append((namespace, topic, was and was.max_producers_per_topic))
     )
     before = namespaces.policies("public", "default")
@@ -165,17 +165,17 @@ def test_retention_must_exceed_the_backlog_quota(namespaces: NamespaceRegistry) 
 
 
 def test_clusters_are_created_and_deleted(namespaces: NamespaceRegistry) -> None:
-    assert namespaces.cluster("standalone")["brokerServiceUrl"] == SETTINGS.service_url
-    refused(404, lambda: namespaces.cluster("mars"))
-    namespaces.create_cluster("mars", {"serviceUrl": "http://mars:8080"})
-    refused(409, lambda: namespaces.create_cluster("mars", {}))
-    refused(412, lambda: namespaces.delete_cluster("standalone"))
-    namespaces.create_tenant("acme", {"allowedClusters": ["mars", "standalone"]})
+    assert namespaces.clusters.get("standalone")["brokerServiceUrl"] == SETTINGS.service_url
+    refused(404, lambda: namespaces.clusters.get("mars"))
+    namespaces.clusters.create("mars", {"serviceUrl": "http://mars:8080"})
+    refused(409, lambda: namespaces.clusters.create("mars", {}))
+    refused(412, lambda: namespaces.clusters.delete("standalone"))
+    namespaces.tenants.create("acme", {"allowedClusters": ["mars", "standalone"]})
     namespaces.create_namespace("acme", "far", {"replication_clusters": ["mars"]})
-    refused(412, lambda: namespaces.delete_cluster("mars"))
+    refused(412, lambda: namespaces.clusters.delete("mars"))
     namespaces.delete_namespace("acme", "far")
-    namespaces.delete_cluster("mars")
-    assert namespaces.clusters() == ["standalone"]
+    namespaces.clusters.delete("mars")
+    assert namespaces.clusters.names() == ["standalone"]
 
 
 def test_a_damaged_document_is_named() -> None:

@@ -341,6 +341,7 @@ def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog: pytest.LogCap
 
         server = BrokerServer(settings(web_port=0), store=open_store)
         await server.start()
+        server.start_web()
         await server.web_ready.wait()
         stores[0].broken = StoreStopped("fdatasync failed: EIO")
         server.core.wakeup()

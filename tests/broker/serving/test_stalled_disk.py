@@ -141,6 +141,7 @@ class Stalling:
             ),
         )
         await self.server.start()
+        self.server.start_web()
         await self.server.web_ready.wait()
 
     async def __aenter__(self) -> Stalling:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
 from waiting import eventually, never
 
 import geminga
@@ -214,13 +213,6 @@ def test_a_client_certificate_is_a_role(
 
 def served(broker: Any) -> bytes:
     return ssl.get_server_certificate(("127.0.0.1", broker.settings.port)).encode()
-
-
-def test_a_client_in_the_broker_for_a_nameless_certificate_has_no_name(tls: dict[str, Any]) -> None:
-    """A made-up name would be a role, which may have rights."""
-    files = TlsFiles(BrokerSettings(memory=True, **tls))
-    certificate = x509.load_pem_x509_certificate(files.client_certificate({"subject": ()}).encode())
-    assert not list(certificate.subject)
 
 
 def test_changed_certificate_files_apply_to_new_connections(

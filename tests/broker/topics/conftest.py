@@ -39,7 +39,7 @@ class Topic:
         self.peer.receipts()
 
     def subscribe(self, name: str = "s") -> None:
-        self.actions.create_subscription(NAME, name, MessageId.earliest, done)
+        self.actions.cursors.create(NAME, name, MessageId.earliest, done)
 
     @property
     def topics(self) -> Any:
@@ -74,7 +74,7 @@ class Topic:
         self.peer.producer(TOPIC)
 
     def skip_all(self, name: str = "s") -> None:
-        self.actions.skip_all(NAME, name, done)
+        self.actions.cursors.skip_all(NAME, name, done)
 
     def set_policy(self, policy: str, value: Any) -> None:
         self.harness.broker.namespaces.set_policy("public", "default", policy, value)

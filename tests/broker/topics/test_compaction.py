@@ -326,13 +326,13 @@ def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness: Any, h
     elif how == "seek to now":
         consumer.request("seek", consumer_id=1, message_publish_time=harness.now_ms)
     elif how == "reset":
-        harness.actions.reset_cursor(NAME, "c", done.append, position=end)
+        harness.actions.cursors.reset(NAME, "c", done.append, position=end)
     elif how == "reset to now":
-        harness.actions.reset_cursor(NAME, "c", done.append, timestamp_ms=harness.now_ms)
+        harness.actions.cursors.reset(NAME, "c", done.append, timestamp_ms=harness.now_ms)
     elif how == "behind the last":
-        harness.actions.reset_cursor(NAME, "c", done.append, position=last, excluded=True)
+        harness.actions.cursors.reset(NAME, "c", done.append, position=last, excluded=True)
     else:
-        harness.actions.create_subscription(NAME, "c", end, done.append)
+        harness.actions.cursors.create(NAME, "c", end, done.append)
     consumer.disconnect()
     harness.restart()
     peer = publisher(harness)
@@ -344,7 +344,7 @@ def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness: Any, h
     found = [pair for each in consumer.messages() for pair in messages_of(bytes(each.entry))]
     assert found == [("k0", b"new")]
     # And who wants everything again gets it.
-    harness.actions.reset_cursor(NAME, "c", done.append, position=MessageId.earliest)
+    harness.actions.cursors.reset(NAME, "c", done.append, position=MessageId.earliest)
     consumer = harness.peer()
     consumer.subscribe("t", "c", read_compacted=True)
     harness.advance(1)
@@ -495,7 +495,7 @@ def test_a_truncation_ends_a_running_compaction(make_harness: Any, monkeypatch: 
         for _ in range(steps):
             harness.store.poll()
             harness.broker.tick(harness.now, harness.now_ms)
-        harness.actions.truncate(NAME, lambda _: None)
+        harness.actions.topic(NAME).truncate(lambda _: None)
         harness.auto_poll = True
         finish(harness)
         status = harness.actions.compaction_status(NAME)["status"]
@@ -654,12 +654,12 @@ def test_status_stats_and_refusals_are_reported(harness: Harness) -> None:
     ledger_id = internal["compactedLedger"]["ledgerId"]
     assert internal["cursors"][COMPACTION]["properties"][LEDGER_PROPERTY] == ledger_id
     with pytest.raises(AdminRefusal, match="cannot be moved"):
-        harness.actions.skip_all(NAME, COMPACTION, lambda error: None)
+        harness.actions.cursors.skip_all(NAME, COMPACTION, lambda error: None)
     frame = harness.peer().request(
         "subscribe", topic="t", subscription=COMPACTION, consumer_id=1, subType=pb.CommandSubscribe.Exclusive
     )
     assert frame.command.error.error == pb.NotAllowedError
-    harness.actions.delete_subscription(NAME, COMPACTION, lambda error: None)
+    harness.actions.cursors.delete(NAME, COMPACTION, lambda error: None)
     assert topic.compacted is None
     assert not harness.store.ledgers(owner_of(topic.text))
     assert len(read(harness)) == 5

@@ -163,7 +163,7 @@ def test_truncating_forgets_no_sequence_id(harness: Any, make: Any, under_way: b
     for sequence_id in range(3):
         peer.send(sequence_id, make(sequence_id))
     outcomes: list[Any] = []
-    harness.actions.truncate(NAME, outcomes.append)
+    harness.actions.topic(NAME).truncate(outcomes.append)
     harness.poll()
     harness.poll()
     harness.auto_poll = True
@@ -181,7 +181,7 @@ def test_messages_published_during_a_truncation_are_kept(harness: Any, make: Any
     peer, _ = connect(harness)
     harness.auto_poll = False
     peer.send(0, make(0))
-    harness.actions.truncate(NAME, lambda error: None)
+    harness.actions.topic(NAME).truncate(lambda error: None)
     peer.send(1, make(1))
     harness.poll()
     harness.auto_poll = True
@@ -192,7 +192,7 @@ def test_a_topic_that_is_deleted_while_it_is_truncated_leaves_nothing(harness: A
     peer, _ = connect(harness)
     harness.auto_poll = False
     peer.send(0, make(0))
-    harness.actions.truncate(NAME, lambda error: None)
+    harness.actions.topic(NAME).truncate(lambda error: None)
     harness.actions.delete(NAME, True, lambda error: None)
     harness.poll()
     assert [key for key, _ in harness.store.keys.scan("") if TOPIC in key] == []

@@ -47,7 +47,7 @@ def test_acknowledged_messages_are_trimmed_if_ages_cannot_be_read(
     topic.subscribe()
     topic.publish(6)
     topic.keep_connected(20)
-    topic.actions.skip(NAME, "s", 4, done)
+    topic.actions.cursors.skip(NAME, "s", 4, done)
     topic.keep_connected(20)
     assert topic.stored == 2
 
@@ -82,7 +82,7 @@ def test_unacknowledged_messages_are_kept(make: Any) -> None:
     topic.publish(6)
     topic.keep_connected(20)
     assert topic.stored == 6
-    topic.actions.skip(NAME, "s", 3, done)
+    topic.actions.cursors.skip(NAME, "s", 3, done)
     topic.keep_connected(20)
     assert (topic.stored, topic.backlog()) == (4, 3)
 
@@ -144,7 +144,7 @@ def test_acknowledged_messages_do_not_expire_again(make: Any) -> None:
     topic = make(message_ttl_seconds=10)
     topic.subscribe()
     topic.publish(2)
-    topic.actions.skip_all(NAME, "s", done)
+    topic.actions.cursors.skip_all(NAME, "s", done)
     topic.keep_connected(60)
     assert topic.actions.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
 

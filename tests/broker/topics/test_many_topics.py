@@ -90,7 +90,7 @@ def _limit(harness: Any) -> None:
     topics, one_more = harness.broker.topics, TopicName.parse("one-more")
     harness.broker.namespaces.set_policy("public", "default", "max_topics_per_namespace", TOPICS + 1)
     slices = 0
-    while not topics.is_counted(one_more):
+    while not topics.loader.is_counted(one_more):
         harness.broker.turn(harness.now, harness.now_ms)
         slices += 1
         assert slices < 1000

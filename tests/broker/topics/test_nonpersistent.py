@@ -103,7 +103,7 @@ def test_calls_that_need_storage_are_refused(harness: Any, body: str, fields: di
     peer.subscribe(TOPIC)
     assert peer.request(body, consumer_id=1, **fields).command.error.error == pb.MetadataError
     with pytest.raises(AdminRefusal) as refused:
-        harness.actions.truncate(NAME, lambda error: None)
+        harness.actions.topic(NAME).truncate(lambda error: None)
     assert refused.value.status == 405
 
 
@@ -115,9 +115,9 @@ def test_unsubscribing_removes_the_subscription(harness: Any) -> None:
 
 def test_the_topic_is_removed_after_the_last_client(harness: Any, producer: Any) -> None:
     producer.disconnect()
-    assert list(harness.actions.walk("public/default", "non-persistent")) == [TOPIC]
+    assert list(harness.actions.topics.walk("public/default", persistent=False)) == [TOPIC]
     harness.advance(200)
-    assert list(harness.actions.walk("public/default", "non-persistent")) == []
+    assert list(harness.actions.topics.walk("public/default", persistent=False)) == []
 
 
 def test_deleting_and_unloading_disconnect_clients(harness: Any, producer: Any) -> None:

@@ -29,9 +29,7 @@ def create(sliced: Sliced, count: int, *subscriptions: str) -> None:
     sliced.settle()
     for index in range(count):
         for each in subscriptions:
-            sliced.actions.create_subscription(
-                NAME.partition_name(index), each, MessageId.earliest, said.append
-            )
+            sliced.actions.cursors.create(NAME.partition_name(index), each, MessageId.earliest, said.append)
     sliced.settle()
     assert said == [None] * (1 + count * len(subscriptions))
 
@@ -171,7 +169,7 @@ def test_deletion_keeps_policies_and_schemas_of_a_recreated_topic(sliced: Sliced
     namespaces = sliced.broker.namespaces
     namespaces.set_topic_policy(NAME, "message_ttl_in_seconds", 77)
     said = delete(sliced)
-    while sliced.broker.topics.partition_count(NAME):
+    while sliced.broker.topics.partitioned.count(NAME):
         sliced.turn()
     assert not said
     assert namespaces.get_topic_policy(NAME, "message_ttl_in_seconds") is None

@@ -40,7 +40,7 @@ class Topic:
         assert len(self.peer.receipts()) == count
 
     def subscribe(self, name: str = "s") -> None:
-        self.harness.actions.create_subscription(NAME, name, MessageId.earliest, done)
+        self.harness.actions.cursors.create(NAME, name, MessageId.earliest, done)
 
     def pass_time(self, seconds: float) -> None:
         """The producer's client answers PINGs meanwhile."""
@@ -81,7 +81,7 @@ def test_a_full_backlog_stops_producers_until_it_shrinks(make: Any, action: str,
     topic.pass_time(ROUND)
     assert topic.peer.take(Command.CLOSE_PRODUCER)
     assert topic.open_producer().error.error == code
-    topic.harness.actions.skip_all(NAME, "s", done)
+    topic.harness.actions.cursors.skip_all(NAME, "s", done)
     # The very next try succeeds, without waiting for a round of housekeeping.
     assert topic.open_producer().producer_success.producer_ready
     assert not topic.exceeded
@@ -111,7 +111,7 @@ def test_the_error_names_subscription_size_and_oldest_message(make: Any) -> None
     topic.publish(6, messages=10)
     ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
     peer.ack(*[each for each in ids if each != ids[1]])
-    topic.harness.actions.skip_all(NAME, "fast", done)
+    topic.harness.actions.cursors.skip_all(NAME, "fast", done)
     topic.pass_time(ROUND)
     topic.peer.frames.clear()
     reason = topic.open_producer().error.message
@@ -142,7 +142,7 @@ def test_eviction_deletes_the_oldest_messages(make: Any) -> None:
     topic.subscribe("slow")
     topic.publish(10)
     topic.subscribe("fast")
-    topic.harness.actions.skip_all(NAME, "fast", done)
+    topic.harness.actions.cursors.skip_all(NAME, "fast", done)
     topic.pass_time(ROUND)
     assert 0 < topic.backlog("slow") < 5
     assert topic.backlog("fast") == 0

@@ -37,7 +37,7 @@ def publish(harness: Harness, topic: str, count: int, subscriptions: tuple[str, 
 def unload(harness: Harness, topic: str) -> None:
     found = harness.broker.topics.find(TopicName.parse(text_of(topic)))
     assert found is not None
-    harness.broker.topics.unload_topic(found)
+    harness.actions.unload(found.name)
     assert not harness.broker.topics.in_memory_text(text_of(topic))
 
 

@@ -141,7 +141,7 @@ def test_a_subscription_moved_back_expires_again(make: Any) -> None:
     topic.skip_all()
     topic.leave()
     topic.harness.advance(HOUR)
-    topic.actions.reset_cursor(NAME, "s", done, position=MessageId.earliest)
+    topic.actions.cursors.reset(NAME, "s", done, position=MessageId.earliest)
     assert topic.backlog() == 4
     topic.harness.crash()
     topic.harness.advance(600 + LATE)
@@ -320,7 +320,7 @@ def test_policies_that_are_set_later_reach_topics_that_are_not_in_memory(make: A
 def test_later_policies_of_a_topic_reach_its_unloaded_partitions(make: Any) -> None:
     topic = make(retention_minutes=-1)
     whole = TopicName.parse("parted")
-    topic.topics.create_partitions(whole, 3, None, None)
+    topic.topics.partitioned.create(whole, 3, None, None)
     peer = topic.harness.peer()
     for index in range(3):
         peer.producer(str(whole.partition_name(index)), producer_id=index)

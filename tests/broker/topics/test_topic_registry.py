@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from geminga.broker.cooperative import DONE, SUSPENDED, TURN_SECONDS, CooperativeScheduler
-from geminga.broker.core import Broker
+from geminga.broker.core import Broker, LoopAccess
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.namespaces import TOPIC_POLICIES
 from geminga.broker.rules.policies import RuleViolation
 from geminga.broker.topics import expiry
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import partitioned_key
-from geminga.broker.topics.topic_registry import LOADS_AT_ONCE, TopicRegistry, parse_topic
+from geminga.broker.topics.topic_loading import LOADS_AT_ONCE
+from geminga.broker.topics.topic_registry import TopicRegistry, parse_topic
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
@@ -78,7 +79,7 @@ def test_topics_are_counted_in_slices_while_others_change(
     harness.broker.namespaces.set_policy("public", "default", "max_topics_per_namespace", 12)
     started.clear()
     assert code(topics.make, TopicName.parse("m10")) == pb.ServiceNotReady
-    assert not topics.is_counted(NAME)
+    assert not topics.loader.is_counted(NAME)
     (counting,) = started
     harness.broker.slices.first_step(counting, "counting")
     # m0 to m2 are counted. Topics before and after them are deleted and created by calls without the limit.
@@ -86,12 +87,12 @@ def test_topics_are_counted_in_slices_while_others_change(
         topics.delete_topic(TopicName.parse(gone), None)
     for partitioned in ("a", "z"):
         started.clear()
-        topics.create_partitions(TopicName.parse(partitioned), 1, None, None)
+        topics.partitioned.create(TopicName.parse(partitioned), 1, None, None)
         for job in started:
             list(job)
     while harness.broker.slices.first_step(counting, "counting") is not DONE:
         pass
-    assert topics.is_counted(NAME)
+    assert topics.loader.is_counted(NAME)
     topics.make(TopicName.parse("m10"))
     topics.make(TopicName.parse("m11"))
     assert code(topics.make, TopicName.parse("m12")) == pb.NotAllowedError
@@ -112,7 +113,7 @@ def test_partitions_are_deleted_in_steps_and_not_created_meanwhile(
                 jobs.remove(job)
 
     name = TopicName.parse("parts")
-    topics.create_partitions(name, 100, None, lambda error: None)
+    topics.partitioned.create(name, 100, None, lambda error: None)
     for _ in range(50):
         step()
     gone: list[Any] = []
@@ -121,22 +122,22 @@ def test_partitions_are_deleted_in_steps_and_not_created_meanwhile(
         step()
     assert 20 < len(list(topics.walk("public/default", persistent=True))) < 50
     assert code(topics.find_or_create, name.partition_name(3)) == pb.TopicNotFound
-    assert topics.partition_count(name) == 100, "a crash leaves a partitioned topic"
+    assert topics.partitioned.count(name) == 100, "a crash leaves a partitioned topic"
     while jobs:
         step()
     harness.poll()
     harness.poll()
     assert gone == [None]
     assert list(topics.walk("public/default", persistent=True)) == []
-    assert topics.partition_count(name) == 0
+    assert topics.partitioned.count(name) == 0
     assert topics.find_or_create(name.partition_name(3)) is not None
 
 
 def test_watchers_are_notified_of_every_topic(topics: Any) -> None:
     heard: list[tuple[str, bool]] = []
-    topics.watch(lambda name, exists: heard.append((name.local, exists)))
+    topics.changes.append(lambda name, exists: heard.append((name.local, exists)))
     topics.make(NAME)
-    topics.create_partitions(TopicName.parse("p"), 2, None, None)
+    topics.partitioned.create(TopicName.parse("p"), 2, None, None)
     topics.delete_topic(NAME, None)
     topics.delete_topic(NAME, None)
     assert heard == [("t", True), ("p-partition-0", True), ("p-partition-1", True), ("t", False)]
@@ -145,7 +146,7 @@ def test_watchers_are_notified_of_every_topic(topics: Any) -> None:
 def test_a_store_that_stopped_refuses_creation(harness: Any, topics: Any) -> None:
     harness.store.close()
     assert code(topics.make, NAME) == pb.PersistenceError
-    assert code(topics.create_partitions, NAME, 2, None, None) == pb.PersistenceError
+    assert code(topics.partitioned.create, NAME, 2, None, None) == pb.PersistenceError
     assert topics.loaded() == []
 
 
@@ -155,7 +156,7 @@ def test_damaged_records_are_refused_and_kept(harness: Any, topics: Any) -> None
     assert topics.loaded() == []
     harness.store.keys.put(partitioned_key(NAME), b"[1]")
     with pytest.raises(Exception, match="record of partitioned topic"):
-        topics.partition_count(NAME)
+        topics.partitioned.count(NAME)
 
 
 def test_a_topic_that_cannot_be_loaded_does_not_stop_housekeeping(harness: Any, topics: Any) -> None:
@@ -248,7 +249,7 @@ class Stepwise:
         harness = self.harness
         harness.broker = Broker(
             harness.store, harness.settings, now=harness.now, now_ms=harness.now_ms,
-            clock=lambda: self.time, wake=self._wake,
+            loop=LoopAccess(lambda: self.time, self._wake),
         )  # fmt: skip
 
     def _wake(self) -> None:
@@ -334,7 +335,7 @@ class SlowDisk:
         monkeypatch.setattr(TopicRegistry, "make", slow)
         self.harness.broker = Broker(
             store, self.harness.settings, now=self.harness.now, now_ms=self.harness.now_ms,
-            clock=lambda: self.time, wake=self._wake,
+            loop=LoopAccess(lambda: self.time, self._wake),
         )  # fmt: skip
 
     def _bring(self, done: Done) -> bool:
@@ -375,7 +376,7 @@ def test_callbacks_of_many_loaded_topics_run_in_slices(
         told.append(name.local)
 
     for name in names:
-        topics.prepare(name, partial(make, name))
+        topics.loader.prepare(name, partial(make, name))
     assert len(broker.answers) == LOADS_AT_ONCE
     slices = 0
     while len(told) < len(names):
@@ -399,11 +400,11 @@ def test_very_many_callers_waiting_for_one_topic_continue_in_slices(
         told.append(number)
 
     for number in range(1_000):
-        topics.prepare(NAME, partial(go_on, number))
+        topics.loader.prepare(NAME, partial(go_on, number))
     while len(told) < 1_000:
         broker.turn(broker.answer)
         if len(told) == 500:
-            topics.prepare(NAME, lambda error: told.append(-1))
+            topics.loader.prepare(NAME, lambda error: told.append(-1))
     assert [number for number in told if number >= 0] == list(range(1_000))
     assert broker.longest < 2.5 * TURN_SECONDS
 
@@ -450,7 +451,7 @@ def test_no_topic_is_created_in_a_namespace_under_deletion(harness: Any, topics:
         assert code(topics.find_or_create, NAME) == pb.TopicNotFound
         assert code(topics.make, TopicName.parse("u")) == pb.TopicNotFound
         assert code(topics.create, TopicName.parse("u")) == pb.TopicNotFound
-        assert code(topics.create_partitions, TopicName.parse("u"), 3, None, None) == pb.TopicNotFound
+        assert code(topics.partitioned.create, TopicName.parse("u"), 3, None, None) == pb.TopicNotFound
         with pytest.raises(RuleViolation), namespaces.leaving("public", "default"):
             pass
         topics.delete_topic(NAME, None)
@@ -532,7 +533,7 @@ def test_a_change_of_policies_is_answered_after_all_topics_apply_it(told: list[s
     sliced = Sliced(Random(0), 1.0)
     namespaces, topics = sliced.broker.namespaces, sliced.broker.topics
     heard: list[object] = []
-    topics.when_told(heard.append)
+    topics.policy_updates.when_applied(heard.append)
     assert heard == [None], "there is nothing to wait for"
     for number in range(20):
         topics.make(TopicName.parse(f"t{number}"))
@@ -548,7 +549,7 @@ def test_a_change_of_policies_is_answered_after_all_topics_apply_it(told: list[s
             least = min(topic.policies.max_producers_per_topic for topic in topics.in_memory_now())
             known.append((number, least))
 
-        topics.when_told(told_all)
+        topics.policy_updates.when_applied(told_all)
 
     change(1)
     for number in range(2, 6):

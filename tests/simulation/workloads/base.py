@@ -273,7 +273,7 @@ class Workload:
             lambda actions, topic, done: (
                 done(None)
                 if name in actions.subscriptions(topic)
-                else actions.create_subscription(topic, name, ids.MessageId.earliest, done)
+                else actions.cursors.create(topic, name, ids.MessageId.earliest, done)
             ),
         )
 
@@ -296,7 +296,7 @@ class Workload:
             try:
                 counts.append(
                     self.world.machine.administer(
-                        lambda actions, part=part: actions.backlog(part, subscription)
+                        lambda actions, part=part: actions.cursors.backlog(part, subscription)
                     )
                 )
             except AdminRefusal as refusal:

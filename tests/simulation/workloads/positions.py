@@ -181,23 +181,28 @@ class Retention(Sequence):
             call = r.choice(["clear", "skip", "expire", "clear idle"])
             if call == "clear idle":
                 await self.administer(
-                    "clear", lambda actions, topic, done: actions.skip_all(topic, "idle", done), "idle"
+                    "clear",
+                    lambda actions, topic, done: actions.cursors.skip_all(topic, "idle", done),
+                    "idle",
                 )
             elif call == "clear":
                 await self.administer(
-                    "clear", lambda actions, topic, done: actions.skip_all(topic, "s", done)
+                    "clear", lambda actions, topic, done: actions.cursors.skip_all(topic, "s", done)
                 )
             elif call == "skip":
                 count = r.randrange(1, 4)
                 self.skips += count
                 await self.administer(
-                    "skip", lambda actions, topic, done, count=count: actions.skip(topic, "s", count, done)
+                    "skip",
+                    lambda actions, topic, done, count=count: actions.cursors.skip(topic, "s", count, done),
                 )
             else:
                 age = r.choice([1, 10, 100])
                 await self.administer(
                     f"expire {age}",
-                    lambda actions, topic, done, age=age: actions.expire(topic, "s", done, seconds=age),
+                    lambda actions, topic, done, age=age: actions.cursors.expire(
+                        topic, "s", done, seconds=age
+                    ),
                 )
 
     async def settle(self) -> None:

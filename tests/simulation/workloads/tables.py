@@ -79,7 +79,7 @@ class Compaction(Workload):
         await self.compact_to_the_end()
         if self.numbers.random() < 0.5:  # what is compacted needs no subscription to stay readable
             await self.administer(
-                "unsubscribe", lambda actions, topic, done: actions.delete_subscription(topic, "holds", done)
+                "unsubscribe", lambda actions, topic, done: actions.cursors.delete(topic, "holds", done)
             )
 
     async def compact_to_the_end(self) -> None:

@@ -18,7 +18,7 @@ from faulty_source import Script
 from waiting import eventually
 
 from geminga.testing.processes import Process
-from geminga.testing.spark_cluster import SparkCluster
+from tests.support.spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(2400)]
 

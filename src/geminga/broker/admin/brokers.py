@@ -76,7 +76,7 @@ class BrokersResource(Resource):
     async def names(self, request: web.Request) -> web.Response:
         """This broker's address; empty for other clusters."""
         cluster = request.match_info.get("cluster", self.server.settings.cluster)
-        self.namespaces.cluster(cluster)
+        self.namespaces.clusters.get(cluster)
         return answer([self.server.settings.broker_id] if cluster == self.server.settings.cluster else [])
 
     @route("GET", "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", needs=SUPER_USER)

@@ -1,7 +1,8 @@
 """Stored messages from any position of a topic, forward or backward, with a filter.
 
 An answer ends after some milliseconds or enough messages; the next request continues from its ``next``. The
-broker keeps no state between requests.
+broker keeps no state between requests. A `tail` is a polling request for the messages behind an entry: a
+client that falls behind is moved to the newest, and receives the number of skipped entries.
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ from geminga.broker import position_lookup
 from geminga.broker.admin.tailing import (
     ANSWER_BYTES_MAX,
     ANSWER_SECONDS_MAX,
+    MESSAGES_MAX,
     OPENED_BYTES_MAX,
     MessageFilter,
     messages_of,
 )
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.errors import CorruptPayload
+from geminga.errors import CorruptPayload, StoreError
 from geminga.wire.metadata import parse_entry
 
 Json = dict[str, Any]
 READ_AT_ONCE: Final = 200
 READ_BYTES_AT_ONCE: Final = 1 << 20
+NEWEST_ENTRIES_MAX: Final = 1_000
+"""Entries that are counted for the newest messages."""
+BEHIND_MAX: Final = 10_000
+"""Clients that are further behind than this many entries are moved to the newest."""
 
 
 class Browser:
@@ -59,13 +65,13 @@ class Browser:
         return is_full or self._start >= self._stop
 
     def step(self) -> None:
-        """Search for `ANSWER_SECONDS_MAX`. Raises `StoreError` if entries cannot be read."""
+        """Search an entry, then more for `ANSWER_SECONDS_MAX`. Raises `StoreError` if one cannot be read."""
         until = time.monotonic() + ANSWER_SECONDS_MAX
-        while not self.is_done and time.monotonic() < until:
-            if self._older:
-                self._read_older(until)
-            else:
-                self._read_newer(until)
+        read = self._read_older if self._older else self._read_newer
+        while not self.is_done:
+            read(until)
+            if time.monotonic() >= until:
+                break
 
     def _read_newer(self, until: float) -> None:
         ledger = self._topic.ledger
@@ -171,6 +177,48 @@ def bounds(
     else:
         known = position_lookup.offset_by_time(ledger, int(position), now_ms)
     return (start, min(stop, known)) if older else (max(start, known), stop)
+
+
+def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wanted: MessageFilter) -> Json:
+    """Return messages behind an entry (without one: the newest), as `Browser.answer` does, and how many
+    entries are ``behind``, to be read, and were ``skipped``.
+
+    With a filter the last `BEHIND_MAX` entries are searched over several answers; without one a client that
+    is behind is moved to the newest.
+    """
+    ledger = topic.ledger
+    end = ledger.confirmed
+    start, skipped = ledger.start if behind is None else ledger.offset_from(behind[0], behind[1] + 1), 0
+    # Without a filter no client can read faster than that; with a filter, matches may be rare.
+    newest = _newest(topic, count) if wanted == MessageFilter() else max(start, end - BEHIND_MAX)
+    if newest > start:
+        start, skipped = newest, 0 if behind is None else newest - start
+    browser = Browser(topic, wanted, count, older=False, start=start, stop=end)
+    problem: Json = {}
+    try:
+        browser.step()
+    except StoreError as error:
+        problem = {"problem": str(error)}
+    found = browser.answer() | problem
+    messages, left = found["messages"], found.pop("left")
+    return found | {
+        "messages": messages[-MESSAGES_MAX:],
+        "notShown": max(0, len(messages) - MESSAGES_MAX),
+        "skipped": skipped,
+        "behind": left,
+    }
+
+
+def _newest(topic: PersistentTopic, count: int) -> int:
+    """Return the offset behind which about ``count`` messages follow."""
+    ledger = topic.ledger
+    offset, held = ledger.confirmed, 0
+    # Parts of larger messages count for none.
+    first = max(ledger.start, offset - NEWEST_ENTRIES_MAX)
+    while offset > first and held < count:
+        offset -= 1
+        held += ledger.counts.of(offset)[0]
+    return offset
 
 
 def whole_message(topic: PersistentTopic, ledger_id: int, entry_id: int, batch_index: int) -> Json | None:

@@ -10,7 +10,6 @@ import heapq
 from itertools import islice
 from typing import Any, Final
 
-from geminga.broker.admin.stats import UNKNOWN
 from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.topics.persistent import PersistentTopic
 
@@ -46,7 +45,7 @@ def cursor_page(
     for offset in batches:
         if stop is None or offset < stop:
             ledger_id, entry_id = ledger.position(offset)
-            messages = ledger.counts.of(offset)[0] if ledger.counts.is_complete else UNKNOWN
+            messages = ledger.counts.of(offset)[0]
             partly[f"{ledger_id}:{entry_id}"] = {"messages": messages, "open": cursor.open_ranges(offset)}
     return {
         "markDeletePosition": f"{mark[0]}:{mark[1]}",

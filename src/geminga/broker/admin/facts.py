@@ -84,7 +84,7 @@ class _Facts:
         topic, ledger = self.topic, self.ledger
         receiving = [single.active] if single is not None and single.active else list(subscription.consumers)
         ready = [each for each in receiving if each.ready]
-        tally = subscription.backlog_tally() if detailed else None
+        messages, size = subscription.backlog_tally() if detailed else (-1, -1)
         read = dispatcher.read_offset if dispatcher is not None else cursor.mark
         waiting = self._waiting(dispatcher) if dispatcher is not None else 0
         held = shared.unacked_messages if shared is not None else sum(map(subscription.held_by, receiving))
@@ -95,7 +95,7 @@ class _Facts:
             now_ms=self.now_ms,
             type=consumer_type(subscription), durable=subscription.durable,
             backlog=subscription.backlog,
-            messages=-1 if tally is None else tally[0], bytes=-1 if tally is None else tally[1],
+            messages=messages, bytes=size,
             oldest_seconds=subscription.oldest_age_seconds if detailed else -1,
             waiting=waiting,
             waiting_since_ms=self._waiting_since(read) if waiting and ready else 0,
@@ -274,8 +274,7 @@ class _Facts:
         over = quota.would_hold(self.topic, (subscription, begins))
         return Relief(
             up_to=self._position(offset - 1) if offset > self.ledger.start else "",
-            messages=self.cursor.messages_open(self.cursor.mark, offset)
-            if self.ledger.counts.is_complete else -1,
+            messages=self.cursor.messages_open(self.cursor.mark, offset),
             frees=self._frees(begins),
             still_over="" if over is None else over.subscription,
         )  # fmt: skip

@@ -93,10 +93,8 @@ class History:
             self._add(turn, (topic.text, ""), topic, sent, 0)
             for subscription in [*topic.subscriptions.values()]:
                 if isinstance(subscription, PersistentSubscription) and subscription.name != COMPACTION:
-                    tally = subscription.backlog_tally()
-                    backlog = subscription.backlog if tally is None else tally[0]
                     key = (topic.text, subscription.name)
-                    self._add(turn, key, topic, _sent(subscription), backlog)
+                    self._add(turn, key, topic, _sent(subscription), subscription.backlog_tally()[0])
                 if self._broker.slices.should_yield:
                     yield None
             if self._broker.slices.should_yield:

@@ -130,15 +130,11 @@ def _entry(
     segment = ledger.segment_of(offset)
     if segment is None or not segment.base <= offset < segment.end:
         return {"offset": offset, "id": "", "state": "missing"}
-    counts = ledger.counts
     entry: Json = {
         "offset": offset,
         "id": f"{segment.ledger_id}:{offset - segment.base}",
-        "messages": -1,
-        "bytes": -1,
     }
-    if counts.is_complete:
-        entry["messages"], entry["bytes"] = counts.of(offset)
+    entry["messages"], entry["bytes"] = ledger.counts.of(offset)
     if any(a <= offset < b for a, b in ledger.damaged):
         entry["state"] = "damaged"
     elif cursor.is_acknowledged(offset):

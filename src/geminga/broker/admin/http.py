@@ -91,9 +91,6 @@ class TlsInfo(Protocol):
     def expires_at(self) -> float:
         """Return when the certificate expires, in seconds since 1970."""
 
-    def client_certificate(self, peer: Mapping[str, Any]) -> str:
-        """Return a certificate and its key, in PEM, for a client in this process named as ``peer``."""
-
 
 class Server(Protocol):
     """Interface that the resources need of their server."""
@@ -160,7 +157,7 @@ class Resource:
     async def in_force(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> None:
         """Like `durable` for a change of policies; afterwards the topics in memory use them."""
         await self.durable(call)
-        await when_done(self.server, self.topics.when_told)
+        await when_done(self.server, self.topics.policy_updates.when_applied)
 
     async def change_each(
         self, subscriptions: Iterable[tuple[TopicName, str]], change: Callable[[TopicName, str, Done], None]
@@ -491,10 +488,10 @@ async def _have_at_hand(request: web.Request) -> None:
     topics = server.broker.topics
     name = topic_of(request, domain=request.match_info.get("domain", "persistent"))
     if topics.in_memory(name) is None and name.persistent:
-        await when_done(server, lambda done: topics.prepare(name, done))
+        await when_done(server, lambda done: topics.loader.prepare(name, done))
     else:
         await when_done(server, lambda done: topics.bring(prefetch.existence_of(name), done))
-    for index in range(topics.partition_count(name) if name.partition < 0 else 0):
+    for index in range(topics.partitioned.count(name) if name.partition < 0 else 0):
         partition = prefetch.topic_of(name.partition_name(index))
         await when_done(server, lambda done, partition=partition: topics.bring(partition, done))  # type: ignore[misc]
 

@@ -126,7 +126,7 @@ _SUBSCRIPTION: Final = (
      "Unacknowledged messages, those of a batch counted individually; -1 while they are being "
      "counted.", "messagesInBacklog"),
     ("geminga_subscription_bytes_in_backlog", "gauge", "bytes",
-     "Size of the entries in the backlog; -1 while they are being counted.", "bytesInBacklog"),
+     "Size of the entries in the backlog.", "bytesInBacklog"),
     ("geminga_subscription_oldest_backlog_message_age_seconds", "gauge", "seconds",
      "Age of the oldest message in the backlog; -1: the backlog is empty.", "oldestBacklogMessageAgeSeconds"),
     ("geminga_subscription_ack_holes", "gauge", "holes",

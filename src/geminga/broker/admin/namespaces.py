@@ -27,6 +27,7 @@ from geminga.broker.admin.http import (
 )
 from geminga.broker.admin.routes import ADMINISTRATOR, LIST, SUBSCRIPTIONS, SUPER_USER, route
 from geminga.broker.rules.policies import AUTH_ACTIONS, words
+from geminga.broker.topics.topic_names import TopicNames
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 
@@ -49,7 +50,7 @@ async def delete_namespace_with_topics(resource: Resource, tenant: str, namespac
     """Delete a namespace by force: topics first; their clients are disconnected."""
     with resource.namespaces.leaving(tenant, namespace):
         await for_each(topics_of(resource, tenant, namespace), partial(_delete_topic, resource))
-        async for base in resource.walk_names(*resource.actions.walk_partitioned(f"{tenant}/{namespace}")):
+        async for base in resource.walk_names(*_partitioned(resource, f"{tenant}/{namespace}")):
             await _delete_topic(resource, TopicName.parse(base))
         await resource.durable(lambda done: resource.namespaces.delete_namespace(tenant, namespace, done))
 
@@ -57,6 +58,11 @@ async def delete_namespace_with_topics(resource: Resource, tenant: str, namespac
 async def _delete_topic(resource: Resource, topic: TopicName) -> None:
     with passing_over_missing():
         await resource.durable(lambda done: resource.actions.delete(topic, True, done))
+
+
+def _partitioned(resource: Resource, namespace: str) -> list[TopicNames]:
+    """Return the partitioned topics of ``tenant/namespace``, both domains."""
+    return [resource.topics.partitioned.walk(namespace, persistent=each) for each in (False, True)]
 
 
 async def topics_of(
@@ -67,7 +73,9 @@ async def topics_of(
     Topics created or deleted meanwhile may be included or not.
     """
     for domain in sorted(domains):
-        async for name in resource.walk_names(resource.actions.walk(f"{tenant}/{namespace}", domain)):
+        async for name in resource.walk_names(
+            resource.topics.walk(f"{tenant}/{namespace}", persistent=domain == "persistent")
+        ):
             yield TopicName.parse(name)
 
 
@@ -78,12 +86,12 @@ class NamespacesResource(Resource):
     @route("GET", "/admin/v2/namespaces/{tenant}", needs=ADMINISTRATOR)
     async def names(self, request: web.Request) -> web.Response:
         """Names of a tenant's namespaces."""
-        return answer(self.namespaces.namespaces(part(request, "tenant")))
+        return answer(self.namespaces.tenants.namespaces(part(request, "tenant")))
 
     @route("GET", "/admin/namespaces/{tenant}/{cluster}", needs=ADMINISTRATOR)
     async def names_in_cluster(self, request: web.Request) -> web.Response:
         """Namespaces of version 1, whose names contained a cluster; always empty."""
-        self.namespaces.tenant(part(request, "tenant"))
+        self.namespaces.tenants.get(part(request, "tenant"))
         return answer([])
 
     @route("GET", _PATH, needs=ADMINISTRATOR)
@@ -108,8 +116,8 @@ class NamespacesResource(Resource):
             await delete_namespace_with_topics(self, tenant, namespace)
             return done_answer()
         place = f"{tenant}/{namespace}"
-        walks = [self.actions.walk(place, domain) for domain in _ALL_DOMAINS]
-        async for left in self.walk_names(*walks, *self.actions.walk_partitioned(place)):
+        walks = [self.topics.walk(place, persistent=domain == "persistent") for domain in _ALL_DOMAINS]
+        async for left in self.walk_names(*walks, *_partitioned(self, place)):
             raise AdminRefusal(409, f"Cannot delete non empty namespace {place}: it has {left}")
         await self.durable(lambda done: self.namespaces.delete_namespace(tenant, namespace, done))
         return done_answer()
@@ -121,7 +129,10 @@ class NamespacesResource(Resource):
         tenant, namespace = _names(request)
         self.namespaces.document(tenant, namespace)
         domains = _MODES.get(request.query.get("mode", "PERSISTENT").upper(), _ALL_DOMAINS)
-        walks = [self.actions.walk(f"{tenant}/{namespace}", domain) for domain in sorted(domains)]
+        walks = [
+            self.topics.walk(f"{tenant}/{namespace}", persistent=domain == "persistent")
+            for domain in sorted(domains)
+        ]
         return await answer_names(request, self.walk_names(*walks))
 
     @route("PUT", _PATH + "/unload", needs=ADMINISTRATOR)
@@ -144,7 +155,7 @@ class NamespacesResource(Resource):
         only = request.match_info.get("subscription")
         async for topic in self._topics_in_path(request, ("persistent",)):
             found = [(topic, name) for name in self.actions.subscriptions(topic) if only in (None, name)]
-            await self.change_each(found, self.actions.skip_all)
+            await self.change_each(found, self.actions.cursors.skip_all)
         return done_answer()
 
     @route("POST", _PATH + "/unsubscribe/{subscription}", needs=SUBSCRIPTIONS)
@@ -154,7 +165,7 @@ class NamespacesResource(Resource):
         name = part(request, "subscription")
         async for topic in self._topics_in_path(request, ("persistent",)):
             if name in self.actions.subscriptions(topic):
-                await self.durable(partial(self.actions.delete_subscription, topic, name, force=False))
+                await self.durable(partial(self.actions.cursors.delete, topic, name, force=False))
         return done_answer()
 
     def _chosen(self, request: web.Request) -> Callable[[TopicName], bool]:

@@ -21,7 +21,7 @@ from aiohttp import web
 from geminga._version import __version__
 from geminga.broker.admin import metrics
 from geminga.broker.admin.brokers import disk_figures
-from geminga.broker.admin.browsing import Browser, bounds, whole_message
+from geminga.broker.admin.browsing import Browser, bounds, tail, whole_message
 from geminga.broker.admin.cursor_pages import RANGES_MAX, cursor_page
 from geminga.broker.admin.damage import described
 from geminga.broker.admin.errors import AdminRefusal
@@ -40,7 +40,7 @@ from geminga.broker.admin.previews import Preview, preview
 from geminga.broker.admin.publishing import publish
 from geminga.broker.admin.routes import CONSUME, CREDENTIALS, LOOK, PRODUCE, SUPER_USER, route
 from geminga.broker.admin.subscription_overview import ROWS_MAX, SORTS, SubscriptionOverview, Visibility
-from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, MessageFilter, first_messages, tail
+from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, MessageFilter, first_messages
 from geminga.broker.admin.topic_overview import TOPIC_SORTS, TopicOverview
 from geminga.broker.admin.topics import PATH, TopicResourceBase
 from geminga.broker.commands.session import Session
@@ -200,7 +200,7 @@ class OverviewResource(TopicResourceBase):
     # --- one subscription ---
     def _one(self, request: web.Request) -> tuple[PersistentTopic, PersistentSubscription]:
         name = self.stored(request)
-        return self.actions.found(name, part(request, "subscription"))
+        return self.actions.cursors.found(name, part(request, "subscription"))
 
     @route("GET", _SUBSCRIPTION + "/holes", needs=CONSUME)
     async def holes(self, request: web.Request) -> web.Response:

@@ -25,7 +25,6 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.admin.routes import ADMINISTRATOR, LIST, LOOK, route
-from geminga.broker.admin.stats import UNKNOWN
 from geminga.broker.admin.topics import DOMAIN, PATH, TopicResourceBase
 from geminga.ids import TopicName
 
@@ -39,7 +38,7 @@ class PartitionedTopicsResource(TopicResourceBase):
         tenant, namespace, domain = (part(request, p) for p in ("tenant", "namespace", "domain"))
         self.namespaces.policies(tenant, namespace)
         persistent = domain == "persistent"
-        walk = self.topics.walk_partitioned(f"{tenant}/{namespace}", persistent=persistent)
+        walk = self.topics.partitioned.walk(f"{tenant}/{namespace}", persistent=persistent)
         return await answer_names(request, self.walk_names(walk))
 
     @route("GET", PATH + "/partitions", needs=LOOK)
@@ -116,7 +115,7 @@ class PartitionedTopicsResource(TopicResourceBase):
         found = {}
         for index in range(self.actions.partitions(topic)):
             name = topic.partition_name(index)
-            await self.durable(partial(self.actions.terminate, name))
+            await self.durable(self.actions.topic(name).terminate)
             found[str(index)] = message_id_json(self.now(partial(self.actions.last_message_id, name)))
         return answer(found)
 
@@ -190,10 +189,6 @@ _NOT_ADDED = frozenset(
 )  # fmt: skip
 
 
-_UNKNOWN_WITH_ANY = frozenset({"messagesInBacklog", "bytesInBacklog"})
-"""Fields that are unknown for the whole if they are unknown for a part."""
-
-
 _MEMBERS = {"publishers": "producerName", "consumers": "consumerName"}
 """Lists whose members are merged by name, and the field with the name."""
 _OF_THE_FIRST = frozenset(
@@ -254,7 +249,5 @@ def _merged_value(key: str, old: Any, new: Any) -> Any:
     if isinstance(new, bool) or isinstance(old, bool):
         return bool(old) or bool(new)
     if isinstance(new, (int, float)) and isinstance(old, (int, float)):
-        if key in _UNKNOWN_WITH_ANY and UNKNOWN in (old, new):
-            return UNKNOWN
         return max(old, new) if key in _NOT_ADDED else old + new
     return new

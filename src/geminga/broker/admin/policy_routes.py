@@ -208,7 +208,7 @@ class NamespacePoliciesResource(_PolicyResource):
     @route("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", needs=SUPER_USER)
     async def anti_affinity_namespaces(self, request: web.Request) -> web.Response:
         """The namespaces of an anti-affinity group."""
-        self.namespaces.cluster_note(part(request, "cluster"), "")
+        self.namespaces.clusters.note(part(request, "cluster"), "")
         group = part(request, "group")
         names = (name.split("/") for name in self.namespaces.all_namespaces())
         return answer(

@@ -110,12 +110,7 @@ class Preview:
                         "text": f"{text}; {how_many(left, 'message')} stay"}  # fmt: skip
 
     def _open(self) -> int:
-        tally = self.subscription.backlog_tally()
-        if tally is None:
-            raise AdminRefusal(
-                503, f"the entries of {self.topic.text} are being counted, try again in a while"
-            )
-        return tally[0]
+        return self.subscription.backlog_tally()[0]
 
     def _open_below(self, offset: int) -> int:
         """Return the open messages below an offset, counted on the shorter side of it."""

@@ -263,15 +263,11 @@ def _throttled(subscription: Subscription) -> Json:
     return found
 
 
-UNKNOWN = -1
-"""Value of a number of messages while older entries are being counted."""
-
-
 def _cursor_stats(subscription: PersistentSubscription) -> Json:
     cursor = subscription.cursor
     dispatcher = subscription.dispatcher
     backlog = subscription.backlog
-    messages, size = subscription.backlog_tally() or (UNKNOWN, UNKNOWN)
+    messages, size = subscription.backlog_tally()
     stats: Json = {
         "msgBacklog": backlog,
         "messagesInBacklog": messages,
@@ -496,6 +492,6 @@ def _partly_acknowledged(subscription: PersistentSubscription) -> Json:
     shown: Json = {}
     for offset in heapq.nsmallest(BATCHES_SHOWN_MAX, cursor.batches):
         ledger_id, entry_id = ledger.position(offset)
-        messages = ledger.counts.of(offset)[0] if ledger.counts.is_complete else UNKNOWN
+        messages = ledger.counts.of(offset)[0]
         shown[f"{ledger_id}:{entry_id}"] = {"messages": messages, "open": cursor.open_ranges(offset)}
     return shown

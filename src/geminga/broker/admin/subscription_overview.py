@@ -95,7 +95,7 @@ class SubscriptionRow:
         self.worst_waiting = -1
 
     def add(self, topic: str, level: Trouble, entries: int, waiting: int) -> None:
-        """Add a partition. ``waiting``: messages in its backlog, or entries if messages are not counted."""
+        """Add a partition. ``waiting``: messages in its backlog, or entries if it is not in memory."""
         self.parts.append(topic)
         self.entries += entries
         self.waiting += waiting
@@ -253,7 +253,7 @@ class SubscriptionOverview:
         """Consumers by name and connection: one consumer has a part on each partition."""
         rate_in = rate_out = 0.0
         oldest, level, worst = -1, Trouble.NOTHING_WAITS, awake[0]
-        kind, durable, known = "", True, True
+        kind, durable = "", True
         for topic, subscription in awake:
             rate_in += rate_published(topic, now)
             rate_out += sum(rate_delivered(each, now) for each in subscription.consumers)
@@ -262,9 +262,8 @@ class SubscriptionOverview:
             durable = subscription.durable
             if not isinstance(subscription, PersistentSubscription) or not isinstance(topic, PersistentTopic):
                 continue
-            tally = subscription.backlog_tally()
-            known = known and tally is not None
-            messages, size = messages + (tally or (0, 0))[0], size + (tally or (0, 0))[1]
+            own_messages, own_size = subscription.backlog_tally()
+            messages, size = messages + own_messages, size + own_size
             entries += subscription.backlog
             oldest = max(oldest, subscription.oldest_age_seconds)
             holes += subscription.cursor.hole_count()
@@ -279,11 +278,11 @@ class SubscriptionOverview:
                 level, worst = now_level, (topic, subscription)
         row |= {
             "awake": True, "type": kind, "durable": durable, "consumers": len(members),
-            "messages": messages if known else -1, "bytes": size if known else -1,
+            "messages": messages, "bytes": size,
             "entries": entries, "oldestSeconds": oldest, "unacked": unacked, "delayed": delayed,
             "holes": holes,
             "rateIn": rate_in, "rateOut": rate_out, "trouble": level, "worst": worst[0].text,
-            "growth": self._growth(line, messages, now) if known else None,
+            "growth": self._growth(line, messages, now),
             "runs": runs(line.subscription, _metadata(awake[0][1])),
         }  # fmt: skip
         return row | self._sentence(*worst)
@@ -569,8 +568,7 @@ class OverviewCache:
         level, entries, waiting = Trouble.NOTHING_WAITS, 0, 0
         if isinstance(subscription, PersistentSubscription) and isinstance(topic, PersistentTopic):
             level, entries = trouble(topic, subscription), subscription.backlog
-            tally = subscription.cursor.open_tally(topic.ledger.confirmed) if entries else None
-            waiting = entries if tally is None else tally[0]
+            waiting = subscription.backlog_tally()[0] if entries else 0
             dispatcher = subscription.dispatcher
             if isinstance(dispatcher, SharedDispatcher):
                 line.unacked += dispatcher.unacked_messages

@@ -5,6 +5,7 @@ On a partitioned topic an operation applies to every partition, if it has a mean
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -62,6 +63,12 @@ class SubscriptionsResource(TopicResourceBase):
             raise AdminRefusal(404, f"Subscription {name} not found on topic {topic}")
         return topic, name
 
+    async def _change_each(self, request: web.Request, change: Callable[..., None], **options: Any) -> None:
+        """Make a change of the subscription durable, on each topic or partition that has it."""
+        topics, name = self._with_subscription(request)
+        for topic in topics:
+            await self.durable(partial(change, topic, name, **options))
+
     # --- life ---
     @route("PUT", _SUBSCRIPTION, needs=CONSUME)
     async def create(self, request: web.Request) -> web.Response:
@@ -88,7 +95,7 @@ class SubscriptionsResource(TopicResourceBase):
         for target in topics:
             if name not in self.actions.subscriptions(target):
                 await self.durable(
-                    partial(self.actions.create_subscription, target, name, position, properties=properties)
+                    partial(self.actions.cursors.create, target, name, position, properties=properties)
                 )
         return done_answer()
 
@@ -101,10 +108,7 @@ class SubscriptionsResource(TopicResourceBase):
     @route("DELETE", _SUBSCRIPTION, needs=CONSUME)
     async def delete(self, request: web.Request) -> web.Response:
         """Delete it; with ``?force=true`` also while consumers are connected."""
-        topics, name = self._with_subscription(request)
-        force = query_flag(request, "force")
-        for topic in topics:
-            await self.durable(partial(self.actions.delete_subscription, topic, name, force=force))
+        await self._change_each(request, self.actions.cursors.delete, force=query_flag(request, "force"))
         return done_answer()
 
     # --- where it stands ---
@@ -122,17 +126,15 @@ class SubscriptionsResource(TopicResourceBase):
             topics = [topic]
         for target in topics:
             await self.durable(
-                partial(self.actions.reset_cursor, target, name, position=position, excluded=excluded)
+                partial(self.actions.cursors.reset, target, name, position=position, excluded=excluded)
             )
         return done_answer()
 
     @route("POST", _SUBSCRIPTION + "/resetcursor/{timestamp}", needs=CONSUME)
     async def reset_to_time(self, request: web.Request) -> web.Response:
         """Move the cursor to the first message published at a time (ms since 1970) or later."""
-        topics, name = self._with_subscription(request)
         moment = whole_number(part(request, "timestamp"), "timestamp")
-        for topic in topics:
-            await self.durable(partial(self.actions.reset_cursor, topic, name, timestamp_ms=moment))
+        await self._change_each(request, self.actions.cursors.reset, timestamp_ms=moment)
         return done_answer()
 
     @route("POST", _SUBSCRIPTION + "/skip/{count}", needs=CONSUME)
@@ -143,13 +145,13 @@ class SubscriptionsResource(TopicResourceBase):
         count = whole_number(part(request, "count"), "numMessages")
         if one_of(("entries", "messages"))("unit", request.query.get("unit", "entries")) == "entries":
             # Apache Pulsar's meaning of messages here: a batch counts as one.
-            await self.durable(lambda done: self.actions.skip(topic, name, count, done))
+            await self.durable(lambda done: self.actions.cursors.skip(topic, name, count, done))
             return done_answer()
         skipped = 0
 
         def skip(done: Done) -> None:
             nonlocal skipped
-            skipped = self.actions.skip_messages(topic, name, count, done)
+            skipped = self.actions.cursors.skip_messages(topic, name, count, done)
 
         await self.durable(skip)
         return answer({"skippedMessages": skipped})
@@ -161,30 +163,26 @@ class SubscriptionsResource(TopicResourceBase):
         ledger = whole_number(part(request, "ledger"), "ledgerId")
         entry = whole_number(part(request, "entry"), "entryId")
         position = MessageId(topic.partition, ledger, entry)
-        await self.durable(lambda done: self.actions.skip_entry(topic, name, position, done))
+        await self.durable(lambda done: self.actions.cursors.skip_entry(topic, name, position, done))
         return done_answer()
 
     @route("GET", _SUBSCRIPTION + "/explain", needs=CONSUME)
     async def explain(self, request: web.Request) -> web.Response:
         """Geminga's own: why the subscription makes no progress; a list with one item per partition."""
         topics, name = self._with_subscription(request)
-        return answer([self.actions.explain(topic, name) for topic in topics])
+        return answer([self.actions.cursors.explain(topic, name) for topic in topics])
 
     @route("POST", _SUBSCRIPTION + "/skip_all", needs=CONSUME)
     async def skip_all(self, request: web.Request) -> web.Response:
         """Acknowledge everything."""
-        topics, name = self._with_subscription(request)
-        for topic in topics:
-            await self.durable(partial(self.actions.skip_all, topic, name))
+        await self._change_each(request, self.actions.cursors.skip_all)
         return done_answer()
 
     @route("POST", _SUBSCRIPTION + "/expireMessages/{seconds}", needs=CONSUME)
     async def expire(self, request: web.Request) -> web.Response:
         """Acknowledge messages that are older than a number of seconds."""
-        topics, name = self._with_subscription(request)
         seconds = whole_number(part(request, "seconds"), "expireTimeInSeconds")
-        for topic in topics:
-            await self.durable(partial(self.actions.expire, topic, name, seconds=seconds))
+        await self._change_each(request, self.actions.cursors.expire, seconds=seconds)
         return done_answer()
 
     @route("POST", PATH + "/all_subscription/expireMessages/{seconds}", needs=ADMINISTRATOR)
@@ -193,7 +191,7 @@ class SubscriptionsResource(TopicResourceBase):
         topics = [t for t in self.parts(request) if self.actions.exists(t)]
         found = [(t, s) for t in topics for s in self.actions.subscriptions(t)]
         seconds = whole_number(part(request, "seconds"), "expireTimeInSeconds")
-        await self.change_each(found, partial(self.actions.expire, seconds=seconds))
+        await self.change_each(found, partial(self.actions.cursors.expire, seconds=seconds))
         return done_answer()
 
     @route("POST", _SUBSCRIPTION + "/expireMessages", needs=CONSUME)
@@ -203,7 +201,7 @@ class SubscriptionsResource(TopicResourceBase):
         document = await object_body(request)
         position, excluded = message_id_of(document), bool(document.get("excluded", False))
         await self.durable(
-            lambda done: self.actions.expire_to(topic, name, position, done, excluded=excluded)
+            lambda done: self.actions.cursors.expire_to(topic, name, position, done, excluded=excluded)
         )
         return done_answer()
 
@@ -214,7 +212,7 @@ class SubscriptionsResource(TopicResourceBase):
         nth = whole_number(part(request, "nth"), "messagePosition", 1)
 
         def find(ledger: ManagedLedger) -> int:
-            cursor = self.actions.found(topic, name)[1].cursor
+            cursor = self.actions.cursors.found(topic, name)[1].cursor
             return cursor.next_open(cursor.behind_open(nth - 1, ledger.confirmed))
 
         return await self.entry_at(topic, find)
@@ -223,13 +221,13 @@ class SubscriptionsResource(TopicResourceBase):
     async def analyze(self, request: web.Request) -> web.Response:
         """Numbers of entries and messages in the backlog."""
         topic, name = self._one_with_subscription(request)
-        entries, messages = self.actions.backlog(topic, name)
+        entries, messages = self.actions.cursors.backlog(topic, name)
         counts: dict[str, Any] = {"entries": entries, "messages": messages, "aborted": False}
         for kind in ("Rejected", "Accepted", "Rescheduled"):
             accepted = kind == "Accepted"
             counts[f"filter{kind}Entries"] = entries if accepted else 0
             counts[f"filter{kind}Messages"] = messages if accepted else 0
-        cursor, ledger = self.actions.found(topic, name)[1].cursor, self.actions.topic(topic).ledger
+        cursor, ledger = self.actions.cursors.found(topic, name)[1].cursor, self.actions.topic(topic).ledger
         last = cursor.last_open(ledger.confirmed)
         if last >= 0:
             for end, offset in (("first", cursor.next_open(cursor.mark)), ("last", last)):
@@ -241,7 +239,7 @@ class SubscriptionsResource(TopicResourceBase):
     async def properties(self, request: web.Request) -> web.Response:
         """Properties of the subscription."""
         topics, name = self._with_subscription(request)
-        return answer(dict(self.actions.found(topics[0], name)[1].cursor.properties))
+        return answer(dict(self.actions.cursors.found(topics[0], name)[1].cursor.properties))
 
     @route("PUT", _SUBSCRIPTION + "/properties", needs=CONSUME)
     async def set_properties(self, request: web.Request) -> web.Response:
@@ -249,7 +247,7 @@ class SubscriptionsResource(TopicResourceBase):
         topics, name = self._with_subscription(request)
         properties = properties_map("properties", await object_body(request, optional=True))
         for topic in topics:
-            await self.durable(partial(self.actions.set_subscription_properties, topic, name, properties))
+            await self.durable(partial(self.actions.cursors.set_properties, topic, name, properties))
         return done_answer()
 
     @route("GET", _SUBSCRIPTION + "/replicatedSubscriptionStatus", needs=CONSUME)

@@ -1,23 +1,16 @@
-"""Readable messages: stored entries decoded as far as a browser can show them, and a topic's newest.
-
-A tail is a polling request for the messages behind an entry. Each answer examines a bounded number of entries
-and bytes. A client that falls behind is moved to the newest and receives the number of skipped entries; the
-broker keeps no state per client.
-"""
+"""Readable messages: stored entries decoded as far as a browser can show them."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from geminga.broker.topics.persistent import PersistentTopic
-from geminga.errors import CorruptPayload, StoreError
+from geminga.errors import CorruptPayload
 from geminga.wire.batch import SingleMessage, decode_batch
 from geminga.wire.compression import decompress
 from geminga.wire.metadata import metadata_size, parse_entry
@@ -26,10 +19,6 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 Json = dict[str, Any]
 MESSAGES_MAX: Final = 200
 """Messages of one answer."""
-ENTRIES_EXAMINED_MAX: Final = 1_000
-EXAMINED_BYTES_MAX: Final = 4 * 1024 * 1024
-BEHIND_MAX: Final = 10_000
-"""Clients that are further behind than this many entries are moved to the newest."""
 ANSWER_BYTES_MAX: Final = 1024 * 1024
 """Largest total of payloads in one answer; the next answer continues."""
 ANSWER_SECONDS_MAX: Final = 0.01
@@ -240,74 +229,6 @@ def text_of(value: str | bytes) -> str:
 def _version(raw: bytes) -> int:
     """Return the number of a schema's version; -1 without a schema."""
     return int.from_bytes(raw, "big") if len(raw) == 8 else -1
-
-
-# --- a topic's newest -------------------------------------------------------------------------------
-
-
-def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wanted: MessageFilter) -> Json:
-    """Return messages behind an entry (without one: the newest): ``{"messages", "next", ...}``.
-
-    With a filter the last `BEHIND_MAX` entries are searched over several answers; without one a client that
-    is behind is moved to the newest. ``skipped`` counts entries not read, ``examined`` those read.
-    """
-    ledger = topic.ledger
-    end = ledger.confirmed
-    skipped = 0
-    offset = ledger.start if behind is None else ledger.offset_from(behind[0], behind[1] + 1)
-    # Without a filter no client can read faster than that; with a filter, matches may be rare.
-    newest = _newest(topic, count) if wanted == MessageFilter() else max(offset, end - BEHIND_MAX)
-    if newest > offset:
-        skipped = 0 if behind is None else newest - offset
-        offset = newest
-    messages: list[Json] = []
-    examined = size = shown = 0
-    until = time.monotonic() + ANSWER_SECONDS_MAX
-    while offset < end and examined < ENTRIES_EXAMINED_MAX and size < EXAMINED_BYTES_MAX:
-        offset = ledger.skip_gap(offset)
-        if offset >= end:
-            break
-        try:
-            found = ledger.read(offset, end, entries_max=100, bytes_max=1 << 20)
-        except StoreError as error:
-            return _tailed(topic, offset, messages, examined, skipped) | {"problem": str(error)}
-        if not found:
-            break
-        for entry in found:
-            size += len(entry)
-            for message in messages_of(bytes(entry), *ledger.position(offset), wanted):
-                shown += len(message.get("payload", ""))
-                messages.append(message)
-            offset, examined = offset + 1, examined + 1
-            is_full = len(messages) >= count or shown >= ANSWER_BYTES_MAX or size >= EXAMINED_BYTES_MAX
-            if is_full or time.monotonic() >= until:
-                return _tailed(topic, offset, messages, examined, skipped)
-    return _tailed(topic, offset, messages, examined, skipped)
-
-
-def _newest(topic: PersistentTopic, count: int) -> int:
-    """Return the offset behind which about ``count`` messages follow."""
-    ledger = topic.ledger
-    offset, held = ledger.confirmed, 0
-    # Parts of larger messages count for none.
-    first = max(ledger.start, offset - ENTRIES_EXAMINED_MAX)
-    while offset > first and held < count:
-        offset -= 1
-        held += ledger.counts.of(offset)[0] if ledger.counts.is_complete else 1
-    return offset
-
-
-def _tailed(topic: PersistentTopic, offset: int, messages: list[Json], examined: int, skipped: int) -> Json:
-    ledger = topic.ledger
-    position = ledger.position_before(offset)
-    return {
-        "messages": messages[-MESSAGES_MAX:],
-        "notShown": max(0, len(messages) - MESSAGES_MAX),
-        "next": f"{position[0]}:{position[1]}",
-        "examined": examined,
-        "skipped": skipped,
-        "behind": max(0, ledger.confirmed - offset),
-    }
 
 
 def first_messages(

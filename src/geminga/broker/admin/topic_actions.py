@@ -6,13 +6,14 @@ An impossible request raises `AdminRefusal` with Pulsar's HTTP status, or `RuleV
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from geminga.broker import position_lookup
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.facts import facts_of
 from geminga.broker.admin.stats import internal_stats, stats_among_all, topic_stats
+from geminga.broker.background_jobs import JobStatus
 from geminga.broker.cooperative import Steps, at_once
 from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
@@ -23,7 +24,6 @@ from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import partitioned_key
 from geminga.broker.topics.record import Json, decode_json, encode_json
 from geminga.broker.topics.topic import Topic
-from geminga.broker.topics.topic_names import TopicNames
 from geminga.diagnosis.conclude import explanation
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
@@ -57,25 +57,15 @@ class TopicActions:
         self._settings = broker.settings
         self._namespaces = broker.namespaces
         self._schemas = broker.schemas
-        self._disk = broker.disk
-
-    # --- lists ---
-    def walk(self, namespace: str, domain: str) -> TopicNames:
-        """Return the plain topics and partitions of ``tenant/namespace``, in order."""
-        return self.topics.walk(namespace, persistent=domain == "persistent")
-
-    def walk_partitioned(self, namespace: str) -> tuple[TopicNames, TopicNames]:
-        """Return the partitioned topics of ``tenant/namespace``, both domains, each in order."""
-        walk = self.topics.walk_partitioned
-        return walk(namespace, persistent=False), walk(namespace, persistent=True)
+        self.cursors = SubscriptionActions(self, broker)
 
     def exists(self, name: TopicName) -> bool:
         """Return whether there is such a topic, plain or partitioned."""
-        return self.topics.is_stored(name) or self.topics.partition_count(name) > 0
+        return self.topics.is_stored(name) or self.topics.partitioned.count(name) > 0
 
     def partitions(self, name: TopicName) -> int:
         """Return the number of partitions; 0 for a plain topic. 404 if there is no such topic."""
-        count = self.topics.partition_count(name)
+        count = self.topics.partitioned.count(name)
         if not count and not self.topics.is_stored(name):
             raise AdminRefusal(404, f"Topic {name} not found")
         return count
@@ -103,7 +93,7 @@ class TopicActions:
             self.topics.policies(name)
             if self.exists(name):
                 raise AdminRefusal(409, "This topic already exists")
-            self.topics.create_partitions(name, count, properties, done)
+            self.topics.partitioned.create(name, count, properties, done)
         except Refused as refused:
             raise admin_error(refused) from refused
 
@@ -119,15 +109,14 @@ class TopicActions:
                 422, f"partitions={count}: at most {self._settings.partitions_max} are allowed"
             )
         try:
-            subscriptions = self._durable_subscriptions(name) if count > before else ()
-            self.topics.grow_partitions(name, count, subscriptions, done)
+            first = self.topics.find(name.partition_name(0)) if count > before and name.persistent else None
+            # New partitions get the durable subscriptions of the first one.
+            subscriptions = (
+                [] if first is None else [s.name for s in first.subscriptions.values() if s.durable]
+            )
+            self.topics.partitioned.grow(name, count, subscriptions, done)
         except Refused as refused:
             raise admin_error(refused) from refused
-
-    def _durable_subscriptions(self, name: TopicName) -> Sequence[str]:
-        """Return the durable subscriptions of partition 0, which new partitions get, too."""
-        topic = self.topics.find(name.partition_name(0)) if name.persistent else None
-        return [] if topic is None else [s.name for s in topic.subscriptions.values() if s.durable]
 
     def delete(self, name: TopicName, force: bool, done: Done) -> None:
         """Delete a topic, or a partitioned one with its partitions; 412 if it is in use and not ``force``."""
@@ -139,7 +128,7 @@ class TopicActions:
                 if topic is not None and (topic.access.producers or topic.consumers_connected):
                     raise AdminRefusal(412, "Topic has active producers/subscriptions")
         if count:
-            self.topics.delete_partitions(name, count, done, lambda: self._forget_partitioned(name))
+            self.topics.partitioned.delete(name, count, done, lambda: self._forget_partitioned(name))
         elif name.partition >= 0:
             self.topics.delete_topic(name, done)
         else:
@@ -155,24 +144,18 @@ class TopicActions:
     def _forget_partitioned(self, name: TopicName) -> None:
         """The same; topics with names of partitions that it did not have have followed its policies, too."""
         if self._namespaces.forget_topic(name):
-            self.topics.policies_changed(name.namespace_name, name)
+            self.topics.policy_updates.changed(name.namespace_name, name)
         self._schemas.delete(name)
 
     def unload(self, name: TopicName) -> None:
         """Disconnect all clients and unload the topic from memory."""
         topic = self.topics.in_memory(name)
         if topic is not None:
-            self.topics.unload_topic(topic)
+            topic.disconnect_all()
+            if topic.persistent and topic.idle:
+                self.topics.let_go(topic)
         elif not self.exists(name):
             raise AdminRefusal(404, f"Topic {name} not found")
-
-    def terminate(self, name: TopicName, done: Done) -> None:
-        """Terminate the topic. When that is done, `last_message_id` is its last one."""
-        self.topic(name).terminate(done)
-
-    def truncate(self, name: TopicName, done: Done) -> None:
-        """Delete all messages: every subscription moves to the end and the ledgers are deleted."""
-        self.topic(name).truncate(done)
 
     def trim(self, name: TopicName) -> int:
         """Delete ledgers that subscriptions and retention no longer need; return their number."""
@@ -241,7 +224,7 @@ class TopicActions:
         """Return the status of the last compaction since the topic was loaded, running or finished."""
         last = self.topic(name).compaction
         if last is None:
-            return {"status": compaction.CompactionStatus.NOT_RUN, "lastError": ""}
+            return {"status": JobStatus.NOT_RUN, "lastError": ""}
         return {"status": last.status, "lastError": last.last_error}
 
     # --- offloading ---
@@ -259,7 +242,33 @@ class TopicActions:
         """Return the names of a topic's subscriptions, in order."""
         return sorted(self._topic(name).subscriptions)
 
-    def create_subscription(
+    # --- inside ---
+    def _topic(self, name: TopicName) -> Topic:
+        try:
+            topic = self.topics.find(name)
+        except Refused as refused:
+            raise admin_error(refused) from refused
+        if topic is None:
+            raise AdminRefusal(404, f"Topic {name} not found")
+        return topic
+
+    def topic(self, name: TopicName) -> PersistentTopic:
+        """Return a persistent topic; 404 and 405 otherwise."""
+        topic = self._topic(name)
+        if not isinstance(topic, PersistentTopic):
+            raise AdminRefusal(405, f"not possible for a non-persistent topic: {name}")
+        return topic
+
+
+class SubscriptionActions:
+    """Operations on the subscriptions of persistent topics."""
+
+    def __init__(self, topics: TopicActions, broker: Broker) -> None:
+        self._topics = topics
+        self._scheduler = broker.scheduler
+        self._disk = broker.disk
+
+    def create(
         self,
         name: TopicName,
         subscription: str,
@@ -269,23 +278,21 @@ class TopicActions:
         properties: Properties | None = None,
     ) -> None:
         """Create a durable subscription at a position; 409 if it exists."""
-        topic = self.topic(name)
+        topic = self._topics.topic(name)
         if subscription in topic.subscriptions:
             raise AdminRefusal(409, f"Subscription {subscription} already exists for topic {name}")
         offset = topic.ledger.offset_from(position.ledger_id, position.entry_id)
         is_behind = topic.is_behind(offset, position=(position.ledger_id, position.entry_id))
         topic.subscription(subscription, offset=offset, properties=properties, is_behind=is_behind, done=done)
 
-    def delete_subscription(
-        self, name: TopicName, subscription: str, done: Done, *, force: bool = False
-    ) -> None:
+    def delete(self, name: TopicName, subscription: str, done: Done, *, force: bool = False) -> None:
         """Remove a subscription; 412 when it has consumers and not ``force``."""
         found = self._subscription(name, subscription)
         if found.consumers and not force:
             raise AdminRefusal(412, "Subscription has active connected consumers")
         found.delete(done)
 
-    def reset_cursor(
+    def reset(
         self,
         name: TopicName,
         subscription: str,
@@ -319,9 +326,6 @@ class TopicActions:
     def skip_messages(self, name: TopicName, subscription: str, count: int, done: Done) -> int:
         """Skip the next ``count`` open messages, those of batches individually; return the number skipped."""
         found = self._movable(name, subscription)
-        if not found.topic.ledger.counts.is_complete:
-            found.topic.count_entries()
-            raise AdminRefusal(503, f"the entries of {name} are being counted, try again in a while")
         return found.skip_messages(count, done)
 
     def skip_entry(self, name: TopicName, subscription: str, position: MessageId, done: Done) -> None:
@@ -335,15 +339,12 @@ class TopicActions:
     def explain(self, name: TopicName, subscription: str) -> dict[str, Any]:
         """Return why the subscription makes no progress, and how to fix it."""
         found = self._subscription(name, subscription)
-        return explanation(facts_of(self.topic(name), found, self._disk.refusal))
+        return explanation(facts_of(self._topics.topic(name), found, self._disk.refusal))
 
     def backlog(self, name: TopicName, subscription: str) -> tuple[int, int]:
-        """Return the unacknowledged entries and messages; 503 while entries are being counted."""
+        """Return the unacknowledged entries and messages."""
         found = self._subscription(name, subscription)
-        tally = found.backlog_tally()
-        if tally is None:
-            raise AdminRefusal(503, f"the entries of {name} are being counted, try again in a while")
-        return found.backlog, tally[0]
+        return found.backlog, found.backlog_tally()[0]
 
     def skip_all(self, name: TopicName, subscription: str, done: Done) -> None:
         """Skip everything that is stored now."""
@@ -369,18 +370,15 @@ class TopicActions:
             offset += 1
         found.expire(offset, done)
 
-    def set_subscription_properties(
-        self, name: TopicName, subscription: str, properties: Properties, done: Done
-    ) -> None:
+    def set_properties(self, name: TopicName, subscription: str, properties: Properties, done: Done) -> None:
         found = self._movable(name, subscription)
         found.cursor.properties = dict(properties)
         found.policies_changed()
         found.write_snapshot(done)
 
-    # --- inside ---
     def found(self, name: TopicName, subscription: str) -> tuple[PersistentTopic, PersistentSubscription]:
         """Return a topic and its subscription for reading; 404 if either does not exist."""
-        return self.topic(name), self._subscription(name, subscription)
+        return self._topics.topic(name), self._subscription(name, subscription)
 
     def _movable(self, name: TopicName, subscription: str) -> PersistentSubscription:
         """Return a subscription that administrators may move and change; compaction's own is refused."""
@@ -391,24 +389,8 @@ class TopicActions:
             )
         return found
 
-    def _topic(self, name: TopicName) -> Topic:
-        try:
-            topic = self.topics.find(name)
-        except Refused as refused:
-            raise admin_error(refused) from refused
-        if topic is None:
-            raise AdminRefusal(404, f"Topic {name} not found")
-        return topic
-
-    def topic(self, name: TopicName) -> PersistentTopic:
-        """Return a persistent topic; 404 and 405 otherwise."""
-        topic = self._topic(name)
-        if not isinstance(topic, PersistentTopic):
-            raise AdminRefusal(405, f"not possible for a non-persistent topic: {name}")
-        return topic
-
     def _subscription(self, name: TopicName, subscription: str) -> PersistentSubscription:
-        found = self.topic(name).subscriptions.get(subscription)
+        found = self._topics.topic(name).subscriptions.get(subscription)
         if found is None:
             raise AdminRefusal(404, f"Subscription {subscription} not found for topic {name}")
         return found

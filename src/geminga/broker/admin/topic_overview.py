@@ -191,7 +191,7 @@ class TopicOverview(SubscriptionOverview):
 
     def _partitions(self, base: TopicName) -> int:
         try:
-            return self._broker.topics.partition_count(base)
+            return self._broker.topics.partitioned.count(base)
         except StoreError:
             return 0
 

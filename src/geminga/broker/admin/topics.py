@@ -30,10 +30,10 @@ from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.namespaces import bundle_of, check_bundle
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, LIST, LOOK, route
 from geminga.broker.admin.stats import internal_info
+from geminga.broker.background_jobs import JobStatus
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import last_position, offset_by_time
 from geminga.broker.rules.policies import AUTH_ACTIONS, properties_map, words
-from geminga.broker.topics.offloading import OffloadStatus
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
 
@@ -110,7 +110,9 @@ class TopicsResource(TopicResourceBase):
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
         self.namespaces.policies(tenant, namespace)
         all_topics = query_flag(request, "includeSystemTopic")
-        names = self.walk_names(self.actions.walk(f"{tenant}/{namespace}", part(request, "domain")))
+        names = self.walk_names(
+            self.topics.walk(f"{tenant}/{namespace}", persistent=part(request, "domain") == "persistent")
+        )
         shown = (
             name
             async for name in names
@@ -124,7 +126,9 @@ class TopicsResource(TopicResourceBase):
         tenant, namespace, bundle = (part(request, p) for p in ("tenant", "namespace", "bundle"))
         boundaries = self.namespaces.document(tenant, namespace)["bundles"]["boundaries"]
         check_bundle(boundaries, bundle)
-        names = self.walk_names(self.actions.walk(f"{tenant}/{namespace}", part(request, "domain")))
+        names = self.walk_names(
+            self.topics.walk(f"{tenant}/{namespace}", persistent=part(request, "domain") == "persistent")
+        )
         inside = (name async for name in names if bundle_of(boundaries, TopicName.parse(name)) == bundle)
         return await answer_names(request, inside)
 
@@ -133,7 +137,7 @@ class TopicsResource(TopicResourceBase):
         """Make a topic. Body: its properties, or nothing."""
         topic = topic_of(request)
         properties = properties_map("properties", await object_body(request, optional=True))
-        while not self.now(partial(self.topics.is_counted, topic)):
+        while not self.now(partial(self.topics.loader.is_counted, topic)):
             await asyncio.sleep(_COUNTING_SECONDS)
         await self.durable(lambda done: self.actions.create(topic, done, properties=properties))
         return done_answer()
@@ -151,14 +155,14 @@ class TopicsResource(TopicResourceBase):
     async def terminate(self, request: web.Request) -> web.Response:
         """Terminate it: publishing to it is refused. Answers with the last message's id."""
         topic = self.stored(request)
-        await self.durable(lambda done: self.actions.terminate(topic, done))
+        await self.durable(lambda done: self.actions.topic(topic).terminate(done))
         return answer(message_id_json(self.now(lambda: self.actions.last_message_id(topic))))
 
     @route("DELETE", PATH + "/truncate", needs=ADMINISTRATOR)
     async def truncate(self, request: web.Request) -> web.Response:
         """Delete all its messages; subscriptions stay."""
         for topic in self.parts(request):
-            await self.durable(partial(self.actions.truncate, topic))
+            await self.durable(self.actions.topic(topic).truncate)
         return done_answer()
 
     @route("PUT", PATH + "/unload", needs=ADMINISTRATOR)
@@ -280,11 +284,11 @@ class TopicsResource(TopicResourceBase):
         """Status of offloading."""
         last = self.actions.topic(self.stored(request)).offload
         first = (-1, -1)
-        if last is not None and last.status is OffloadStatus.SUCCESS:
+        if last is not None and last.status is JobStatus.SUCCESS:
             first = last.first_unoffloaded
         return answer(
             {
-                "status": OffloadStatus.NOT_RUN if last is None else last.status,
+                "status": JobStatus.NOT_RUN if last is None else last.status,
                 "lastError": "" if last is None else last.last_error,
                 "firstUnoffloadedMessage": message_id_json(MessageId(-1, *first)),
             }

@@ -47,11 +47,11 @@ def _answer_partitions(session: Session, body: pb.CommandPartitionedTopicMetadat
     try:
         topics = session.services.topics
         policies = topics.policies(name)
-        count = topics.partition_count(name)
+        count = topics.partitioned.count(name)
         if count or str(name) == _TRANSACTION_COORDINATORS or topics.is_stored(name):
             session.output.write(answers.partitions(request_id, count))
             return
-        if name.partition >= 0 and topics.partition_count(name.base) > name.partition:
+        if name.partition >= 0 and topics.partitioned.count(name.base) > name.partition:
             session.output.write(answers.partitions(request_id, 0))
             return
         if not (body.metadata_auto_creation_enabled and policies.auto_create_topics):
@@ -74,7 +74,7 @@ def _answer_partitions(session: Session, body: pb.CommandPartitionedTopicMetadat
 
     try:
         topics.check_room(name)
-        topics.create_partitions(name, count, None, session.scheduler.guarded("store", session, created))
+        topics.partitioned.create(name, count, None, session.scheduler.guarded("store", session, created))
     except Refused as refused:
         session.output.write(answers.partitions_failed(request_id, refused.code, refused.reason))
 

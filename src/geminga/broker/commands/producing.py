@@ -116,7 +116,7 @@ def when_loaded(session: Session, topic: str, then: Done, *, with_schema: bool) 
     if is_loaded and with_schema and not schemas.in_memory(name):
         topics.bring(schemas_of(name), then)
     else:
-        topics.prepare(name, then)
+        topics.loader.prepare(name, then)
 
 
 def _try_create(

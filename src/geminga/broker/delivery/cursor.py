@@ -75,10 +75,6 @@ class MessageCounts(Protocol):
     def held(self, offsets: RangeSet, start: int, stop: int) -> Tally:
         """Return the messages and bytes of the entries of a set at ``start <= offset < stop``."""
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the counts are known without reading many entries first."""
-
 
 class CursorFull(Exception):
     """The limit of partly acknowledged batches is reached: the acknowledgement was not accepted."""
@@ -201,13 +197,8 @@ class Cursor:
         """Return the number of unacknowledged entries below ``end``."""
         return max(0, end - self.mark - len(self.holes))
 
-    def open_tally(self, end: int) -> Tally | None:
-        """Return the unacknowledged messages below ``end``, and the bytes of their entries.
-
-        None while the topic's entries are still being counted.
-        """
-        if not self.counts.is_complete:
-            return None
+    def open_tally(self, end: int) -> Tally:
+        """Return the unacknowledged messages below ``end``, and the bytes of their entries."""
         if self._tally is None:
             self._tally = self.counts.held(self.holes, self.mark, self.holes.end)
             for offset, bits in self.batches.items():
@@ -236,8 +227,7 @@ class Cursor:
 
     def _batch_end(self, offset: int) -> int:
         """Return the bit of a partly acknowledged batch's last message."""
-        messages = self._messages(offset) if self.counts.is_complete else 1
-        return 1 << max(messages, self.batches[offset].bit_length()) - 1
+        return 1 << max(self._messages(offset), self.batches[offset].bit_length()) - 1
 
     def _ends_open(self, offset: int) -> bool:
         """Return whether the last message of an entry is open."""
@@ -305,7 +295,7 @@ class Cursor:
                 self._close_gap()
         else:
             self.holes.add_range(start, stop)
-            if self._is_tallied():
+            if self._tally is not None:
                 self._tell(1, self.counts.between, start, stop)
         if self.durable:
             self._note_fresh(start, stop)
@@ -327,20 +317,9 @@ class Cursor:
             return True
         if not self.holes.add(offset):
             return False
-        if self._is_tallied():
+        if self._tally is not None:
             self._tell(1, self.counts.of, offset)
         return True
-
-    def _is_tallied(self) -> bool:
-        """Return whether the tally follows changes; only once all entries are counted."""
-        if self._tally is not None:
-            try:
-                is_complete = self.counts.is_complete
-            except StoreError:
-                is_complete = False
-            if not is_complete:
-                self._tally = None
-        return self._tally is not None
 
     def _tell(self, sign: int, ask: Callable[..., Tally], *where: Any) -> None:
         """Add the messages and bytes of entries to the tally, or subtract them.
@@ -393,7 +372,7 @@ class Cursor:
         self._drop_batch(offset)
         self.batches[offset] = after
         self.batches_bytes += _held_bytes(after)
-        if self._is_tallied():
+        if self._tally is not None:
             self._tell_part(1, offset)
         if self.durable:
             self._fresh_batches[offset] = after

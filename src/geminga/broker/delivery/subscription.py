@@ -62,8 +62,7 @@ class _BatchSizes:
 
     def of(self, offset: int) -> int:
         """Return the number of messages of an entry. Raises `Refused` if it is unknown."""
-        counts = self._ledger.counts
-        messages = counts.of(offset)[0] if counts.is_complete else 1
+        messages = self._ledger.counts.of(offset)[0]
         if messages > 1:
             return messages
         self._looks_left -= 1
@@ -94,8 +93,6 @@ class OwningTopic(SubscribedTopic, Protocol):
     def is_behind(
         self, offset: int, *, position: Position | None = None, moment_ms: int | None = None
     ) -> bool: ...
-
-    def count_entries(self) -> None: ...
 
     def consumer_joined(self, subscription: str) -> None: ...
 
@@ -667,18 +664,13 @@ class PersistentSubscription:
 
     @property
     def acknowledged_behind(self) -> int:
-        """Return the acknowledged messages behind the oldest open one; -1 while entries are being counted."""
-        counts, ledger = self.topic.ledger.counts, self.topic.ledger
-        tally = self.cursor.open_tally(ledger.confirmed)
-        return -1 if tally is None else counts.between(self.cursor.mark, ledger.confirmed)[0] - tally[0]
+        """Return the acknowledged messages behind the oldest open one."""
+        ledger = self.topic.ledger
+        return ledger.counts.between(self.cursor.mark, ledger.confirmed)[0] - self.backlog_tally()[0]
 
-    def backlog_tally(self) -> Tally | None:
-        """Return the unacknowledged messages, and the bytes of their entries.
-        None while older entries are being counted."""
-        found = self.cursor.open_tally(self.topic.ledger.confirmed)
-        if found is None:
-            self.topic.count_entries()
-        return found
+    def backlog_tally(self) -> Tally:
+        """Return the unacknowledged messages, and the bytes of their entries."""
+        return self.cursor.open_tally(self.topic.ledger.confirmed)
 
 
 def cursor_key(topic: str, subscription: str) -> str:

@@ -38,7 +38,7 @@ class Authorization:
 
     def administers(self, role: str, tenant: str) -> bool:
         """Return whether ``role`` may do everything in a tenant; for a missing one, super users only."""
-        return role in self._super or role in self._namespaces.admin_roles(tenant)
+        return role in self._super or role in self._namespaces.tenants.admin_roles(tenant)
 
     def may_in_namespace(self, role: str, action: str, tenant: str, namespace: str) -> bool:
         """Return whether the role has the permission for the whole namespace."""

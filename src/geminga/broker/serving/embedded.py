@@ -38,7 +38,7 @@ class EmbeddedBroker:
         """``site`` adds pages to the web port, as `geminga.console.site.attach` does."""
         self._loop = new_event_loop()
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._server = BrokerServer(settings, web_on_demand=True, site=site)
+        self._server = BrokerServer(settings, site=site)
         self._started = threading.Event()
         self._error: BaseException | None = None
         self._lock = threading.Lock()

@@ -25,7 +25,7 @@ from uuid import uuid4
 
 from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.commands.session import Session, SessionState
-from geminga.broker.core import Broker
+from geminga.broker.core import Broker, LoopAccess
 from geminga.broker.rules.authentication import Judgement, common_name
 from geminga.broker.serving.core_calls import CoreCalls
 from geminga.broker.serving.handshakes import TlsPort
@@ -268,8 +268,7 @@ class BrokerServer:
     """Broker on this event loop: `start`, `stop`, and the URLs in between.
 
     ``store`` is for tests and for programs that bring their own; without it the store that the
-    settings name is opened at start and closed at stop. ``web_on_demand`` loads the web framework at
-    the first web request instead of right after the start. ``site`` adds pages to the web port: the console.
+    settings name is opened at start and closed at stop. ``site`` adds pages to the web port: the console.
     """
 
     def __init__(
@@ -277,7 +276,6 @@ class BrokerServer:
         settings: BrokerSettings,
         *,
         store: Callable[[Callable[[], None]], EntryStore] | None = None,
-        web_on_demand: bool = False,
         site: Site | None = None,
     ) -> None:
         self.settings = settings
@@ -305,13 +303,12 @@ class BrokerServer:
         self._tls_ports: list[TlsPort] = []
         self._web_task: asyncio.Task[None] | None = None
         self._stopping = False
-        self._web_on_demand = web_on_demand
         self._web_listeners: list[WebListener] = []
         self.store_failure: StoreError | None = None
 
     # --- life ---
     async def start(self) -> None:
-        """Start: on return the broker answers; the web server follows within a moment (`web_ready`).
+        """Start: on return the broker answers; the web server starts with its first connection.
 
         Raises `PortInUse`, `UsageError` for other bad addresses, and the store's errors
         (`StoreLocked`, `NotAStore`, `StoreDamaged`).
@@ -359,11 +356,8 @@ class BrokerServer:
         self._web_listeners = [(bound[name], speaks_tls[name]) for name in bound if name.startswith("web")]
         if not self._web_listeners:
             self.web_ready.set()
-        elif self._web_on_demand:
-            for listener, _ in self._web_listeners:
-                self._loop.add_reader(listener.fileno(), self._start_web_now)
-        else:
-            self._start_web_now()
+        for listener, _ in self._web_listeners:
+            self._loop.add_reader(listener.fileno(), self.start_web)
 
     def _open_broker(self, undo: contextlib.ExitStack) -> Broker:
         """Open the store and the core. If the catalog proves damaged, open again, which rebuilds it."""
@@ -392,8 +386,7 @@ class BrokerServer:
             self.settings,
             now=time.monotonic(),
             now_ms=time.time_ns() // 1_000_000,
-            clock=time.monotonic,
-            wake=self.core.ask_for_turn,
+            loop=LoopAccess(time.monotonic, self.core.ask_for_turn),
             authentication=authentication,
             instance_id=uuid4().hex,
         )
@@ -409,12 +402,12 @@ class BrokerServer:
             self._judges = ThreadPoolExecutor(1, "geminga-passwords")
         self._loop.run_in_executor(self._judges, work).add_done_callback(done)
 
-    def _start_web_now(self) -> None:
+    def start_web(self) -> None:
+        """Start the web server, because its first connection waits."""
         listeners, self._web_listeners = self._web_listeners, []
+        for listener, _ in listeners:
+            self._loop.remove_reader(listener.fileno())
         if listeners:
-            if self._web_on_demand:
-                for listener, _ in listeners:
-                    self._loop.remove_reader(listener.fileno())
             self._web_task = self._loop.create_task(self._start_web(listeners))
 
     async def _start_web(self, listeners: list[WebListener]) -> None:
@@ -453,8 +446,7 @@ class BrokerServer:
         for end in [each.close for each in self._listeners] + [each.close for each in self._tls_ports]:
             end()
         for listener, _ in self._web_listeners:
-            if self._web_on_demand:
-                self._loop.remove_reader(listener.fileno())
+            self._loop.remove_reader(listener.fileno())
             listener.close()
         if self._web_task is not None:
             await self.web_ready.wait()

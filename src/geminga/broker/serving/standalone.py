@@ -72,7 +72,7 @@ def run(
     gc.disable()
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
-    server = BrokerServer(settings, web_on_demand=True, site=site)
+    server = BrokerServer(settings, site=site)
     reread = reread or (lambda: (settings, process))
     reloader = Reloader(server, settings, process, reread, lambda given: log_to(output, given))
     try:

@@ -10,12 +10,9 @@ import logging
 import ssl
 import time
 from _ssl import _test_decode_cert  # type: ignore[attr-defined]  # the only reader of the dates
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from geminga.broker.rules.authentication import common_name
-from geminga.broker.serving.own_authority import OwnAuthority
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import InvalidConfiguration
 
@@ -43,7 +40,6 @@ class TlsFiles:
     def __init__(self, settings: BrokerSettings) -> None:
         """Raise `InvalidConfiguration` naming the file that cannot be used."""
         self._settings = settings
-        self._authority: OwnAuthority | None = None
         self._loaded = _load(settings)
         self.context = _load(settings).context
         self.context.sni_callback = self._chosen
@@ -89,15 +85,6 @@ class TlsFiles:
         _configure(self.context, settings)
         self._warn()
         return has_changed
-
-    def client_certificate(self, peer: Mapping[str, Any]) -> str:
-        """Return a certificate and its key, in PEM and valid for an hour, with which this process is a client
-        of its own ports under the name of ``peer``. Raises `MissingExtra`."""
-        if self._authority is None:
-            self._authority = OwnAuthority()
-        for context in (self.context, self._loaded.context):  # the files may have been loaded again
-            context.load_verify_locations(cadata=self._authority.certificate)
-        return self._authority.sign(common_name(peer) or "")
 
     def _warn(self) -> None:
         """Log that the certificate has expired, or will soon."""

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
-from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from geminga.broker.background_jobs import resume_after
+from geminga.broker.background_jobs import JobStatus, resume_after
 from geminga.broker.batch_rewrite import rebatched
 from geminga.broker.compacted_view import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
 from geminga.broker.cooperative import Job, Steps
@@ -58,15 +57,6 @@ FAILED_RETRY_FACTOR: Final = 20
 """... and the delay as a multiple of the time that it took: with too many keys it fails again each time."""
 
 
-class CompactionStatus(StrEnum):
-    """Status, as ``pulsar-admin topics compaction-status`` reports it."""
-
-    NOT_RUN = "NOT_RUN"
-    RUNNING = "RUNNING"
-    SUCCESS = "SUCCESS"
-    ERROR = "ERROR"
-
-
 class AlreadyRunning(Exception):
     """The topic is already being compacted."""
 
@@ -90,7 +80,7 @@ class Compaction:
 
     def __init__(self, topic: CompactedTopic) -> None:
         self.topic = topic
-        self.status = CompactionStatus.NOT_RUN
+        self.status = JobStatus.NOT_RUN
         self.last_error = ""
         self.removed = self.removed_total = 0
         """Messages that the last compaction removed, and all since the topic was loaded."""
@@ -115,7 +105,7 @@ class Compaction:
 
     @property
     def is_running(self) -> bool:
-        return self.status is CompactionStatus.RUNNING
+        return self.status is JobStatus.RUNNING
 
     # --- life ---
     def start(self) -> None:
@@ -125,7 +115,7 @@ class Compaction:
         topic = self.topic
         if COMPACTION not in topic.subscriptions:
             topic.subscription(COMPACTION, offset=topic.ledger.start)
-        self.status, self.last_error = CompactionStatus.RUNNING, ""
+        self.status, self.last_error = JobStatus.RUNNING, ""
         self._is_cancelled = False
         topic.services.compactions.enter(self)
 
@@ -143,7 +133,7 @@ class Compaction:
             if steps is not None:
                 steps.close()
             log.info("%r cancelled: %s", self, why)
-            self.status, self.last_error = CompactionStatus.NOT_RUN, why
+            self.status, self.last_error = JobStatus.NOT_RUN, why
             self._give_up_new()
             self.topic.services.compactions.leave(self)
 
@@ -151,14 +141,14 @@ class Compaction:
         now_ms = self.topic.scheduler.now_ms
         self._steps = None
         if error is None:
-            self.status = CompactionStatus.SUCCESS
+            self.status = JobStatus.SUCCESS
             self.succeeded += 1
             self.succeeded_ms, self.duration_ms = now_ms, now_ms - self._began_ms
             if self._damaged:
                 self.last_error = "entries were lost to damage: " + "; ".join(self._damaged)
         else:
             log.error("%r failed: %s", self, error)
-            self.status, self.last_error = CompactionStatus.ERROR, str(error)
+            self.status, self.last_error = JobStatus.ERROR, str(error)
             self.failed += 1
             self.failed_ms = now_ms
             self.retry_ms = now_ms + max(FAILED_RETRY_MS, FAILED_RETRY_FACTOR * (now_ms - self._began_ms))
@@ -534,17 +524,6 @@ def forget(topic: CompactedTopic) -> None:
         each.replaced()
 
 
-def subscription_gone(topic: CompactedTopic, name: str) -> None:
-    """Delete the compacted data with the subscription of compaction."""
-    if name == COMPACTION:
-        forget(topic)
-
-
-def is_running(topic: CompactedTopic) -> bool:
-    """Return whether the topic is being compacted."""
-    return topic.compaction is not None and topic.compaction.is_running
-
-
 def leave_memory(topic: CompactedTopic) -> None:
     """Cancel the compaction of a topic that leaves memory."""
     if topic.compaction is not None:
@@ -574,7 +553,7 @@ def check(topic: CompactedTopic) -> None:
     last = topic.compaction
     if last is not None:
         is_early = topic.scheduler.now_ms < last.retry_ms
-        if last.is_running or (last.status is CompactionStatus.ERROR and is_early):
+        if last.is_running or (last.status is JobStatus.ERROR and is_early):
             return
     waiting = topic.subscriptions[COMPACTION].cursor.mark
     if waiting < topic.ledger.confirmed and topic.ledger.size_from(waiting) > threshold:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol
 
+from geminga.broker.background_jobs import JobStatus
 from geminga.broker.managed_ledger import ManagedLedger, Segment
 from geminga.broker.topics.topic import StoredTopic
 from geminga.errors import StoreError
@@ -25,15 +25,6 @@ log = logging.getLogger("geminga.broker")
 FAILED_RETRY_MS: Final = 60_000
 """Delay after which failed offloads and deletions of local copies are retried."""
 _NEVER: Final = 1 << 62
-
-
-class OffloadStatus(StrEnum):
-    """Status, as ``pulsar-admin topics offload-status`` reports it."""
-
-    NOT_RUN = "NOT_RUN"
-    RUNNING = "RUNNING"
-    SUCCESS = "SUCCESS"
-    ERROR = "ERROR"
 
 
 class AlreadyOffloading(Exception):
@@ -68,7 +59,7 @@ class Offload:
     def __init__(self, topic: OffloadedTopic, tier: Tier) -> None:
         self.topic = topic
         self.tier = tier
-        self.status = OffloadStatus.NOT_RUN
+        self.status = JobStatus.NOT_RUN
         self.last_error = ""
         self.last_ledger = 0
         self.succeeded_ms = self.failed_ms = 0
@@ -202,7 +193,7 @@ class Offload:
             raise AlreadyOffloading
         ids = [each.ledger_id for each in self._candidates() if each.ledger_id < before_ledger]
         self._is_asked_for = True
-        self.status, self.last_error = OffloadStatus.RUNNING, ""
+        self.status, self.last_error = JobStatus.RUNNING, ""
         if not ids and not self.is_running:
             self._end()
             return
@@ -298,7 +289,7 @@ class Offload:
         deleting local copies of other ledgers continues, because it does not write files."""
         log.error("%r failed: %s", self, error)
         self.failed_ms, self.last_error = self.topic.scheduler.now_ms, str(error)
-        self.status, self._went_wrong = OffloadStatus.ERROR, is_going
+        self.status, self._went_wrong = JobStatus.ERROR, is_going
         self._offloads_from_ms = self.failed_ms + FAILED_RETRY_MS
         if not is_going:
             self._drops_from_ms = self._offloads_from_ms
@@ -306,8 +297,8 @@ class Offload:
 
     def _end(self) -> None:
         is_mended = self._went_wrong is None or self._went_wrong in self._done
-        if self._is_asked_for or (self.status is not OffloadStatus.NOT_RUN and is_mended):
-            self.status, self.last_error, self._went_wrong = OffloadStatus.SUCCESS, "", None
+        if self._is_asked_for or (self.status is not JobStatus.NOT_RUN and is_mended):
+            self.status, self.last_error, self._went_wrong = JobStatus.SUCCESS, "", None
         self._ended()
 
     def _ended(self) -> None:
@@ -340,23 +331,6 @@ def offload_of(topic: OffloadedTopic) -> Offload | None:
     """Return the offloading of a loaded topic; None if the store has no tier."""
     tier = topic.services.store.tier
     return None if tier is None else Offload(topic, tier)
-
-
-def is_running(topic: OffloadedTopic) -> bool:
-    """Return whether work for the topic is in progress."""
-    return topic.offload is not None and topic.offload.is_running
-
-
-def forget(topic: OffloadedTopic, count: int) -> None:
-    """Forget the oldest ledgers, which are being deleted, locally and in offload storage."""
-    if topic.offload is not None:
-        topic.offload.deleted([each.ledger_id for each in topic.ledger.segments[:count]])
-
-
-def leave(topic: OffloadedTopic, why: str) -> None:
-    """Cancel the work of a topic that is deleted or leaves memory."""
-    if topic.offload is not None:
-        topic.offload.leave(why)
 
 
 def of(topic: OffloadedTopic) -> Offload:

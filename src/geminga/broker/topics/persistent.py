@@ -15,7 +15,6 @@ from geminga.broker.managed_ledger import ManagedLedger, Segment, ledger_limits
 from geminga.broker.position_lookup import offset_by_time
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.effective_policies import Policies
-from geminga.broker.scheduler import Timer
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.access import ProducerAccess
@@ -37,8 +36,6 @@ from geminga.wire.send_runs import SendRun
 
 log = logging.getLogger("geminga.broker")
 
-COUNTING_SLICE_SECONDS = 0.01
-"""Interval of slices of counting old entries."""
 SUBSCRIPTIONS_AT_ONCE = 100
 """Most subscriptions that get a topic's new entries in one step."""
 _NO_RECORD = DedupRecord.NONE
@@ -51,7 +48,6 @@ class PersistentTopic:
 
     __slots__ = (
         "__weakref__",
-        "_counting",
         "_deleted",
         "_entries",
         "access",
@@ -112,7 +108,6 @@ class PersistentTopic:
         self.compacted: CompactedLedger | None = None
         self.compaction: compaction.Compaction | None = None
         self.offload = offloading.offload_of(self)
-        self._counting: Timer | None = None
         self._deleted = False
         self.access = ProducerAccess(record.epoch, self)
         self.subscriptions = _NO_SUBSCRIPTIONS
@@ -485,7 +480,8 @@ class PersistentTopic:
                 self.bytes_out_gone += consumer.bytes_out
             self.messages_out_gone += subscription.messages_out_gone
             self.bytes_out_gone += subscription.bytes_out_gone
-            compaction.subscription_gone(self, subscription.name)
+            if subscription.name == COMPACTION:
+                compaction.forget(self)
 
     def check_quota(self) -> QuotaExceeded | None:
         """Return the backlog quota that blocks producers now; the topic stays in memory for the next try."""
@@ -493,22 +489,6 @@ class PersistentTopic:
         if found is not None:
             self._left()
         return found
-
-    # --- counting ---
-    def count_entries(self) -> None:
-        """Count entries from before counts were stored, in slices."""
-        if self._counting is None:
-            self._counting = self.scheduler.after(COUNTING_SLICE_SECONDS, self._count_some, self)
-
-    def _count_some(self) -> None:
-        self._counting = None
-        if self.ledger.counts.count_some():
-            self.count_entries()
-
-    def _stop_counting(self) -> None:
-        if self._counting is not None:
-            self._counting.cancel()
-            self._counting = None
 
     # --- who uses it, and when it is to be looked at ---
     def touch(self) -> None:
@@ -573,7 +553,8 @@ class PersistentTopic:
         """Delete the oldest ledgers; their entries are confirmed and all subscriptions are behind them."""
         if count and self.dedup is not None:
             self.dedup.cover(self.ledger.segments[count - 1].end)
-        offloading.forget(self, count)
+        if self.offload is not None:
+            self.offload.deleted([each.ledger_id for each in self.ledger.segments[:count]])
         self.ledger.forget(count)
 
     def cover(self, segment: Segment) -> None:
@@ -586,7 +567,8 @@ class PersistentTopic:
     @property
     def idle(self) -> bool:
         """Whether no client is connected and no work is pending."""
-        works = self.ledger.is_writing or offloading.is_running(self) or compaction.is_running(self)
+        jobs = self.offload, self.compaction
+        works = self.ledger.is_writing or any(each is not None and each.is_running for each in jobs)
         return not (works or self.access.producers or self.access.waiting or self.consumers_connected)
 
     def terminate(self, done: Done) -> None:
@@ -624,7 +606,6 @@ class PersistentTopic:
         """Delete the topic's durable data."""
         self._deleted = True
         self.disconnect_all()
-        self._stop_counting()
         for subscription in self.subscriptions.values():
             subscription.fenced = True
             subscription.writer.delete(None)
@@ -639,7 +620,6 @@ class PersistentTopic:
 
     def close(self) -> None:
         """Leave memory: pending changes are written, and references to the topic are dropped."""
-        self._stop_counting()
         compaction.leave_memory(self)
         if self.dedup is not None:
             self.dedup.save()
@@ -654,7 +634,8 @@ class PersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.leave_memory()
         self.subscriptions.clear()
-        offloading.leave(self, "the topic is deleted" if self._deleted else "the topic leaves memory")
+        if self.offload is not None:
+            self.offload.leave("the topic is deleted" if self._deleted else "the topic leaves memory")
         self.ledger.leave_memory()
         self.access.leave_memory()
 

@@ -218,8 +218,6 @@ def open_entries(store: EntryStore, topic: str, subscription: str, end: int) -> 
 class _NoCounts:
     """Replacement for message counts where only entries are counted."""
 
-    is_complete = False
-
     def of(self, offset: int) -> tuple[int, int]:
         return 1, 0
 

@@ -81,7 +81,7 @@ class RetentionEvictor:
                 part = page[start : start + TOPICS_AT_ONCE]
                 names = {info.owner: name for info in part if (name := _name_of(info)) is not None}
                 loaded = {name for name in names.values() if topics.in_memory(name) is None}
-                failed = yield from wait(partial(topics.prepare_all, [*loaded]))
+                failed = yield from wait(partial(topics.loader.prepare_all, [*loaded]))
                 for info in part:
                     name = names.get(info.owner)
                     if name is not None and name not in failed and self._freed < self._wanted:

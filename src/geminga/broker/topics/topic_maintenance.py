@@ -72,8 +72,8 @@ class TopicMaintenance:
         self._topics = topics
         self._namespaces = namespaces
         self._walks = dict(services.due.walks())
-        namespaces.watch(self._policies_changed)
-        namespaces.watch_settings(self._settings_changed)
+        namespaces.watchers.append(self._policies_changed)
+        namespaces.settings_watchers.append(self._settings_changed)
         self._settings_changed()
         self._plan_round()
 
@@ -159,7 +159,7 @@ class TopicMaintenance:
     def _prepared(self, names: Sequence[TopicName]) -> Generator[bool | None, None, dict[TopicName, bool]]:
         """Load the topics that are not in memory; return for each whether it could be read."""
         absent = [name for name in names if self._topics.in_memory(name) is None]
-        failed = yield from self._services.slices.wait(partial(self._topics.prepare_all, absent))
+        failed = yield from self._services.slices.wait(partial(self._topics.loader.prepare_all, absent))
         return {name: name not in failed for name in absent}
 
     def _visit(self, name: TopicName, when_ms: int = 0) -> None:
@@ -243,5 +243,7 @@ class TopicMaintenance:
         if "://" not in what:
             return self._topics.walk(what, persistent=True, after=last)
         name = TopicName.parse(what)
-        partitions = (str(name.partition_name(index)) for index in range(self._topics.partition_count(name)))
+        partitions = (
+            str(name.partition_name(index)) for index in range(self._topics.partitioned.count(name))
+        )
         return ListedTopicNames([what, *partitions])
