@@ -6,10 +6,13 @@ import errno
 import io
 import logging
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import click
@@ -178,6 +181,30 @@ def test_a_closed_pipe_is_no_failure() -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_the_console_is_served_although_its_address_cannot_be_printed() -> None:
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
+    with open("/dev/full", "w") as full:
+        running = subprocess.Popen(
+            [*GEMINGA, "console", "--port", str(port), "--admin-url", "http://127.0.0.1:1"], stdout=full
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while running.poll() is None and time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as page:
+                    assert b"<title>Geminga</title>" in page.read()
+                break
+            except OSError:
+                select.select([], [], [], 0.05)
+        running.terminate()
+        assert running.wait(60) == 0
+    finally:
+        running.kill()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import gzip
+import hashlib
 import http.client
 import json
 import re
@@ -22,6 +23,7 @@ import geminga
 from geminga.broker.admin.http import RequiredPermission
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.broker.serving.own_authority import OwnAuthority
 from geminga.broker.settings import BrokerSettings
 from geminga.console.site import PERMISSIONS, STATIC, attach
 from geminga.testing.certificates import Authority
@@ -214,6 +216,41 @@ def test_dead_letters_are_sent_back_where_clients_need_certificates(tmp_path: Pa
             assert "eve" in str(said) or "jobs': 1" in str(said)
     finally:
         running.close()
+
+
+def test_dead_letters_are_sent_back_with_a_password_and_a_certificate(tmp_path: Path) -> None:
+    """The password decides the role, as in every other request: not the certificate that the port requires."""
+    authority, users = Authority(tmp_path), tmp_path / "users"
+    (certificate, key), eve = (authority.sign(name) for name in ("broker", "eve"))
+    users.write_text(f"ada:{'{SHA}'}{base64.b64encode(hashlib.sha1(b'secret').digest()).decode()}\n")
+    settings = dataclasses.replace(
+        SETTINGS, tls_certificate=str(certificate), tls_key=str(key), authorization=True,
+        tls_trust_certificates=str(authority.certificate), tls_require_client_certificate=True,
+        basic_auth=str(users), super_user_roles=("ada",),
+    )  # fmt: skip
+    running = EmbeddedBroker(settings, site=attach)
+    try:
+        ada = geminga.AuthenticationBasic("ada", "secret")
+        ada.certificate_path, ada.private_key_path = map(str, eve)
+        trust = str(authority.certificate)
+        with geminga.Client(running.service_url, ada, tls_trust_certs_file_path=trust) as client:
+            client.create_producer("jobs-workers-DLQ").send(b"1")
+        context = ssl.create_default_context(cafile=trust)
+        context.load_cert_chain(*eve)
+        shown = {"Authorization": f"Basic {base64.b64encode(b'ada:secret').decode()}"}
+        body = {"topic": "jobs", "subscription": "workers", "preview": True}
+        assert post(running.admin_url, body, context, shown)[0] == 200
+        found, said = post(running.admin_url, body, context)
+        assert (found, "'eve'" in str(said)) == (409, True), said
+    finally:
+        running.close()
+
+
+def test_a_long_common_name_is_refused_with_its_limit() -> None:
+    authority = OwnAuthority()
+    assert "PRIVATE KEY" in authority.sign("n" * 64)
+    with pytest.raises(geminga.AuthenticationError, match="has 65 characters, at most 64 are allowed"):
+        authority.sign("n" * 65)
 
 
 def test_scripts_and_styles_are_external_files_of_this_origin() -> None:

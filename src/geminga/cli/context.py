@@ -91,12 +91,18 @@ def use(name: str | None, as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def delete(name: str, as_json: bool) -> None:
-    """Delete the context NAME."""
+    """Delete the context NAME. Without a current context, commands go to the broker on this machine."""
     contexts = read_contexts()
     contexts.get(name)
     left = {other: fields for other, fields in contexts.by_name.items() if other != name}
-    write_contexts(Contexts(None if contexts.current == name else contexts.current, left))
+    was_current = contexts.current == name
+    write_contexts(Contexts(None if was_current else contexts.current, left))
     emit({"context": name, "deleted": True}, as_json=as_json, text=f"deleted {name}")
+    if was_current:
+        click.echo(
+            f"{name} was the current context: commands now go to {Cluster().service_url}, unless you choose "
+            "another with `geminga context use NAME`", err=True,
+        )  # fmt: skip
 
 
 def _row(name: str, contexts: Contexts) -> dict[str, Any]:
