@@ -219,7 +219,7 @@ def test_dead_letters_are_sent_back_where_clients_need_certificates(tmp_path: Pa
 
 
 def test_dead_letters_are_sent_back_with_a_password_and_a_certificate(tmp_path: Path) -> None:
-    """The password decides the role, as in every other request: not the certificate that the port requires."""
+    """The password decides the role, as in every other request, not the certificate."""
     authority, users = Authority(tmp_path), tmp_path / "users"
     (certificate, key), eve = (authority.sign(name) for name in ("broker", "eve"))
     users.write_text(f"ada:{'{SHA}'}{base64.b64encode(hashlib.sha1(b'secret').digest()).decode()}\n")
