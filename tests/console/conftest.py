@@ -32,7 +32,7 @@ FONTS = """<?xml version="1.0"?>
 <fontconfig><dir>{home}/fonts</dir><cachedir>{folder}</cachedir></fontconfig>
 """
 """Without fonts Chromium ends at the first page."""
-WAIT_MS = 60_000
+WAIT_MS = int(os.environ.get("PERSON_WAIT", 60_000))
 """No test depends on how quick the machine is."""
 POLICY_BROKEN = (
     "addEventListener('securitypolicyviolation', (event) => console.error('POLICY', event.violatedDirective))"

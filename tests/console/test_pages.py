@@ -309,7 +309,7 @@ def test_an_action_previews_its_effect_and_has_it(story: Story, page: Page) -> N
     page.locator("[data-action=skip]").click()
     page.locator("dialog").get_by_label("How many messages").fill("4")
     expect(page.locator("dialog .preview")).to_contain_text("4 messages are skipped")
-    page.locator("dialog").get_by_role("button", name="Skip them").click()
+    page.locator("dialog").get_by_role("button", name="Skip messages").click()
     expect(page.locator(".toast")).to_contain_text("Done")
     assert story.do(lambda: story.found[1].backlog) == 5
 
@@ -344,7 +344,7 @@ def test_a_reset_goes_to_the_previewed_position(story: Story, page: Page) -> Non
     dialog = page.locator("dialog")
     # An earlier preview, of the default value, may be requested too.
     with page.expect_response(lambda answer: _is_two_hours_ago(answer.url)) as previewed:
-        dialog.get_by_label("How long").fill("2")
+        dialog.get_by_label("How long", exact=True).fill("2")
     expect(dialog.locator(".preview")).to_contain_text("starts at", ignore_case=True)
     expect(dialog.get_by_role("button", name="Reset")).to_be_enabled()
     page.evaluate("() => { const now = Date.now; Date.now = () => now() + 600_000; }")

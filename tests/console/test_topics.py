@@ -320,17 +320,89 @@ def test_policies_are_changed_with_their_effect_and_command(
     page.goto(f"{served.url}/#/n/public/default")
     page.get_by_role("button", name="Change: Backlog of a subscription").click()
     page.get_by_label("Size", exact=True).fill("2")
+    page.get_by_label("Age", exact=True).fill("3")
     page.get_by_label("Then", exact=True).select_option("producer_exception")
-    command = 'backlogQuota \'{"limitSize":2147483648,"policy":"producer_exception"}\''
-    expect(box).to_contain_text(f"geminga namespaces policy public/default {command}")
+    expect(box).to_contain_text(
+        f"geminga namespaces set-quota public/default 2147483648 --policy producer_exception "
+        f"--admin-url {served.url} && geminga namespaces set-quota public/default --age 259200s "
+        f"--policy producer_exception --admin-url {served.url}"
+    )
     page.get_by_role("button", name="Change", exact=True).click()
     row = page.locator("dl.pairs").first
-    expect(row).to_contain_text("2.0 GiB, then publishing failsset here")
+    expect(row).to_contain_text("2.0 GiB, then publishing fails; 3 days old, then publishing failsset here")
     page.get_by_role("button", name="Change: Backlog of a subscription").click()
     page.get_by_label("as the broker has it").check()
-    expect(box).to_contain_text("backlogQuota --remove")
+    expect(box).to_contain_text("geminga namespaces unset public/default backlog_quota")
     page.get_by_role("button", name="Change", exact=True).click()
     expect(row).not_to_contain_text("2.0 GiB")
+
+
+def test_limits_of_a_topic_alone_and_lists_are_changed(create: Any, served: Any, page: Page) -> None:
+    create("orders")
+    page.goto(topic_url(served, "orders"))
+    row = page.locator("dl.pairs", has_text="Types of subscriptions")
+    for title, field, then in (
+        ("Size of a message", "Size", "2.0 MiB"), ("Subscribing, a consumer", "Times", "2 times in 1 s"),
+        ("Consumers of a subscription", "Number", "2"),
+    ):  # fmt: skip
+        page.get_by_role("button", name=f"Change: {title}").click()
+        page.get_by_label(field, exact=True).fill("2")
+        expect(page.locator("dialog .preview")).to_contain_text(f"then: {then}")
+        page.get_by_role("button", name="Change", exact=True).click()
+        expect(row).to_contain_text(f"{then}set on this topic")
+    page.get_by_role("button", name="Change: Types of subscriptions").click()
+    page.get_by_label("Shared", exact=True).check()
+    page.get_by_label("Key_Shared").check()
+    expect(page.locator("dialog code")).to_contain_text(
+        """topics policy public/default/orders subscriptionTypesEnabled '["Shared","Key_Shared"]' --"""
+    )
+    page.get_by_role("button", name="Change", exact=True).click()
+    expect(row).to_contain_text("Shared, Key_Sharedset on this topic")
+
+
+def test_a_schema_is_registered_after_a_check_against_its_versions(
+    create: Any, served: Any, page: Page
+) -> None:
+    create("orders")
+    box = page.locator("dialog .preview")
+
+    def give(fields: list[dict[str, str]]) -> None:
+        page.get_by_role("button", name="Register a schema").click()
+        definition = {"type": "record", "name": "Order", "fields": fields}
+        page.get_by_label("Definition").fill(json.dumps(definition))
+
+    page.goto(topic_url(served, "orders"))
+    give([{"name": "city", "type": "string"}])
+    expect(box).to_contain_text("Registers it for public/default/orders, which has no schema yet")
+    expect(box).to_contain_text("geminga schemas upload public/default/orders --type AVRO --file - <<< '{")
+    page.get_by_role("button", name="Register", exact=True).click()
+    expect(page.locator(".toast")).to_have_text("Registered as version 0")
+    expect(page.locator("pre", has_text="city")).to_be_visible()
+    give([{"name": "city", "type": "int"}])
+    expect(box.locator(".refused")).to_contain_text(
+        "The existing versions do not allow it: new ones must be full"
+    )
+    expect(page.get_by_role("button", name="Register", exact=True)).to_be_disabled()
+    page.get_by_label("Definition").fill("{")
+    expect(box.locator(".refused")).to_contain_text("The definition is no JSON")
+
+
+def test_properties_of_a_topic_are_set_and_removed(create: Any, served: Any, page: Page) -> None:
+    create("orders")
+    page.goto(topic_url(served, "orders"))
+    page.get_by_role("button", name="Set a property").click()
+    page.get_by_label("Name", exact=True).fill("owner")
+    page.get_by_label("Value").fill("team a")
+    expect(page.locator("dialog code")).to_contain_text(
+        "geminga topics properties public/default/orders 'owner=team a' --admin-url"
+    )
+    page.get_by_role("button", name="Set", exact=True).click()
+    page.get_by_role("button", name="Change: owner").click()
+    expect(page.get_by_label("Value")).to_have_value("team a")
+    page.get_by_label("Value").fill("")
+    expect(page.locator("dialog .preview")).to_contain_text("Removes owner")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("button", name="Change: owner")).to_have_count(0)
 
 
 def test_permissions_schema_versions_and_deletion(create: Any, served: Any, page: Page) -> None:
@@ -477,7 +549,7 @@ def test_events_name_changes_and_their_author(create: Any, served: Any, page: Pa
 def test_the_address_of_a_printed_command_stays_out_of_its_names(page: Page, served: Any) -> None:
     page.goto(served.url)
     pasted = page.evaluate(
-        """async (words) => (await import('/console/command.js')).pasted(words, ' --admin-url x')""",
+        """async (words) => (await import('/console/format.js')).pasted(words, ' --admin-url x')""",
         """geminga topics delete 'a && b' && geminga topics delete -- -it'"'"'s && "c'""",
     )
     assert pasted == (

@@ -4,7 +4,7 @@
 import { get } from "./api.js";
 import { bytesOf, decode, hexDump, jsonText, textOf } from "./decode.js";
 import { dialog, toast } from "./dialog.js";
-import { fill, h } from "./dom.js";
+import { button, faint, fill, h } from "./dom.js";
 import { bytes, clock, count, plural, schemaPath, topicPath } from "./format.js";
 
 const PAGE = 50;
@@ -32,7 +32,7 @@ export class Messages {
       parts.map((_, at) => h("option", { value: at }, `partition ${at}`)));
     this.partition.value = query.get("partition") ?? "";
     this.act = h("button", { type: "submit", class: "primary" }, "Search");
-    this.more = h("button", { type: "button", hidden: true, onclick: () => this.search(true) }, "Older");
+    this.more = button("Older", () => this.search(true), { hidden: true });
     this.said = h("p", { class: "none", role: "status" }, "…");
     this.progress = h("progress", { max: 1, value: 0, "aria-label": "Searched", hidden: true });
     this.list = h("ol", { class: "messages" });
@@ -243,7 +243,7 @@ export async function messageItem(message, book, topic) {
   const place = h("span", { class: "mono" }, placeOf(message));
   return h("li", {},
     h("span", { class: "when" }, message.publishTime ? clock(message.publishTime) : "", h("br"),
-      topic && !message.problem ? h("button", { type: "button", class: "open", title: "Open", "aria-label": `Open ${placeOf(message)}`, onclick: () => openMessage(message, book, topic) }, place) : place),
+      topic && !message.problem ? button(place, () => openMessage(message, book, topic), { class: "open", title: "Open", "aria-label": `Open ${placeOf(message)}` }) : place),
     h("div", {},
       message.problem ? h("p", { class: "problem" }, message.problem) : null,
       message.problem === "encrypted" ? null : h("div", { class: "value" }, value),
@@ -254,7 +254,7 @@ async function openMessage(message, book, topic) {
   const shown = h("pre", { tabIndex: 0, class: "whole" }, "…");
   const views = h("div", { class: "views", role: "group", "aria-label": "Show as" });
   const box = dialog(`Message ${placeOf(message)}`, [
-    h("p", { class: "none" }, [message.key ? `key ${message.key}` : "no key", message.publishTime ? `published ${clock(message.publishTime)}` : "",
+    faint([message.key ? `key ${message.key}` : "no key", message.publishTime ? `published ${clock(message.publishTime)}` : "",
       `from ${message.producer}`, bytes(message.size)].filter(Boolean).join(" · ")), views, shown]);
   box.classList.add("wide");
   try {
@@ -267,9 +267,8 @@ async function openMessage(message, book, topic) {
       fill(shown, texts[name]());
     };
     const copy = () => navigator.clipboard.writeText(shown.textContent).then(() => toast("Copied"), () => toast("the browser does not allow copying", "bad"));
-    fill(views, Object.keys(texts).map((name) => h("button", { type: "button", "aria-pressed": "false", onclick: () => choose(name) }, name)),
-      h("span", { class: "gap" }), h("button", { type: "button", onclick: copy }, "Copy"),
-      h("button", { type: "button", onclick: () => download(payload, placeOf(message)) }, "Download"));
+    fill(views, Object.keys(texts).map((name) => button(name, () => choose(name), { "aria-pressed": "false" })),
+      h("span", { class: "gap" }), button("Copy", copy), button("Download", () => download(payload, placeOf(message))));
     choose("Value");
   } catch (error) {
     fill(shown, error.message);
@@ -278,9 +277,6 @@ async function openMessage(message, book, topic) {
 
 function download(payload, name) {
   const address = URL.createObjectURL(new Blob([payload]));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = `message-${name.replaceAll(":", "-")}.bin`;
-  link.click();
+  Object.assign(document.createElement("a"), { href: address, download: `message-${name.replaceAll(":", "-")}.bin` }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
