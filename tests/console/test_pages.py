@@ -210,8 +210,8 @@ CASES = [
         "stopped",
     ),
     (delayed, "delayed", "2 entries are to be delivered later", "watch"),
-    (hole, "hole", "message 0:1 is not acknowledged, 2 behind it are", "watch"),
-    (paused, "paused", "worker-3.* holds 2 messages .* has room for no more", "stopped"),
+    (hole, "hole", "message 0:1 is not acknowledged although 2 later ones are", "watch"),
+    (paused, "paused", "worker-3.* holds 2 unacknowledged messages .* takes no more", "stopped"),
     (idle, "nobody-connected", "no consumer is connected, and nothing is published", "quiet"),
     (slow, "slow", "slower than the producers: [0-9.]+/s against [0-9.]+/s; 70 unacknowledged", "watch"),
     (damaged, "damaged-entry", "entry 0:2 cannot be read from the disk", "watch"),
@@ -659,7 +659,7 @@ def test_an_apache_pulsar_is_shown_with_its_statistics(page: Page) -> None:
         expect(page.locator("h1")).to_have_text("2 are stopped.")
         expect(page.locator(".chip.stopped")).to_have_text("Stopped and growing2")
         row = page.locator("tbody tr").filter(has_text="stuck")
-        expect(row.locator(".sentence")).to_contain_text("has room for no more")
+        expect(row.locator(".sentence")).to_contain_text("takes no more")
         row.locator("a.row").click()
         expect(page.locator(".strip")).to_have_attribute(
             "aria-label", re.compile("10 of 10 entries: 2 holes")

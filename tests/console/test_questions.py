@@ -120,7 +120,7 @@ def test_twelve_questions_are_answered_from_the_first_page(
     person = Visitor(page, served_day.url)
 
     def stuck() -> None:
-        person.reads("stopped", "worker-3.* has room for no more")
+        person.reads("stopped", "worker-3.* takes no more")
 
     def consumers() -> None:
         person.topics()

@@ -321,7 +321,7 @@ def test_policies_are_changed_with_their_effect_and_command(
     page.get_by_role("button", name="Change: Backlog of a subscription").click()
     page.get_by_label("Size", exact=True).fill("2")
     page.get_by_label("Age", exact=True).fill("3")
-    page.get_by_label("Then", exact=True).select_option("producer_exception")
+    page.get_by_label("When exceeded").select_option("producer_exception")
     expect(box).to_contain_text(
         f"geminga namespaces set-quota public/default 2147483648 --policy producer_exception "
         f"--admin-url {served.url} && geminga namespaces set-quota public/default --age 259200s "
@@ -331,7 +331,7 @@ def test_policies_are_changed_with_their_effect_and_command(
     row = page.locator("dl.pairs").first
     expect(row).to_contain_text("2.0 GiB, then publishing fails; 3 days old, then publishing failsset here")
     page.get_by_role("button", name="Change: Backlog of a subscription").click()
-    page.get_by_label("as the broker has it").check()
+    page.get_by_label("use the broker's setting").check()
     expect(box).to_contain_text("geminga namespaces unset public/default backlog_quota")
     page.get_by_role("button", name="Change", exact=True).click()
     expect(row).not_to_contain_text("2.0 GiB")

@@ -60,7 +60,7 @@ const STRATEGIES = ["BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWA
 const POLICIES = [
   ["retention", "retention", "Acknowledged messages are kept", retention, [["retentionTimeInMinutes", "Time", "minutes", -1], ["retentionSizeInMB", "Size", "megabytes", -1]]],
   ["messageTTL", "messageTTL", "Messages expire", (value) => (value > 0 ? `after ${span(value)}` : "never"), [["", "After", "seconds", 0]]],
-  ["backlogQuotaMap", "backlogQuotaMap", "Backlog of a subscription", quotas, [["limitSize", "Size", "bytes", -1], ["limitTime", "Age", "seconds", -1], ["policy", "Then", Object.keys(BEYOND)]]],
+  ["backlogQuotaMap", "backlogQuotaMap", "Backlog of a subscription", quotas, [["limitSize", "Size", "bytes", -1], ["limitTime", "Age", "seconds", -1], ["policy", "When exceeded", Object.keys(BEYOND)]]],
   ["maxUnackedMessagesOnConsumer", "maxUnackedMessagesPerConsumer", "Unacknowledged, a consumer", (value) => limit(value), COUNT],
   ["maxUnackedMessagesOnSubscription", "maxUnackedMessagesPerSubscription", "Unacknowledged, a subscription", (value) => limit(value), COUNT],
   ["maxProducers", "maxProducersPerTopic", "Producers of a topic", (value) => limit(value), COUNT],
@@ -77,12 +77,12 @@ const POLICIES = [
   ["deduplicationEnabled", "deduplication", "Deduplication", (value) => (value ? "on" : "off"), SWITCH()],
   ["delayedDelivery", "delayedDelivery", "Delayed delivery", (value) => (value.active ? `allowed, exact to ${value.tickTime} ms` : "not allowed"), SWITCH("active")],
   ["compactionThreshold", "compactionThreshold", "Compaction", (value) => (value > 0 ? `from ${bytes(value)} on` : "only on request"), [["", "From", "bytes", 0]], ["POST", "PUT"]],
-  ["redeliverUnacked", "redeliverUnacked", "Redelivery of what stays unacknowledged", (value) => (value.afterSeconds > 0 ? `after ${span(value.afterSeconds)}` : "never"), [["afterSeconds", "After", "seconds", 0]]],
+  ["redeliverUnacked", "redeliverUnacked", "Unacknowledged messages are redelivered", (value) => (value.afterSeconds > 0 ? `after ${span(value.afterSeconds)}` : "never"), [["afterSeconds", "After", "seconds", 0]]],
   ["inactiveTopicPolicies", "inactiveTopicPolicies", "Unused topics", (value) => (value.deleteWhileInactive ? `are deleted after ${span(value.maxInactiveDurationSeconds)}` : "stay"), [...SWITCH("deleteWhileInactive"), ["maxInactiveDurationSeconds", "After", "seconds", 86400]]],
   [null, "autoTopicCreation", "Topics are created by use", (value) => (value.allowAutoTopicCreation ? (value.topicType === "partitioned" ? `with ${plural(value.defaultNumPartitions, "partition")}` : "yes") : "no"), SWITCH("allowAutoTopicCreation")],
   ["autoSubscriptionCreation", "autoSubscriptionCreation", "Subscriptions are created by use", (value) => yes(value.allowAutoSubscriptionCreation), SWITCH("allowAutoSubscriptionCreation")],
   ["subscriptionTypesEnabled", "subscriptionTypesEnabled", "Types of subscriptions", (value) => value.join(", "), TYPES.map((each) => [each, each, "member"])],
-  ["schemaCompatibilityStrategy", "schemaCompatibilityStrategy", "New schemas must be", (value) => (value === "UNDEFINED" ? "as the broker requires" : String(value).toLowerCase().replaceAll("_", " ")), [["", "Strategy", STRATEGIES]], ["PUT", "PUT"]],
+  ["schemaCompatibilityStrategy", "schemaCompatibilityStrategy", "New schemas must be", (value) => (value === "UNDEFINED" ? "as the broker's setting says" : String(value).toLowerCase().replaceAll("_", " ")), [["", "Strategy", STRATEGIES]], ["PUT", "PUT"]],
   ["schemaValidationEnforced", "schemaValidationEnforced", "Producers need a schema", yes, SWITCH()],
   [null, "encryptionRequired", "Encryption is required", yes, SWITCH()],
   ["offloadPolicies", "offloadPolicies", "Offloading", (value) => (value.managedLedgerOffloadDriver ? `to ${value.managedLedgerOffloadBucket ?? value.managedLedgerOffloadDriver}` : "off")],
@@ -92,7 +92,7 @@ const namespacePath = (namespace) => `/admin/v2/namespaces/${namespace.split("/"
 const UNSET = new Set([false, "UNDEFINED"]);
 const isSet = (value) => value !== undefined && value !== null && value !== "" && !(typeof value === "object" && !Object.keys(value).length);
 const worded = (words, value) => {
-  if (!isSet(value)) return "as the broker has it";
+  if (!isSet(value)) return "the broker's setting";
   try {
     return words(value);
   } catch {
@@ -133,7 +133,7 @@ function change({ path, place, name, title, words, form, method = "POST", value,
   const quota = (next, field, type) => send(next?.[field] > 0 ? { [field]: next[field], policy: next.policy } : null, "backlogQuota", { backlogQuotaType: type });
   ask(title, {
     fields: { ...form.map((each) => fieldOf(each, current)),
-      remove: [isTopic ? "as in the namespace" : "as the broker has it", { type: "checkbox", disabled: !own }] },
+      remove: [isTopic ? "use the namespace's setting" : "use the broker's setting", { type: "checkbox", disabled: !own }] },
     action: "Change", done,
     async preview(values) {
       const now = `now: ${worded(words, value)}`;
@@ -243,7 +243,7 @@ export async function properties(element, topic, signal) {
   const done = () => properties(element, topic);
   const found = Object.entries(await get(`${topicPath(topic)}/properties`, {}, signal) ?? {});
   fill(element, pairs(found.map(([name, value]) => [name, value, quiet("Change", name, () => setProperty(topic, name, value, done))])),
-    h("dt", {}), h("dd", { class: "none" }, found.length ? "" : "none", button("Set a property", () => setProperty(topic, "", "", done), { class: "quiet" })));
+    h("dt", {}, found.length ? "" : "none"), h("dd", {}, button("Set a property", () => setProperty(topic, "", "", done), { class: "quiet" })));
 }
 
 function setProperty(topic, name, value, done) {
