@@ -225,6 +225,34 @@ def test_messages_between_two_times(create: Any, publish: Any, served: Any, page
     expect(page.locator("#messages .value")).to_have_text(["m1", "m3"])
 
 
+def test_messages_are_chosen_by_the_fields_of_their_values(
+    create: Any, publish: Any, served: Any, page: Page
+) -> None:
+    create("t")
+    for number in range(120):
+        publish(
+            "t", b'{"order": {"city": "%s"}, "amount": %d}' % ((b"Bern", b"New York")[number % 2], number)
+        )
+    publish("t", b"no JSON")
+    page.goto(topic_url(served, "t"))
+    said = page.locator("#messages p.progress")
+    conditions = page.get_by_label("Conditions on fields")
+    for text, answer in (
+        ('order.city="New York" amount>=115', "3 messages: that is all."),
+        ("order.city~York amount<4", "2 messages: that is all."),
+        ("amount=9 order.city!=Bern", "1 message: that is all."),
+        ("order.country=CH", "No message matches; 121 entries were searched."),
+        ("amount >", "Write conditions on fields, such as city=Bern amount>100"),
+    ):
+        conditions.fill(text)
+        page.get_by_role("button", name="Search").click()
+        expect(said).to_contain_text(answer)
+    conditions.fill("amount=7")
+    page.get_by_role("button", name="Search").click()
+    page.reload()
+    expect(page.locator("#messages .value")).to_have_text('{"order": {"city": "New York"}, "amount": 7}')
+
+
 def test_a_long_search_shows_progress_and_stops(create: Any, publish: Any, served: Any, page: Page) -> None:
     create("t")
     publish("t", *[b"x"] * 10)
@@ -265,13 +293,22 @@ def test_a_message_is_published(create: Any, served: Any, page: Page) -> None:
     create("t", "s")
     page.goto(topic_url(served, "t"))
     page.get_by_role("button", name="Publish a message").click()
-    page.get_by_label("Value").fill("it's here")
-    page.get_by_label("Key").last.fill("k")
-    expect(page.locator("dialog code")).to_contain_text("geminga produce public/default/t")
+    page.get_by_label("Value, as text").fill("it's here")
+    page.get_by_label("Key (may be empty)").fill("k")
+    page.get_by_label("Properties, NAME").fill("trace=a=b")
+    code = page.locator("dialog code")
+    expect(code).to_contain_text("geminga produce public/default/t")
+    expect(code).to_contain_text("--key k -p trace=a=b")
     page.get_by_role("button", name="Publish", exact=True).click()
     expect(page.locator(".toast")).to_contain_text("Stored as")
     expect(page.locator("#messages .value")).to_have_text("it's here")
-    expect(page.locator("#messages .meta")).to_contain_text("k")
+    expect(page.locator("#messages .meta")).to_contain_text("trace = a=b")
+    page.get_by_role("button", name="Open ").click()
+    page.get_by_role("button", name="Publish again").click()
+    expect(page.get_by_label("Value, as text")).to_have_value("it's here")
+    expect(page.get_by_label("Properties, NAME")).to_have_value("trace=a=b")
+    page.get_by_label("Properties, NAME").fill("trace")
+    expect(page.locator("dialog .refused")).to_have_text("“trace” is no NAME=VALUE.")
 
 
 # --- policies ---

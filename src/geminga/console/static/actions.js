@@ -235,19 +235,3 @@ export function redrive(topic, subscription, done) {
     },
   });
 }
-
-// Publishes one message.
-export function produce(topic, done) {
-  ask("Publish a message", {
-    fields: { payload: ["Value, as text", { tag: "textarea", rows: 5 }], key: ["Key (may be empty)"] },
-    action: "Publish", done,
-    preview: ({ payload, key }) => ({
-      text: "stores one message, which every subscription of the topic receives",
-      command: shell("produce", [shortTopic(topic), payload], option("--key", key)),
-    }),
-    async run({ payload, key }) {
-      const { id } = await call("POST", `${topicPath(topic)}/message`, { body: { payload, key: key || null } });
-      return `Stored as ${id}`;
-    },
-  });
-}

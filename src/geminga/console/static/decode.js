@@ -72,9 +72,15 @@ const SINGLE = {
   FLOAT: [4, "getFloat32"], DOUBLE: [8, "getFloat64"], DATE: [8, "getBigInt64", time], TIMESTAMP: [8, "getBigInt64", time],
 };
 
+// The value of a message with fields.
+export function valueOf(payload, schema) {
+  if (schema?.type === "AVRO") return new Avro(payload, JSON.parse(schema.data)).all();
+  if (schema?.type === "PROTOBUF_NATIVE") return decodeProtobuf(payload, JSON.parse(schema.data));
+  return JSON.parse(TEXT.decode(payload));
+}
+
 function bySchema(payload, schema) {
-  if (schema.type === "AVRO") return JSON.stringify(new Avro(payload, JSON.parse(schema.data)).all(), plainNumbers, 1);
-  if (schema.type === "PROTOBUF_NATIVE") return JSON.stringify(decodeProtobuf(payload, JSON.parse(schema.data)), plainNumbers, 1);
+  if (["AVRO", "PROTOBUF_NATIVE"].includes(schema.type)) return JSON.stringify(valueOf(payload, schema), plainNumbers, 1);
   if (schema.type === "STRING") return TEXT.decode(payload);
   if (!Object.hasOwn(SINGLE, schema.type)) return plain(payload);
   const [size, reader, words = String] = SINGLE[schema.type];

@@ -2,13 +2,13 @@
 // subscriptions, messages, schema, policies and ledgers. And one subscription of it: its state with advice, the map of ack
 // holes, consumers, and actions.
 
-import { actionButtons, createSubscription, produce, redrive, registerSchema, skipEntry, subscriptionPath, topicActions } from "./actions.js";
+import { actionButtons, createSubscription, redrive, registerSchema, skipEntry, subscriptionPath, topicActions } from "./actions.js";
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { button, fact, faint, fill, h, head, link, pairs, panel, table, text } from "./dom.js";
 import { LEVELS, ago, bytes, clock, command, count, duration, nameOf, namespaceLink, perSecond, plural, pretty, rate, schemaPath, sentence, sentenceText, shortTopic, subscriptionLink, topicLink, topicName, topicPath } from "./format.js";
 import { HoleMap, chosenEntry } from "./holes.js";
-import { Messages, SchemaBook } from "./messages.js";
+import { Messages, SchemaBook, produce } from "./messages.js";
 import { permissions, properties, topicPolicies } from "./namespaces.js";
 
 const EVERY_MS = 2000;
