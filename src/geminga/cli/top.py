@@ -178,15 +178,9 @@ def _backlog(one: Any) -> int:
 
 
 def _key(sort: str) -> Any:
-    field = {"backlog": "backlog", "in": "rate_in", "out": "rate_out"}.get(sort)
-    if field is None:
-        return lambda row: (row["topic"], row.get("subscription", ""))
-    return lambda row: (
-        -row.get(field, 0),
-        -row.get("rate_out", 0),
-        row["topic"],
-        row.get("subscription", ""),
-    )
+    field = {"in": "rate_in", "out": "rate_out"}.get(sort, sort)
+    fields = () if sort == "name" else (field, "rate_out")
+    return lambda row: (*(-row.get(each, 0) for each in fields), row["topic"], row.get("subscription", ""))
 
 
 def _is_idle(row: dict[str, Any]) -> bool:
