@@ -8,9 +8,10 @@ import click
 
 from geminga.cli.common import emit, json_option
 from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
-from geminga.cli.units import backlog, how_many
+from geminga.cli.units import backlog
 from geminga.client.admin.types import Explanation
 from geminga.client.cluster import Cluster
+from geminga.diagnosis.commands import how_many
 from geminga.diagnosis.conclude import Trouble
 
 _BACKLOG = (

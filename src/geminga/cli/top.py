@@ -17,8 +17,9 @@ import click
 from geminga.cli.common import WordChoice, json_option
 from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
 from geminga.cli.tables import TableColumn, fitted, table, trouble
-from geminga.cli.units import PATTERN, SPAN, count, how_many, rate, size, span
+from geminga.cli.units import PATTERN, SPAN, count, rate, size, span
 from geminga.client.cluster import Cluster
+from geminga.diagnosis.commands import how_many
 from geminga.errors import AdminNotFound, PulsarException
 from geminga.ids import TopicName
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import click
 
+from geminga.diagnosis.commands import how_many
 from geminga.ids import MessageId
 
 T = TypeVar("T")
@@ -82,14 +83,20 @@ def parse_where(text: str) -> Where:
 
 
 def parse_time(text: str) -> dt.datetime:
-    """Parse a time: ``2h ago``, or an ISO time (local without a zone). Raises `ValueError`."""
+    """Parse a time: ``2h ago``, an ISO time (local without a zone), or milliseconds since 1970. Raises
+    `ValueError`."""
     with contextlib.suppress(ValueError):
         found = parse_where(text)
-        if isinstance(found, dt.timedelta):
-            return dt.datetime.now(dt.UTC) - found
-        if isinstance(found, dt.datetime):
-            return found
+        if not isinstance(found, MessageId):
+            return moment(found)
     raise ValueError(f"{text!r} is no time: give one such as 2026-01-31T12:00 or '2h ago'")
+
+
+def moment(where: dt.timedelta | dt.datetime | int) -> dt.datetime:
+    """Return the time of a position that is no message."""
+    if isinstance(where, dt.timedelta):
+        return dt.datetime.now(dt.UTC) - where
+    return dt.datetime.fromtimestamp(where / 1000, dt.UTC) if isinstance(where, int) else where
 
 
 def parse_id(text: str) -> MessageId:
@@ -188,12 +195,6 @@ def span(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2]) or "0s"
-
-
-def how_many(count: int, noun: str = "message") -> str:
-    """``1 message``, ``2,000 messages``, ``2 entries``."""
-    nouns = noun if count == 1 else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count:,} {nouns}"
 
 
 def backlog(messages: int, entries: int, in_bytes: int, oldest_seconds: int, holes: int) -> str:

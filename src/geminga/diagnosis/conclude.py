@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from geminga.by_fields import ByFields
-from geminga.diagnosis.commands import shell_command
+from geminga.diagnosis.commands import how_many, shell_command
 from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, Relief, SubscriptionFacts
 
 Json = dict[str, Any]
@@ -155,12 +155,6 @@ def time_text(milliseconds: int) -> str:
     except (OverflowError, OSError, ValueError):
         return str(milliseconds)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def how_many(number: int, noun: str) -> str:
-    """``1 message``, ``2,000 messages``, ``2 entries``."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def ago_text(seconds: float) -> str:
