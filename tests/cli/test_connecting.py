@@ -148,7 +148,7 @@ def test_secrets_are_not_shown_and_files_are_private(invoke: Invoke, tmp_path: P
     assert "others may read it" in str(done.exception)
     file.chmod(0o600)
     file.write_text("{")
-    assert "is no file of contexts" in str(invoke("context", "list", check=False).exception)
+    assert "is not a file of contexts" in str(invoke("context", "list", check=False).exception)
     assert repr(Cluster(auth_plugin="token", auth_params="token:sesame")).count("sesame") == 0
 
 

@@ -76,7 +76,7 @@ def test_positions_are_ends_ids_times_and_durations_before_now() -> None:
 def test_a_time_that_no_calendar_has_is_no_position(text: str) -> None:
     with pytest.raises(ValueError, match="no position in a topic"):
         parse_where(text)
-    with pytest.raises(ValueError, match="is no time"):
+    with pytest.raises(ValueError, match="is not a time"):
         parse_time(text)
 
 
@@ -105,5 +105,5 @@ def test_choices_are_taken_in_any_spelling() -> None:
 
 @pytest.mark.parametrize("text", ["(", "a{99999999999999}", "(" * 5000 + ")" * 5000])
 def test_what_is_no_regular_expression_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no regular expression"):
+    with pytest.raises(ValueError, match="is not a regular expression"):
         parse_pattern(text)

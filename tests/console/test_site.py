@@ -14,16 +14,17 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from cryptography import x509
 
 import geminga
 from geminga.broker.admin.http import RequiredPermission
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker
-from geminga.broker.serving.own_authority import OwnAuthority
 from geminga.broker.settings import BrokerSettings
 from geminga.console.site import PERMISSIONS, STATIC, attach
 from geminga.testing.certificates import Authority
@@ -246,11 +247,27 @@ def test_dead_letters_are_sent_back_with_a_password_and_a_certificate(tmp_path: 
         running.close()
 
 
-def test_a_long_common_name_is_refused_with_its_limit() -> None:
-    authority = OwnAuthority()
-    assert "PRIVATE KEY" in authority.sign("n" * 64)
-    with pytest.raises(geminga.AuthenticationError, match="has 65 characters, at most 64 are allowed"):
-        authority.sign("n" * 65)
+def test_a_long_common_name_is_refused_with_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some authorities sign longer names than RFC 5280 allows."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("broker")
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(x509, "NameAttribute", partial(x509.NameAttribute, _validate=False))
+        ada = authority.sign("a" * 65, "ada")
+    settings = dataclasses.replace(
+        SETTINGS, tls_certificate=str(certificate), tls_key=str(key), authorization=True,
+        tls_trust_certificates=str(authority.certificate), super_user_roles=("a" * 65,),
+    )  # fmt: skip
+    running = EmbeddedBroker(settings, site=attach)
+    try:
+        context = ssl.create_default_context(cafile=str(authority.certificate))
+        context.load_cert_chain(*ada)
+        status, said = post(running.admin_url, {"topic": "jobs", "subscription": "s"}, context)
+        assert (status, "64 characters" in str(said)) == (409, True), said
+    finally:
+        running.close()
 
 
 def test_scripts_and_styles_are_external_files_of_this_origin() -> None:

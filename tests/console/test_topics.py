@@ -16,7 +16,7 @@ import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
 from geminga.console.site import attach
-from geminga.ids import MessageId, TopicName
+from geminga.ids import TopicName
 
 BASE = "persistent://public/default/"
 
@@ -31,25 +31,6 @@ def done(error: Exception | None) -> None:
 
 def topic_url(served: Any, name: str) -> str:
     return f"{served.url}/#/t/{quote(BASE + name, safe='')}"
-
-
-@pytest.fixture
-def create(served: Any) -> Callable[..., None]:
-    def create(name: str, *subscriptions: str, partitions: int = 0) -> None:
-        topic, actions = TopicName.parse(BASE + name), served.harness.actions
-
-        def make() -> None:
-            if partitions:
-                actions.create_partitioned(topic, partitions, done)
-            else:
-                actions.create(topic, done)
-            for each in subscriptions:
-                actions.create_subscription(topic, each, MessageId.earliest, done)
-            served.harness.poll()
-
-        served.do(make)
-
-    return create
 
 
 @pytest.fixture
@@ -308,7 +289,7 @@ def test_a_message_is_published(create: Any, served: Any, page: Page) -> None:
     expect(page.get_by_label("Value, as text")).to_have_value("it's here")
     expect(page.get_by_label("Properties, NAME")).to_have_value("trace=a=b")
     page.get_by_label("Properties, NAME").fill("trace")
-    expect(page.locator("dialog .refused")).to_have_text("“trace” is no NAME=VALUE.")
+    expect(page.locator("dialog .refused")).to_have_text("“trace” is not NAME=VALUE.")
 
 
 # --- policies ---
@@ -421,7 +402,7 @@ def test_a_schema_is_registered_after_a_check_against_its_versions(
     )
     expect(page.get_by_role("button", name="Register", exact=True)).to_be_disabled()
     page.get_by_label("Definition").fill("{")
-    expect(box.locator(".refused")).to_contain_text("The definition is no JSON")
+    expect(box.locator(".refused")).to_contain_text("The definition is not JSON")
 
 
 def test_properties_of_a_topic_are_set_and_removed(create: Any, served: Any, page: Page) -> None:

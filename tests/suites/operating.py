@@ -214,7 +214,7 @@ def check_subscriptions(run: Run, place: Place) -> None:
     run("subscriptions", "clear", name, "s", stdin="n\n", fails="")
     run("subscriptions", "clear", name, "s", "--yes")
     eventually(lambda: run("peek", name, "s", "--json").rows == [])
-    run("subscriptions", "reset", "--yes", name, "s", "yesterday-ish", fails="is no position in a topic")
+    run("subscriptions", "reset", "--yes", name, "s", "yesterday-ish", fails="is not a position in a topic")
     run("subscriptions", "skip", name, "s", fails="give one of --count, --entries and --message")
     run("subscriptions", "skip", "--yes", name, "none", "-n", "1", fails="ubscription none")
     run("subscriptions", "delete", "--yes", name, "late")

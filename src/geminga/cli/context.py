@@ -64,7 +64,7 @@ def set_context(name: str, as_json: bool, **options: Any) -> None:
     contexts, mode 0600.
     """
     if not name or any(c.isspace() for c in name):
-        raise click.BadParameter(f"{name!r} is no name", param_hint="NAME")
+        raise click.BadParameter(f"{name!r} is not a name: it is empty or has spaces", param_hint="NAME")
     if options["context"] is not None or not (options["service_url"] or options["admin_url"]):
         raise click.UsageError("give the addresses: --url, --admin-url or both")
     cluster = cluster_of(options)

@@ -42,7 +42,7 @@ def command(topic: str, subscription: str | None, cluster: Cluster, as_json: boo
                 continue
         emit(dataclasses.asdict(found), as_json=as_json, text=as_text(found))
     if quiet > QUIET_SHOWN_MAX:
-        click.echo(f"({quiet - QUIET_SHOWN_MAX} more partitions with nothing to say)")
+        click.echo(f"({quiet - QUIET_SHOWN_MAX} more partitions without findings)")
 
 
 def as_text(found: Explanation) -> str:

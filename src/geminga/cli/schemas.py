@@ -85,7 +85,7 @@ def _source(named: str | None, file: IO[bytes] | None, kind: str) -> Any:
         try:
             json.loads(data)
         except ValueError:
-            raise click.BadParameter(f"{file.name} holds no JSON", param_hint="--file") from None
+            raise click.BadParameter(f"{file.name} is not JSON", param_hint="--file") from None
         return SchemaInfo(type=SchemaType[kind.upper()], data=data)
     module, _, name = str(named).partition(":")
     if "" not in sys.path:

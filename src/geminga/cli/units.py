@@ -77,7 +77,7 @@ def parse_where(text: str) -> Where:
             is_local = isinstance(found, dt.datetime) and found.tzinfo is None
             return found.astimezone() if is_local else found  # type: ignore[no-any-return]
     raise ValueError(
-        f"{text!r} is no position in a topic: give earliest, latest, '2h ago', 2026-01-31T12:00, "
+        f"{text!r} is not a position in a topic: give earliest, latest, '2h ago', 2026-01-31T12:00, "
         "milliseconds since 1970, or LEDGER:ENTRY"
     )
 
@@ -89,7 +89,7 @@ def parse_time(text: str) -> dt.datetime:
         found = parse_where(text)
         if not isinstance(found, MessageId):
             return moment(found)
-    raise ValueError(f"{text!r} is no time: give one such as 2026-01-31T12:00 or '2h ago'")
+    raise ValueError(f"{text!r} is not a time: give one such as 2026-01-31T12:00 or '2h ago'")
 
 
 def moment(where: dt.timedelta | dt.datetime | int) -> dt.datetime:
@@ -126,7 +126,7 @@ def parse_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from None
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from None
 
 
 def parse_switch(text: str) -> bool:

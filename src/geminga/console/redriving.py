@@ -17,6 +17,10 @@ from geminga.errors import PulsarException, TopicNotFound
 
 COUNT_MAX: Final = 10_000
 """Dead letters of one request."""
+_LONG_NAME: Final = (
+    "the broker cannot sign a certificate for your common name, which is longer than the 64 characters of "
+    "RFC 5280: use `geminga subscriptions redrive`"
+)
 Json = dict[str, Any]
 
 
@@ -69,7 +73,10 @@ def _own(request: web.Request, files: ExitStack) -> tuple[Json, Json]:
         both = {"tls_trust_certs_file_path": trusted, "tls_validate_hostname": False}
         if peer := request.get_extra_info("peercert"):
             file = Path(files.enter_context(tempfile.TemporaryDirectory()), "client.pem")
-            file.write_text(server.tls.client_certificate(peer))
+            try:
+                file.write_text(server.tls.client_certificate(peer))
+            except ValueError:
+                raise AdminRefusal(409, _LONG_NAME) from None
             both["authentication"] = geminga.AuthenticationTLS(str(file), str(file))
     return {"service_url": url, **both}, {"admin_url": url, **both}
 

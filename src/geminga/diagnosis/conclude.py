@@ -535,9 +535,7 @@ class _Inquiry:
             return
         text = f"message {facts.oldest_open} was redelivered {facts.redeliveries:,} times and is not "
         text += "acknowledged: consumers reject it, or exceed their acknowledgement timeout"
-        policy = _advise(
-            "see what its application does with it; a dead-letter policy moves it to a topic of its own"
-        )
+        policy = _advise("see its application; a dead-letter policy moves the message to a topic of its own")
         yield _stop(
             "rejected", text, policy, _advise("skip it", self._skip(facts.oldest_open)),
             level=Trouble.WATCH, stops=False, message=facts.oldest_open, redeliveries=facts.redeliveries,

@@ -6,12 +6,9 @@ import datetime as dt
 from typing import Any, Final
 from uuid import uuid4
 
-from geminga.errors import AuthenticationError
 from geminga.extras import need
 
 HOUR: Final = dt.timedelta(hours=1)
-NAME_MAX: Final = 64
-"""Longest common name in RFC 5280, in characters; not every authority keeps to it."""
 YEARS: Final = dt.timedelta(days=3650)
 
 
@@ -28,13 +25,8 @@ class OwnAuthority:
     def sign(self, name: str) -> str:
         """Return a certificate for the common name ``name``, valid for an hour, and its key, in PEM.
 
-        An empty ``name`` is left out. Raises `AuthenticationError` for a name longer than RFC 5280 allows.
+        An empty ``name`` is left out.
         """
-        if len(name) > NAME_MAX:
-            raise AuthenticationError(
-                f"the common name {name!r} has {len(name)} characters, at most {NAME_MAX} are allowed in a "
-                "certificate that the broker signs for its own client; use the command line instead"
-            )
         from cryptography.hazmat.primitives import serialization
 
         key, certificate = self._make(name, self._key, HOUR)

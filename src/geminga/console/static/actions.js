@@ -200,7 +200,7 @@ export function registerSchema(topic, newest, done) {
       try {
         JSON.parse(values.definition);
       } catch (error) {
-        throw new Error(`The definition is no JSON: ${error.message}`, { cause: error });
+        throw new Error(`The definition is not JSON: ${error.message}`, { cause: error });
       }
       const { compatibility, schemaCompatibilityStrategy: strategy } = await send("compatibility", values);
       const rule = strategy.toLowerCase().replaceAll("_", " ");

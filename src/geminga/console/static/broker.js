@@ -112,7 +112,7 @@ export function showBroker(frame) {
     fill(memory, pairs([
       ...(found ? [["Not durable yet", `${bytes(found.pendingBytes)} of ${bytes(found.pendingBytesMax)}`], ["Received, not processed", `${bytes(found.receivedBytes)} of ${bytes(found.receivedBytesMax)}`]] : []),
       ...(store ? [["Queued writes", count(store.pending_writes)]] : []),
-      ...(process?.longestTurnSeconds !== undefined ? [["Longest time without serving others", duration(process.longestTurnSeconds)]] : []),
+      ...(process?.longestTurnSeconds !== undefined ? [["Longest pause of the event loop", duration(process.longestTurnSeconds)]] : []),
       ["Unexpected failures", failed.length ? h("span", { class: "refused" }, failed.map(([kind, number]) => `${kind} ${number}`).join(", ")) : "none"]]));
   }
 

@@ -38,7 +38,7 @@ export function jsonText(payload) {
   try {
     return JSON.stringify(JSON.parse(TEXT.decode(payload)), null, 2);
   } catch (error) {
-    return `This is no JSON: ${error.message}`;
+    return `This is not JSON: ${error.message}`;
   }
 }
 

@@ -28,14 +28,14 @@ export class HoleMap {
     this.element = h("div", { class: "map" },
       h("div", { class: "tools" },
         tool("Whole topic (0)", "All", () => this.zoom(null)),
-        tool("Oldest unacknowledged message", "Oldest open", () => this.toOldest()),
-        tool("Closer (+)", "Closer", () => this.scale(0.25)),
-        tool("Farther (−)", "Farther", () => this.scale(4)),
+        tool("To the oldest unacknowledged message", "Oldest unacknowledged", () => this.toOldest()),
+        tool("Zoom in (+)", "Zoom in", () => this.scale(0.25)),
+        tool("Zoom out (−)", "Zoom out", () => this.scale(4)),
         this.what),
       this.over, this.strip,
       h("div", { class: "axis" }, this.left, this.middle, this.right),
       h("div", { class: "legend" },
-        [["acked", "acknowledged"], ["open", "open, delivered"], ["partly", "batch in part"], ["unread", "not delivered yet"],
+        [["acked", "acknowledged"], ["open", "delivered, unacknowledged"], ["partly", "batch acknowledged in part"], ["unread", "not delivered yet"],
           ["again", "to be redelivered"], ["delayed", "delayed"], ["damaged", "damaged"]].map(([kind, words]) => h("span", {}, h("i", { class: kind }), words))));
     this.listen();
     this.repaint = () => this.paint();

@@ -163,7 +163,7 @@ function listRow(columns, link, ...below) {
   });
   const level = (trouble) => {
     element.className = LEVELS[trouble];
-    dot.setAttribute("aria-label", STATES[trouble] ?? "Nothing waits");
+    dot.setAttribute("aria-label", STATES[trouble] ?? "Caught up");
   };
   return { element, cells, level };
 }
@@ -236,8 +236,8 @@ export function showBoard(frame, query) {
     if (blocking) parts.push(`${count(blocking)} ${blocking === 1 ? "stops" : "stop"} producers`);
     if (still) parts.push(`${count(still)} ${still === 1 ? "is" : "are"} stopped`);
     if (watch) parts.push(`${count(watch)} ${watch === 1 ? "is" : "are"} worth a look`);
-    const calm = totals.subscriptions ? "Everything moves." : "Nothing to see yet.";
-    text(headline, !found.complete && !found.rows.length ? "Looking …" : parts.length ? `${parts.join(", ")}.` : calm);
+    const calm = totals.subscriptions ? "Nothing is stopped." : "No subscriptions yet.";
+    text(headline, !found.complete && !found.rows.length ? "Loading …" : parts.length ? `${parts.join(", ")}.` : calm);
     text(subline, plural(totals.subscriptions, "subscription") +
       (state.search ? ` like “${state.search}”` : "") +
       ` · ${rate(totals.msgRateIn)} messages/s in · ${rate(totals.msgRateOut)}/s out` +
@@ -441,7 +441,7 @@ function topicRow(row) {
     const key = `${now.worst} ${now.sentence} ${now.trouble} ${now.compacted}`;
     if (key === said) return;
     said = key;
-    fill(cells.state, now.subscriptions ? h("span", {}, STATES[now.trouble] ?? "Nothing waits") : "");
+    fill(cells.state, now.subscriptions ? h("span", {}, STATES[now.trouble] ?? "Caught up") : "");
     const kind = DEAD_LETTERS.exec(now.topic)?.[1];
     fill(marks, kind ? h("span", { class: "tag warn" }, kind === "DLQ" ? "dead letters" : "retries") : null,
       now.compacted ? h("span", { class: "tag" }, "compacted") : null,

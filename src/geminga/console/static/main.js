@@ -160,7 +160,7 @@ const KEYS = [
   ["g f", "functions and mirrors"],
   ["g b", "the broker"],
   ["t", "from a subscription to its topic"],
-  ["+ − 0, ← →", "on the map: closer, farther, all, sideways"],
+  ["+ − 0, ← →", "on the map: zoom in and out, all, left and right"],
   ["Esc", "back to the list and its search, or close"],
   ["?", "this list"],
 ];

@@ -341,7 +341,7 @@ export function produce(topic, done, like = {}) {
     action: "Publish", done,
     preview({ payload, key, properties }) {
       const wrong = named(properties).find(([name, value]) => !name || value === undefined);
-      if (wrong) throw new Error(`“${wrong.join("=")}” is no NAME=VALUE.`);
+      if (wrong) throw new Error(`“${wrong.join("=")}” is not NAME=VALUE.`);
       return {
         text: "stores one message, which every subscription of the topic receives",
         command: shell("produce", [shortTopic(topic), payload], option("--key", key) + named(properties).map((each) => option("-p", each.slice(0, 2).join("="))).join("")),
