@@ -265,7 +265,7 @@ def check_messages(run: Run, place: Place) -> None:
     rows = run("tail", name, "--since", "1h", "--for", "1s", "--grep", "^t", "--json").rows
     assert [r["value"] for r in rows] == ["two", "three"][: len(rows)]
     assert run("tail", name, "--since", "1h", "-n", "1", "--key", "k", "-p", "a=b").stdout.endswith("  one\n")
-    run("tail", name, "--grep", "(", fails="no regular expression")
+    run("tail", name, "--grep", "(", fails="not a regular expression")
 
 
 def check_top(run: Run, place: Place) -> None:
