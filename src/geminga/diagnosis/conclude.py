@@ -450,7 +450,7 @@ class _Inquiry:
         for key in facts.keys:
             verb = "waits" if key.waiting == 1 else "wait"
             text = f"{how_many(key.waiting, 'entry')} of key {key.key!r} {verb}: {key.holder_text} holds "
-            text += f"{key.held:,} unacknowledged of that key, and its order is kept"
+            text += f"{how_many(key.held, 'unacknowledged message')} of that key, and its order is kept"
             yield _stop(
                 "key-blocked", text, *advice, level=level, key=key.key, slot=key.slot, waiting=key.waiting,
                 held=key.held, holder=key.holder, firstWaiting=key.first,
