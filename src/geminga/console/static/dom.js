@@ -76,21 +76,28 @@ export const head = (crumbs, title, said, ...actions) => h("div", { class: "head
 
 // A table that scrolls sideways, also by keyboard, and `nothing` instead of it while it has no rows. `read(row)` returns
 // the contents of a row's cells; `name(row)` makes that of a first one, once: a link keeps the focus.
-export function table(titles, { key, name, read, nothing = "" }) {
+// Rows that are `fixed` by their key are made once.
+export function table(titles, { key, name, read, nothing = "", fixed = false }) {
   const body = h("tbody");
   const scroll = h("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": "Table" },
     h("table", {}, h("thead", {}, h("tr", {}, titles.map((each) => h("th", { scope: "col" }, each)))), body));
   const none = faint(nothing);
+  const make = (row) => h("tr", {}, titles.map((_, at) => h("td", {}, at ? null : name?.(row))));
+  const update = (element, row) => {
+    if (fixed && element.made) return;
+    element.made = true;
+    read(row).forEach((value, at) => {
+      const cell = element.cells[name ? at + 1 : at];
+      if (typeof value === "string") text(cell, value);
+      else fill(cell, value);
+    });
+  };
   return {
     element: [none, scroll], scroll, none,
     show(rows) {
       none.hidden = rows.length > 0;
       scroll.hidden = !rows.length;
-      keyed(body, rows, key, (row) => h("tr", {}, titles.map((_, at) => h("td", {}, at ? null : name?.(row)))), (element, row) => read(row).forEach((value, at) => {
-        const cell = element.cells[name ? at + 1 : at];
-        if (typeof value === "string") text(cell, value);
-        else fill(cell, value);
-      }));
+      keyed(body, rows, key, make, update);
     },
   };
 }

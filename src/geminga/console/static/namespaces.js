@@ -269,7 +269,7 @@ export function showTenants(frame) {
   frame.title("Namespaces");
   const done = () => poller.now();
   const rows = table(["Tenant", "Namespaces", "Administrators", "Actions"], {
-    key: JSON.stringify, name: ([name]) => h("b", {}, name),
+    key: JSON.stringify, fixed: true, name: ([name]) => h("b", {}, name),
     read: ([name, namespaces, { adminRoles }]) => [
       namespaces.length ? namespaces.map((each, at) => [at ? ", " : "", link(namespaceLink(each), each.slice(name.length + 1))]) : "none",
       adminRoles?.join(", ") || "super users only",
