@@ -8,7 +8,6 @@ import logging
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from geminga.cli import warning_lines
 from geminga.cli.common import say
 from geminga.cli.main import SECTIONS, command, main
 from geminga.errors import AdminTopicNotFound
+from geminga.testing.apache_pulsar import free_ports
 
 GEMINGA = [sys.executable, "-m", "geminga.cli.main"]
 
@@ -185,9 +185,7 @@ def test_a_closed_pipe_is_no_failure() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_the_console_is_served_although_its_address_cannot_be_printed() -> None:
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        port = chosen.getsockname()[1]
+    (port,) = free_ports(1)
     with open("/dev/full", "w") as full:
         running = subprocess.Popen(
             [*GEMINGA, "console", "--port", str(port), "--admin-url", "http://127.0.0.1:1"], stdout=full

@@ -190,15 +190,22 @@ def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_p
         running.close()
 
 
-def test_dead_letters_are_sent_back_where_clients_need_certificates(tmp_path: Path) -> None:
-    """The client in the broker has the name, and so the rights, of the one that asked. The authority that
-    users' certificates come from may have any name."""
-    authority = Authority(tmp_path, "geminga")
+def test_dead_letters_are_sent_back_where_clients_need_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client in the broker has the name, and so the rights, of the one that asked: that of a password, if
+    one is given, else of the certificate. The authority that users' certificates come from may have any name,
+    and may sign longer names than RFC 5280 allows."""
+    authority, users = Authority(tmp_path, "geminga"), tmp_path / "users"
     (certificate, key), ada, eve = (authority.sign(name) for name in ("broker", "ada", "eve"))
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(x509, "NameAttribute", partial(x509.NameAttribute, _validate=False))
+        long = authority.sign("a" * 65, "long")
+    users.write_text(f"ada:{'{SHA}'}{base64.b64encode(hashlib.sha1(b'secret').digest()).decode()}\n")
     settings = dataclasses.replace(
         SETTINGS, tls_certificate=str(certificate), tls_key=str(key), authorization=True,
         tls_trust_certificates=str(authority.certificate), tls_require_client_certificate=True,
-        super_user_roles=("ada",),
+        basic_auth=str(users), super_user_roles=("ada", "a" * 65),
     )  # fmt: skip
     running = EmbeddedBroker(settings, site=attach)
     try:
@@ -209,63 +216,15 @@ def test_dead_letters_are_sent_back_where_clients_need_certificates(tmp_path: Pa
                 b"1", properties={"REAL_TOPIC": "persistent://public/default/jobs"}
             )
         body = {"topic": "jobs", "subscription": "workers"}
-        for identity, status in ((eve, 409), (ada, 200)):
+        password = {"Authorization": f"Basic {base64.b64encode(b'ada:secret').decode()}"}
+        for identity, shown, status, part in (
+            (eve, {}, 409, "eve"), (long, {}, 409, "64 characters"), (eve, password, 200, "jobs': 1"),
+            (ada, {}, 200, "'sent': {}"),
+        ):  # fmt: skip
             context = ssl.create_default_context(cafile=trust)
             context.load_cert_chain(*identity)
-            found, said = post(running.admin_url, body, context)
-            assert found == status, said
-            assert "eve" in str(said) or "jobs': 1" in str(said)
-    finally:
-        running.close()
-
-
-def test_dead_letters_are_sent_back_with_a_password_and_a_certificate(tmp_path: Path) -> None:
-    """The password decides the role, as in every other request, not the certificate."""
-    authority, users = Authority(tmp_path), tmp_path / "users"
-    (certificate, key), eve = (authority.sign(name) for name in ("broker", "eve"))
-    users.write_text(f"ada:{'{SHA}'}{base64.b64encode(hashlib.sha1(b'secret').digest()).decode()}\n")
-    settings = dataclasses.replace(
-        SETTINGS, tls_certificate=str(certificate), tls_key=str(key), authorization=True,
-        tls_trust_certificates=str(authority.certificate), tls_require_client_certificate=True,
-        basic_auth=str(users), super_user_roles=("ada",),
-    )  # fmt: skip
-    running = EmbeddedBroker(settings, site=attach)
-    try:
-        ada = geminga.AuthenticationBasic("ada", "secret")
-        ada.certificate_path, ada.private_key_path = map(str, eve)
-        trust = str(authority.certificate)
-        with geminga.Client(running.service_url, ada, tls_trust_certs_file_path=trust) as client:
-            client.create_producer("jobs-workers-DLQ").send(b"1")
-        context = ssl.create_default_context(cafile=trust)
-        context.load_cert_chain(*eve)
-        shown = {"Authorization": f"Basic {base64.b64encode(b'ada:secret').decode()}"}
-        body = {"topic": "jobs", "subscription": "workers", "preview": True}
-        assert post(running.admin_url, body, context, shown)[0] == 200
-        found, said = post(running.admin_url, body, context)
-        assert (found, "'eve'" in str(said)) == (409, True), said
-    finally:
-        running.close()
-
-
-def test_a_long_common_name_is_refused_with_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some authorities sign longer names than RFC 5280 allows."""
-    authority = Authority(tmp_path)
-    certificate, key = authority.sign("broker")
-    with monkeypatch.context() as unchecked:
-        unchecked.setattr(x509, "NameAttribute", partial(x509.NameAttribute, _validate=False))
-        ada = authority.sign("a" * 65, "ada")
-    settings = dataclasses.replace(
-        SETTINGS, tls_certificate=str(certificate), tls_key=str(key), authorization=True,
-        tls_trust_certificates=str(authority.certificate), super_user_roles=("a" * 65,),
-    )  # fmt: skip
-    running = EmbeddedBroker(settings, site=attach)
-    try:
-        context = ssl.create_default_context(cafile=str(authority.certificate))
-        context.load_cert_chain(*ada)
-        status, said = post(running.admin_url, {"topic": "jobs", "subscription": "s"}, context)
-        assert (status, "64 characters" in str(said)) == (409, True), said
+            found, said = post(running.admin_url, body, context, shown)
+            assert (found, part in str(said)) == (status, True), said
     finally:
         running.close()
 
