@@ -148,7 +148,7 @@ def test_secrets_are_not_shown_and_files_are_private(invoke: Invoke, tmp_path: P
     assert "others may read it" in str(done.exception)
     file.chmod(0o600)
     file.write_text("{")
-    assert "is no file of contexts" in str(invoke("context", "list", check=False).exception)
+    assert "is not a file of contexts" in str(invoke("context", "list", check=False).exception)
     assert repr(Cluster(auth_plugin="token", auth_params="token:sesame")).count("sesame") == 0
 
 
@@ -167,9 +167,11 @@ def test_contexts_are_created_and_deleted(invoke: Invoke) -> None:
     rows = [json.loads(line) for line in invoke("context", "list", "--json").stdout.splitlines()]
     assert [(row["context"], row["current"]) for row in rows] == [("a", True), ("b", False)]
     assert rows[1]["tls_allow_insecure_connection"]
-    invoke("context", "delete", "a")
+    said = invoke("context", "delete", "a").stderr
+    assert said.startswith("a was the current context: commands now go to pulsar://127.0.0.1:6650, unless")
     assert invoke("context", "show", check=False).exit_code == 2
     assert isinstance(invoke("context", "delete", "a", check=False).exception, InvalidConfiguration)
+    assert not invoke("context", "delete", "b").stderr
     assert invoke("context", "set", "c", check=False).exit_code == 2
     assert invoke("context", "set", "c d", "--url", "pulsar://a:1", check=False).exit_code == 2
 

@@ -6,10 +6,12 @@ import errno
 import io
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import click
@@ -20,6 +22,7 @@ from geminga.cli import warning_lines
 from geminga.cli.common import say
 from geminga.cli.main import SECTIONS, command, main
 from geminga.errors import AdminTopicNotFound
+from geminga.testing.apache_pulsar import free_ports
 
 GEMINGA = [sys.executable, "-m", "geminga.cli.main"]
 
@@ -178,6 +181,28 @@ def test_a_closed_pipe_is_no_failure() -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_the_console_is_served_although_its_address_cannot_be_printed() -> None:
+    (port,) = free_ports(1)
+    with open("/dev/full", "w") as full:
+        running = subprocess.Popen(
+            [*GEMINGA, "console", "--port", str(port), "--admin-url", "http://127.0.0.1:1"], stdout=full
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while running.poll() is None and time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as page:
+                    assert b"<title>Geminga</title>" in page.read()
+                break
+            except OSError:
+                select.select([], [], [], 0.05)
+        running.terminate()
+        assert running.wait(60) == 0
+    finally:
+        running.kill()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

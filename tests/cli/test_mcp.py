@@ -75,7 +75,7 @@ def test_arguments_become_options_and_words_of_the_command() -> None:
     assert line[0] == "peek"
     assert line[line.index("--") :] == ["--", "--json", "-s"]
     assert {"--count=3", "--property=a=b", "--property=c=d"} <= set(line)
-    with pytest.raises(ValueError, match="yes is no argument of topics_delete"):
+    with pytest.raises(ValueError, match="yes is not an argument of topics_delete"):
         command_tools(True)["topics_delete"].arguments({"topic": "t", "yes": True})
     with pytest.raises(ValueError, match="force 'false' is not true or false"):
         command_tools(True)["topics_delete"].arguments({"topic": "t", "force": "false"})

@@ -24,6 +24,7 @@ from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwrig
 from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.web import make_application
 from geminga.console.site import attach
+from geminga.ids import MessageId, TopicName
 from tests.support.modules import module_at
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,13 @@ POLICY_BROKEN = (
     "addEventListener('securitypolicyviolation', (event) => console.error('POLICY', event.violatedDirective))"
 )
 T = TypeVar("T")
+
+
+BASE = "persistent://public/default/"
+
+
+def done(error: Exception | None) -> None:
+    assert error is None
 
 
 harnesses = module_at("console_harness", ROOT / "tests/broker/conftest.py")
@@ -108,6 +116,23 @@ class Served:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
 
+    def create(self, name: str, *subscriptions: str, partitions: int = 0) -> None:
+        """Create a topic (of public/default, unless its whole name is given) with subscriptions from its
+        beginning, those of a partitioned topic on each partition."""
+        topic, actions = TopicName.parse(name if "://" in name else BASE + name), self.harness.actions
+
+        def make() -> None:
+            if partitions:
+                actions.create_partitioned(topic, partitions, done)
+            else:
+                actions.create(topic, done)
+            for part in [topic.partition_name(at) for at in range(partitions)] or [topic]:
+                for each in subscriptions:
+                    actions.cursors.create(part, each, MessageId.earliest, done)
+            self.harness.poll()
+
+        self.do(make)
+
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(60)
@@ -130,6 +155,11 @@ def make_served() -> Iterator[Callable[..., Served]]:
 @pytest.fixture
 def served(make_served: Callable[..., Served]) -> Served:
     return make_served()
+
+
+@pytest.fixture
+def create(served: Served) -> Callable[..., None]:
+    return served.create
 
 
 @pytest.fixture(scope="session")

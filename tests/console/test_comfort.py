@@ -15,7 +15,6 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
-from geminga.ids import MessageId, TopicName
 from tests.support.modules import module_at
 
 ROOT = Path(__file__).parents[2]
@@ -28,10 +27,6 @@ new PerformanceObserver((list) => {
 }).observe({ type: "layout-shift", buffered: true });
 """
 ENDLESS = "document.getAnimations().filter((each) => each.effect.getTiming().iterations === Infinity).length"
-
-
-def done(error: Exception | None) -> None:
-    assert error is None
 
 
 @pytest.fixture(scope="session")
@@ -50,15 +45,7 @@ def scene(served: Any) -> Any:
     drawn = draw.Scene(served, module_at("console_entries", ROOT / "tests/broker/conftest.py").entry_bytes)
     served.do(drawn.begin)
 
-    def more() -> None:
-        topic = TopicName.parse(BASE + "sensors")
-        served.harness.actions.create_partitioned(topic, 3, done)
-        for index in range(3):
-            part = topic.partition_name(index)
-            served.harness.actions.cursors.create(part, "store", MessageId.earliest, done)
-        served.harness.poll()
-
-    served.do(more)
+    served.create("sensors", "store", partitions=3)
     for number in range(5):
         served.do(lambda number=number: drawn.step(number))
     served.do(lambda: served.harness.advance(60))

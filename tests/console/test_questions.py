@@ -1,8 +1,8 @@
 """Twelve questions of a first visitor to the console, each answered from the first page.
 
 Every step of an answer is a click or a filled field on something that the page shows. The table of questions,
-steps and seconds is printed: ``pytest -s``. A picture of each answer is written to ``GEMINGA_SCREENSHOTS`` if
-that is set.
+steps and seconds is in ``docs/console.md``: the test fails if its steps are others, and writes it if
+``GEMINGA_PUBLISH`` is set. A picture of each answer is written to ``GEMINGA_SCREENSHOTS`` if that is set.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from tests.support.modules import module_at
 ROOT = Path(__file__).parents[2]
 BASE = "persistent://public/default/"
 STEPS_MAX = 8
+DOCS = ROOT / "docs/console.md"
+BEGIN, END = "<!-- questions -->\n\n", "\n<!-- end of questions -->"
 MANY = 5_000
 
 
@@ -120,7 +122,7 @@ def test_twelve_questions_are_answered_from_the_first_page(
     person = Visitor(page, served_day.url)
 
     def stuck() -> None:
-        person.reads("stopped", "worker-3.* has room for no more")
+        person.reads("stopped", "worker-3.* takes no more")
 
     def consumers() -> None:
         person.topics()
@@ -193,8 +195,15 @@ def test_twelve_questions_are_answered_from_the_first_page(
     }  # fmt: skip
     for question, answer in questions.items():
         person.ask(question, answer)
-    print()
-    for question, steps, seconds in person.table:
-        print(f"{question:45} {steps} steps  {seconds:5.1f} s")
-    assert len(person.table) == len(questions)
     assert all(steps <= STEPS_MAX for _, steps, _ in person.table)
+    before, _, rest = DOCS.read_text().partition(BEGIN)
+    published, _, after = rest.partition(END)
+    lines = ["| question | steps | seconds |", "|---|---:|---:|"]
+    lines += [f"| {question} | {steps} | {seconds:.1f} |" for question, steps, seconds in person.table]
+    if os.environ.get("GEMINGA_PUBLISH"):
+        DOCS.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after)
+    else:
+        rows = [line.split("|")[1:3] for line in published.splitlines()[2:]]
+        assert [(question.strip(), int(steps)) for question, steps in rows] == [
+            row[:2] for row in person.table
+        ]

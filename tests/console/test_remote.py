@@ -170,7 +170,7 @@ def test_the_overview_is_computed_from_apache_pulsars_stats(console: str) -> Non
     status, found = ask(console, "/admin/v2/geminga/subscriptions")
     assert status == 200
     assert [(row["subscription"], row["trouble"]) for row in found["rows"]] == [("stuck", 5), ("alone", 5)]
-    assert "has room for no more" in found["rows"][0]["sentence"]
+    assert "takes no more" in found["rows"][0]["sentence"]
     assert found["totals"]["subscriptions"] == 2
     assert ask(console, "/admin/v2/geminga/subscriptions?search=alone")[1]["matching"] == 1
     assert ask(console, "/admin/v2/geminga/subscriptions?sort=luck")[0] == 412

@@ -16,7 +16,7 @@ import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
 from geminga.console.site import attach
-from geminga.ids import MessageId, TopicName
+from geminga.ids import TopicName
 
 BASE = "persistent://public/default/"
 
@@ -31,25 +31,6 @@ def done(error: Exception | None) -> None:
 
 def topic_url(served: Any, name: str) -> str:
     return f"{served.url}/#/t/{quote(BASE + name, safe='')}"
-
-
-@pytest.fixture
-def create(served: Any) -> Callable[..., None]:
-    def create(name: str, *subscriptions: str, partitions: int = 0) -> None:
-        topic, actions = TopicName.parse(BASE + name), served.harness.actions
-
-        def make() -> None:
-            if partitions:
-                actions.create_partitioned(topic, partitions, done)
-            else:
-                actions.create(topic, done)
-            for each in subscriptions:
-                actions.cursors.create(topic, each, MessageId.earliest, done)
-            served.harness.poll()
-
-        served.do(make)
-
-    return create
 
 
 @pytest.fixture
@@ -225,6 +206,34 @@ def test_messages_between_two_times(create: Any, publish: Any, served: Any, page
     expect(page.locator("#messages .value")).to_have_text(["m1", "m3"])
 
 
+def test_messages_are_chosen_by_the_fields_of_their_values(
+    create: Any, publish: Any, served: Any, page: Page
+) -> None:
+    create("t")
+    for number in range(120):
+        publish(
+            "t", b'{"order": {"city": "%s"}, "amount": %d}' % ((b"Bern", b"New York")[number % 2], number)
+        )
+    publish("t", b"no JSON")
+    page.goto(topic_url(served, "t"))
+    said = page.locator("#messages p.progress")
+    conditions = page.get_by_label("Conditions on fields")
+    for text, answer in (
+        ('order.city="New York" amount>=115', "3 messages: that is all."),
+        ("order.city~York amount<4", "2 messages: that is all."),
+        ("amount=9 order.city!=Bern", "1 message: that is all."),
+        ("order.country=CH", "No message matches; 121 entries were searched."),
+        ("amount >", "Write conditions on fields, such as city=Bern amount>100"),
+    ):
+        conditions.fill(text)
+        page.get_by_role("button", name="Search").click()
+        expect(said).to_contain_text(answer)
+    conditions.fill("amount=7")
+    page.get_by_role("button", name="Search").click()
+    page.reload()
+    expect(page.locator("#messages .value")).to_have_text('{"order": {"city": "New York"}, "amount": 7}')
+
+
 def test_a_long_search_shows_progress_and_stops(create: Any, publish: Any, served: Any, page: Page) -> None:
     create("t")
     publish("t", *[b"x"] * 10)
@@ -265,13 +274,22 @@ def test_a_message_is_published(create: Any, served: Any, page: Page) -> None:
     create("t", "s")
     page.goto(topic_url(served, "t"))
     page.get_by_role("button", name="Publish a message").click()
-    page.get_by_label("Value").fill("it's here")
-    page.get_by_label("Key").last.fill("k")
-    expect(page.locator("dialog code")).to_contain_text("geminga produce public/default/t")
+    page.get_by_label("Value, as text").fill("it's here")
+    page.get_by_label("Key (may be empty)").fill("k")
+    page.get_by_label("Properties, NAME").fill("trace=a=b")
+    code = page.locator("dialog code")
+    expect(code).to_contain_text("geminga produce public/default/t")
+    expect(code).to_contain_text("--key k -p trace=a=b")
     page.get_by_role("button", name="Publish", exact=True).click()
     expect(page.locator(".toast")).to_contain_text("Stored as")
     expect(page.locator("#messages .value")).to_have_text("it's here")
-    expect(page.locator("#messages .meta")).to_contain_text("k")
+    expect(page.locator("#messages .meta")).to_contain_text("trace = a=b")
+    page.get_by_role("button", name="Open ").click()
+    page.get_by_role("button", name="Publish again").click()
+    expect(page.get_by_label("Value, as text")).to_have_value("it's here")
+    expect(page.get_by_label("Properties, NAME")).to_have_value("trace=a=b")
+    page.get_by_label("Properties, NAME").fill("trace")
+    expect(page.locator("dialog .refused")).to_have_text("“trace” is not NAME=VALUE.")
 
 
 # --- policies ---
@@ -320,17 +338,89 @@ def test_policies_are_changed_with_their_effect_and_command(
     page.goto(f"{served.url}/#/n/public/default")
     page.get_by_role("button", name="Change: Backlog of a subscription").click()
     page.get_by_label("Size", exact=True).fill("2")
-    page.get_by_label("Then", exact=True).select_option("producer_exception")
-    command = 'backlogQuota \'{"limitSize":2147483648,"policy":"producer_exception"}\''
-    expect(box).to_contain_text(f"geminga namespaces policy public/default {command}")
+    page.get_by_label("Age", exact=True).fill("3")
+    page.get_by_label("When exceeded").select_option("producer_exception")
+    expect(box).to_contain_text(
+        f"geminga namespaces set-quota public/default 2147483648 --policy producer_exception "
+        f"--admin-url {served.url} && geminga namespaces set-quota public/default --age 259200s "
+        f"--policy producer_exception --admin-url {served.url}"
+    )
     page.get_by_role("button", name="Change", exact=True).click()
     row = page.locator("dl.pairs").first
-    expect(row).to_contain_text("2.0 GiB, then publishing failsset here")
+    expect(row).to_contain_text("2.0 GiB, then publishing fails; 3 days old, then publishing failsset here")
     page.get_by_role("button", name="Change: Backlog of a subscription").click()
-    page.get_by_label("as the broker has it").check()
-    expect(box).to_contain_text("backlogQuota --remove")
+    page.get_by_label("use the broker's setting").check()
+    expect(box).to_contain_text("geminga namespaces unset public/default backlog_quota")
     page.get_by_role("button", name="Change", exact=True).click()
     expect(row).not_to_contain_text("2.0 GiB")
+
+
+def test_limits_of_a_topic_alone_and_lists_are_changed(create: Any, served: Any, page: Page) -> None:
+    create("orders")
+    page.goto(topic_url(served, "orders"))
+    row = page.locator("dl.pairs", has_text="Types of subscriptions")
+    for title, field, then in (
+        ("Size of a message", "Size", "2.0 MiB"), ("Subscribing, a consumer", "Times", "2 times in 1 s"),
+        ("Consumers of a subscription", "Number", "2"),
+    ):  # fmt: skip
+        page.get_by_role("button", name=f"Change: {title}").click()
+        page.get_by_label(field, exact=True).fill("2")
+        expect(page.locator("dialog .preview")).to_contain_text(f"then: {then}")
+        page.get_by_role("button", name="Change", exact=True).click()
+        expect(row).to_contain_text(f"{then}set on this topic")
+    page.get_by_role("button", name="Change: Types of subscriptions").click()
+    page.get_by_label("Shared", exact=True).check()
+    page.get_by_label("Key_Shared").check()
+    expect(page.locator("dialog code")).to_contain_text(
+        """topics policy public/default/orders subscriptionTypesEnabled '["Shared","Key_Shared"]' --"""
+    )
+    page.get_by_role("button", name="Change", exact=True).click()
+    expect(row).to_contain_text("Shared, Key_Sharedset on this topic")
+
+
+def test_a_schema_is_registered_after_a_check_against_its_versions(
+    create: Any, served: Any, page: Page
+) -> None:
+    create("orders")
+    box = page.locator("dialog .preview")
+
+    def give(fields: list[dict[str, str]]) -> None:
+        page.get_by_role("button", name="Register a schema").click()
+        definition = {"type": "record", "name": "Order", "fields": fields}
+        page.get_by_label("Definition").fill(json.dumps(definition))
+
+    page.goto(topic_url(served, "orders"))
+    give([{"name": "city", "type": "string"}])
+    expect(box).to_contain_text("Registers it for public/default/orders, which has no schema yet")
+    expect(box).to_contain_text("geminga schemas upload public/default/orders --type AVRO --file - <<< '{")
+    page.get_by_role("button", name="Register", exact=True).click()
+    expect(page.locator(".toast")).to_have_text("Registered as version 0")
+    expect(page.locator("pre", has_text="city")).to_be_visible()
+    give([{"name": "city", "type": "int"}])
+    expect(box.locator(".refused")).to_contain_text(
+        "The existing versions do not allow it: new ones must be full"
+    )
+    expect(page.get_by_role("button", name="Register", exact=True)).to_be_disabled()
+    page.get_by_label("Definition").fill("{")
+    expect(box.locator(".refused")).to_contain_text("The definition is not JSON")
+
+
+def test_properties_of_a_topic_are_set_and_removed(create: Any, served: Any, page: Page) -> None:
+    create("orders")
+    page.goto(topic_url(served, "orders"))
+    page.get_by_role("button", name="Set a property").click()
+    page.get_by_label("Name", exact=True).fill("owner")
+    page.get_by_label("Value").fill("team a")
+    expect(page.locator("dialog code")).to_contain_text(
+        "geminga topics properties public/default/orders 'owner=team a' --admin-url"
+    )
+    page.get_by_role("button", name="Set", exact=True).click()
+    page.get_by_role("button", name="Change: owner").click()
+    expect(page.get_by_label("Value")).to_have_value("team a")
+    page.get_by_label("Value").fill("")
+    expect(page.locator("dialog .preview")).to_contain_text("Removes owner")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("button", name="Change: owner")).to_have_count(0)
 
 
 def test_permissions_schema_versions_and_deletion(create: Any, served: Any, page: Page) -> None:
@@ -477,7 +567,7 @@ def test_events_name_changes_and_their_author(create: Any, served: Any, page: Pa
 def test_the_address_of_a_printed_command_stays_out_of_its_names(page: Page, served: Any) -> None:
     page.goto(served.url)
     pasted = page.evaluate(
-        """async (words) => (await import('/console/command.js')).pasted(words, ' --admin-url x')""",
+        """async (words) => (await import('/console/format.js')).pasted(words, ' --admin-url x')""",
         """geminga topics delete 'a && b' && geminga topics delete -- -it'"'"'s && "c'""",
     )
     assert pasted == (

@@ -214,7 +214,7 @@ def check_subscriptions(run: Run, place: Place) -> None:
     run("subscriptions", "clear", name, "s", stdin="n\n", fails="")
     run("subscriptions", "clear", name, "s", "--yes")
     eventually(lambda: run("peek", name, "s", "--json").rows == [])
-    run("subscriptions", "reset", "--yes", name, "s", "yesterday-ish", fails="is no position in a topic")
+    run("subscriptions", "reset", "--yes", name, "s", "yesterday-ish", fails="is not a position in a topic")
     run("subscriptions", "skip", name, "s", fails="give one of --count, --entries and --message")
     run("subscriptions", "skip", "--yes", name, "none", "-n", "1", fails="ubscription none")
     run("subscriptions", "delete", "--yes", name, "late")
@@ -265,7 +265,7 @@ def check_messages(run: Run, place: Place) -> None:
     rows = run("tail", name, "--since", "1h", "--for", "1s", "--grep", "^t", "--json").rows
     assert [r["value"] for r in rows] == ["two", "three"][: len(rows)]
     assert run("tail", name, "--since", "1h", "-n", "1", "--key", "k", "-p", "a=b").stdout.endswith("  one\n")
-    run("tail", name, "--grep", "(", fails="no regular expression")
+    run("tail", name, "--grep", "(", fails="not a regular expression")
 
 
 def check_top(run: Run, place: Place) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -161,6 +163,11 @@ def confirm(question: str, *, yes: bool, err: bool = True) -> None:
             click.echo(err=err)
             raise UsageError("no answer at the end of the input: give --yes to do it unasked") from None
         raise
+
+
+def discard_output() -> None:
+    """Send standard output to the null device: text that could not be written would fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def emit(value: Any, *, as_json: bool, text: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from geminga.cli.common import PORT
+from geminga.cli.common import PORT, discard_output
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.cluster import Cluster
 
@@ -64,7 +64,10 @@ async def _serve(remote: Remote, settings: BrokerSettings) -> None:
         await site.start()
         host, port = runner.addresses[0][:2]
         shown = f"[{host}]" if ":" in host else host
-        click.echo(f"console of {remote.url}: http://{shown}:{port}/")
+        try:
+            click.echo(f"console of {remote.url}: http://{shown}:{port}/")
+        except OSError:  # a full disk, a closed pipe: the console is served all the same
+            discard_output()
         asked = asyncio.Event()
         for name in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(name, asked.set)

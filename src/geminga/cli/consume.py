@@ -10,16 +10,10 @@ import click
 
 from geminga.cli.common import SECONDS, WordChoice, json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, check_exists, connecting
-from geminga.cli.peek import (
-    PrintFilter,
-    decode_option,
-    decoded_value,
-    filter_options,
-    payload_of,
-    show,
-)
-from geminga.cli.units import WHERE, Where, how_many, id_text
+from geminga.cli.peek import PrintFilter, decode_option, decoded_value, filter_options, payload_of, show
+from geminga.cli.units import WHERE, Where, id_text
 from geminga.client.cluster import Cluster
+from geminga.diagnosis.commands import how_many
 from geminga.errors import Timeout
 from geminga.ids import MessageId
 

@@ -64,7 +64,7 @@ def set_context(name: str, as_json: bool, **options: Any) -> None:
     contexts, mode 0600.
     """
     if not name or any(c.isspace() for c in name):
-        raise click.BadParameter(f"{name!r} is no name", param_hint="NAME")
+        raise click.BadParameter(f"{name!r} is not a name: it is empty or has spaces", param_hint="NAME")
     if options["context"] is not None or not (options["service_url"] or options["admin_url"]):
         raise click.UsageError("give the addresses: --url, --admin-url or both")
     cluster = cluster_of(options)
@@ -91,12 +91,18 @@ def use(name: str | None, as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def delete(name: str, as_json: bool) -> None:
-    """Delete the context NAME."""
+    """Delete the context NAME. Without a current context, commands go to the broker on this machine."""
     contexts = read_contexts()
     contexts.get(name)
     left = {other: fields for other, fields in contexts.by_name.items() if other != name}
-    write_contexts(Contexts(None if contexts.current == name else contexts.current, left))
+    was_current = contexts.current == name
+    write_contexts(Contexts(None if was_current else contexts.current, left))
     emit({"context": name, "deleted": True}, as_json=as_json, text=f"deleted {name}")
+    if was_current:
+        click.echo(
+            f"{name} was the current context: commands now go to {Cluster().service_url}, unless you choose "
+            "another with `geminga context use NAME`", err=True,
+        )  # fmt: skip
 
 
 def _row(name: str, contexts: Contexts) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def read_contexts() -> Contexts:
         found = json.loads(content)
         contexts = Contexts(found.get("current"), {str(n): dict(f) for n, f in found["contexts"].items()})
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise InvalidConfiguration(f"{path} is no file of contexts; mend it, or move it away") from None
+        raise InvalidConfiguration(f"{path} is not a file of contexts: fix it, or move it away") from None
     if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
         raise InvalidConfiguration(f"{path} holds secrets and others may read it: chmod 600 {path}")
     return contexts

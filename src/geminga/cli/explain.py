@@ -8,9 +8,10 @@ import click
 
 from geminga.cli.common import emit, json_option
 from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
-from geminga.cli.units import backlog, how_many
+from geminga.cli.units import backlog
 from geminga.client.admin.types import Explanation
 from geminga.client.cluster import Cluster
+from geminga.diagnosis.commands import how_many
 from geminga.diagnosis.conclude import Trouble
 
 _BACKLOG = (
@@ -41,7 +42,7 @@ def command(topic: str, subscription: str | None, cluster: Cluster, as_json: boo
                 continue
         emit(dataclasses.asdict(found), as_json=as_json, text=as_text(found))
     if quiet > QUIET_SHOWN_MAX:
-        click.echo(f"({quiet - QUIET_SHOWN_MAX} more partitions with nothing to say)")
+        click.echo(f"({quiet - QUIET_SHOWN_MAX} more partitions without findings)")
 
 
 def as_text(found: Explanation) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ except ImportError:  # pragma: no cover - shown to people who installed the bare
     raise SystemExit(2) from None
 
 from geminga._version import __version__
-from geminga.cli.common import LazyGroup
+from geminga.cli.common import LazyGroup, discard_output
 from geminga.descriptors import fill_standard
 from geminga.errors import PulsarException, Timeout, UsageError
 from geminga.exits import leave
@@ -140,8 +139,7 @@ def _run(arguments: list[str] | None) -> int:
         error.show()
         return error.exit_code
     except _ReaderGoneError:
-        # No failure. Discard the buffered output: flushing at exit would raise BrokenPipeError again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 0
     except ImportError as error:
         better = error if isinstance(error, MissingExtra) else missing("this command", error)

@@ -75,7 +75,7 @@ class CommandTool(NamedTuple):
         """Return the command line for arguments. Raises `ValueError` for an unknown, missing or wrong one."""
         unknown = sorted(given.keys() - self.parameters.keys())
         if unknown:
-            raise ValueError(f"{unknown[0]} is no argument of {self.name}: {', '.join(self.parameters)}")
+            raise ValueError(f"{unknown[0]} is not an argument of {self.name}: {', '.join(self.parameters)}")
         options, words = ["--json"] if self.has_json else [], list[str]()
         for name, each in self.parameters.items():
             value = given.get(name)

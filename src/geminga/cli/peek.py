@@ -14,9 +14,10 @@ import click
 
 from geminga.cli.common import json_option, pairs
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.cli.units import PATTERN, WHERE, Where, how_many, id_text
+from geminga.cli.units import PATTERN, WHERE, Where, id_text, moment
 from geminga.client.admin.types import SchemaVersion, StoredMessage
 from geminga.client.cluster import Cluster
+from geminga.diagnosis.commands import how_many
 from geminga.ids import MessageId
 
 LOOKED_AT_MAX = 10_000
@@ -90,7 +91,7 @@ def command(
     """
     admin = cluster.admin()
     schema = reading(admin.schemas.get(topic)) if decode else None
-    start = dt.datetime.now(dt.UTC) - where if isinstance(where, dt.timedelta) else where
+    start = where if isinstance(where, MessageId) else moment(where)
     number, looked_at = count, 0
     while True:
         found = admin.subscriptions.peek(topic, subscription, number)
@@ -105,14 +106,12 @@ def command(
         click.echo(how_many(len(rows)), err=True)
 
 
-def _is_behind(message: StoredMessage, start: MessageId | dt.datetime | int) -> bool:
+def _is_behind(message: StoredMessage, start: MessageId | dt.datetime) -> bool:
     """Return whether a message is at or behind a position of its topic."""
     if isinstance(start, MessageId):
         return (message.message_id.ledger_id(), message.message_id.entry_id()) >= (
             start.ledger_id(), start.entry_id(),
         )  # fmt: skip
-    if isinstance(start, int):
-        start = dt.datetime.fromtimestamp(start / 1000, dt.UTC)
     return message.publish_time >= start
 
 

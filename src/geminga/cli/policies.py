@@ -413,7 +413,7 @@ def _by_rest_name(part: Any, place: str, policy: str, value: str | None, remove:
         raise click.UsageError("give either a value or --remove")
     base, _, query = policy.partition("?")
     if not base.isalnum():
-        raise click.BadParameter(f"{policy!r} is no name of a policy", param_hint="POLICY")
+        raise click.BadParameter(f"{policy!r} is not the name of a policy", param_hint="POLICY")
     path = f"{part.path(place)}/{base}" + (f"?{query}" if query else "")
     if remove:
         part.calls.call("DELETE", path)
@@ -421,7 +421,7 @@ def _by_rest_name(part: Any, place: str, policy: str, value: str | None, remove:
         try:
             content = json.loads(value)
         except ValueError:
-            raise click.BadParameter(f"{value!r} is no JSON", param_hint="VALUE") from None
+            raise click.BadParameter(f"{value!r} is not JSON", param_hint="VALUE") from None
         known = {one.segment: one for one in type(part).policies_known()}
         method = known[base].method if base in known else "POST"
         if base in known and known[base].as_query:

@@ -25,8 +25,9 @@ from geminga.cli.common import (
 )
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.peek import reading
-from geminga.cli.units import how_many, id_text
+from geminga.cli.units import id_text
 from geminga.client.cluster import Cluster
+from geminga.diagnosis.commands import how_many
 from geminga.errors import CorruptPayload
 
 COMPRESSIONS = {"none": "NONE", "lz4": "LZ4", "zlib": "ZLib", "zstd": "ZSTD", "snappy": "SNAPPY"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import sys
 import time
 from dataclasses import replace
@@ -13,8 +12,8 @@ import click
 
 from geminga.asyncio import Admin, Client, Redrive, RedriveFilter, RedriveResult
 from geminga.cli.common import confirm, emit
-from geminga.cli.units import Where, how_many
 from geminga.client.cluster import Cluster
+from geminga.diagnosis.commands import how_many
 
 
 def run(
@@ -26,8 +25,8 @@ def run(
         key=options["key"],
         contains=(options["contains"] or "").encode(),
         properties=dict(options["properties"] or {}),
-        since=_moment("--since", options["since"]),
-        before=_moment("--before", options["before"]),
+        since=options["since"],
+        before=options["before"],
         count_max=options["count_max"] or 0,
     )
 
@@ -94,14 +93,3 @@ def _summary(redrive: Redrive, result: RedriveResult, verb: str) -> dict[str, An
         "left": result.left,
         "encrypted": result.encrypted,
     }
-
-
-def _moment(option: str, where: Where | None) -> dt.datetime | None:
-    """Return the time that an option names. Raises `UsageError` for a message id."""
-    if where is None or isinstance(where, dt.datetime):
-        return where
-    if isinstance(where, dt.timedelta):
-        return dt.datetime.now(dt.UTC) - where
-    if isinstance(where, int):
-        return dt.datetime.fromtimestamp(where / 1000, dt.UTC)
-    raise click.UsageError(f"{option} takes '2h ago', a time, or milliseconds since 1970")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -65,8 +64,8 @@ def _row(found: Any) -> dict[str, Any]:
 
 _source_options = (
     click.option("--class", "named", metavar="MODULE:NAME", help="Python schema, record or dataclass."),
-    click.option("--file", "-f", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                 help="Avro schema definition (JSON); used with --type."),
+    click.option("--file", "-f", "file", type=click.File("rb"),
+                 help="Avro schema definition (JSON); used with --type. -: standard input."),
     click.option("--type", "kind", type=WordChoice(_KINDS), default="JSON",
                  show_default=True, help="Schema type of --file."),
 )  # fmt: skip
@@ -78,15 +77,15 @@ def _with_source(function: Any) -> Any:
     return function
 
 
-def _source(named: str | None, path: Path | None, kind: str) -> Any:
-    if (named is None) == (path is None):
+def _source(named: str | None, file: IO[bytes] | None, kind: str) -> Any:
+    if (named is None) == (file is None):
         raise click.UsageError("give either --class or --file")
-    if path is not None:
-        data = path.read_bytes()
+    if file is not None:
+        data = file.read()
         try:
             json.loads(data)
         except ValueError:
-            raise click.BadParameter(f"{path} holds no JSON", param_hint="--file") from None
+            raise click.BadParameter(f"{file.name} is not JSON", param_hint="--file") from None
         return SchemaInfo(type=SchemaType[kind.upper()], data=data)
     module, _, name = str(named).partition(":")
     if "" not in sys.path:
@@ -100,20 +99,20 @@ def _source(named: str | None, path: Path | None, kind: str) -> Any:
 @operation(command, "upload", "topic")
 @_with_source
 def upload(
-    topic: str, named: str | None, path: Path | None, kind: str, cluster: Cluster, as_json: bool
+    topic: str, named: str | None, file: IO[bytes] | None, kind: str, cluster: Cluster, as_json: bool
 ) -> None:
     """Register a schema for TOPIC, if it is compatible with the existing versions."""
-    version = cluster.admin().schemas.upload(topic, _source(named, path, kind))
+    version = cluster.admin().schemas.upload(topic, _source(named, file, kind))
     emit({"topic": topic, "version": version}, as_json=as_json, text=f"{topic}: version {version}")
 
 
 @operation(command, "check", "topic")
 @_with_source
 def check(
-    topic: str, named: str | None, path: Path | None, kind: str, cluster: Cluster, as_json: bool
+    topic: str, named: str | None, file: IO[bytes] | None, kind: str, cluster: Cluster, as_json: bool
 ) -> int:
     """Check without registering that a schema is compatible with those of TOPIC; exits with 1 if not."""
-    found = cluster.admin().schemas.check(topic, _source(named, path, kind))
+    found = cluster.admin().schemas.check(topic, _source(named, file, kind))
     emit(
         {"topic": topic, "compatible": found.compatible, "strategy": found.strategy},
         as_json=as_json,

@@ -175,7 +175,7 @@ def _check_variables() -> None:
             import difflib  # imported only for a suspect
 
             for near in difflib.get_close_matches(variable, meant, 1, _MISTYPED):
-                raise InvalidConfiguration(f"{variable} is no setting (did you mean {meant[near]!r}?)")
+                raise InvalidConfiguration(f"{variable} is not a setting (did you mean {meant[near]!r}?)")
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import click
 from geminga.cli.common import Commands, confirm, emit, pairs, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows, trouble
-from geminga.cli.units import ID, SPAN, WHERE, Where, backlog_of, count, how_many, id_text, rate, size, span
+from geminga.cli.units import ID, SPAN, TIME, WHERE, Where, backlog_of, count, id_text, rate, size, span
 from geminga.client.cluster import Cluster
+from geminga.diagnosis.commands import how_many
 from geminga.errors import AdminSubscriptionNotFound
 from geminga.ids import MessageId, TopicName
 
@@ -248,16 +249,10 @@ def redeliver_unacked(
 @click.option("--to", metavar="TOPIC", help="Send to this topic.  [default: the one each message came from]")
 @click.option("--key", help="Only messages with this key.")
 @click.option("--contains", metavar="TEXT", help="Only messages whose payload contains this text.")
-@click.option(
-    "--property",
-    "-p",
-    "properties",
-    multiple=True,
-    callback=pairs,
-    help="Only messages with this NAME=VALUE.",
-)
-@click.option("--since", type=WHERE, help="Only dead letters published since then: '2h ago', or a time.")
-@click.option("--before", type=WHERE, help="Only dead letters published before then.")
+@click.option("--property", "-p", "properties", multiple=True, callback=pairs,
+              help="Only messages with this NAME=VALUE.")  # fmt: skip
+@click.option("--since", type=TIME, help="Only dead letters published since then: '2h ago', or a time.")
+@click.option("--before", type=TIME, help="Only dead letters published before then.")
 @click.option("--rate", type=click.FloatRange(0), default=0, help="Messages a second.  [default: no limit]")
 @click.option("--count", "-n", "count_max", type=click.IntRange(1), help="Most messages to send.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent.")

@@ -17,8 +17,9 @@ import click
 from geminga.cli.common import WordChoice, json_option
 from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
 from geminga.cli.tables import TableColumn, fitted, table, trouble
-from geminga.cli.units import PATTERN, SPAN, count, how_many, rate, size, span
+from geminga.cli.units import PATTERN, SPAN, count, rate, size, span
 from geminga.client.cluster import Cluster
+from geminga.diagnosis.commands import how_many
 from geminga.errors import AdminNotFound, PulsarException
 from geminga.ids import TopicName
 
@@ -178,15 +179,9 @@ def _backlog(one: Any) -> int:
 
 
 def _key(sort: str) -> Any:
-    field = {"backlog": "backlog", "in": "rate_in", "out": "rate_out"}.get(sort)
-    if field is None:
-        return lambda row: (row["topic"], row.get("subscription", ""))
-    return lambda row: (
-        -row.get(field, 0),
-        -row.get("rate_out", 0),
-        row["topic"],
-        row.get("subscription", ""),
-    )
+    field = {"in": "rate_in", "out": "rate_out"}.get(sort, sort)
+    fields = () if sort == "name" else (field, "rate_out")
+    return lambda row: (*(-row.get(each, 0) for each in fields), row["topic"], row.get("subscription", ""))
 
 
 def _is_idle(row: dict[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import click
 
+from geminga.diagnosis.commands import how_many
 from geminga.ids import MessageId
 
 T = TypeVar("T")
@@ -76,20 +77,26 @@ def parse_where(text: str) -> Where:
             is_local = isinstance(found, dt.datetime) and found.tzinfo is None
             return found.astimezone() if is_local else found  # type: ignore[no-any-return]
     raise ValueError(
-        f"{text!r} is no position in a topic: give earliest, latest, '2h ago', 2026-01-31T12:00, "
+        f"{text!r} is not a position in a topic: give earliest, latest, '2h ago', 2026-01-31T12:00, "
         "milliseconds since 1970, or LEDGER:ENTRY"
     )
 
 
 def parse_time(text: str) -> dt.datetime:
-    """Parse a time: ``2h ago``, or an ISO time (local without a zone). Raises `ValueError`."""
+    """Parse a time: ``2h ago``, an ISO time (local without a zone), or milliseconds since 1970. Raises
+    `ValueError`."""
     with contextlib.suppress(ValueError):
         found = parse_where(text)
-        if isinstance(found, dt.timedelta):
-            return dt.datetime.now(dt.UTC) - found
-        if isinstance(found, dt.datetime):
-            return found
-    raise ValueError(f"{text!r} is no time: give one such as 2026-01-31T12:00 or '2h ago'")
+        if not isinstance(found, MessageId):
+            return moment(found)
+    raise ValueError(f"{text!r} is not a time: give one such as 2026-01-31T12:00 or '2h ago'")
+
+
+def moment(where: dt.timedelta | dt.datetime | int) -> dt.datetime:
+    """Return the time of a position that is no message."""
+    if isinstance(where, dt.timedelta):
+        return dt.datetime.now(dt.UTC) - where
+    return dt.datetime.fromtimestamp(where / 1000, dt.UTC) if isinstance(where, int) else where
 
 
 def parse_id(text: str) -> MessageId:
@@ -119,7 +126,7 @@ def parse_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from None
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from None
 
 
 def parse_switch(text: str) -> bool:
@@ -188,12 +195,6 @@ def span(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2]) or "0s"
-
-
-def how_many(count: int, noun: str = "message") -> str:
-    """``1 message``, ``2,000 messages``, ``2 entries``."""
-    nouns = noun if count == 1 else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count:,} {nouns}"
 
 
 def backlog(messages: int, entries: int, in_bytes: int, oldest_seconds: int, holes: int) -> str:

@@ -18,55 +18,41 @@ QUIET_MESSAGES_PER_SECOND: Final = 1.0
 
 
 def advice(query: Mapping[str, str]) -> dict[str, Any]:
-    """Return ``{"verdict", "text", "fill", "settings"}`` for the figures of a query.
+    """Return ``{"verdict", "text"}``, and with traffic ``settings``, for the figures of a query.
 
     ``rate``: messages per second of all producers; ``bytes``: size of a message; ``fill``: messages per entry
-    now; ``producers``, ``partitions``, ``keys`` (0 or 1) and ``budget`` (seconds) have defaults. Raises
-    `AdminRefusal` 412 for a value that is not a number, `InvalidConfiguration` for one out of range.
+    now; ``producers``: 1 by default. Raises `AdminRefusal` 412 for a value that is not a number,
+    `InvalidConfiguration` for one out of range.
     """
     from geminga.tuning.formula import formula, messages_in_delay
     from geminga.tuning.traffic import TrafficProfile
 
     rate, fill = _number(query, "rate"), _number(query, "fill")
     if rate < QUIET_MESSAGES_PER_SECOND:
-        return {"verdict": "quiet", "text": "too little is published to batch anything", "fill": fill}
+        return {"verdict": "quiet", "text": "too little is published to batch anything"}
     profile = TrafficProfile(
-        rate_messages_per_second=rate,
-        message_bytes=max(1.0, _number(query, "bytes")),
+        rate_messages_per_second=rate, message_bytes=max(1.0, _number(query, "bytes")),
         producers=max(1, round(_number(query, "producers", 1))),
-        partitions=max(1, round(_number(query, "partitions", 1))),
-        keys=1000 if _number(query, "keys", 0) else 0,
-        latency_budget_seconds=_number(query, "budget", 0.05),
-    )
+    )  # fmt: skip
     found = formula(profile)
     producer = found.settings.producer
     delay = producer.batching_max_publish_delay_seconds
     by_bytes = producer.batching_max_allowed_size_in_bytes / profile.message_bytes
     possible = max(1.0, min(messages_in_delay(profile, delay) + 1, producer.batching_max_messages, by_bytes))
-    result: dict[str, Any] = {
-        "fill": fill,
-        "possibleFill": round(possible, 1),
-        "entriesPerSecond": round(rate / max(fill, 1.0), 1),
-        "possibleEntriesPerSecond": round(rate / possible, 1),
-        "settings": [
-            {"field": each.field, "value": each.value, "unit": each.unit, "why": each.why}
-            for each in found.choices
-        ],
-    }
+    settings = [
+        {"field": each.field, "value": each.value, "unit": each.unit, "why": each.why}
+        for each in found.choices
+    ]
     if possible < fill * GAIN_MIN:
-        return result | {
-            "verdict": "good",
-            "text": f"batches hold {_messages(fill)}: what the rate allows in {delay * 1000:g} ms",
-        }
-    budget = profile.latency_budget_seconds
-    return result | {
-        "verdict": "improve",
-        "text": (
-            f"an entry holds {_messages(fill)}; with a publish delay of {delay * 1000:g} ms it would "
-            f"hold about {_short(possible)}, and the broker would handle {_short(rate / possible)} entries a "
-            f"second instead of {_short(rate / max(fill, 1.0))}, within {budget * 1000:g} ms to the consumer"
-        ),
-    }
+        text = f"batches hold {_messages(fill)}: what the rate allows in {delay * 1000:g} ms"
+        return {"verdict": "good", "text": text, "settings": settings}
+    text = (
+        f"an entry holds {_messages(fill)}; with a publish delay of {delay * 1000:g} ms it would hold about "
+        f"{_short(possible)}, and the broker would handle {_short(rate / possible)} entries a second instead "
+        f"of {_short(rate / max(fill, 1.0))}, within {profile.latency_budget_seconds * 1000:g} ms to the "
+        "consumer"
+    )
+    return {"verdict": "improve", "text": text, "settings": settings}
 
 
 def _number(query: Mapping[str, str], name: str, default: float | None = None) -> float:

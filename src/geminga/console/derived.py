@@ -15,7 +15,7 @@ from typing import Any, Final
 from geminga.broker.admin.subscription_overview import base_of, matches, runs
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.diagnosis.conclude import Trouble, diagnose
-from geminga.diagnosis.pulsar import facts_from_stats
+from geminga.diagnosis.pulsar import facts_from_stats, ids_of
 
 Json = dict[str, Any]
 ENTRIES_MAX: Final = 400
@@ -62,7 +62,7 @@ def hole_map(inside: Mapping[str, Any], name: str, start: int | None, stop: int 
     cursor = inside["cursors"][name]
     places = Places(inside)
     mark = _offset_behind(places, cursor["markDeletePosition"])
-    read = places.offset(*_ids(cursor["readPosition"]))
+    read = places.offset(*ids_of(cursor["readPosition"]))
     holes = RangeSet()
     for first, last in _ranges(str(cursor.get("individuallyDeletedMessages", ""))):
         holes.add_range(max(mark, _offset_behind(places, first)), _offset_behind(places, last))
@@ -94,13 +94,8 @@ def _entry(places: Places, holes: RangeSet, mark: int, read: int, offset: int) -
 
 
 def _offset_behind(places: Places, position: str) -> int:
-    ledger_id, entry_id = _ids(position)
+    ledger_id, entry_id = ids_of(position)
     return places.offset(ledger_id, entry_id + 1)
-
-
-def _ids(position: str) -> tuple[int, int]:
-    ledger, _, entry = position.partition(":")
-    return int(ledger), int(entry or -1)
 
 
 def _ranges(text: str) -> list[tuple[str, str]]:
@@ -110,25 +105,30 @@ def _ranges(text: str) -> list[tuple[str, str]]:
 
 # --- all subscriptions ------------------------------------------------------------------------------
 
-_KEYS: Final[dict[str, Any]] = {
-    "trouble": lambda row: (-row["trouble"], -row["entries"], row["topic"], row["subscription"]),
-    "backlog": lambda row: (-row["entries"], row["topic"], row["subscription"]),
-    "unacked": lambda row: (-row["unacked"], row["topic"], row["subscription"]),
-    "consumers": lambda row: (-row["consumers"], row["topic"], row["subscription"]),
-    "in": lambda row: (-row["rateIn"], row["topic"], row["subscription"]),
-    "out": lambda row: (-row["rateOut"], row["topic"], row["subscription"]),
-    "name": lambda row: (row["topic"], row["subscription"]),
-}
+_ORDERS: Final = {
+    "trouble": ("trouble", "entries"), "backlog": ("entries",), "unacked": ("unacked",),
+    "consumers": ("consumers",), "in": ("rateIn",), "out": ("rateOut",), "name": (),
+}  # fmt: skip
+"""Fields that sort subscriptions, the largest first, by the name of the order; the default is the first."""
+_TOPIC_ORDERS: Final = {
+    "name": (), "trouble": ("trouble",), "in": ("rateIn",), "out": ("rateOut",), "stored": ("stored",),
+    "subscriptions": ("subscriptions",),
+}  # fmt: skip
+
+
+def _topics(broker_stats: Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
+    """Yield the name and stats of each topic in ``broker-stats/topics``."""
+    for bundles in broker_stats.values():
+        for domains in bundles.values():
+            for found in domains.values():
+                yield from found.items()
 
 
 def rows_of(broker_stats: Mapping[str, Any], now_ms: int) -> Iterator[Json]:
-    """Return a row for each subscription in ``broker-stats/topics``; partitions have separate rows."""
-    for bundles in broker_stats.values():
-        for domains in bundles.values():
-            for topics in domains.values():
-                for topic, stats in topics.items():
-                    for name, own in stats.get("subscriptions", {}).items():
-                        yield _row(topic, name, stats, own, now_ms)
+    """Yield a row for each subscription in ``broker-stats/topics``; partitions have separate rows."""
+    for topic, stats in _topics(broker_stats):
+        for name, own in stats.get("subscriptions", {}).items():
+            yield _row(topic, name, stats, own, now_ms)
 
 
 def _row(topic: str, name: str, stats: Json, own: Json, now_ms: int) -> Json:
@@ -164,35 +164,21 @@ def grouped(rows: Iterator[Json]) -> list[Json]:
     return list(found.values())
 
 
-_TOPIC_KEYS: Final[dict[str, Any]] = {
-    "name": lambda row: row["topic"],
-    "trouble": lambda row: (-row["trouble"], row["topic"]),
-    "in": lambda row: (-row["rateIn"], row["topic"]),
-    "out": lambda row: (-row["rateOut"], row["topic"]),
-    "stored": lambda row: (-row["stored"], row["topic"]),
-    "subscriptions": lambda row: (-row["subscriptions"], row["topic"]),
-}
-
-
 def topic_rows(broker_stats: Mapping[str, Any], rows: list[Json]) -> list[Json]:
     """Return a row for each topic, partitions merged; ``rows`` are those of the subscriptions."""
     found: dict[str, Json] = {}
-    for bundles in broker_stats.values():
-        for domains in bundles.values():
-            for topics in domains.values():
-                for topic, stats in topics.items():
-                    base = base_of(topic)
-                    row = found.setdefault(
-                        base,
-                        {"topic": base, "partitions": 0, "awake": True, "rateIn": 0.0, "rateOut": 0.0,
-                         "producers": 0, "stored": 0, "subscriptions": 0, "schema": "", "compacted": False,
-                         "trouble": 0, "worst": "", "sentence": ""},
-                    )  # fmt: skip
-                    row["partitions"] += base != topic
-                    row["producers"] = max(row["producers"], len(stats.get("publishers", ())))
-                    pairs = ("rateIn", "msgRateIn"), ("rateOut", "msgRateOut"), ("stored", "storageSize")
-                    for name, field in pairs:
-                        row[name] += stats.get(field, 0)
+    for topic, stats in _topics(broker_stats):
+        base = base_of(topic)
+        row = found.setdefault(
+            base,
+            {"topic": base, "partitions": 0, "awake": True, "rateIn": 0.0, "rateOut": 0.0, "producers": 0,
+             "stored": 0, "subscriptions": 0, "schema": "", "compacted": False, "trouble": 0, "worst": "",
+             "sentence": ""},
+        )  # fmt: skip
+        row["partitions"] += base != topic
+        row["producers"] = max(row["producers"], len(stats.get("publishers", ())))
+        for name, field in ("rateIn", "msgRateIn"), ("rateOut", "msgRateOut"), ("stored", "storageSize"):
+            row[name] += stats.get(field, 0)
     for each in rows:
         row = found[each["topic"]]
         row["subscriptions"] += 1
@@ -203,7 +189,7 @@ def topic_rows(broker_stats: Mapping[str, Any], rows: list[Json]) -> list[Json]:
 
 def board(rows: list[Json], query: Mapping[str, str], now_ms: int) -> Json:
     """Return a page of the subscription overview. Raises `ValueError` for bad numbers and unknown orders."""
-    found, matching = _page(rows, query, now_ms, _KEYS)
+    found, matching = _page(rows, query, now_ms, _ORDERS)
     found["totals"] |= {
         "topics": len({row["worst"] for row in rows}),
         "entriesInBacklog": sum(row["entries"] for row in matching),
@@ -214,11 +200,11 @@ def board(rows: list[Json], query: Mapping[str, str], now_ms: int) -> Json:
 
 def topics(rows: list[Json], query: Mapping[str, str], now_ms: int) -> Json:
     """Return a page of the overview of topics. Raises `ValueError` as `board` does."""
-    return _page(rows, query, now_ms, _TOPIC_KEYS)[0]
+    return _page(rows, query, now_ms, _TOPIC_ORDERS)[0]
 
 
 def _page(
-    rows: list[Json], query: Mapping[str, str], now_ms: int, keys: Mapping[str, Any]
+    rows: list[Json], query: Mapping[str, str], now_ms: int, orders: Mapping[str, tuple[str, ...]]
 ) -> tuple[Json, list[Json]]:
     """Return a page, and all rows that match the search."""
     words = query.get("search", "").lower().split()
@@ -229,10 +215,14 @@ def _page(
     ]  # fmt: skip
     levels = Counter(row["trouble"] for row in matching)
     chosen = [row for row in matching if not level or row["trouble"] == int(level)]
-    order = query.get("sort") or next(iter(keys))
-    if order not in keys:
-        raise ValueError(f"sort={order!r} is not allowed; allowed: {', '.join(keys)}")
-    chosen.sort(key=keys[order], reverse=query.get("reverse", "").lower() == "true")
+    order = query.get("sort") or next(iter(orders))
+    if order not in orders:
+        raise ValueError(f"sort={order!r} is not allowed; allowed: {', '.join(orders)}")
+
+    def key(row: Json) -> tuple[Any, ...]:
+        return *(-row[field] for field in orders[order]), row["topic"], row.get("subscription", "")
+
+    chosen.sort(key=key, reverse=query.get("reverse", "").lower() == "true")
     offset, limit = int(query.get("offset") or 0), min(200, int(query.get("limit") or 50))
     found = {
         "rows": chosen[offset : offset + limit],

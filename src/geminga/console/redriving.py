@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -33,12 +34,11 @@ async def redrive(
         key=_text(body, "key", None), contains=(_text(body, "contains", None) or "").encode(errors="replace"),
         count_max=COUNT_MAX,
     )  # fmt: skip
-    scheme, _, token = request.headers.get("Authorization", "").strip().partition(" ")
-    has_token = scheme.lower() == "bearer"
-    of_client, of_admin = _own(request, has_token) if arguments is None else arguments()
+    shown = _authentication(request.headers.get("Authorization", ""))
+    of_client, of_admin = _own(request, shown is not None) if arguments is None else arguments()
+    if shown is not None:
+        of_client, of_admin = (_with(shown, each) for each in (of_client, of_admin))
     try:
-        if has_token:
-            of_client, of_admin = (_with_token(each, token.strip()) for each in (of_client, of_admin))
         async with Client(**of_client) as client, Admin(**of_admin) as admin:
             found = Redrive(client, admin, topic, subscription, only=only)
             result = await (found.preview() if body.get("preview") else found.run())
@@ -49,7 +49,7 @@ async def redrive(
     return answer({"sent": dict(result.sent), "left": result.left, "encrypted": result.encrypted})
 
 
-def _own(request: web.Request, has_token: bool) -> tuple[Json, Json]:
+def _own(request: web.Request, has_login: bool) -> tuple[Json, Json]:
     """Return the arguments for the broker that received the request. With TLS it is known by its own
     certificate, which need not name this address, nor be signed by an authority that this machine knows.
 
@@ -59,7 +59,7 @@ def _own(request: web.Request, has_token: bool) -> tuple[Json, Json]:
     url = f"{request.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     both: Json = {}
     settings = request.app[SERVER].settings
-    if request.get_extra_info("peercert") and (settings.tls_require_client_certificate or not has_token):
+    if request.get_extra_info("peercert") and (settings.tls_require_client_certificate or not has_login):
         raise AdminRefusal(
             501, "the console cannot send dead letters back with your client certificate: use "
             "geminga subscriptions redrive"
@@ -69,12 +69,26 @@ def _own(request: web.Request, has_token: bool) -> tuple[Json, Json]:
     return {"service_url": url, **both}, {"admin_url": url, **both}
 
 
-def _with_token(arguments: Json, token: str) -> Json:
-    """Return the arguments with a token, and with their client certificate if they have one."""
+def _authentication(header: str) -> Any:
+    """Return the token, or user name and password, of a header ``Authorization`` as a client's argument; None
+    for another header. Raises `AdminRefusal`."""
     import geminga
 
-    authentication, before = geminga.AuthenticationToken(token), arguments.get("authentication")
-    if before is not None:
+    scheme, _, text = header.strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return geminga.AuthenticationToken(text.strip())
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, _, password = base64.b64decode(text).decode().partition(":")
+    except ValueError:
+        raise AdminRefusal(401, "the basic credentials are not base64 of a text") from None
+    return geminga.AuthenticationBasic(user, password)
+
+
+def _with(authentication: Any, arguments: Json) -> Json:
+    """Return the arguments with ``authentication``, and with their client certificate if they have one."""
+    if before := arguments.get("authentication"):
         authentication.certificate_path = before.certificate_path
         authentication.private_key_path = before.private_key_path
     return arguments | {"authentication": authentication}

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from geminga.by_fields import ByFields
-from geminga.diagnosis.commands import shell_command
+from geminga.diagnosis.commands import how_many, shell_command
 from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, Relief, SubscriptionFacts
 
 Json = dict[str, Any]
@@ -155,12 +155,6 @@ def time_text(milliseconds: int) -> str:
     except (OverflowError, OSError, ValueError):
         return str(milliseconds)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def how_many(number: int, noun: str) -> str:
-    """``1 message``, ``2,000 messages``, ``2 entries``."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def ago_text(seconds: float) -> str:
@@ -335,9 +329,9 @@ class _Inquiry:
     def _damage(self) -> Iterator[Finding]:
         for first, last in self.facts.damaged:
             what = f"entry {first}" if first == last else f"entries {first} to {last}"
-            text = f"{what} cannot be read from the disk: delivery continues behind, and the backlog counts "
+            text = f"{what} cannot be read from the disk: later ones are delivered, and the backlog counts "
             yield Finding(
-                kind="damaged-entry", level=Trouble.WATCH, text=f"{text}it until it is skipped",
+                kind="damaged-entry", level=Trouble.WATCH, text=f"{text}the damage until it is skipped",
                 advice=(_advise(f"skip {first}", self._skip(first)),), details={"first": first, "last": last},
             )  # fmt: skip
 
@@ -362,8 +356,8 @@ class _Inquiry:
         allowed = f"{facts.held_limit:,} are allowed" if facts.held_limit else "the most that is allowed"
         yield _stop(
             "unacked-limit",
-            f"its consumers hold {facts.held:,} messages that they have not acknowledged, {allowed}; "
-            "delivery continues at half",
+            f"its consumers hold {facts.held:,} unacknowledged messages, {allowed}; "
+            "delivery continues when half of them are acknowledged",
             *self._more("Subscription", facts.held, facts.held_limit, can),
             level=Trouble.WATCH if self.age(facts.acked_ms) < QUIET_SECONDS else Trouble.STOPPED,
             unackedMessages=facts.held, limit=facts.held_limit,
@@ -372,12 +366,12 @@ class _Inquiry:
     def _consumers(self) -> Iterator[Finding]:
         facts = self.facts
         if facts.switching_to:
-            text = f"{facts.switching_to} takes over in a moment: the last acknowledgements may still come"
+            text = f"{facts.switching_to} becomes active in a moment: the previous one may still acknowledge"
             yield _stop("switching", text, _advise("wait a moment"), level=Trouble.MOVING)
         active = next((each.text for each in self.receiving), "another")
         for each in facts.consumers:
             if each.standby:
-                text = f"{each.text} stands by: {active} is the one that receives"
+                text = f"{each.text} is on standby: {active} is the active one"
                 yield Finding(kind="standby", text=text)
             elif not each.ready:
                 yield from self._consumer(each)
@@ -421,15 +415,15 @@ class _Inquiry:
             can = consumer.permits > 0 and consumer.reads and not facts.blocked
             can = can and (facts.type != "Key_Shared" or queued > 0)
             allowed = f"{limit:,} are allowed" if limit else "the most that is allowed"
-            text = f"{who} holds {held:,} messages that it has not acknowledged, {allowed} to one consumer; "
-            text += f"it gets more when half are acknowledged{queue}"
+            text = f"{who} holds {held:,} unacknowledged messages, {allowed} to one consumer; "
+            text += f"it gets more when half of them are acknowledged{queue}"
             advice = self._more("Consumer", held, limit, can)
             yield _stop("unacked-limit", text, *advice, unackedMessages=held, limit=limit, **common)
         if consumer.permits <= 0 and not self._is_working(consumer):
             kind, text, advice = self._without_permits(consumer)
             yield _stop(kind, text + queue, *advice, lastFlowTimestamp=consumer.asked_ms, **common)
         if not consumer.reads:
-            text = f"{who} does not read from its connection: sent messages lie unread{queue}"
+            text = f"{who} does not read from its connection: messages sent to it wait there{queue}"
             advice = _advise("see what its process does"), *self._reconnect(facts.held)
             yield _stop("not-reading", text, *advice, **common)
 
@@ -437,15 +431,13 @@ class _Inquiry:
         """Kind, text and advice."""
         asked, who, held = self._asked(consumer), consumer.text, consumer.held
         if asked == float("inf"):
-            receive = _advise("its application must receive: with a queue of 0 it asks only then")
-            never = (
-                "has no permits and got nothing yet" if consumer.asked_ms else "has never asked for messages"
-            )
+            receive = _advise("call receive in its application: with a receiver queue of 0 it asks only then")
+            never = "has no permits and got nothing yet" if consumer.asked_ms else "never asked for messages"
             return "no-permits", f"{who} {never}", (receive,)
-        has = f"holds {held:,} messages that it has not acknowledged, and " if held else ""
+        has = f"holds {held:,} unacknowledged messages and " if held else ""
         when = "it last asked for messages" if consumer.asked_ms > 0 else "the last message went to it"
-        text = f"{who} {has}has room for no more: {when} {ago_text(asked)}"
-        advice = _advise("receive or resume there"), *self._reconnect(held)
+        text = f"{who} {has}takes no more: {when} {ago_text(asked)}"
+        advice = _advise("receive, or resume the listener, in its application"), *self._reconnect(held)
         if asked < QUIET_SECONDS:
             return "no-permits", text, advice
         return "paused", f"{text}, and its application does not receive, or is paused", advice
@@ -456,8 +448,9 @@ class _Inquiry:
         level = Trouble.WATCH if self.age(facts.acked_ms) < STUCK_SECONDS else Trouble.STOPPED
         advice = _advise("acknowledge them there"), *self._reconnect(facts.held)
         for key in facts.keys:
-            text = f"{key.waiting:,} entries of key {key.key!r} wait: {key.holder_text} has {key.held:,} of "
-            text += "that key that it has not acknowledged, and order is kept"
+            verb = "waits" if key.waiting == 1 else "wait"
+            text = f"{how_many(key.waiting, 'entry')} of key {key.key!r} {verb}: {key.holder_text} holds "
+            text += f"{how_many(key.held, 'unacknowledged message')} of that key, and its order is kept"
             yield _stop(
                 "key-blocked", text, *advice, level=level, key=key.key, slot=key.slot, waiting=key.waiting,
                 held=key.held, holder=key.holder, firstWaiting=key.first,
@@ -466,7 +459,7 @@ class _Inquiry:
             text = f"{facts.draining:,} key slots wait for acknowledgements of another consumer"
             yield _stop("key-blocked", text, *advice, level=level)
         for name in facts.newcomers:
-            text = f"consumer {name!r} joined, and waits until all that was delivered before is acknowledged"
+            text = f"consumer {name!r} joined, and waits until all messages delivered before are acknowledged"
             yield _stop("key-blocked", text, *advice, level=level)
         if facts.unowned:
             text = f"{facts.unowned:,} entries have keys in hash ranges that no consumer has taken"
@@ -477,7 +470,7 @@ class _Inquiry:
 
     def _look_ahead(self) -> Finding:
         facts, level = self.facts, self._stopped()
-        text = f"no further entry is read: {facts.look_ahead:,} that were read wait for their consumers"
+        text = f"no further entry is read: {how_many(facts.look_ahead, 'entry')} wait for their consumers"
         waits = {each.name: each.queued for each in self.receiving if each.queued and not each.ready}
         for key in facts.keys:
             waits[key.holder] = waits.get(key.holder, 0) + key.waiting
@@ -541,10 +534,8 @@ class _Inquiry:
         if facts.redeliveries < REDELIVERIES:
             return
         text = f"message {facts.oldest_open} was redelivered {facts.redeliveries:,} times and is not "
-        text += "acknowledged: consumers reject it, or exceed the time for it"
-        policy = _advise(
-            "see what its application does with it; a dead-letter policy whose topic takes it sets it aside"
-        )
+        text += "acknowledged: consumers reject it, or exceed their acknowledgement timeout"
+        policy = _advise("see its application; a dead-letter policy moves the message to a topic of its own")
         yield _stop(
             "rejected", text, policy, _advise("skip it", self._skip(facts.oldest_open)),
             level=Trouble.WATCH, stops=False, message=facts.oldest_open, redeliveries=facts.redeliveries,
@@ -560,14 +551,16 @@ class _Inquiry:
             yield Finding(kind="hole", level=level, text=text + how_many(facts.holes, "range"))
             return
         number = hole.acknowledged_behind
-        behind = f"{number:,} behind it are" if number >= 0 else f"later ones are, in {facts.holes:,} ranges"
-        text = f"message {hole.message} is not acknowledged, {behind}"
+        later = f"later ones are, in {how_many(facts.holes, 'range')}"
+        if number >= 0:
+            later = "1 later one is" if number == 1 else f"{number:,} later ones are"
+        text = f"message {hole.message} is not acknowledged although {later}"
         if hole.open_in_batch:
             is_one = hole.open_in_batch.isdecimal()
             text += f"; of its batch, {'message' if is_one else 'messages'} {hole.open_in_batch} "
             text += "is not" if is_one else "are not"
         if hole.delivered:
-            text += f"; {hole.holder_text} has it" if hole.holder else "; it was delivered"
+            text += f"; {hole.holder_text} holds it" if hole.holder else "; it was delivered"
         text += f"; published {ago_text(hole.age_seconds)}" if hole.age_seconds >= 0 else ""
         yield Finding(
             kind="hole", level=level, text=text + self._again_after(), advice=tuple(self._close_hole(hole)),

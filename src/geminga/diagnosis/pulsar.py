@@ -102,7 +102,7 @@ def _consumer(each: Json, own: Json, now_ms: int) -> ConsumerFacts:
 def _waiting(due: int, held: int, cursor: Json, inside: Json, own: Json) -> int:
     """Entries that no consumer has, at least; ``due`` are those of the backlog that are not delayed."""
     if cursor.get("readPosition"):
-        behind = _ids(cursor["readPosition"]) > _ids(str(inside.get("lastConfirmedEntry", "-1:-1")))
+        behind = ids_of(cursor["readPosition"]) > ids_of(str(inside.get("lastConfirmedEntry", "-1:-1")))
         return own.get("msgInReplay", 0) if behind else max(0, due)
     return max(0, due - held)
 
@@ -124,7 +124,8 @@ def _quota(subscription: str, stats: Json, own: Json) -> QuotaFacts | None:
     )
 
 
-def _ids(position: str) -> tuple[int, int]:
+def ids_of(position: str) -> tuple[int, int]:
+    """Return ledger id and entry id of ``3:5``; the entry id of ``3`` is -1."""
     ledger, _, entry = position.partition(":")
     return int(ledger), int(entry or -1)
 
@@ -132,7 +133,7 @@ def _ids(position: str) -> tuple[int, int]:
 def _next(position: str) -> str:
     """The position behind ``position``."""
     try:
-        ledger, entry = _ids(position)
+        ledger, entry = ids_of(position)
     except ValueError:
         return position
     return f"{ledger}:{entry + 1}"

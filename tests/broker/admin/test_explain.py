@@ -178,7 +178,7 @@ def test_a_consumer_that_never_asked_for_messages_is_reported(case: Case, kind: 
     case.publish(3)
     finding = case.finding("no-permits")
     assert finding["stops"]
-    assert "consumer 'idle' at /10.0.0.1:4242 has never asked for messages" in finding["text"]
+    assert "consumer 'idle' at /10.0.0.1:4242 never asked for messages" in finding["text"]
     peer.command("flow", consumer_id=1, messagePermits=5)
     assert not case.stopping()
 
@@ -225,7 +225,7 @@ def test_a_consumer_at_its_limit_of_unacknowledged_messages_is_reported(
     case.publish(5)
     finding = case.finding("unacked-limit")
     assert finding["stops"]
-    assert "holds 3 messages that it has not acknowledged, 3 are allowed" in finding["text"]
+    assert "holds 3 unacknowledged messages, 3 are allowed" in finding["text"]
     assert finding["details"]["limit"] == 3
     case.run(command_in(finding["mend"], "geminga topics policy"))
     peer.ack((0, 0), (0, 1))
@@ -240,7 +240,7 @@ def test_a_subscription_at_its_limit_of_unacknowledged_messages_is_reported(
     case.publish(6)
     finding = case.finding("unacked-limit")
     assert finding["stops"]
-    assert "its consumers hold 4 messages" in finding["text"]
+    assert "its consumers hold 4 unacknowledged messages" in finding["text"]
     case.run(command_in(finding["mend"], "geminga subscriptions redeliver-unacked"))
     assert case.harness.actions.cursors.found(NAME, "s")[1].cursor.properties
     case.harness.advance(80)
@@ -293,11 +293,11 @@ def test_a_hole_is_reported_with_the_consumer_that_has_it(case: Case) -> None:
     peer.ack(*[(0, entry) for entry in (0, 2, 3, 5)])
     finding = case.finding("hole")
     assert not finding["stops"]
-    assert "message 0:1 is not acknowledged, 3 behind it are" in finding["text"]
-    assert "consumer 'forgetful' at /10.0.0.1:4242 has it; published 20 s ago" in finding["text"]
+    assert "message 0:1 is not acknowledged although 3 later ones are" in finding["text"]
+    assert "consumer 'forgetful' at /10.0.0.1:4242 holds it; published 20 s ago" in finding["text"]
     assert finding["details"]["holes"] == 2
     case.run(command_in(finding["mend"], "geminga subscriptions skip"))
-    assert "message 0:4 is not acknowledged, 1 behind it are" in case.finding("hole")["text"]
+    assert "message 0:4 is not acknowledged although 1 later one is" in case.finding("hole")["text"]
     peer.messages()
     case.run(command_in(finding["mend"], "geminga subscriptions redeliver-unacked"))
     assert "redelivered after 60 s" in case.finding("hole")["text"]
@@ -400,7 +400,7 @@ def test_a_failover_consumer_that_stands_by_is_reported(
     case.subscribe("Failover", consumer_name="b")
     case.publish(1)
     case.subscribe("Failover", consumer_name="a", permits=0, priority_level=1)
-    assert "consumer 'a' at /10.0.0.1:4242 stands by: consumer 'b'" in case.finding("standby")["text"]
+    assert "consumer 'a' at /10.0.0.1:4242 is on standby: consumer 'b'" in case.finding("standby")["text"]
 
 
 def test_a_failover_consumer_about_to_take_over_is_reported(
@@ -412,7 +412,7 @@ def test_a_failover_consumer_about_to_take_over_is_reported(
     case.subscribe("Failover", consumer_name="new", priority_level=0)
     finding = case.finding("switching")
     assert finding["stops"]
-    assert "consumer 'new' at /10.0.0.1:4242 takes over in a moment" in finding["text"]
+    assert "consumer 'new' at /10.0.0.1:4242 becomes active in a moment" in finding["text"]
     case.harness.advance(6)
     assert case.stopping() == []
 
@@ -463,7 +463,7 @@ def test_holes_are_no_trouble_while_the_mark_moves(case: Case) -> None:
     case.harness.advance(31)
     found = case.explain()
     assert found["trouble"] == Trouble.WATCH
-    assert found["sentence"].startswith("message 0:1 is not acknowledged, 1 behind it are")
+    assert found["sentence"].startswith("message 0:1 is not acknowledged although 1 later one is")
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Failover"])
@@ -537,7 +537,7 @@ def test_a_full_look_ahead_names_the_consumer_that_fills_it(case: Case) -> None:
     assert not healthy.messages()
     assert case.explain()["trouble"] == Trouble.GROWING
     finding = case.finding("look-ahead")
-    assert re.match("no further entry is read: 4,0[0-9]{2} that were read wait for their", finding["text"])
+    assert re.match("no further entry is read: 4,0[0-9]{2} entries wait for their", finding["text"])
     assert "because of consumer 'slow' at /10.0.0.1:4242, which holds 50 unacknowledged" in finding["text"]
     assert finding["advice"][0]["effects"] == {"closes": "slow"}
     slow.disconnect()
@@ -554,7 +554,7 @@ def test_key_shared_messages_waiting_for_a_consumer_without_permits_are_reported
     found = case.explain()
     assert found["trouble"] == Trouble.GROWING
     assert re.search(
-        r"consumer 'full' at .* has room for no more: .*; [0-9]+ entries of its keys", found["sentence"]
+        r"consumer 'full' at .* takes no more: .*; [0-9]+ entries of its keys", found["sentence"]
     )
     assert case.stopping() == ["no-permits"]
 

@@ -120,8 +120,7 @@ def test_the_error_names_subscription_size_and_oldest_message(make: Any) -> None
     assert reason == (
         f"Cannot create producer on topic {TOPIC}: backlog quota exceeded (producer_request_hold): "
         f"subscription 'slow' keeps {size:,} bytes of backlog, 500 are allowed; its oldest unacknowledged "
-        f"message is {ledger}:{entry}, published 16 s ago; it is a hole, 80 messages behind it are "
-        "acknowledged"
+        f"message is {ledger}:{entry}, published 16 s ago; it is a hole, later messages acknowledged: 80"
     )
     assert topic.exceeded in reason
     peer.ack(ids[1])

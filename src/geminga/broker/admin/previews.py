@@ -10,8 +10,7 @@ from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.position_lookup import offset_by_time, publish_time
 from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.diagnosis.commands import shell_command
-from geminga.diagnosis.conclude import how_many
+from geminga.diagnosis.commands import how_many, shell_command
 
 Json = dict[str, Any]
 

@@ -58,7 +58,7 @@ class QuotaExceeded(ByFields):
         knows_age = self.age_seconds >= 0 and self.kind == "size"
         age = f", published {ago_text(self.age_seconds)}" if knows_age else ""
         hole = (
-            f"; it is a hole, {self.acknowledged_behind:,} messages behind it are acknowledged"
+            f"; it is a hole, later messages acknowledged: {self.acknowledged_behind:,}"
             if self.acknowledged_behind > 0
             else ""
         )

@@ -1,137 +1,84 @@
-// Actions on a subscription. Each dialog shows the effect before the action is done.
+// Actions on a subscription or topic. Each dialog shows the effect before the action is done.
 
 import { call, get, post } from "./api.js";
-import { option, shell, shortTopic } from "./command.js";
 import { ask, dialog } from "./dialog.js";
-import { fill, h } from "./dom.js";
-import { bytes, count, part, plural, schemaPath, topicLink, topicPath } from "./format.js";
+import { button, faint, fill, h } from "./dom.js";
+import { SPANS, bytes, count, option, part, plural, pretty, quoted, schemaPath, shell, shortTopic, topicLink, topicPath } from "./format.js";
 import { SchemaBook, messageItem } from "./messages.js";
 
-const UNITS = { seconds: 1, minutes: 60, hours: 3600, days: 86400 };
 const END = "9223372036854775807"; // as text: it exceeds JavaScript's integers
 
 export const subscriptionPath = (topic, subscription) =>
   `${topicPath(topic)}/subscription/${part(subscription)}`;
 
-const input = (attributes) => h("input", attributes);
-
-function ageFields(value, unit) {
-  const number = input({ type: "number", min: 0, step: "any", value, required: true, "aria-label": "How long" });
-  const units = h("select", { "aria-label": "Unit" }, Object.keys(UNITS).map((name) => h("option", { value: name }, name)));
-  units.value = unit;
-  return { fields: [number, units], seconds: () => Math.round(Number(number.value) * UNITS[units.value]) };
+// The position of a reset, by its fields.
+function target({ kind, ago, time, message }) {
+  if (kind === "message") return { message: message.trim() };
+  if (kind === "earliest") return { message: "-1:-1" };
+  if (kind === "latest") return { message: `${END}:${END}` };
+  return { timestamp: kind === "ago" ? Date.now() - ago * 1000 : new Date(time).getTime() };
 }
 
+// Actions on a subscription: title, effect, fields by the names of its consumers, the broker's preview of values, and
+// the request, by the subscription's path, values and query of that preview.
 const ACTIONS = {
-  skip: {
-    title: "Skip messages", action: "Skip them", danger: true,
-    words: "Skips the next unacknowledged messages, for this subscription.",
-    form() {
-      const all = input({ type: "checkbox", id: "skip-all" });
-      const number = input({ type: "number", min: 1, value: 1, required: true, "aria-label": "How many messages" });
-      all.addEventListener("change", () => (number.disabled = all.checked));
-      return {
-        fields: [h("label", {}, "How many"), number, h("span", {}, all, h("label", { htmlFor: "skip-all" }, " the whole backlog"))],
-        preview: () => (all.checked ? ["skip-all", {}] : ["skip", { count: number.value }]),
-        run: (path) => (all.checked ? post(`${path}/skip_all`) : post(`${path}/skip/${Number(number.value)}`, { unit: "messages" })),
-      };
-    },
-  },
-  reset: {
-    title: "Reset position", action: "Reset", danger: true,
-    words: "Resets the subscription: back, and messages are redelivered; forward, and messages are skipped.",
-    form() {
-      const kind = h("select", { "aria-label": "Where to" },
-        [["ago", "to a time ago"], ["time", "to a time"], ["message", "to a message"], ["earliest", "to the oldest message"], ["latest", "to the end"]]
-          .map(([value, words]) => h("option", { value }, words)));
-      const age = ageFields(1, "hours");
-      const time = input({ type: "datetime-local", step: 1, "aria-label": "Time", hidden: true });
-      time.value = new Date(Date.now() - 36e5 - new Date().getTimezoneOffset() * 6e4).toISOString().slice(0, 19);
-      const message = input({ placeholder: "ledger:entry", pattern: "\\d+:\\d+", "aria-label": "Message", hidden: true });
-      const show = () => {
-        for (const field of age.fields) field.hidden = kind.value !== "ago";
-        time.hidden = kind.value !== "time";
-        message.hidden = kind.value !== "message";
-      };
-      kind.addEventListener("change", show);
-      const where = () => {
-        if (kind.value === "message") return { message: message.value.trim() };
-        if (kind.value === "earliest") return { message: "-1:-1" };
-        if (kind.value === "latest") return { message: `${END}:${END}` };
-        return { timestamp: kind.value === "ago" ? Date.now() - age.seconds() * 1000 : new Date(time.value).getTime() };
-      };
-      // Keep the time of the preview: "an hour ago" would mean a later position at the click.
-      let said = {};
-      return {
-        fields: [h("label", {}, "Where to"), kind, h("span"), ...age.fields, time, message],
-        preview: () => ["reset", (said = where())],
-        run(path) {
-          const { timestamp, message: id } = said;
-          if (timestamp !== undefined) return post(`${path}/resetcursor/${timestamp}`);
-          const [ledger, entry] = id.split(":");
-          // As text: the end exceeds JavaScript's integers.
-          return post(`${path}/resetcursor`, {}, `{"ledgerId":${ledger},"entryId":${entry},"partitionIndex":-1,"batchIndex":-1}`);
-        },
-      };
-    },
-  },
-  expire: {
-    title: "Expire old messages", action: "Expire them", danger: true,
-    words: "Skips messages that are older than this.",
-    form() {
-      const age = ageFields(1, "days");
-      return {
-        fields: [h("label", {}, "Older than"), ...age.fields],
-        preview: () => ["expire", { seconds: age.seconds() }],
-        run: (path) => post(`${path}/expireMessages/${age.seconds()}`),
-      };
-    },
-  },
-  redeliver: {
-    title: "Redeliver", action: "Redeliver",
-    words: "Redelivers messages that consumers received and have not acknowledged.",
-    form(consumers) {
-      const choice = h("select", { "aria-label": "Consumer" },
-        h("option", { value: "" }, "all consumers"), consumers.map((name) => h("option", { value: name }, name)));
-      return {
-        fields: [h("label", {}, "Of"), choice],
-        preview: () => ["redeliver", { consumer: choice.value }],
-        run: (path) => post(`${path}/redeliver`, { consumer: choice.value }),
-      };
-    },
-  },
+  redeliver: ["Redeliver", "Redelivers messages that consumers received and have not acknowledged.",
+    (consumers) => ({ consumer: ["Of", { options: [["", "all consumers"], ...consumers.map((each) => [each])] }] }),
+    ({ consumer }) => ["redeliver", { consumer }],
+    (path, { consumer }) => post(`${path}/redeliver`, { consumer })],
+  expire: ["Expire old messages", "Skips messages that are older than this.",
+    () => ({ seconds: ["Older than", { units: SPANS, value: 86400, required: true }] }),
+    ({ seconds }) => ["expire", { seconds }],
+    (path, { seconds }) => post(`${path}/expireMessages/${seconds}`)],
+  skip: ["Skip messages", "Skips the next unacknowledged messages, for this subscription.",
+    () => ({ all: ["the whole backlog", { type: "checkbox" }],
+      number: ["How many messages", { type: "number", min: 1, value: 1, required: true, when: (values) => !values.all }] }),
+    ({ all, number }) => (all ? ["skip-all"] : ["skip", { count: number }]),
+    (path, { all, number }) => (all ? post(`${path}/skip_all`) : post(`${path}/skip/${Number(number)}`, { unit: "messages" }))],
+  reset: ["Reset position", "Resets the subscription: back, and messages are redelivered; forward, and messages are skipped.",
+    () => ({
+      kind: ["Where to", { options: [["ago", "to a time ago"], ["time", "to a time"], ["message", "to a message"], ["earliest", "to the oldest message"], ["latest", "to the end"]] }],
+      ago: ["How long", { units: SPANS, value: 3600, required: true, when: ({ kind }) => kind === "ago" }],
+      time: ["Time", { type: "datetime-local", step: 1, when: ({ kind }) => kind === "time",
+        value: new Date(Date.now() - 36e5 - new Date().getTimezoneOffset() * 6e4).toISOString().slice(0, 19) }],
+      message: ["Message", { placeholder: "ledger:entry", pattern: "\\d+:\\d+", when: ({ kind }) => kind === "message" }],
+    }),
+    (values) => ["reset", target(values)],
+    (path, _values, { timestamp, message }) => {
+      if (timestamp !== undefined) return post(`${path}/resetcursor/${timestamp}`);
+      const [ledger, entry] = message.split(":");
+      return post(`${path}/resetcursor`, {}, `{"ledgerId":${ledger},"entryId":${entry},"partitionIndex":-1,"batchIndex":-1}`);
+    }],
 };
 
-export function actionButtons(topic, subscription, consumers, done) {
-  const button = (name, words) => h("button", { type: "button", "data-action": name, onclick: () => open(name) }, words);
-  const open = (name) => perform(name, topic(), subscription, consumers(), done);
-  return h("div", { class: "actions" },
-    h("button", { type: "button", "data-action": "peek", onclick: () => peek(topic(), subscription) }, "Peek"),
-    button("redeliver", "Redeliver"), button("expire", "Expire"), button("skip", "Skip"), button("reset", "Reset"),
-    h("button", { type: "button", onclick: () => deleteSubscription(topic(), subscription) }, "Delete"));
-}
+export const actionButtons = (topic, subscription, consumers, done) => [
+  button("Peek", () => peek(topic(), subscription), { "data-action": "peek" }),
+  Object.keys(ACTIONS).map((name) => button(name.charAt(0).toUpperCase() + name.slice(1),
+    () => perform(name, topic(), subscription, consumers(), done), { "data-action": name })),
+  button("Delete", () => deleteSubscription(topic(), subscription))];
 
 function perform(name, topic, subscription, consumers, done) {
-  const { title, action, words, danger, form } = ACTIONS[name];
+  const [title, words, fields, preview, run] = ACTIONS[name];
   const path = subscriptionPath(topic, subscription);
-  const { fields, preview, run } = form(consumers);
+  let query = {}; // of the last preview: "an hour ago" would mean a later position at the click
   ask(title, {
-    content: [h("p", {}, words), h("div", { class: "fields" }, fields)], action, danger, done,
-    preview() {
-      const [what, query] = preview();
+    content: h("p", {}, words), fields: fields(consumers), action: title, danger: name !== "redeliver", done,
+    preview(values) {
+      let what;
+      [what, query = {}] = preview(values);
       return get(`${path}/preview/${what}`, query);
     },
-    async run() {
-      await run(path);
+    async run(values) {
+      await run(path, values, query);
       return `Done: ${title.toLowerCase()} of ${subscription}`;
     },
   });
 }
 
-export async function peek(topic, subscription) {
+async function peek(topic, subscription) {
   const list = h("ol", { class: "messages" }, h("li", {}, "…"));
   const box = dialog(`Next messages of ${subscription}`, [
-    h("p", { class: "none" }, "Unacknowledged messages, the oldest first. They are shown, not consumed."),
+    faint("Unacknowledged messages, the oldest first. They are shown, not consumed."),
     h("div", { class: "tail" }, list),
   ]);
   box.classList.add("wide");
@@ -160,7 +107,7 @@ export function skipEntry(topic, subscription, id, done) {
   });
 }
 
-export function deleteSubscription(topic, subscription) {
+function deleteSubscription(topic, subscription) {
   ask("Delete the subscription", {
     action: "Delete", danger: true,
     async preview() {
@@ -179,22 +126,19 @@ export function deleteSubscription(topic, subscription) {
 }
 
 export function createSubscription(topic, done) {
-  const name = input({ id: "new-subscription", required: true, autocomplete: "off", spellcheck: "false" });
-  const from = h("select", { "aria-label": "Start" }, h("option", { value: "latest" }, "at the end"), h("option", { value: "earliest" }, "at the oldest message"));
   ask("Add a subscription", {
-    content: [h("label", { htmlFor: "new-subscription" }, "Name"), name, h("label", {}, "Start"), from],
+    fields: { name: ["Name", { required: true }], from: ["Start", { options: [["latest", "at the end"], ["earliest", "at the oldest message"]] }] },
     action: "Add", done,
-    preview: () => ({
-      text: `adds ${name.value}, which keeps the messages ${from.value === "latest" ? "published from now on" : "that are stored, and new ones,"} until they are acknowledged`,
-      command: shell("subscriptions create", [shortTopic(topic), name.value], `--from ${from.value}`),
+    preview: ({ name, from }) => ({
+      text: `adds ${name}, which keeps the messages ${from === "latest" ? "published from now on" : "that are stored, and new ones,"} until they are acknowledged`,
+      command: shell("subscriptions create", [shortTopic(topic), name], `--from ${from}`),
     }),
-    async run() {
-      const id = from.value === "latest" ? END : -1;
-      await call("PUT", subscriptionPath(topic, name.value), { body: `{"ledgerId":${id},"entryId":${id},"partitionIndex":-1}` });
-      return `${name.value} is added`;
+    async run({ name, from }) {
+      const id = from === "latest" ? END : -1;
+      await call("PUT", subscriptionPath(topic, name), { body: `{"ledgerId":${id},"entryId":${id},"partitionIndex":-1}` });
+      return `${name} is added`;
     },
   });
-  name.focus();
 }
 
 // Actions on a topic: title, effect by its stats, method and path of the request, and its body.
@@ -220,65 +164,74 @@ export function topicActions(topic, partitions, done) {
 function changeTopic(name, topic, partitions, done) {
   const [title, effect, method, path, body] = TOPIC_ACTIONS[name];
   const gone = name === "delete";
-  const number = name === "partitions" ? input({ type: "number", min: partitions + 1, value: partitions + 1, required: true, "aria-label": "Partitions" }) : null;
-  const force = gone ? input({ type: "checkbox", id: "force" }) : null;
+  const short = shortTopic(topic);
   ask(title, {
-    content: [number, force && h("p", {}, force, h("label", { htmlFor: "force" }, " also while clients are connected"))],
+    fields: {
+      ...(name === "partitions" && { number: ["Partitions", { type: "number", min: partitions + 1, value: partitions + 1, required: true }] }),
+      ...(gone && { force: ["also while clients are connected", { type: "checkbox" }] }),
+    },
     action: title, danger: method === "DELETE" || name === "terminate", done: gone ? undefined : done,
-    async preview() {
+    async preview({ number, force }) {
       if (number && !partitions) throw new Error("The topic is not partitioned.");
       const stats = await get(`${topicPath(topic)}/${partitions ? "partitioned-stats" : "stats"}`);
-      return { text: effect(stats), command: shell(name === "schema" ? "schemas delete" : `topics ${name}`, [shortTopic(topic)], number ? `--set ${number.value}` : force?.checked ? "--force" : "") };
+      return { text: effect(stats), command: shell(name === "schema" ? "schemas delete" : `topics ${name}`, [short], number ? `--set ${number}` : force ? "--force" : "") };
     },
-    async run() {
+    async run({ number, force }) {
       const suffix = partitions && gone ? "/partitions" : partitions && name === "terminate" ? "/terminate/partitions" : path;
-      await call(method, (name === "schema" ? schemaPath(topic) : topicPath(topic)) + suffix, { query: force?.checked ? { force: true } : {}, body: number?.value ?? body });
+      await call(method, (name === "schema" ? schemaPath(topic) : topicPath(topic)) + suffix, { query: { force: force || null }, body: number ?? body });
       if (gone) location.hash = "#/topics";
-      return gone ? `${shortTopic(topic)} is deleted` : `Done: ${title.toLowerCase()}`;
+      return gone ? `${short} is deleted` : `Done: ${title.toLowerCase()}`;
+    },
+  });
+}
+
+const SCHEMA_TYPES = ["AVRO", "JSON", "PROTOBUF", "PROTOBUF_NATIVE"];
+
+// Registers a schema, or a further version of it; `newest` is {type, data} of the present one, or null.
+export function registerSchema(topic, newest, done) {
+  const send = (what, { type, definition }) => post(`${schemaPath(topic)}/${what}`, {}, { type, schema: definition, properties: {} });
+  ask("Register a schema", {
+    fields: {
+      type: ["Type", { options: SCHEMA_TYPES.map((each) => [each]), value: SCHEMA_TYPES.includes(newest?.type) ? newest.type : "AVRO" }],
+      definition: ["Definition, in JSON", { tag: "textarea", rows: 12, required: true, value: newest ? pretty(newest.data) : "" }],
+    },
+    action: "Register", done,
+    async preview(values) {
+      try {
+        JSON.parse(values.definition);
+      } catch (error) {
+        throw new Error(`The definition is not JSON: ${error.message}`, { cause: error });
+      }
+      const { compatibility, schemaCompatibilityStrategy: strategy } = await send("compatibility", values);
+      const rule = strategy.toLowerCase().replaceAll("_", " ");
+      if (!compatibility) throw new Error(`The existing versions do not allow it: new ones must be ${rule}.`);
+      return { text: `registers it for ${shortTopic(topic)}, ${newest ? `whose existing versions allow it (${rule})` : "which has no schema yet"}`,
+        command: shell("schemas upload", [shortTopic(topic)], `--type ${values.type} --file - <<< ${quoted(values.definition)}`) };
+    },
+    async run(values) {
+      return `Registered as version ${(await send("schema", values)).version.version}`;
     },
   });
 }
 
 // Dead letters go back through the broker's own client: each is sent once, also if this page is closed.
 export function redrive(topic, subscription, done) {
-  const key = input({ id: "redrive-key", autocomplete: "off" });
-  const words = input({ id: "redrive-text", autocomplete: "off" });
-  const send = (preview) => post("/console/api/redrive", {}, { topic, subscription, preview, key: key.value || null, contains: words.value });
+  const send = (preview, { key, contains }) => post("/console/api/redrive", {}, { topic, subscription, preview, key: key || null, contains });
   const targets = (sent) => Object.entries(sent).map(([to, number]) => `${plural(number, "message")} to ${shortTopic(to)}`).join(", ");
   ask("Send dead letters back", {
-    content: [h("label", { htmlFor: "redrive-key" }, "Only with this key (may be empty)"), key,
-      h("label", { htmlFor: "redrive-text" }, "Only with this text (may be empty)"), words],
+    fields: { key: ["Only with this key (may be empty)"], contains: ["Only with this text (may be empty)"] },
     action: "Send them back", done,
-    async preview() {
-      const { sent, left, encrypted } = await send(true);
+    async preview(values) {
+      const { sent, left, encrypted } = await send(true, values);
       if (!Object.keys(sent).length) throw new Error("No dead letter is to be sent.");
       return {
         text: [`sends ${targets(sent)}, where every subscription receives them`, left ? `${count(left)} stay` : "", encrypted ? `${count(encrypted)} are encrypted and stay` : ""].filter(Boolean).join("; "),
-        command: shell("subscriptions redrive", [shortTopic(topic), subscription], option("--key", key.value) + option("--contains", words.value)),
+        command: shell("subscriptions redrive", [shortTopic(topic), subscription], option("--key", values.key) + option("--contains", values.contains)),
       };
     },
-    async run() {
-      const { sent, left } = await send(false);
+    async run(values) {
+      const { sent, left } = await send(false, values);
       return `Sent ${targets(sent)}${left ? `; ${count(left)} stay` : ""}`;
     },
   });
-}
-
-// Publishes one message.
-export function produce(topic, done) {
-  const value = h("textarea", { id: "new-value", rows: 5, spellcheck: "false" });
-  const key = h("input", { id: "new-key", autocomplete: "off", spellcheck: "false" });
-  ask("Publish a message", {
-    content: [h("label", { htmlFor: "new-value" }, "Value, as text"), value, h("label", { htmlFor: "new-key" }, "Key (may be empty)"), key],
-    action: "Publish", done,
-    preview: () => ({
-      text: "stores one message, which every subscription of the topic receives",
-      command: shell("produce", [shortTopic(topic), value.value], option("--key", key.value)),
-    }),
-    async run() {
-      const { id } = await call("POST", `${topicPath(topic)}/message`, { body: { payload: value.value, key: key.value || null } });
-      return `Stored as ${id}`;
-    },
-  });
-  value.focus();
 }

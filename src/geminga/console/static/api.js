@@ -6,7 +6,7 @@ let asking = null;
 let declined = false; // the dialog was closed without a token: it stays closed until the user asks for it
 let askForToken = async () => null;
 
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(status, reason) {
     super(reason);
     this.status = status;

@@ -2,14 +2,11 @@
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { fact, fill, h, keyed, panel, table, text } from "./dom.js";
+import { button, fact, faint, fill, h, head, keyed, link, pairs, panel, table, text } from "./dom.js";
 import { bytes, clock, count, duration, plural, perSecond, rate, sentence, subscriptionLink, topicLink, topicName } from "./format.js";
 
 const EVERY_MS = 2000;
-const WORDS = {
-  "pushed-again": "pushed again", expired: "expired", quota: "quota", evicted: "evicted", retention: "retention",
-  "gave-way": "freed space", forgotten: "forgotten", changed: "changed", connected: "connected",
-};
+const WORDS = { "pushed-again": "redelivered", "gave-way": "freed space" };
 const KINDS = [["", "All"], ["changed", "Changes"], ["connected", "Connections"], ["automatic", "Automatic actions"]];
 const HOUR_MS = 3600e3;
 
@@ -22,25 +19,33 @@ export function showBroker(frame) {
   const sizes = new Chart([["written", "moving"]], (value) => `${bytes(value)}/s`);
   const disk = h("div");
   const memory = h("dl", { class: "pairs" });
-  const peers = h("tbody");
   const peersTitle = h("h2", {}, "Connections");
-  const peerTable = table(["Client", "Producers", "Consumers", "Publishes", "Receives", "Not stored yet", "Unread"], peers);
-  const nobody = h("p", { class: "none" }, "No client is connected.");
+  const peers = table(["Client", "Producers", "Consumers", "Publishes", "Receives", "Not stored yet", "Unread"], {
+    key: (each) => `${each.address} ${each.clientVersion} ${each.names}`,
+    name(each) {
+      const names = (each.names ?? []).join(", ");
+      return [h("b", {}, names || each.address), h("small", {}, [names ? each.address : "", each.role, each.clientVersion || "unknown client"].filter(Boolean).join(" · "))];
+    },
+    read: (each) => [String(each.producers || ""), String(each.consumers || ""),
+      each.rateIn ? `${rate(each.rateIn)}/s, ${bytes(each.bytesIn)}/s` : "", each.rateOut ? `${rate(each.rateOut)}/s, ${bytes(each.bytesOut)}/s` : "",
+      each.pendingBytes ? bytes(each.pendingBytes) : "", each.unsentBytes ? bytes(each.unsentBytes) : each.read === false ? "not read" : ""],
+    nothing: "No client is connected.",
+  });
   const log = h("ol", { class: "log" });
-  const quiet = h("p", { class: "none" }, "None: nothing was changed, no client connected, and no message was expired, redelivered or evicted.");
+  const quiet = faint("None: nothing was changed, no client connected, and no message was expired, redelivered or evicted.");
   const filters = h("div", { class: "chips", role: "group", "aria-label": "Kind of event" });
-  const recent = h("p", { class: "none" });
+  const recent = faint();
   let kind = "";
   let events = [];
   const damaged = h("section", { class: "panel", hidden: true });
   const content = h("div", {}, facts, damaged,
     h("div", { class: "columns" }, panel("Published", "entries, and syncs of the disk", rates.element), panel("Written", "bytes of entries", sizes.element)),
     h("div", { class: "columns" }, panel("Disk", "", disk), panel("Memory and work", "", memory)),
-    h("section", { class: "panel" }, peersTitle, nobody, peerTable),
+    h("section", { class: "panel" }, peersTitle, peers.element),
     panel("Events", "changes and by whom, connections, redelivery, expiry, quotas, retention", filters, recent, quiet, log));
   let last = null;
 
-  const poller = frame.page(h("div", { class: "head" }, h("div", {}, title, said)), content, async (signal) => {
+  const poller = frame.page(head([], title, said), content, async (signal) => {
     const [found, happened] = await Promise.all([
       get("/admin/v2/geminga/overview", {}, signal), get("/admin/v2/geminga/happenings", {}, signal),
     ]);
@@ -78,28 +83,14 @@ export function showBroker(frame) {
       fill(damaged, h("h2", {}, "Quarantine", h("small", {}, "data lost by damage")), h("ul", { class: "findings" }, found.damage.map((each) =>
         h("li", { class: "stops" }, h("b", {}, each.thing), ` lost ${each.lost}`, h("p", { class: "advice" }, `${each.what}; ${each.file} at ${each.offset}`)))));
     }
-    nobody.hidden = found.peers.length > 0;
-    peerTable.hidden = !nobody.hidden;
     fill(peersTitle, "Connections", h("small", {}, found.peers.length < found.connections ? `the ${count(found.peers.length)} with the most load of ${count(found.connections)}` : "the most load first"));
-    keyed(peers, found.peers, (each) => `${each.address} ${each.clientVersion}`, (each) => h("tr", {}, h("td", {}, h("b"), h("small")),
-      Array.from({ length: 6 }, () => h("td"))), (row, each) => {
-      const cells = row.cells;
-      const names = (each.names ?? []).join(", ");
-      text(cells[0].firstChild, names || each.address);
-      text(cells[0].lastChild, [names ? each.address : "", each.role, each.clientVersion || "unknown client"].filter(Boolean).join(" · "));
-      text(cells[1], each.producers || "");
-      text(cells[2], each.consumers || "");
-      text(cells[3], each.rateIn ? `${rate(each.rateIn)}/s, ${bytes(each.bytesIn)}/s` : "");
-      text(cells[4], each.rateOut ? `${rate(each.rateOut)}/s, ${bytes(each.bytesOut)}/s` : "");
-      text(cells[5], each.pendingBytes ? bytes(each.pendingBytes) : "");
-      text(cells[6], each.unsentBytes ? bytes(each.unsentBytes) : each.read === false ? "not read" : "");
-    });
+    peers.show(found.peers);
     last = found;
   }
 
   function showDisk({ disk: found, memoryOnly }) {
     if (!found?.totalBytes) {
-      fill(disk, h("p", { class: "none" }, memoryOnly ? "None: everything is kept in memory." : "Not known."));
+      fill(disk, faint(memoryOnly ? "None: everything is kept in memory." : "Not known."));
       return;
     }
     const share = 1 - found.freeBytes / found.totalBytes;
@@ -110,21 +101,19 @@ export function showBroker(frame) {
     line.style.left = `${Math.max(0, Math.min(1, mark)) * 100}%`;
     fill(disk, h("p", {}, `${bytes(found.freeBytes)} free of ${bytes(found.totalBytes)}; the store takes ${bytes(found.usedBytes)}`),
       h("div", { class: `gauge ${found.publishingRefused ? "none" : share > mark - 0.1 ? "low" : ""}` }, inner, line),
-      h("dl", { class: "pairs" }, h("dt", {}, "Publishing stops at"), h("dd", {}, `${bytes(found.lowWaterBytes)} free`),
-        h("dt", {}, "Reached"), h("dd", {}, found.secondsToLowWater === null ? "never at the present rate" : `in ${duration(found.secondsToLowWater)} at the present rate`),
-        h("dt", {}, "Evicted"), h("dd", {}, found.gaveWayLedgers ? `${count(found.gaveWayLedgers)} ledgers, ${bytes(found.gaveWayBytes)}` : "nothing"),
-        h("dt", {}, "Folder"), h("dd", { class: "mono" }, found.folder)));
+      h("dl", { class: "pairs" }, pairs([["Publishing stops at", `${bytes(found.lowWaterBytes)} free`],
+        ["Reached", found.secondsToLowWater === null ? "never at the present rate" : `in ${duration(found.secondsToLowWater)} at the present rate`],
+        ["Evicted", found.gaveWayLedgers ? `${count(found.gaveWayLedgers)} ledgers, ${bytes(found.gaveWayBytes)}` : "nothing"],
+        ["Folder", h("span", { class: "mono" }, found.folder)]])));
   }
 
   function showMemory({ memory: found, process, store, failures }) {
     const failed = Object.entries(failures ?? {}).filter(([, number]) => number > 0);
-    fill(memory,
-      found ? [h("dt", {}, "Not durable yet"), h("dd", {}, `${bytes(found.pendingBytes)} of ${bytes(found.pendingBytesMax)}`),
-        h("dt", {}, "Received, not processed"), h("dd", {}, `${bytes(found.receivedBytes)} of ${bytes(found.receivedBytesMax)}`)] : null,
-      store ? [h("dt", {}, "Queued writes"), h("dd", {}, count(store.pending_writes))] : null,
-      process?.longestTurnSeconds !== undefined ? [h("dt", {}, "Longest time without serving others"), h("dd", {}, duration(process.longestTurnSeconds))] : null,
-      [h("dt", {}, "Unexpected failures"), h("dd", { class: failed.length ? "refused" : "" }, failed.length
-        ? failed.map(([kind, number]) => `${kind} ${number}`).join(", ") : "none")]);
+    fill(memory, pairs([
+      ...(found ? [["Not durable yet", `${bytes(found.pendingBytes)} of ${bytes(found.pendingBytesMax)}`], ["Received, not processed", `${bytes(found.receivedBytes)} of ${bytes(found.receivedBytesMax)}`]] : []),
+      ...(store ? [["Queued writes", count(store.pending_writes)]] : []),
+      ...(process?.longestTurnSeconds !== undefined ? [["Longest pause of the event loop", duration(process.longestTurnSeconds)]] : []),
+      ["Unexpected failures", failed.length ? h("span", { class: "refused" }, failed.map(([kind, number]) => `${kind} ${number}`).join(", ")) : "none"]]));
   }
 
   function showLog(found) {
@@ -134,39 +123,28 @@ export function showBroker(frame) {
     const numbers = KINDS.map(([name]) => events.filter((each) => isOf(each, name)).length);
     if (filters.told !== `${numbers} ${kind}`) {
       filters.told = `${numbers} ${kind}`;
-      fill(filters, KINDS.map(([name, words], at) => h("button", {
-        type: "button", class: "chip", "aria-pressed": String(kind === name),
-        onclick: () => {
-          kind = name;
-          showLog(events);
-        },
-      }, words, h("b", {}, count(numbers[at])))));
+      fill(filters, KINDS.map(([name, words], at) => button([words, h("b", {}, count(numbers[at]))], () => {
+        kind = name;
+        showLog(events);
+      }, { class: "chip", "aria-pressed": String(kind === name) })));
     }
     const now = last?.now ?? Date.now();
     const hour = events.filter((each) => now - each.last_ms < HOUR_MS);
     const changes = hour.filter((each) => each.kind === "changed").reduce((sum, each) => sum + each.times, 0);
     text(recent, `In the last hour: ${plural(changes, "change")}, ${plural(hour.filter((each) => each.kind === "connected").reduce((sum, each) => sum + each.count, 0), "connection")}, ${plural(hour.filter((each) => isOf(each, "automatic")).length, "automatic action")}.`);
     quiet.hidden = happened.length > 0;
-    keyed(log, happened, (each) => `${each.kind} ${each.topic} ${each.subscription} ${each.first_ms} ${each.who} ${each.kind === "changed" ? each.text : ""}`, (each) => {
-      const what = h("div");
-      const element = h("li", {}, h("span", { class: "when" }), h("span", {}, h("span", { class: "tag" }, WORDS[each.kind] ?? each.kind)), what);
-      return element;
-    }, (element, each) => {
+    keyed(log, happened, (each) => `${each.kind} ${each.topic} ${each.subscription} ${each.first_ms} ${each.who} ${each.kind === "changed" ? each.text : ""}`, (each) => h("li", {}, h("span", { class: "when" }), h("span", {}, h("span", { class: "tag" }, WORDS[each.kind] ?? each.kind)), h("div")), (element, each) => {
       const [when, , what] = element.children;
       const key = `${each.last_ms} ${each.times}`;
       if (element.told === key) return;
       element.told = key;
       text(when, clock(each.last_ms));
       fill(what, each.count ? h("b", {}, `${count(each.count)} ${each.unit} `) : null,
-        each.subscription ? h("a", { href: subscriptionLink(each.topic, each.subscription) }, each.subscription, " ") : null,
-        each.topic ? h("a", { class: "topic", href: topicLink(each.topic) }, topicName(each.topic)) : null,
+        each.subscription ? link(subscriptionLink(each.topic, each.subscription), [each.subscription, " "], null) : null,
+        each.topic ? link(topicLink(each.topic), topicName(each.topic), "topic") : null,
         h("p", { class: "none" }, sentence(each.text), each.who ? `${each.kind === "connected" ? " from" : ", by"} ${each.who}` : "", each.times > 1 ? ` (${count(each.times)} times since ${clock(each.first_ms)})` : ""));
     });
   }
 
-  return () => {
-    poller.stop();
-    rates.stop();
-    sizes.stop();
-  };
+  return () => [poller, rates, sizes].forEach((each) => each.stop());
 }

@@ -25,10 +25,10 @@ export function plain(payload) {
     // eslint-disable-next-line no-control-regex
     if (!/[\x00-\x08\x0e-\x1f]/.test(text)) return pretty(text);
   } catch { /* no text */ }
-  const shown = payload.slice(0, SHOWN_BYTES);
-  const hex = Array.from(shown, (each) => each.toString(16).padStart(2, "0")).join(" ");
-  return payload.length > shown.length ? `${hex} …` : hex;
+  return hex(payload.subarray(0, SHOWN_BYTES)) + (payload.length > SHOWN_BYTES ? " …" : "");
 }
+
+const hex = (bytes) => Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join(" ");
 
 export function textOf(payload) {
   return new TextDecoder("utf-8").decode(payload);
@@ -38,7 +38,7 @@ export function jsonText(payload) {
   try {
     return JSON.stringify(JSON.parse(TEXT.decode(payload)), null, 2);
   } catch (error) {
-    return `This is no JSON: ${error.message}`;
+    return `This is not JSON: ${error.message}`;
   }
 }
 
@@ -46,10 +46,9 @@ export function jsonText(payload) {
 export function hexDump(payload) {
   const lines = [];
   for (let at = 0; at < payload.length && lines.length < DUMPED_LINES; at += 16) {
-    const part = Array.from(payload.subarray(at, at + 16));
-    const hex = part.map((each) => each.toString(16).padStart(2, "0")).join(" ");
-    const text = part.map((each) => (each >= 32 && each < 127 ? String.fromCharCode(each) : ".")).join("");
-    lines.push(`${at.toString(16).padStart(8, "0")}  ${hex.padEnd(47)}  ${text}`);
+    const part = payload.subarray(at, at + 16);
+    const text = Array.from(part, (each) => (each >= 32 && each < 127 ? String.fromCharCode(each) : ".")).join("");
+    lines.push(`${at.toString(16).padStart(8, "0")}  ${hex(part).padEnd(47)}  ${text}`);
   }
   if (payload.length > DUMPED_LINES * 16) lines.push("…");
   return lines.join("\n") || "(empty)";
@@ -65,29 +64,31 @@ function pretty(text) {
   }
 }
 
-function bySchema(payload, schema) {
-  const view = new DataView(payload.buffer, payload.byteOffset, payload.byteLength);
-  const exactly = (size, read) => {
-    if (payload.length !== size) throw new Error(`${payload.length} bytes, not ${size}`);
-    return String(read(0));
-  };
-  const time = (milliseconds) => new Date(Number(milliseconds)).toISOString();
-  switch (schema.type) {
-    case "STRING": return TEXT.decode(payload);
-    case "BOOLEAN": return exactly(1, () => view.getUint8(0) !== 0);
-    case "INT8": return exactly(1, (at) => view.getInt8(at));
-    case "INT16": return exactly(2, (at) => view.getInt16(at));
-    case "INT32": return exactly(4, (at) => view.getInt32(at));
-    case "INT64": return exactly(8, (at) => view.getBigInt64(at));
-    case "FLOAT": return exactly(4, (at) => view.getFloat32(at));
-    case "DOUBLE": return exactly(8, (at) => view.getFloat64(at));
-    case "DATE": case "TIMESTAMP": return exactly(8, (at) => time(view.getBigInt64(at)));
-    case "AVRO": return JSON.stringify(new Avro(payload, JSON.parse(schema.data)).all(), plainNumbers, 1);
-    case "PROTOBUF_NATIVE": return JSON.stringify(decodeProtobuf(payload, JSON.parse(schema.data)), plainNumbers, 1);
-    default: return plain(payload);
-  }
+const time = (milliseconds) => new Date(Number(milliseconds)).toISOString();
+
+// Sizes and readers of a DataView, of the schemas of single values.
+const SINGLE = {
+  BOOLEAN: [1, "getUint8", Boolean], INT8: [1, "getInt8"], INT16: [2, "getInt16"], INT32: [4, "getInt32"], INT64: [8, "getBigInt64"],
+  FLOAT: [4, "getFloat32"], DOUBLE: [8, "getFloat64"], DATE: [8, "getBigInt64", time], TIMESTAMP: [8, "getBigInt64", time],
+};
+
+// The value of a message with fields.
+export function valueOf(payload, schema) {
+  if (schema?.type === "AVRO") return new Avro(payload, JSON.parse(schema.data)).all();
+  if (schema?.type === "PROTOBUF_NATIVE") return decodeProtobuf(payload, JSON.parse(schema.data));
+  return JSON.parse(TEXT.decode(payload));
 }
 
+function bySchema(payload, schema) {
+  if (["AVRO", "PROTOBUF_NATIVE"].includes(schema.type)) return JSON.stringify(valueOf(payload, schema), plainNumbers, 1);
+  if (schema.type === "STRING") return TEXT.decode(payload);
+  if (!Object.hasOwn(SINGLE, schema.type)) return plain(payload);
+  const [size, reader, words = String] = SINGLE[schema.type];
+  if (payload.length !== size) throw new Error(`${payload.length} bytes, not ${size}`);
+  return String(words(view(payload)[reader](0)));
+}
+
+const view = (bytes) => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 const plainNumbers = (_name, value) =>
   typeof value !== "bigint" ? value : Number.isSafeInteger(Number(value)) ? Number(value) : String(value);
 const DEPTH_MAX = 64;
@@ -143,8 +144,8 @@ class Avro {
       case "boolean": return this.take(1)[0] !== 0;
       case "int": return Number(this.long());
       case "long": return this.logical(schema, this.long());
-      case "float": return this.view(4).getFloat32(0, true);
-      case "double": return this.view(8).getFloat64(0, true);
+      case "float": return view(this.take(4)).getFloat32(0, true);
+      case "double": return view(this.take(8)).getFloat64(0, true);
       case "string": return TEXT.decode(this.take(Number(this.long())));
       case "bytes": return plain(this.take(Number(this.long())));
       case "fixed": return plain(this.take(schema.size));
@@ -161,8 +162,8 @@ class Avro {
   }
 
   logical(schema, value) {
-    if (schema.logicalType === "timestamp-millis") return new Date(Number(value)).toISOString();
-    if (schema.logicalType === "timestamp-micros") return new Date(Number(value / 1000n)).toISOString();
+    if (schema.logicalType === "timestamp-millis") return time(value);
+    if (schema.logicalType === "timestamp-micros") return time(value / 1000n);
     return value;
   }
 
@@ -188,21 +189,14 @@ class Avro {
     return this.bytes.subarray(this.at, (this.at += size));
   }
 
-  view(size) {
-    const part = this.take(size);
-    return new DataView(part.buffer, part.byteOffset, size);
-  }
-
   long() {
-    let value = 0n;
-    for (let shift = 0n; shift < 70n; shift += 7n) {
-      const [byte] = this.take(1);
-      value |= BigInt(byte & 0x7f) << shift;
-      if (!(byte & 0x80)) return BigInt.asIntN(64, (value >> 1n) ^ -(value & 1n));
-    }
-    throw new Error("a number is too long");
+    const [value, next] = varint(this.bytes, this.at);
+    this.at = next;
+    return zigzag(value);
   }
 }
+
+const zigzag = (value) => BigInt.asIntN(64, (value >> 1n) ^ -(value & 1n));
 
 // --- Protobuf: by the descriptors of a topic's PROTOBUF_NATIVE schema ---
 const [VARINT, FIXED64, BYTES, FIXED32] = [0, 1, 2, 5];
@@ -215,10 +209,12 @@ const FIELD_NAME = 1, FIELD_NUMBER = 3, FIELD_LABEL = 4, FIELD_TYPE = 5, FIELD_T
 const REPEATED = 3;
 const [STRING, MESSAGE, RAW, ENUM] = [9, 11, 12, 14];
 
+// Sizes and readers of a DataView, of the types of a fixed size.
+const FIXED = { 1: [8, "getFloat64"], 2: [4, "getFloat32"], 6: [8, "getBigUint64"], 7: [4, "getUint32"], 15: [4, "getInt32"], 16: [8, "getBigInt64"] };
+
 // `definition`: {fileDescriptorSet: base64, rootMessageTypeName}. Returns a plain object.
 function decodeProtobuf(payload, definition) {
-  const types = new Types(Uint8Array.from(atob(definition.fileDescriptorSet), (each) => each.charCodeAt(0)));
-  return types.read(payload, `.${definition.rootMessageTypeName}`, 0);
+  return new Types(bytesOf(definition.fileDescriptorSet)).read(payload, `.${definition.rootMessageTypeName}`, 0);
 }
 
 class Types {
@@ -281,28 +277,22 @@ class Types {
     switch (type) {
       case STRING: return TEXT.decode(raw);
       case MESSAGE: return this.read(raw, of, depth + 1);
-      case RAW: return Array.from(raw.slice(0, 64), (each) => each.toString(16).padStart(2, "0")).join(" ");
+      case RAW: return hex(raw.subarray(0, 64));
       case ENUM: {
         const value = Number(BigInt.asIntN(32, raw));
         return this.enums.get(of)?.get(value) ?? value;
       }
-      case 1: return new DataView(raw.buffer, raw.byteOffset, 8).getFloat64(0, true);
-      case 2: return new DataView(raw.buffer, raw.byteOffset, 4).getFloat32(0, true);
       case 3: return BigInt.asIntN(64, raw);
       case 5: return Number(BigInt.asIntN(32, raw));
       case 8: return raw !== 0n;
-      case 17: case 18: return BigInt.asIntN(64, (raw >> 1n) ^ -(raw & 1n));
-      case 6: return new DataView(raw.buffer, raw.byteOffset, 8).getBigUint64(0, true);
-      case 16: return new DataView(raw.buffer, raw.byteOffset, 8).getBigInt64(0, true);
-      case 7: return new DataView(raw.buffer, raw.byteOffset, 4).getUint32(0, true);
-      case 15: return new DataView(raw.buffer, raw.byteOffset, 4).getInt32(0, true);
-      default: return raw; // uint32, uint64
+      case 17: case 18: return zigzag(raw);
+      default: return FIXED[type] ? view(raw)[FIXED[type][1]](0, true) : raw; // uint32, uint64
     }
   }
 }
 
 function unpacked(bytes, type) {
-  const size = { 1: 8, 6: 8, 16: 8, 2: 4, 7: 4, 15: 4 }[type];
+  const [size] = FIXED[type] ?? [];
   const found = [];
   if (size) {
     if (bytes.length % size) throw new Error("packed numbers are truncated");

@@ -65,10 +65,44 @@ export function keyed(parent, rows, key, make, update) {
 export const panel = (title, small, ...content) =>
   h("section", { class: "panel" }, h("h2", {}, title, small ? h("small", {}, small) : null), content);
 
-// A table that scrolls sideways, also by keyboard.
-export const table = (titles, body) => h("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": "Table" },
-  h("table", {}, h("thead", {}, h("tr", {}, titles.map((each) => h("th", { scope: "col" }, each)))), body));
+export const button = (words, act, attributes) => h("button", { type: "button", onclick: act, ...attributes }, words);
+export const link = (href, words, kind = "link") => h("a", { class: kind, href }, words);
+export const faint = (...words) => h("p", { class: "none" }, words);
 
+// The head of a page: the way to it, its title, a sentence, and its actions.
+export const head = (crumbs, title, said, ...actions) => h("div", { class: "head" },
+  h("div", {}, crumbs.length ? h("p", { class: "crumbs" }, crumbs.map((each) => [each, " / "])) : null, title.localName === "h1" ? title : h("h1", { tabIndex: -1 }, title), said),
+  actions.length ? h("div", { class: "actions" }, actions) : null);
+
+// A table that scrolls sideways, also by keyboard, and `nothing` instead of it while it has no rows. `read(row)` returns
+// the contents of a row's cells; `name(row)` makes that of a first one, once: a link keeps the focus.
+// Rows that are `fixed` by their key are made once.
+export function table(titles, { key, name, read, nothing = "", fixed = false }) {
+  const body = h("tbody");
+  const scroll = h("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": "Table" },
+    h("table", {}, h("thead", {}, h("tr", {}, titles.map((each) => h("th", { scope: "col" }, each)))), body));
+  const none = faint(nothing);
+  const make = (row) => h("tr", {}, titles.map((_, at) => h("td", {}, at ? null : name?.(row))));
+  const update = (element, row) => {
+    if (fixed && element.made) return;
+    element.made = true;
+    read(row).forEach((value, at) => {
+      const cell = element.cells[name ? at + 1 : at];
+      if (typeof value === "string") text(cell, value);
+      else fill(cell, value);
+    });
+  };
+  return {
+    element: [none, scroll], scroll, none,
+    show(rows) {
+      none.hidden = rows.length > 0;
+      scroll.hidden = !rows.length;
+      keyed(body, rows, key, make, update);
+    },
+  };
+}
+
+export const pairs = (found) => found.map(([title, ...value]) => [h("dt", {}, title), h("dd", {}, value)]);
 export const fact = (title, value, small) => h("div", {}, h("dt", {}, title), h("dd", {}, value, small ? h("small", {}, small) : null));
 
 // What is shown until the first answer: blocks of the height of the content.

@@ -1,4 +1,4 @@
-// Formatting of numbers, times and names.
+// Formatting of numbers, times, names and commands.
 
 import { h } from "./dom.js";
 
@@ -7,7 +7,7 @@ const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFracti
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 
-export const UNKNOWN = "·";
+const UNKNOWN = "·";
 
 export function count(number) {
   if (number === undefined || number === null || number < 0) return UNKNOWN;
@@ -48,6 +48,9 @@ export function duration(seconds) {
   return seconds < 730 * 86400 ? `${Math.round(seconds / 2629800)} months` : `${count(Math.round(seconds / 31557600))} years`;
 }
 
+// Units of time, for fields.
+export const SPANS = [["days", 86400], ["hours", 3600], ["minutes", 60], ["seconds", 1]];
+
 export function clock(milliseconds) {
   if (!milliseconds) return UNKNOWN;
   const moment = new Date(milliseconds);
@@ -57,6 +60,15 @@ export function clock(milliseconds) {
 
 export function ago(milliseconds, now) {
   return milliseconds ? `${duration(Math.max(0, (now - milliseconds) / 1000))} ago` : "never";
+}
+
+// JSON with line breaks; another text unchanged.
+export function pretty(data) {
+  try {
+    return JSON.stringify(JSON.parse(data), null, 2);
+  } catch {
+    return data;
+  }
 }
 
 // A sentence of the broker, with times in the browser's time zone.
@@ -117,3 +129,28 @@ export const STATES = {
 
 // Colours of the levels of trouble, as geminga.diagnosis numbers them.
 export const LEVELS = ["quiet", "quiet", "moving", "watch", "stopped", "stopped", "stopped"];
+
+// Commands for a terminal: they carry the address of this broker where it is not the default.
+const IS_DEFAULT = location.protocol === "http:" && ["127.0.0.1:8080", "localhost:8080"].includes(location.host);
+const ADDRESS = IS_DEFAULT ? "" : ` --admin-url ${location.origin}`;
+
+export const quoted = (words) => (/^[\w@%+=:,./-]+$/.test(words) ? words : `'${words.replaceAll("'", `'"'"'`)}'`);
+export const shortTopic = (topic) => topic.replace(/^persistent:\/\//, "");
+
+export const option = (name, value) => (value ? ` ${name} ${quoted(String(value))}` : "");
+
+// Options are quoted already; with a name that begins with "-" they come first, and the names follow "--".
+export function shell(verb, names, options = "") {
+  const named = names.map(quoted).join(" ");
+  const parts = names.some((each) => each.startsWith("-")) ? [options.trim(), "--", named] : [named, options.trim()];
+  return ["geminga", verb, ...parts].filter(Boolean).join(" ");
+}
+
+// The address follows the options of each command, and changes nothing in quotes: a name may contain " && ".
+const ONE = /(?:'[^']*'|"[^"]*"|(?! && )[^'"])+/g;
+const END = /^((?:'[^']*'|"[^"]*"|[^'"])*?)( -- |$)/;
+
+export const pasted = (words, address = ADDRESS) => (/^geminga (?!store)/.test(words)
+  ? words.replace(ONE, (one) => one.replace(END, (_, before, end) => before + address + end)) : words);
+
+export const command = (words) => h("code", {}, pasted(words));

@@ -2,7 +2,7 @@
 //
 // The server counts, this module paints. A cell of many entries shows even one unacknowledged message.
 
-import { fill, h } from "./dom.js";
+import { button, fill, h } from "./dom.js";
 import { bytes, count, plural } from "./format.js";
 
 const CELLS = 640;
@@ -24,18 +24,18 @@ export class HoleMap {
     this.middle = h("span");
     this.right = h("span");
     this.what = h("span", { class: "what" });
-    const tool = (title, words, act) => h("button", { type: "button", title, onclick: act }, words);
+    const tool = (title, words, act) => button(words, act, { title });
     this.element = h("div", { class: "map" },
       h("div", { class: "tools" },
         tool("Whole topic (0)", "All", () => this.zoom(null)),
-        tool("Oldest unacknowledged message", "Oldest open", () => this.toOldest()),
-        tool("Closer (+)", "Closer", () => this.scale(0.25)),
-        tool("Farther (−)", "Farther", () => this.scale(4)),
+        tool("To the oldest unacknowledged message", "Oldest unacknowledged", () => this.toOldest()),
+        tool("Zoom in (+)", "Zoom in", () => this.scale(0.25)),
+        tool("Zoom out (−)", "Zoom out", () => this.scale(4)),
         this.what),
       this.over, this.strip,
       h("div", { class: "axis" }, this.left, this.middle, this.right),
       h("div", { class: "legend" },
-        [["acked", "acknowledged"], ["open", "open, delivered"], ["partly", "batch in part"], ["unread", "not delivered yet"],
+        [["acked", "acknowledged"], ["open", "delivered, unacknowledged"], ["partly", "batch acknowledged in part"], ["unread", "not delivered yet"],
           ["again", "to be redelivered"], ["delayed", "delayed"], ["damaged", "damaged"]].map(([kind, words]) => h("span", {}, h("i", { class: kind }), words))));
     this.listen();
     this.repaint = () => this.paint();
@@ -267,7 +267,7 @@ function paintEntries(paint, stretch, colours, x, height, scale) {
   }
 }
 
-export function entryWords(entry) {
+function entryWords(entry) {
   const words = [`${entry.id || "a gap"}: ${entry.state === "partly" ? "acknowledged in part" : entry.state}`];
   if (entry.messages > 1) words.push(`${entry.messages} messages`);
   if (entry.open) words.push(`open ${entry.open.map(([a, b]) => (a === b ? a : `${a}–${b}`)).join(", ")}`);

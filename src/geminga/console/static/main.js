@@ -1,14 +1,12 @@
 // The frame around the pages: routing, keyboard, theme, and the dialog that asks for a token.
 
 import { Poller, askAgain, onUnauthorized } from "./api.js";
-import { showBoard, showRunning } from "./board.js";
 import { showBroker } from "./broker.js";
 import { dialog } from "./dialog.js";
-import { fill, h, skeleton } from "./dom.js";
+import { button, fill, h, skeleton } from "./dom.js";
+import { showBoard, showRunning, showTopics } from "./lists.js";
 import { showNamespace, showTenants } from "./namespaces.js";
-import { showSubscription } from "./subscription.js";
-import { showTopic } from "./topic.js";
-import { showTopics } from "./topics.js";
+import { showSubscription, showTopic } from "./topic.js";
 
 const main = document.getElementById("main");
 const search = document.getElementById("search");
@@ -25,7 +23,7 @@ const frame = {
   told(error) {
     offline.hidden = !error;
     if (error?.status === 401) {
-      fill(offline, `${error.message}. `, h("button", { type: "button", onclick: () => (askAgain(), route()) }, "Give a token"));
+      fill(offline, `${error.message}. `, button("Give a token", () => (askAgain(), route())));
     } else if (error) offline.textContent = `${error.message}. The page shows the last known state.`;
   },
   // Shows a page of panels and polls for them. Before the first response, and once the resource is deleted, the
@@ -71,23 +69,9 @@ function route() {
   const hash = location.hash || "#/";
   const [path, words = ""] = hash.slice(1).split("?");
   const query = new URLSearchParams(words);
-  const parts = partsOf(path);
-  const [kind, topic, subscription] = parts;
-  let page = "board";
-  let start = () => showBoard(frame, query);
-  if (kind === "s" && topic && subscription && parts.length === 3) {
-    page = "subscription";
-    start = () => showSubscription(frame, topic, subscription, query);
-  } else if (kind === "t" && topic && parts.length === 2) {
-    page = "topic";
-    start = () => showTopic(frame, topic, query);
-  } else if (kind === "n" && topic && subscription && parts.length === 3) {
-    page = "namespace";
-    start = () => showNamespace(frame, `${topic}/${subscription}`);
-  } else if (Object.hasOwn(PAGES, kind) && parts.length === 1) {
-    page = kind;
-    start = () => PAGES[kind](frame, query);
-  }
+  const [kind, ...names] = partsOf(path);
+  const found = Object.hasOwn(PAGES, kind ?? "") ? PAGES[kind] : null;
+  const [page, , show] = found?.[1] === names.length && names.every(Boolean) ? found : PAGES[""];
   wanted = history.state?.scroll ?? 0;
   if (page === shown && stop.again) {
     stop.again(query);
@@ -107,16 +91,26 @@ function route() {
   shown = page;
   window.scrollTo(0, 0);
   try {
-    stop = start();
+    stop = show(query, ...names);
   } catch (error) {
     stop = () => {};
-    fill(main, h("h1", {}, subscription || topic || ""), h("p", { class: "refused" }, error.message));
+    fill(main, h("h1", {}, names.at(-1) ?? ""), h("p", { class: "refused" }, error.message));
   }
   // Screen readers and the keyboard continue at the new page's heading.
   if (!first && document.activeElement !== search) main.querySelector("h1")?.focus({ preventScroll: true });
 }
 
-const PAGES = { topics: showTopics, namespaces: showTenants, running: showRunning, broker: showBroker };
+// Pages by the first word of the address: name, number of names that follow, and how it is shown.
+const PAGES = {
+  "": ["board", 0, (query) => showBoard(frame, query)],
+  s: ["subscription", 2, (query, topic, subscription) => showSubscription(frame, topic, subscription, query)],
+  t: ["topic", 1, (query, topic) => showTopic(frame, topic, query)],
+  n: ["namespace", 2, (_query, ...names) => showNamespace(frame, names.join("/"))],
+  topics: ["topics", 0, (query) => showTopics(frame, query)],
+  namespaces: ["namespaces", 0, () => showTenants(frame)],
+  running: ["running", 0, () => showRunning(frame)],
+  broker: ["broker", 0, () => showBroker(frame)],
+};
 const LISTS = new Set(["board", "topics"]);
 history.scrollRestoration = "manual";
 let noted = null;
@@ -166,7 +160,7 @@ const KEYS = [
   ["g f", "functions and mirrors"],
   ["g b", "the broker"],
   ["t", "from a subscription to its topic"],
-  ["+ − 0, ← →", "on the map: closer, farther, all, sideways"],
+  ["+ − 0, ← →", "on the map: zoom in and out, all, left and right"],
   ["Esc", "back to the list and its search, or close"],
   ["?", "this list"],
 ];

@@ -1,18 +1,42 @@
 // The messages of a topic, of all its partitions: from a position, older or newer, with a filter, or live; and one
 // message opened as text, JSON or hexadecimal.
 
-import { get } from "./api.js";
-import { bytesOf, decode, hexDump, jsonText, textOf } from "./decode.js";
-import { dialog, toast } from "./dialog.js";
-import { fill, h } from "./dom.js";
-import { bytes, clock, count, plural, schemaPath, topicPath } from "./format.js";
+import { call, get } from "./api.js";
+import { bytesOf, decode, hexDump, jsonText, textOf, valueOf } from "./decode.js";
+import { ask, dialog, toast } from "./dialog.js";
+import { button, faint, fill, h } from "./dom.js";
+import { bytes, clock, count, option, plural, schemaPath, shell, shortTopic, topicPath } from "./format.js";
 
 const PAGE = 50;
+const FILTERED = 500; // messages of one request, if most are left out here
 const TAIL_MS = 1000;
 const AGAIN_MS = 150;
 const TAIL_SHOWN = 100;
 const PARTITIONS_MAX = 64;
 const FROM = [["latest", "newest first"], ["earliest", "from the oldest"], ["time", "from a time"], ["id", "from a message"], ["live", "live"]];
+
+// Conditions on fields of the decoded value, such as `order.city="New York" amount>=100`.
+const CONDITION = /\s*([\w.$-]+)\s*(!=|>=|<=|=|>|<|~)\s*("[^"]*"|[^\s"]+)/y;
+const OPERATORS = {
+  "=": (value, wanted) => value === wanted, "!=": (value, wanted) => value !== wanted, "~": (value, wanted) => String(value).includes(wanted),
+  ">": (value, wanted) => value > wanted, "<": (value, wanted) => value < wanted, ">=": (value, wanted) => value >= wanted, "<=": (value, wanted) => value <= wanted,
+};
+
+function conditionsOf(text) {
+  const found = [];
+  let end = 0;
+  CONDITION.lastIndex = 0;
+  for (let match; (match = CONDITION.exec(text)); end = CONDITION.lastIndex) {
+    found.push([match[1].split("."), OPERATORS[match[2]], match[3].replace(/^"|"$/g, "")]);
+  }
+  if (text.slice(end).trim()) throw new Error("Write conditions on fields, such as city=Bern amount>100: = != > < >= <=, ~ for “contains”.");
+  return found;
+}
+
+function meets(value, [path, operator, wanted]) {
+  const found = path.reduce((inside, name) => inside?.[name], value);
+  return typeof found === "number" || typeof found === "bigint" ? operator(Number(found), Number(wanted)) : operator(String(found), wanted);
+}
 
 export class Messages {
   // `query`: the filter in the address; `parts`: the topic's partitions, or the topic itself.
@@ -28,15 +52,17 @@ export class Messages {
     this.id = field("id", { placeholder: "ledger:entry", pattern: "\\d+:\\d+", "aria-label": "Message" });
     this.key = field("key", { type: "search", placeholder: "key", "aria-label": "Key" });
     this.words = field("text", { type: "search", placeholder: "text in payload, key or property", "aria-label": "Text in payload, key or property" });
+    this.where = field("where", { type: "search", placeholder: "fields: city=Bern amount>100", "aria-label": "Conditions on fields" });
+    this.conditions = [];
     this.partition = h("select", { "aria-label": "Partition", hidden: parts.length < 2 }, h("option", { value: "" }, parts.length > PARTITIONS_MAX ? `the first ${PARTITIONS_MAX} partitions` : "all partitions"),
       parts.map((_, at) => h("option", { value: at }, `partition ${at}`)));
     this.partition.value = query.get("partition") ?? "";
     this.act = h("button", { type: "submit", class: "primary" }, "Search");
-    this.more = h("button", { type: "button", hidden: true, onclick: () => this.search(true) }, "Older");
+    this.more = button("Older", () => this.search(true), { hidden: true });
     this.said = h("p", { class: "none", role: "status" }, "…");
     this.progress = h("progress", { max: 1, value: 0, "aria-label": "Searched", hidden: true });
     this.list = h("ol", { class: "messages" });
-    const form = h("form", { class: "filters" }, this.from, this.time, h("span", { class: "until", hidden: true }, "until"), this.until, this.id, this.partition, this.key, this.words, this.act);
+    const form = h("form", { class: "filters" }, this.from, this.time, h("span", { class: "until", hidden: true }, "until"), this.until, this.id, this.partition, this.key, this.words, this.where, this.act);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.running) this.cancel();
@@ -64,7 +90,7 @@ export class Messages {
   // Writes the filter into the address, so that it can be shared.
   remember() {
     const words = new URLSearchParams();
-    for (const [name, element] of Object.entries({ from: this.from, time: this.time, until: this.until, id: this.id, partition: this.partition, key: this.key, text: this.words })) {
+    for (const [name, element] of Object.entries({ from: this.from, time: this.time, until: this.until, id: this.id, partition: this.partition, key: this.key, text: this.words, where: this.where })) {
       if (element.value && !element.hidden && !(name === "from" && element.value === "latest")) words.set(name, element.value);
     }
     const [path] = location.hash.split("?");
@@ -80,6 +106,11 @@ export class Messages {
     fill(this.list);
     this.more.hidden = true;
     this.more.textContent = this.from.value === "latest" ? "Older" : "Newer";
+    try {
+      this.conditions = conditionsOf(this.where.value);
+    } catch (error) {
+      return void (this.said.textContent = error.message);
+    }
     if (this.live) return this.follow();
     if (this.from.value === "time" && !this.time.value) return void (this.said.textContent = "Choose a time, then Search.");
     if (this.from.value === "id" && !this.id.value) return void (this.said.textContent = "Give a message's id, then Search.");
@@ -92,8 +123,25 @@ export class Messages {
     return {
       from: this.from.value === "time" ? moment(this.time) : this.from.value === "id" ? this.id.value.trim() : this.from.value,
       older: this.from.value === "latest" || null, after: cursor.next, until: moment(this.until),
-      key: this.key.value, text: this.words.value, count: PAGE,
+      key: this.key.value, text: this.words.value, count: this.conditions.length ? FILTERED : PAGE,
     };
+  }
+
+  // Those of `messages` whose value meets the conditions.
+  async matching(messages, topic) {
+    if (!this.conditions.length) return messages;
+    const fits = await Promise.all(messages.map(async (each) => {
+      if (each.problem || each.null) return false;
+      try {
+        const payload = bytesOf(each.payload);
+        const whole = payload.length < each.size ? bytesOf((await get(`${topicPath(topic)}/message/${each.id}`, { batch: each.batchIndex })).payload) : payload;
+        const value = valueOf(whole, await this.book.version(each.schemaVersion ?? -1));
+        return this.conditions.every((one) => meets(value, one));
+      } catch {
+        return false; // another form of value
+      }
+    }));
+    return messages.filter((_, at) => fits[at]);
   }
 
   // Reads until a page is full. Of each partition some are kept back: the next page may need them.
@@ -119,7 +167,7 @@ export class Messages {
             const found = await get(`${topicPath(cursor.topic)}/messages`, this.question(cursor), running.signal);
             cursor.next = found.next;
             cursor.left = found.left;
-            cursor.found.push(...found.messages);
+            cursor.found.push(...await this.matching(found.messages, cursor.topic));
             examined += found.examined;
           }));
           if (running.signal.aborted) return;
@@ -136,7 +184,7 @@ export class Messages {
       this.more.hidden = !left;
       const number = plural(this.list.children.length, "message");
       this.said.textContent = this.list.children.length || further ? left ? `${number}, and there are more.` : `${number}: that is all.`
-        : this.key.value || this.words.value ? `No message matches; ${count(examined)} entries were searched.` : "There is no message here.";
+        : this.key.value || this.words.value || this.conditions.length ? `No message matches; ${count(examined)} entries were searched.` : "There is no message here.";
     } catch (error) {
       if (error.name !== "AbortError") this.said.textContent = error.message;
     } finally {
@@ -176,7 +224,7 @@ export class Messages {
           next.set(topic, found.next);
           behind += found.behind;
           missed += found.skipped + (found.notShown ?? 0);
-          for (const each of found.messages.slice(-TAIL_SHOWN)) this.list.prepend(await messageItem(each, this.book, topic));
+          for (const each of await this.matching(found.messages.slice(-TAIL_SHOWN), topic)) this.list.prepend(await messageItem(each, this.book, topic));
           if (running.signal.aborted) return;
         }
         while (this.list.children.length > TAIL_SHOWN) this.list.lastElementChild.remove();
@@ -243,7 +291,7 @@ export async function messageItem(message, book, topic) {
   const place = h("span", { class: "mono" }, placeOf(message));
   return h("li", {},
     h("span", { class: "when" }, message.publishTime ? clock(message.publishTime) : "", h("br"),
-      topic && !message.problem ? h("button", { type: "button", class: "open", title: "Open", "aria-label": `Open ${placeOf(message)}`, onclick: () => openMessage(message, book, topic) }, place) : place),
+      topic && !message.problem ? button(place, () => openMessage(message, book, topic), { class: "open", title: "Open", "aria-label": `Open ${placeOf(message)}` }) : place),
     h("div", {},
       message.problem ? h("p", { class: "problem" }, message.problem) : null,
       message.problem === "encrypted" ? null : h("div", { class: "value" }, value),
@@ -254,7 +302,7 @@ async function openMessage(message, book, topic) {
   const shown = h("pre", { tabIndex: 0, class: "whole" }, "…");
   const views = h("div", { class: "views", role: "group", "aria-label": "Show as" });
   const box = dialog(`Message ${placeOf(message)}`, [
-    h("p", { class: "none" }, [message.key ? `key ${message.key}` : "no key", message.publishTime ? `published ${clock(message.publishTime)}` : "",
+    faint([message.key ? `key ${message.key}` : "no key", message.publishTime ? `published ${clock(message.publishTime)}` : "",
       `from ${message.producer}`, bytes(message.size)].filter(Boolean).join(" · ")), views, shown]);
   box.classList.add("wide");
   try {
@@ -267,9 +315,9 @@ async function openMessage(message, book, topic) {
       fill(shown, texts[name]());
     };
     const copy = () => navigator.clipboard.writeText(shown.textContent).then(() => toast("Copied"), () => toast("the browser does not allow copying", "bad"));
-    fill(views, Object.keys(texts).map((name) => h("button", { type: "button", "aria-pressed": "false", onclick: () => choose(name) }, name)),
-      h("span", { class: "gap" }), h("button", { type: "button", onclick: copy }, "Copy"),
-      h("button", { type: "button", onclick: () => download(payload, placeOf(message)) }, "Download"));
+    fill(views, Object.keys(texts).map((name) => button(name, () => choose(name), { "aria-pressed": "false" })),
+      h("span", { class: "gap" }), button("Copy", copy), button("Download", () => download(payload, placeOf(message))),
+      button("Publish again", () => produce(topic.replace(/-partition-\d+$/, ""), undefined, { payload: textOf(payload), key: message.key, properties: message.properties })));
     choose("Value");
   } catch (error) {
     fill(shown, error.message);
@@ -278,9 +326,30 @@ async function openMessage(message, book, topic) {
 
 function download(payload, name) {
   const address = URL.createObjectURL(new Blob([payload]));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = `message-${name.replaceAll(":", "-")}.bin`;
-  link.click();
+  Object.assign(document.createElement("a"), { href: address, download: `message-${name.replaceAll(":", "-")}.bin` }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+// Publishes one message, with the text, key and properties of `like` to begin with.
+export function produce(topic, done, like = {}) {
+  const named = (properties) => properties.split("\n").filter(Boolean).map((each) => each.split(/=(.*)/s));
+  ask("Publish a message", {
+    fields: {
+      payload: ["Value, as text", { tag: "textarea", rows: 5, value: like.payload }], key: ["Key (may be empty)", { value: like.key }],
+      properties: ["Properties, NAME=VALUE on each line (may be empty)", { tag: "textarea", rows: 2, value: Object.entries(like.properties ?? {}).map((each) => each.join("=")).join("\n") }],
+    },
+    action: "Publish", done,
+    preview({ payload, key, properties }) {
+      const wrong = named(properties).find(([name, value]) => !name || value === undefined);
+      if (wrong) throw new Error(`“${wrong.join("=")}” is not NAME=VALUE.`);
+      return {
+        text: "stores one message, which every subscription of the topic receives",
+        command: shell("produce", [shortTopic(topic), payload], option("--key", key) + named(properties).map((each) => option("-p", each.slice(0, 2).join("="))).join("")),
+      };
+    },
+    async run({ payload, key, properties }) {
+      const body = { payload, key: key || null, properties: Object.fromEntries(named(properties).map(([name, value]) => [name, value])) };
+      return `Stored as ${(await call("POST", `${topicPath(topic)}/message`, { body })).id}`;
+    },
+  });
 }

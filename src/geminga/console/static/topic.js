@@ -1,18 +1,22 @@
-// One topic: producers and their batches, subscriptions, messages, schema, policies and ledgers. The partitions
-// of a partitioned topic are shown as one topic, with the partition as a column.
+// One topic, whose partitions are shown as one, with the partition as a column: producers and their batches,
+// subscriptions, messages, schema, policies and ledgers. And one subscription of it: its state with advice, the map of ack
+// holes, consumers, and actions.
 
+import { actionButtons, createSubscription, redrive, registerSchema, skipEntry, subscriptionPath, topicActions } from "./actions.js";
 import { get } from "./api.js";
-import { createSubscription, produce, topicActions } from "./actions.js";
 import { Chart } from "./chart.js";
-import { shortTopic } from "./command.js";
-import { fact, fill, h, keyed, panel, table, text } from "./dom.js";
-import { bytes, clock, count, nameOf, namespaceLink, plural, perSecond, rate, schemaPath, sentence, subscriptionLink, topicName, topicPath, topicLink } from "./format.js";
-import { Messages, SchemaBook } from "./messages.js";
-import { permissions, topicPolicies } from "./policies.js";
+import { button, fact, faint, fill, h, head, link, pairs, panel, table, text } from "./dom.js";
+import { LEVELS, ago, bytes, clock, command, count, duration, nameOf, namespaceLink, perSecond, plural, pretty, rate, schemaPath, sentence, sentenceText, shortTopic, subscriptionLink, topicLink, topicName, topicPath } from "./format.js";
+import { HoleMap, chosenEntry } from "./holes.js";
+import { Messages, SchemaBook, produce } from "./messages.js";
+import { permissions, properties, topicPolicies } from "./namespaces.js";
 
 const EVERY_MS = 2000;
 const SLOW_TURNS = 5;
 const LEDGERS_SHOWN = 8;
+
+const partitionsOf = async (topic, signal) => (await get(`${topicPath(topic)}/partitions`, {}, signal))?.partitions ?? 0;
+const statsOf = (topic, partitions, signal) => get(`${topicPath(topic)}/${partitions ? "partitioned-stats" : "stats"}`, { perPartition: partitions > 0 || null }, signal);
 
 export function showTopic(frame, topic, query) {
   frame.title(topic.split("/").at(-1));
@@ -21,49 +25,70 @@ export function showTopic(frame, topic, query) {
   const book = new SchemaBook(topic);
   const facts = h("dl", { class: "facts" });
   const chart = new Chart([["in", "accent"], ["out", "moving"]], (value) => perSecond(value));
-  const producers = h("tbody");
-  const producerTable = table(["Producer", "In", "Message size", "Messages per entry", "Partitions", "Since"], producers);
-  const nobody = h("p", { class: "none" }, "No producer is connected.");
+  let partitions = null;
+  const on = new Map(); // the number of partitions that each producer is on
+  const producers = table(["Producer", "In", "Message size", "Messages per entry", "Partitions", "Since"], {
+    key: (one) => `${one.producerName} ${one.producerId} ${one.address}`,
+    name: (one) => [h("b", {}, one.producerName), h("small", {}, `${one.address} · ${one.clientVersion || "unknown client"}${one.accessMode === "Shared" ? "" : ` · ${one.accessMode}`}`)],
+    read: (one) => [perSecond(one.msgRateIn), bytes(one.averageMsgSize),
+      !partitions && one.messagesPerEntry ? one.messagesPerEntry.toFixed(one.messagesPerEntry < 10 ? 1 : 0) : "·",
+      partitions ? `${on.get(one.producerName) ?? 0} of ${partitions}` : "", sentenceText(one.connectedSince ?? "")],
+    nothing: "No producer is connected.",
+  });
   const word = h("p", { class: "sentence" });
-  const subscriptions = h("tbody");
-  const unread = h("p", { class: "none" }, "There is no subscription: messages are kept as long as the policies say.");
+  const subscriptions = table(["Subscription", "Backlog", "Unacknowledged", "Out", "Consumers"], {
+    key: ([name]) => name, name: ([name]) => link(subscriptionLink(topic, name), name, "row"),
+    read: ([, one]) => [count(one.messagesInBacklog ?? one.msgBacklog), one.unackedMessages ? count(one.unackedMessages) : "",
+      perSecond(one.msgRateOut), one.consumers.length ? `${one.consumers.length} ${one.type ?? ""}` : "none"],
+    nothing: "There is no subscription: messages are kept as long as the policies say.",
+  });
   const schema = h("div", {}, "…");
   const policies = h("dl", { class: "pairs" });
   const roles = h("dl", { class: "pairs" });
-  const ledgers = h("tbody");
-  const parts = h("tbody");
-  const partsPanel = panel("Partitions", "", table(["Partition", "In", "Out", "Backlog", "Stored"], parts));
+  const named = h("dl", { class: "pairs" });
+  const ledgers = table(["Ledger", "Entries", "Bytes"], {
+    key: ([at, one]) => `${at} ${one.ledgerId}`, name: ([at, one]) => [h("span", { class: "mono" }, one.ledgerId), at === undefined ? null : h("small", {}, `partition ${at}`)],
+    read: ([, one]) => [count(one.entries), bytes(one.size)], nothing: "None are known.",
+  });
+  const older = faint();
+  const parts = table(["Partition", "In", "Out", "Backlog", "Stored"], {
+    key: ([name]) => name, name: ([name]) => link(topicLink(name), name.split("-partition-").at(-1), "row"),
+    read: ([, one]) => [perSecond(one.msgRateIn), perSecond(one.msgRateOut),
+      count(Object.values(one.subscriptions).reduce((sum, it) => sum + (it.messagesInBacklog ?? it.msgBacklog), 0)), bytes(one.storageSize)],
+  });
+  const partsPanel = panel("Partitions", "", parts.element);
   const place = h("div");
-  let partitions = null;
   const content = h("div", {},
     facts,
     panel("Messages per second", "the last hour", chart.element),
-    panel("Producers", "", word, nobody, producerTable),
-    panel("Subscriptions", "", unread, table(["Subscription", "Backlog", "Unacknowledged", "Out", "Consumers"], subscriptions)),
+    panel("Producers", "", word, producers.element),
+    panel("Subscriptions", "", subscriptions.element),
     partsPanel, place,
-    h("div", { class: "columns" }, panel("Schema", "", schema), panel("Permissions", "of this topic; those of its namespace apply too", roles)),
+    h("div", { class: "columns" }, panel("Schema", "", schema, button("Register a schema", async () => registerSchema(topic, await book.newest(), refresh))),
+      h("div", {}, panel("Permissions", "of this topic; those of its namespace apply too", roles), panel("Properties", "", named))),
     panel("Policies in force", "", policies),
-    panel("Ledgers", "the newest first", table(["Ledger", "Entries", "Bytes"], ledgers)));
+    panel("Ledgers", "the newest first", ledgers.element, older));
   const where = `${tenant}/${namespace}`;
-  const head = h("div", { class: "head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics"), " / ",
-    h("a", { href: namespaceLink(where) }, where), " / "),
-  h("h1", { tabIndex: -1 }, topicName(topic).at(-1))),
-  h("div", { class: "actions" }, h("button", { type: "button", "data-action": "produce", onclick: () => produce(topic, () => messages?.begin()) }, "Publish a message"),
-    h("button", { type: "button", onclick: () => createSubscription(topic, () => poller.now()) }, "Add a subscription"),
-    topicActions(topic, () => partitions, () => poller.now())));
-  let turn = 0;
+  let turn = 0; // of polls: slow requests are sent in some of them
+  const refresh = () => {
+    turn = 0;
+    poller.now();
+  };
+  const top = head([link("#/topics", "Topics", null), link(namespaceLink(where), where, null)], topicName(topic).at(-1), null,
+    button("Publish a message", () => produce(topic, () => messages?.begin()), { "data-action": "produce" }),
+    button("Add a subscription", () => createSubscription(topic, refresh)), topicActions(topic, () => partitions, refresh));
   let messages = null;
   let seeded = false;
   let schemaShown = null;
 
-  const poller = frame.page(head, content, async (signal) => {
-    if (partitions === null) partitions = (await get(`${path}/partitions`, {}, signal))?.partitions ?? 0;
+  const poller = frame.page(top, content, async (signal) => {
+    partitions ??= await partitionsOf(topic, signal);
     if (!seeded) {
       seeded = true;
       const past = await get(`${path}/history`, {}, signal).catch(() => null);
       if (past?.in.length) chart.seed(past, ["in", "out"]);
     }
-    const stats = await get(partitions ? `${path}/partitioned-stats` : `${path}/stats`, partitions ? { perPartition: true } : {}, signal);
+    const stats = await statsOf(topic, partitions, signal);
     show(stats);
     if (!messages) {
       messages = new Messages(topic, query, partitions ? Array.from({ length: partitions }, (_, at) => `${topic}-partition-${at}`) : [topic]);
@@ -85,50 +110,17 @@ export function showTopic(frame, topic, query) {
       fact("Subscriptions", count(own.length)),
       fact("Published", count(stats.msgInCounter), "since it was loaded"));
     chart.add(Date.now() / 1000, [stats.msgRateIn, stats.msgRateOut]);
-    showProducers(stats, each);
-    unread.hidden = own.length > 0;
-    subscriptions.closest(".scroll").hidden = !own.length;
-    keyed(subscriptions, own.slice(0, 200), ([name]) => name, ([name]) => h("tr", {},
-      h("td", {}, h("a", { class: "row", href: subscriptionLink(topic, name) }, name)), Array.from({ length: 4 }, () => h("td"))), (row, [, one]) => {
-      const cells = row.cells;
-      text(cells[1], count(one.messagesInBacklog ?? one.msgBacklog));
-      text(cells[2], one.unackedMessages ? count(one.unackedMessages) : "");
-      text(cells[3], perSecond(one.msgRateOut));
-      text(cells[4], one.consumers.length ? `${one.consumers.length} ${one.type ?? ""}` : "none");
-    });
-    partsPanel.hidden = !each.length;
-    keyed(parts, each, ([name]) => name, ([name]) => h("tr", {}, h("td", {}, h("a", { class: "row", href: topicLink(name) }, name.split("-partition-").at(-1))),
-      Array.from({ length: 4 }, () => h("td"))), (row, [, one]) => {
-      const cells = row.cells;
-      text(cells[1], perSecond(one.msgRateIn));
-      text(cells[2], perSecond(one.msgRateOut));
-      text(cells[3], count(Object.values(one.subscriptions).reduce((sum, it) => sum + (it.messagesInBacklog ?? it.msgBacklog), 0)));
-      text(cells[4], bytes(one.storageSize));
-    });
-  }
-
-  function showProducers(stats, each) {
-    nobody.hidden = stats.publishers.length > 0;
-    producerTable.hidden = !stats.publishers.length;
-    producerTable.classList.toggle("plain", !each.length);
-    if (stats.backlogQuotaExceeded) {
-      nobody.hidden = false;
-      fill(nobody, h("span", { class: "refused" }, "Producers are stopped: ", sentence(stats.backlogQuotaExceeded)));
-    } else text(nobody, "No producer is connected.");
-    const on = new Map();
+    on.clear();
     for (const [, one] of each) for (const it of one.publishers) on.set(it.producerName, (on.get(it.producerName) ?? 0) + 1);
-    keyed(producers, stats.publishers.slice(0, 100), (one) => `${one.producerName} ${one.producerId} ${one.address}`,
-      () => h("tr", {}, Array.from({ length: 6 }, () => h("td"))), (row, one) => {
-        const [name, rates, size, filled, spread, since] = row.cells;
-        if (!name.textContent) {
-          fill(name, h("b", {}, one.producerName), h("small", {}, `${one.address} · ${one.clientVersion || "unknown client"}${one.accessMode === "Shared" ? "" : ` · ${one.accessMode}`}`));
-          fill(since, sentence(one.connectedSince ?? ""));
-        }
-        text(rates, perSecond(one.msgRateIn));
-        text(size, bytes(one.averageMsgSize));
-        text(filled, each.length ? "·" : one.messagesPerEntry ? one.messagesPerEntry.toFixed(one.messagesPerEntry < 10 ? 1 : 0) : "·");
-        text(spread, each.length ? `${on.get(one.producerName) ?? 0} of ${each.length}` : "");
-      });
+    producers.show(stats.publishers.slice(0, 100));
+    producers.scroll.classList.toggle("plain", !each.length);
+    if (stats.backlogQuotaExceeded) {
+      producers.none.hidden = false;
+      fill(producers.none, h("span", { class: "refused" }, "Producers are stopped: ", sentence(stats.backlogQuotaExceeded)));
+    } else text(producers.none, "No producer is connected.");
+    subscriptions.show(own.slice(0, 200));
+    partsPanel.hidden = !each.length;
+    parts.show(each);
   }
 
   async function showSlow(stats, signal) {
@@ -143,20 +135,19 @@ export function showTopic(frame, topic, query) {
     schemaShown = found?.version ?? null;
     const versions = found ? await get(`${schemaPath(topic)}/schemas`, {}, signal).catch(nothing) : null;
     fill(schema, found ? [h("p", {}, h("span", { class: "tag" }, found.type), ` version ${found.version ?? 0}`), h("br"), definition(found.data)]
-      : h("p", { class: "none" }, "None: messages are bytes."),
+      : faint("None: messages are bytes."),
     (versions?.getSchemaResponses ?? []).filter((each) => each.version !== found.version).reverse().map((each) => h("details", {},
       h("summary", {}, `version ${each.version}, ${each.type}${each.timestamp ? `, of ${clock(each.timestamp)}` : ""}`), definition(each.data))));
     if (turn <= 1) {
-      await Promise.all([topicPolicies(policies, topic, signal),
-        permissions(roles, { path, noun: "topics", place: shortTopic(topic) }, signal).catch((error) => fill(roles, h("dt", {}, "Roles"), h("dd", { class: "none" }, error.message)))]);
+      await Promise.all([topicPolicies(policies, topic, signal), properties(named, topic, signal).catch((error) => fill(named, pairs([["Properties", error.message]]))),
+        permissions(roles, { path, noun: "topics", place: shortTopic(topic) }, signal).catch((error) => fill(roles, pairs([["Roles", error.message]])))]);
     }
   }
 
   function showLedgers(inside) {
     const all = Object.entries(inside.partitions ?? { "": inside }).flatMap(([name, one]) => one.ledgers.map((ledger) => [name.split("-partition-")[1], ledger]));
-    const newest = all.sort(([, a], [, b]) => b.ledgerId - a.ledgerId).slice(0, LEDGERS_SHOWN);
-    fill(ledgers, newest.map(([at, one]) => h("tr", {}, h("td", { class: "mono" }, one.ledgerId, at === undefined ? null : h("small", {}, `partition ${at}`)), h("td", {}, count(one.entries)), h("td", {}, bytes(one.size)))),
-      all.length > newest.length ? h("tr", {}, h("td", { colspan: 3, class: "none" }, `and ${plural(all.length - newest.length, "older one")}`)) : null);
+    ledgers.show(all.sort(([, a], [, b]) => b.ledgerId - a.ledgerId).slice(0, LEDGERS_SHOWN));
+    text(older, all.length > LEDGERS_SHOWN ? `and ${plural(all.length - LEDGERS_SHOWN, "older one")}` : "");
   }
 
   function showAdvice(advice) {
@@ -165,7 +156,7 @@ export function showTopic(frame, topic, query) {
     fill(word, h("span", { class: `tag ${good ? "good" : "warn"}` }, good ? "batches are as full as they can be" : "batches could be fuller"), " ",
       `${advice.text.charAt(0).toUpperCase()}${advice.text.slice(1)}.`,
       good ? null : h("details", {}, h("summary", {}, "Settings and reasons"), h("dl", { class: "pairs" },
-        advice.settings.map((each) => [h("dt", {}, each.field), h("dd", {}, `${each.value} ${each.unit}`, h("small", {}, ` ${each.why}`))]))));
+        pairs(advice.settings.map((each) => [each.field, `${each.value} ${each.unit}`, h("small", {}, ` ${each.why}`)])))));
     word.className = "sentence";
   }
 
@@ -178,18 +169,205 @@ export function showTopic(frame, topic, query) {
     }, signal);
   }
 
-  return () => {
-    poller.stop();
-    chart.stop();
-    messages?.stop();
-  };
+  return () => [poller, chart, messages].forEach((each) => each?.stop());
 }
 
-function definition(data) {
-  if (!data) return null;
-  try {
-    return h("pre", { tabIndex: 0 }, JSON.stringify(JSON.parse(data), null, 2));
-  } catch {
-    return h("pre", { tabIndex: 0 }, data);
+const definition = (data) => (data ? h("pre", { tabIndex: 0 }, pretty(data)) : null);
+
+// --- one subscription ---
+const SLOTS = 65536;
+const FINDINGS_SHOWN = 20;
+const GROWING_SECONDS = 180;
+
+export function showSubscription(frame, topic, subscription, query) {
+  subscriptionPath(topic, subscription); // throws for names that a browser's URL cannot hold
+  frame.title(subscription);
+  let place = query.get("part") ?? topic; // the shown partition, or the topic itself
+  let partitions = null;
+  const said = h("p", { class: "sentence" }, "…");
+  const facts = h("dl", { class: "facts" });
+  const findings = h("ul", { class: "findings" });
+  const parts = h("section", { class: "panel", hidden: true });
+  const letters = h("section", { class: "panel", hidden: true });
+  const picked = h("div");
+  const top = head([link("#/", "Subscriptions", null), link(topicLink(topic), topicName(topic), "topic")], subscription, said,
+    actionButtons(() => place, subscription, () => shown.own.consumers.map((each) => each.consumerName), () => poller.now()));
+  const map = new HoleMap(
+    (from, to, cells) => get(`${subscriptionPath(place, subscription)}/holes`, { from, to, cells }),
+    (entry) => chosenEntry(picked, entry, entry.state === "open" || entry.state === "partly" || entry.state === "damaged"
+      ? button("Skip it", () => skipEntry(place, subscription, entry.id, () => poller.now())) : null),
+  );
+  const mapPanel = h("section", { class: "panel", id: "holes" }, h("h2", {}, "Acknowledgements"), map.element, picked);
+  const rates = new Chart([["in", "accent"], ["out", "moving"]], (value) => perSecond(value));
+  const backlog = new Chart([["backlog", "watch"]], count);
+  const trend = h("small");
+  let shown = { own: { consumers: [] } }; // the subscription's last stats
+  const consumers = table(["Consumer", "Permits", "Unacknowledged", "Out", "Redelivered", "Last acknowledged", "Keys"], {
+    key: (each) => `${each.consumerName} ${each.address}`, read: (each) => consumerCells(each, shown), nothing: "No consumer is connected.",
+  });
+  const content = h("div", {}, facts,
+    h("section", { class: "panel" }, h("h2", {}, "Findings"), findings),
+    h("div", { class: "columns" }, h("section", { class: "panel" }, h("h2", {}, "Backlog", trend), backlog.element), panel("Messages per second", "the last hour", rates.element)),
+    panel("Consumers", "", consumers.element),
+    letters, parts, mapPanel);
+  let seeded = false;
+
+  const poller = frame.page(top, content, async (signal) => {
+    partitions ??= await partitionsOf(topic, signal);
+    if (!seeded) {
+      const past = await get(`${subscriptionPath(topic, subscription)}/history`, {}, signal).catch(() => null);
+      seeded = true;
+      if (past?.backlog.length) {
+        rates.seed(past, ["in", "out"]);
+        backlog.seed(past, ["backlog"]);
+      }
+      await showDeadLetters(signal);
+    }
+    const explained = await get(`${subscriptionPath(topic, subscription)}/explain`, {}, signal);
+    explained.sort((a, b) => b.trouble - a.trouble || b.facts.entriesInBacklog - a.facts.entriesInBacklog);
+    if (partitions > 0 && place === topic) place = explained[0].topic;
+    const found = explained.find((each) => each.topic === place) ?? explained[0];
+    const stats = await statsOf(topic, partitions, signal);
+    const own = stats.subscriptions[subscription];
+    if (!own) throw new Error(`the subscription ${subscription} was deleted`);
+    show(merged(explained), own, stats);
+    if (partitions > 0) showParts(explained);
+    await map.refresh();
+  }, EVERY_MS, (error) => {
+    if (!error) return;
+    top.className = "head"; // an old level and sentence would look current
+    fill(said, (said.told = ""));
+  });
+
+  async function showDeadLetters(signal) {
+    const dead = `${topic}-${subscription.replaceAll("/", "-")}-DLQ`;
+    const stats = await get(`${topicPath(dead)}/stats`, {}, signal).catch(() => null);
+    letters.hidden = stats === null;
+    if (stats === null) return;
+    fill(letters, h("h2", {}, "Dead letters", h("small", {}, `${bytes(stats.storageSize)} stored`)),
+      h("p", {}, link(topicLink(dead), "Look at them", null), ", or send them back when the cause is fixed: ",
+        button("Send dead letters back", () => redrive(topic, subscription, () => poller.now()))));
   }
+
+  function showParts(explained) {
+    parts.hidden = false;
+    const select = h("select", { "aria-label": "Partition", onchange: (event) => {
+      place = event.target.value;
+      map.zoom(null);
+      poller.now();
+    } }, explained.map((each) => h("option", { value: each.topic },
+      `partition ${each.topic.split("-partition-").at(-1)}: ${sentenceText(each.sentence).slice(0, 90)}`)));
+    select.value = place;
+    if (!parts.contains(document.activeElement)) {
+      fill(parts, h("h2", {}, `${partitions} partitions`, h("small", {}, "the most urgent first; actions, and the map below, are of the selected one")), select);
+    }
+  }
+
+  function show(found, own, stats) {
+    const level = LEVELS[found.trouble];
+    top.className = `head ${level}`;
+    if (said.told !== found.sentence) fill(said, sentence((said.told = found.sentence)), ".");
+    const now = Date.now();
+    fill(facts,
+      fact("Backlog", count(found.facts.messagesInBacklog), found.facts.entriesInBacklog ? `${bytes(found.facts.bytesInBacklog)}, ${plural(found.facts.entriesInBacklog, "entry", "entries")}` : ""),
+      fact("Oldest", found.facts.oldestBacklogMessageAgeSeconds >= 0 ? duration(found.facts.oldestBacklogMessageAgeSeconds) : "none",
+        found.facts.oldestOpenMessage === "end" ? "" : found.facts.oldestOpenMessage),
+      fact("Unacknowledged", count(found.facts.messagesHeld ?? own.unackedMessages ?? 0)),
+      fact("Holes", count(found.facts.ackHoles)),
+      fact("Delayed", count(own.msgDelayed ?? 0)),
+      fact("To redeliver", count(own.msgInReplay ?? 0), found.facts.redeliverUnackedAfterSeconds
+        ? `redelivered after ${duration(found.facts.redeliverUnackedAfterSeconds)}: ${count(found.facts.messagesPushedAgain)} so far` : ""),
+      fact("In and out", `${rate(stats.msgRateIn)} · ${rate(own.msgRateOut)}`, "messages/s"),
+      fact("Expired", count(own.totalMsgExpired ?? 0)));
+    rates.add(now / 1000, [stats.msgRateIn, own.msgRateOut]);
+    backlog.add(now / 1000, [Math.max(0, found.facts.messagesInBacklog >= 0 ? found.facts.messagesInBacklog : found.facts.entriesInBacklog)]);
+    text(trend, trendOf(backlog));
+    const key = JSON.stringify(found.findings);
+    if (findings.told !== key) {
+      findings.told = key;
+      fill(findings, found.findings.length ? found.findings.map(finding)
+        : h("li", { class: "none" }, sentence(found.sentence), "."));
+    }
+    const on = new Map();
+    for (const one of Object.values(stats.partitions ?? {})) {
+      for (const each of one.subscriptions[subscription]?.consumers ?? []) on.set(each.consumerName, (on.get(each.consumerName) ?? 0) + 1);
+    }
+    shown = { own, now, facts: found.facts, partitions, on };
+    consumers.show(own.consumers);
+  }
+
+  return () => [poller, map, rates, backlog].forEach((each) => each.stop());
+}
+
+// The facts of all partitions added up, with the findings and the sentence of the most urgent one first.
+function merged(explained) {
+  if (explained.length === 1) return explained[0];
+  const [worst] = explained;
+  const facts = { ...worst.facts };
+  for (const name of ["messagesInBacklog", "entriesInBacklog", "bytesInBacklog", "messagesHeld", "ackHoles", "messagesPushedAgain"]) {
+    const values = explained.map((each) => each.facts[name] ?? 0);
+    facts[name] = values.some((each) => each < 0) ? -1 : values.reduce((sum, each) => sum + each, 0);
+  }
+  facts.oldestBacklogMessageAgeSeconds = Math.max(...explained.map((each) => each.facts.oldestBacklogMessageAgeSeconds));
+  const findings = explained.flatMap((each) => each.findings.map((found) => ({ ...found, partition: each.topic.split("-partition-").at(-1) })));
+  return { ...worst, facts, findings: findings.sort((a, b) => b.level - a.level).slice(0, FINDINGS_SHOWN) };
+}
+
+// Since when the backlog grows, by the samples of the chart.
+function trendOf({ times, values: [backlog] }) {
+  let at = backlog.length - 1;
+  if (at < 1) return "the last hour";
+  let grown = 0; // time of the last increase
+  while (at > 0 && backlog[at - 1] <= backlog[at]) {
+    if (!grown && backlog[at - 1] < backlog[at]) grown = times[at];
+    at--;
+  }
+  while (at < backlog.length - 1 && backlog[at + 1] === backlog[at]) at++;
+  if (grown && times.at(-1) - grown < GROWING_SECONDS) {
+    return `growing since ${clock(times[at] * 1000)}, by ${count(Math.round(backlog.at(-1) - backlog[at]))}`;
+  }
+  const before = backlog.findLast((each) => each !== backlog.at(-1));
+  if (before === undefined) return "unchanged in the last hour";
+  return before > backlog.at(-1) ? "shrinking" : "not growing";
+}
+
+function finding(each) {
+  const level = LEVELS[each.level];
+  return h("li", { class: level, "data-kind": each.kind },
+    h("div", {}, h("span", { class: `tag ${level === "stopped" ? "bad" : level === "watch" ? "warn" : ""}` }, each.kind),
+      each.partition === undefined ? " " : h("span", { class: "none" }, ` partition ${each.partition}: `), sentence(each.text)),
+    each.advice.map(({ text: words, command: way }) => h("p", { class: "advice" }, words, way ? [": ", command(way)] : null)));
+}
+
+function bar(share, kind = "") {
+  const inner = h("i");
+  inner.style.width = `${Math.round(100 * Math.max(0, Math.min(1, share)))}%`;
+  return h("span", { class: `bar ${kind}`, "aria-hidden": "true" }, inner);
+}
+
+function consumerCells(each, { own, now, facts, partitions, on }) {
+  // Exclusive and Failover: the active consumer holds all delivered messages.
+  const single = own.type === "Exclusive" || own.type === "Failover";
+  const active = own.activeConsumerName === each.consumerName;
+  const held = (single ? (active ? facts.messagesHeld : 0) : each.unackedMessages) ?? each.unackedMessages;
+  const permits = each.availablePermits;
+  const tag = (words, kind = "") => h("span", { class: `tag ${kind}` }, words);
+  return [
+    [h("b", {}, each.consumerName || "(no name)"), active && own.type === "Failover" ? tag("active", "good") : null,
+      each.metadata?.application === "pulsar-function" ? tag(`function ${each.metadata.id}`) : null,
+      each.blockedConsumerOnUnackedMsgs ? tag("at its limit", "bad") : null,
+      h("small", {}, `${each.address} · ${each.clientVersion || "unknown client"} · `, partitions ? `${on.get(each.consumerName) ?? 0} of ${plural(partitions, "partition")} · ` : "",
+        "since ", sentence(each.connectedSince ?? "·"))],
+    [permits > 0 ? count(permits) : "none", bar(permits / Math.max(1000, permits), permits <= 0 ? "full" : "")],
+    [count(held), held ? bar(held / 1000, "some") : null],
+    perSecond(each.msgRateOut), each.msgRateRedeliver ? perSecond(each.msgRateRedeliver) : "", ago(each.lastAckedTimestamp, now),
+    each.keyHashRangeArrays?.length ? keyRanges(each.keyHashRangeArrays) : ""];
+}
+
+// A consumer's slots of the 65,536 of the key hash.
+function keyRanges(ranges) {
+  const slots = ranges.reduce((sum, [from, to]) => sum + to - from + 1, 0);
+  const share = `${((100 * slots) / SLOTS).toFixed(slots < SLOTS / 10 ? 1 : 0)} %`;
+  return [share, h("svg:svg", { class: "ranges", viewBox: `0 0 ${SLOTS} 8`, preserveAspectRatio: "none", role: "img", "aria-label": `${share} of the keys` },
+    ranges.slice(0, 500).map(([from, to]) => h("svg:rect", { x: from, y: 0, width: Math.max(SLOTS / 240, to - from + 1), height: 8 })))];
 }
