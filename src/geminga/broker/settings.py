@@ -36,6 +36,7 @@ HIDDEN: Final = "(hidden)"
 """Shown instead of the value of a secret."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
+PORTS: Final = ("port", "web_port", "tls_port", "web_tls_port")
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _TYPES: Final = {"bool": (bool,), "str": (str,), "Path | str": (str, os.PathLike)}
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
@@ -79,6 +80,14 @@ def shown(settings: Any, field: dataclasses.Field[Any]) -> Any:
     if field.name == "offload_location" and value is not None:
         return without_secrets(value)
     return value if field.repr or value is None else HIDDEN
+
+
+def check_ports(ports: dict[str, int | None]) -> None:
+    """Raise `InvalidConfiguration` for two settings with the same port; 0 takes a free one."""
+    taken: dict[int, str] = {}
+    for name, port in ports.items():
+        if port and taken.setdefault(port, name) != name:
+            refuse(name, port, f"a port other than `{taken[port]}`")
 
 
 def _check(settings: Any, field: dataclasses.Field[Any]) -> None:
@@ -488,9 +497,7 @@ class BrokerSettings(ByFields):
         for field, value in (("host", self.host), ("advertised_address", self.advertised_address)):
             if value and value != "*" and not _HOST.match(value):
                 refuse(field, value, "a host name or an IP address, without scheme and port")
-        if self.web_port and self.web_port == self.port:
-            refuse("web_port", self.web_port, "a port other than `port`")
-        self._check_tls_ports()
+        self._check_ports()
         check_type("advertised_listeners", self.advertised_listeners, tuple, list)
         for listener in self.advertised_listeners:
             check_type("advertised_listeners", listener, str)
@@ -516,17 +523,11 @@ class BrokerSettings(ByFields):
                 "offload_location", without_secrets(location), "a folder without ~ or a URL, with a data_dir"
             )
 
-    def _check_tls_ports(self) -> None:
-        taken = {self.port: "port", self.web_port: "web_port"}
+    def _check_ports(self) -> None:
         for name in ("tls_port", "web_tls_port"):
-            port = getattr(self, name)
-            if port is None:
-                continue
-            if self.tls_certificate is None:
-                refuse(name, port, "None without tls_certificate")
-            if port and port in taken:
-                refuse(name, port, f"a port other than `{taken[port]}`")
-            taken[port] = name
+            if getattr(self, name) is not None and self.tls_certificate is None:
+                refuse(name, getattr(self, name), "None without tls_certificate")
+        check_ports({name: getattr(self, name) for name in PORTS})
         if self.web_tls_port is not None and self.web_port is None:
             refuse("web_tls_port", self.web_tls_port, "None without web_port")
 
