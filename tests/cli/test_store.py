@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +130,15 @@ def test_a_copy_only_reads_offloaded_files_until_it_claims_the_location(tmp_path
     assert "is claimed by" in run("check", original, *place).output
     assert json.loads(run("claim", copy, "--json", *place).output) == {"claimed": True}
     assert isinstance(run("claim", str(tmp_path), *place).exception, NotAStore)
+
+
+def test_ctrl_c_ends_a_command_whose_object_store_never_answers(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"s3://key:word@bucket/x?scheme=http&region=x&endpoint_override=127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "geminga", "store", "backup", str(folder), url, "--keep", "2"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+            silent.settimeout(60)
+            asked, _ = silent.accept()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130  # before a time-out of the client, which is a minute and a half
+            asked.close()

@@ -445,7 +445,7 @@ class BrokerServer:
             self._loop.call_later(LOOK_SECONDS, self._look_at_certificates)
 
     async def stop(self) -> None:
-        """Stop accepting, close the sessions, flush their output, close the store; also if it is cancelled."""
+        """Stop accepting, close the sessions, flush their output, close the store; also when cancelled."""
         if self._stopping:
             await self.stopped.wait()
             return
