@@ -220,8 +220,14 @@ def test_a_missing_file_is_reported(settings: StoreSettings, catalog: str) -> No
         store.close()
 
 
-def test_a_missing_last_file_is_reported_and_its_number_not_reused(settings: StoreSettings) -> None:
-    disk = make_disk(settings, clean=True)
+@pytest.mark.parametrize("files", [1, 2])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_missing_last_file_is_reported_and_its_number_not_reused(
+    settings: StoreSettings, clean: bool, files: int
+) -> None:
+    settings = dataclasses.replace(settings, log_file_bytes=8192 // files)
+    disk = make_disk(settings, clean=clean)
+    assert len([path for path in LOGS if path in disk.names]) == files
     last = max(path for path in LOGS if path in disk.names)
     disk.remove(last)
     store = open_store(disk, settings)
