@@ -90,9 +90,16 @@ def audit(store: FileStore) -> int:
 
 
 def check_names_entry(error: EntriesDamaged, ledger_id: int, entry_id: int) -> None:
-    assert error.damage is not None
-    assert (error.damage.ledger_id, error.damage.first_entry_id) == (ledger_id, entry_id)
-    assert f"ledger {ledger_id}, entry {entry_id}" in str(error)
+    damage = error.damage
+    assert damage is not None
+    assert damage.ledger_id == ledger_id
+    assert damage.first_entry_id is not None
+    assert damage.last_entry_id is not None
+    if "is missing from the store" in damage.what:  # all entries of the file
+        assert damage.first_entry_id <= entry_id <= damage.last_entry_id
+    else:
+        assert damage.first_entry_id == entry_id
+    assert damage.thing in str(error)
 
 
 def flips(disk: SimulatedDisk, step: int) -> list[tuple[str, int, int]]:
@@ -218,6 +225,26 @@ def test_a_missing_file_is_reported(settings: StoreSettings, catalog: str) -> No
         assert audit(store) > 0
         store.create_ledger("goes on")
         store.close()
+
+
+def test_the_entries_of_a_missing_file_are_one_damage(settings: StoreSettings) -> None:
+    disk = SimulatedDisk()
+    count, settings = 2000, dataclasses.replace(settings, log_file_bytes=1 << 20)
+    with open_store(disk, settings) as store:
+        ledger = store.create_ledger("a")
+        for _ in range(count):
+            store.append(ledger, b"x", nothing)
+        store.poll()
+    disk.remove(LOGS[0])
+    store = open_store(disk, settings)
+    missing = len(store.damage.found)
+    for start in (count - 1, 0, count // 2):
+        with pytest.raises(EntriesDamaged, match="is missing from the store") as caught:
+            store.read(ledger, start, entries_max=1, bytes_max=100)
+        assert caught.value.damage is not None
+        assert (caught.value.damage.first_entry_id, caught.value.damage.last_entry_id) == (0, count - 1)
+    assert len(store.damage.found) == missing + 1
+    store.close()
 
 
 @pytest.mark.parametrize("files", [1, 2])
