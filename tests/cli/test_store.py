@@ -15,6 +15,7 @@ from waiting import eventually
 from geminga.broker.serving.embedded import embedded
 from geminga.cli import store as module
 from geminga.errors import NotAStore, StoreError
+from geminga.ledger.damage import EntriesDamaged
 from geminga.ledger.store import FileStore
 
 
@@ -74,14 +75,14 @@ def test_repair_asks_first(folder: Path) -> None:
     assert run("check", str(folder)).return_value == 0
 
 
-def test_repair_without_questions_corrects_a_wrong_bit(folder: Path) -> None:
+def test_repair_without_questions_gives_damaged_entries_up(folder: Path) -> None:
     harm(folder, b"entry 3entry 3", b"entry 3entry 2")
     done = run("repair", "--yes", "--json", str(folder))
     lines = [json.loads(line) for line in done.output.splitlines()]
-    assert (lines[1]["lost"], lines[1]["fate"]) == ("nothing", "can be corrected: one bit is wrong")
+    assert lines[1]["lost"] == "entries"
     assert lines[2] == {"repaired": 1}
-    with FileStore.open(folder) as store:
-        assert store.read(0, 3, entries_max=1, bytes_max=1) == [b"entry 3" * 50]
+    with FileStore.open(folder) as store, pytest.raises(EntriesDamaged, match="given up"):
+        store.read(0, 3, entries_max=1, bytes_max=1)
 
 
 def test_a_backup_of_a_running_broker_is_restored(tmp_path: Path) -> None:

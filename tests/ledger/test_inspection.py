@@ -80,41 +80,13 @@ def test_an_intact_store_has_no_findings(clean: bool) -> None:
     assert repair(FOLDER, report, filesystem=FaultyFileSystem(disk)) == []
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("catalog", ["kept", "lost"])
-def test_single_wrong_bits_are_corrected_and_nothing_is_lost(clean: bool, catalog: str) -> None:
-    disk = make_disk(clean=clean)
-    if catalog == "lost":
-        disk.databases.clear()
-    right = bytes(disk.names[LOG].visible)
-    for what in (b"last policy", b"acked 07", ENTRIES[3], ENTRIES[4], b"the topic", b"\xf5GEMGRP"):
-        damage(disk, what, 2)
-    report = check(disk)
-    assert len(report.findings) >= 5
-    assert all(finding.wrong_bits for finding in report.findings)
-    assert "can be corrected" in report.findings[0].fate
-    assert repair(FOLDER, report, filesystem=FaultyFileSystem(disk)) == []
-    assert bytes(disk.names[LOG].visible)[: len(right.rstrip(b"\0"))] == right.rstrip(b"\0")
-    assert check(disk).is_well
-    store = open_store(disk)
-    assert store.keys.get("policy") == StoredValue(b"last policy", ())
-    assert store.keys.get("cursor") == StoredValue(
-        b"base", tuple(b"acked %02d" % number for number in range(20))
-    )
-    (info,) = store.ledgers("the topic")
-    assert store.read(info.ledger_id, 0, entries_max=99, bytes_max=10**6) == ENTRIES
-    assert store.damage.found == []
-    store.close()
-
-
-def test_damage_that_cannot_be_corrected_is_reported_and_given_up() -> None:
+def test_damage_is_reported_and_given_up() -> None:
     disk = make_disk(clean=False)
     for what in (b"last policy", b"acked 07", ENTRIES[3], ENTRIES[4], b"the topic"):
         damage(disk, what, 2, 5, 6)
     report = check(disk)
     found = {finding.damage.lost: finding for finding in report.findings}
     assert set(found) == {DamageLoss.VALUE, DamageLoss.DELTA, DamageLoss.ENTRIES, DamageLoss.OWNER}
-    assert not any(finding.wrong_bits for finding in report.findings)
     assert (found[DamageLoss.VALUE].damage.key, found[DamageLoss.DELTA].damage.key) == ("policy", "cursor")
     assert "3 to 4" in found[DamageLoss.ENTRIES].damage.thing
     left = repair(FOLDER, report, filesystem=FaultyFileSystem(disk))
@@ -127,33 +99,6 @@ def test_damage_that_cannot_be_corrected_is_reported_and_given_up() -> None:
     with pytest.raises(EntriesDamaged, match="given up"):
         store.read(info.ledger_id, 3, entries_max=9, bytes_max=10**6)
     assert store.read(info.ledger_id, 5, entries_max=99, bytes_max=10**6) == ENTRIES[5:]
-    store.close()
-
-
-def test_records_only_in_the_catalog_survive_another_repair() -> None:
-    """Correcting a bit rebuilds the catalog: records lost in the log are written to the log first."""
-    disk = make_disk(clean=True)
-    damage(disk, b"last policy", 2, 5, 6)
-    damage(disk, b"another topic", 1, 2)
-    store = open_store(disk)
-    store.keys.merge("cursor", b"behind the checkpoint")
-    store.poll()
-    disk.kill()
-    damage(disk, b"behind the checkpoint", 3)
-    report = check(disk)
-    assert sorted(finding.damage.lost for finding in report.findings) == [
-        DamageLoss.DELTA,
-        DamageLoss.NOTHING,
-        DamageLoss.NOTHING,
-    ]
-    assert repair(FOLDER, report, filesystem=FaultyFileSystem(disk)) == []
-    store = open_store(disk)
-    value = store.keys.get("cursor")
-    assert value is not None
-    assert value.deltas[-1] == b"behind the checkpoint"
-    assert store.keys.get("policy") == StoredValue(b"last policy", ())
-    assert len(store.ledgers("another topic")) == 1
-    assert len(store.ledgers("the topic")) == 1
     store.close()
 
 

@@ -300,7 +300,7 @@ def _print(report: Any, *, as_json: bool) -> None:
                 "thing": damage.thing,
                 "owner": finding.owner,
                 "what": damage.what,
-                "lost": "nothing" if finding.wrong_bits else str(damage.lost),
+                "lost": str(damage.lost),
                 "fate": finding.fate,
             },
             as_json=as_json,

@@ -4,8 +4,8 @@ CRC32C sums of messages that differ in one bit differ by a number that depends o
 from the end, and no two bits of a message shorter than 2^31 bits share it. Two flipped bits are never
 mistaken for one (the code's distance is 4); bytes that are entirely wrong are, with a chance of one in
 2^32 for each of their bits. The store corrects group headers and directories when it reads them: they are
-small, have further checks, and a flip there would lose a whole group of unrelated records.
-Entries and values are corrected only by ``geminga store repair``.
+small, have further checks, and a flip there would lose a whole group of unrelated records. Entries and values
+are not corrected.
 """
 
 from __future__ import annotations

@@ -44,11 +44,6 @@ class FileStoreDamage:
         if self._state.quarantine.add(damage):
             logger.error("damage in the store %s: %s", self._folder, damage)
 
-    def forget(self, name: str) -> None:
-        """Remove damage whose bytes were corrected from the list."""
-        for damage in self._state.quarantine.named(name):
-            self._state.quarantine.discard(damage)
-
     def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
         self._writes.check()
         if not self._state.ledgers.adopt(ledger_id, owner):
