@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from geminga.broker.listeners import ListenerAddresses, parse_listeners
 from geminga.by_fields import ByFields
-from geminga.config import SECONDS_MAX, check_choice, check_int, check_number, check_type, refuse
+from geminga.config import SECONDS_MAX, check_choice, check_int, check_number, check_ports, check_type, refuse
 from geminga.errors import InvalidConfiguration
 from geminga.locations import without_secrets
 from geminga.policies import QUOTA_ACTIONS, TOPIC_KINDS
@@ -80,14 +80,6 @@ def shown(settings: Any, field: dataclasses.Field[Any]) -> Any:
     if field.name == "offload_location" and value is not None:
         return without_secrets(value)
     return value if field.repr or value is None else HIDDEN
-
-
-def check_ports(ports: dict[str, int | None]) -> None:
-    """Raise `InvalidConfiguration` for two settings with the same port; 0 takes a free one."""
-    taken: dict[int, str] = {}
-    for name, port in ports.items():
-        if port and taken.setdefault(port, name) != name:
-            refuse(name, port, f"a port other than `{taken[port]}`")
 
 
 def _check(settings: Any, field: dataclasses.Field[Any]) -> None:
@@ -542,6 +534,8 @@ class BrokerSettings(ByFields):
         if self.tls_require_client_certificate and self.tls_trust_certificates is None:
             refuse("tls_require_client_certificate", True, "False without tls_trust_certificates")
         self._check_roles("super_user_roles")
+        if self.anonymous_role in self.super_user_roles:
+            refuse("anonymous_role", self.anonymous_role, "a role that is not among super_user_roles")
         self._check_roles("metrics_roles")
 
     def _check_roles(self, name: str) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 from click.core import ParameterSource
 
-from geminga.broker.settings import PORTS, BrokerSettings, ProcessSettings, check_ports
+from geminga.broker.settings import PORTS, BrokerSettings, ProcessSettings
 from geminga.cli.common import PORT
 from geminga.cli.units import SIZE
-from geminga.config import suggestion
+from geminga.config import check_ports, suggestion
 from geminga.errors import InvalidConfiguration
 
 if TYPE_CHECKING:

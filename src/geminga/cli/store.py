@@ -61,7 +61,7 @@ def check(folder: str, offload_location: str | None, to_time: Any, as_json: bool
     if report.is_well:
         return 0
     if (report.findings or report.forgotten) and is_single and not as_json:
-        click.echo(f"\n'geminga store repair {folder}' repairs this.")
+        click.echo(f"\n'geminga store repair {folder}' settles this: the damaged data is dropped.")
     return EXIT_DAMAGED
 
 
