@@ -489,7 +489,9 @@ class BrokerSettings(ByFields):
         for field, value in (("host", self.host), ("advertised_address", self.advertised_address)):
             if value and value != "*" and not _HOST.match(value):
                 refuse(field, value, "a host name or an IP address, without scheme and port")
-        self._check_ports()
+        check_ports({name: getattr(self, name) for name in PORTS})
+        if self.web_tls_port is not None and self.web_port is None:
+            refuse("web_tls_port", self.web_tls_port, "None without web_port")
         check_type("advertised_listeners", self.advertised_listeners, tuple, list)
         for listener in self.advertised_listeners:
             check_type("advertised_listeners", listener, str)
@@ -515,20 +517,12 @@ class BrokerSettings(ByFields):
                 "offload_location", without_secrets(location), "a folder without ~ or a URL, with a data_dir"
             )
 
-    def _check_ports(self) -> None:
-        for name in ("tls_port", "web_tls_port"):
-            if getattr(self, name) is not None and self.tls_certificate is None:
-                refuse(name, getattr(self, name), "None without tls_certificate")
-        check_ports({name: getattr(self, name) for name in PORTS})
-        if self.web_tls_port is not None and self.web_port is None:
-            refuse("web_tls_port", self.web_tls_port, "None without web_port")
-
     def _check_security(self) -> None:
         if self.token_secret_key is not None and self.token_public_key is not None:
             raise InvalidConfiguration("give token_secret_key or token_public_key, not both")
         if self.token_second_key is not None and self.token_secret_key is self.token_public_key is None:
             raise InvalidConfiguration("token_second_key needs token_secret_key or token_public_key")
-        for name in ("tls_certificate", "tls_key", "tls_trust_certificates"):
+        for name in ("tls_port", "web_tls_port", "tls_key", "tls_trust_certificates"):
             if getattr(self, name) is not None and self.tls_certificate is None:
                 refuse(name, str(getattr(self, name)), "None without tls_certificate")
         if self.tls_require_client_certificate and self.tls_trust_certificates is None:

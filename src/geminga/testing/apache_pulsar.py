@@ -173,9 +173,8 @@ def _standalone(home: Path, folder: Path, bookie_port: int) -> Process:
     command = [
         str(home / "bin/pulsar"), "standalone", "-nss", "-nfw", *metadata,
         "--bookkeeper-dir", str(folder / "bookkeeper"),
+        *(["--bookkeeper-port", str(bookie_port)] if version_of(home) < (5,) else []),  # later: any port
     ]  # fmt: skip
-    if version_of(home) < (5,):  # from 5.0 on, the bookie chooses a port
-        command += ["--bookkeeper-port", str(bookie_port)]
     return Process.start(
         "output", folder, command, PULSAR_MEM=MEMORY, PULSAR_GC_LOG=" ",
         PULSAR_STANDALONE_CONF=str(folder / "standalone.conf"), PULSAR_LOG_DIR=str(folder / "logs"),
