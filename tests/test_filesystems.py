@@ -112,3 +112,16 @@ def test_what_is_refused_is_named_without_its_secrets() -> None:
         with pytest.raises(InvalidConfiguration, match="can't be used: ") as refused:
             resolve(location)
         assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "location", ["gs://", "gcs://", "s3://", "S3A://", "s3:bucket", "gs:", "file://", "", "~/x"]
+)
+def test_locations_without_bucket_folder_or_slashes_are_refused_by_name(location: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"location='{location}' is not allowed"):
+        resolve(location)
+
+
+def test_a_folder_may_be_named_like_a_url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve("./s3:bucket")[1] == str(tmp_path / "s3:bucket")

@@ -64,9 +64,13 @@ def maven(goal: str, *options: str, folder: Path = CACHE) -> bool:
 
 POM = """<project><modelVersion>4.0.0</modelVersion><artifactId>libraries</artifactId>
 <parent><groupId>org.apache.pulsar</groupId><artifactId>pulsar</artifactId><version>{0}</version><relativePath/>
-</parent><dependencies><dependency><groupId>org.apache.pulsar</groupId><artifactId>pulsar-broker</artifactId>
+</parent>{1}<dependencies><dependency><groupId>org.apache.pulsar</groupId><artifactId>pulsar-broker</artifactId>
 <version>{0}</version></dependency></dependencies></project>"""
 """The parent chooses the versions of what the libraries depend on."""
+MANAGED = """<dependencyManagement><dependencies><dependency><groupId>com.fasterxml.jackson</groupId>
+<artifactId>jackson-bom</artifactId><version>2.21.3</version><type>pom</type><scope>import</scope></dependency>
+</dependencies></dependencyManagement>"""
+"""From 5.0 on it does not, and Maven would take versions that do not fit together."""
 
 
 def fetch_libraries(version: str) -> bool:
@@ -74,7 +78,7 @@ def fetch_libraries(version: str) -> bool:
     print(f"There is no distribution of {version}: fetching its libraries (330 MB, once) ...", flush=True)
     with tempfile.TemporaryDirectory(dir=CACHE, ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        (folder / "pom.xml").write_text(POM.format(version))
+        (folder / "pom.xml").write_text(POM.format(version, MANAGED if version.startswith("5.") else ""))
         options = ("-DoutputDirectory=lib", "-DincludeScope=runtime", "-Dmdep.prependGroupId=true")
         if main(VERSION) or not maven("copy-dependencies", *options, folder=folder):
             return False

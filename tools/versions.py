@@ -12,6 +12,7 @@ import argparse
 import datetime as dt
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ import other_python
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "docs/proof/versions.json"
-VERSIONS = ("2.10.1", "2.11.0", "3.3.6", "4.0.8", "4.2.4")
+VERSIONS = ("2.10.1", "2.11.0", "3.0.7", "3.3.6", "4.0.8", "4.2.4", "5.0.0-M1")
 JAVA_TOOLS = "test_java_tools_against_geminga"
 FILES = ("test_client_against_apache_pulsar", "test_administration", "test_operating", JAVA_TOOLS)
 
@@ -80,6 +81,10 @@ def test_clients() -> tuple[int, dict[str, Any]]:
     return status, clients
 
 
+def _numbers(version: str) -> list[int]:
+    return [int(each) for each in re.findall(r"\d+", version)]
+
+
 _NAMES = {"java": "Java", "go": "Go", "python": "Python (`pulsar-client`)"}
 
 
@@ -90,7 +95,7 @@ def page(values: Mapping[str, Any]) -> str:
         "Geminga's broker | failing tests: what this version lacks | run |",
         "|---|---:|---:|---|---|",
     ]
-    for version, found in values["brokers"].items():
+    for version, found in sorted(values["brokers"].items(), key=lambda row: _numbers(row[0])):
         counts = (
             f"{found[each]['passed']} of {found[each]['tests']}" if found[each] else "not run"
             for each in ("ours", "java")

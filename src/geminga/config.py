@@ -26,6 +26,14 @@ def refuse(field: str, value: object, allowed: str) -> NoReturn:
     raise InvalidConfiguration(f"{field}={value!r} is not allowed; allowed: {allowed}")
 
 
+def check_ports(ports: Mapping[str, int | None]) -> None:
+    """Raise `InvalidConfiguration` for two settings with the same port; 0 takes a free one."""
+    taken: dict[int, str] = {}
+    for name, port in ports.items():
+        if port and taken.setdefault(port, name) != name:
+            refuse(name, port, f"a port other than `{taken[port]}`")
+
+
 def names_file(text: str) -> bool:
     """Return whether a text that may be a path or a value is a path.
 

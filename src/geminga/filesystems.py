@@ -7,15 +7,15 @@ HDFS. Other schemes use ``fsspec``, if it and the protocol's package are install
 from __future__ import annotations
 
 import os
-import re
 import uuid
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import fs
 
+from geminga.config import refuse
 from geminga.errors import InvalidConfiguration
-from geminga.locations import without_secrets
+from geminga.locations import url_parts, without_secrets
 
 _S3 = ("s3", "s3a", "s3n")
 _KEYED = (*_S3, "gs", "gcs")
@@ -34,10 +34,10 @@ def resolve(location: str) -> tuple[fs.FileSystem, str]:
     from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` ...) or the URI
     (``s3a://bucket/x?endpoint_override=host:9000&scheme=http``). Raises `InvalidConfiguration`.
     """
-    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/.*)", location, re.DOTALL)
-    if match is None:
+    parts = url_parts(location)
+    if parts is None:
         return fs.LocalFileSystem(), os.path.abspath(location)
-    scheme, rest = match[1].lower(), match[2]
+    scheme, rest = parts
     if scheme == "file":
         return fs.LocalFileSystem(), _local_path(location, rest)
     if scheme == "dbfs":
@@ -47,9 +47,11 @@ def resolve(location: str) -> tuple[fs.FileSystem, str]:
     uri = f"{_SAME.get(scheme, scheme)}:{rest}"
     try:
         found, path = fs.FileSystem.from_uri(uri)
-        return found, path
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         return _by_fsspec(location, uri, error)
+    if scheme in _KEYED and not path:
+        refuse("location", without_secrets(location), f"{scheme}://BUCKET/path")
+    return found, path
 
 
 def hadoop_location(location: str) -> str:
@@ -58,10 +60,10 @@ def hadoop_location(location: str) -> str:
     URI options are Arrow's and may include secrets, and Spark shows its locations in plans, so they are
     removed: the session sets ``spark.hadoop.fs.*`` instead.
     """
-    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/.*)", location, re.DOTALL)
-    if match is None:
+    parts = url_parts(location)
+    if parts is None:
         return f"file:{os.path.abspath(location)}"
-    scheme, rest = match[1].lower(), match[2]
+    scheme, rest = parts
     if scheme == "file":
         return f"file:{os.path.abspath(_local_path(location, rest))}"
     if not rest.startswith("//"):
@@ -118,6 +120,8 @@ def _local_path(location: str, rest: str) -> str:
         raise InvalidConfiguration(f"location {location!r} is on another machine; allowed: file:///path")
     # Python writes `%20` into a URI, which Hadoop does not decode: prefer the path that exists.
     plain = parts.path
+    if not plain:
+        refuse("location", location, "file:///path")
     return plain if os.path.exists(plain) else unquote(plain)
 
 

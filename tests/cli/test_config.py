@@ -89,6 +89,12 @@ def test_every_setting_can_be_given_by_file_environment_and_option() -> None:
         ('log_level = "inf"', ["geminga.toml: log_level='inf'", "did you mean 'info'?"]),
         ("port = \n", ["geminga.toml is not TOML", "line 1"]),
         ("[tls]\nkey = 'x'", ["geminga.toml", "there is no setting 'tls'"]),
+        (
+            'token_secret_key = "k"\nsuper_user_roles = ["a"]\nanonymous_role = "a"',
+            ["geminga.toml: anonymous_role='a'", "not among super_user_roles"],
+        ),
+        ("web_port = 1\nhealth_port = 1", ["geminga.toml: health_port=1", "other than `web_port`"]),
+        ("port = 1\nweb_port = 1", ["geminga.toml: web_port=1", "other than `port`"]),
         ('super_user_roles = ["a"]', ["geminga.toml: super_user_roles has no effect without authentication"]),
     ],
 )

@@ -22,6 +22,7 @@ from geminga.cli import warning_lines
 from geminga.cli.common import say
 from geminga.cli.main import SECTIONS, command, main
 from geminga.errors import AdminTopicNotFound
+from geminga.ledger.store import FileStore
 from geminga.testing.apache_pulsar import free_ports
 
 GEMINGA = [sys.executable, "-m", "geminga.cli.main"]
@@ -235,6 +236,14 @@ def test_closed_standard_streams_are_filled_before_a_socket_takes_their_number()
         check=False,
     )
     assert done.returncode == 3  # and not killed by an assertion in the event loop
+
+
+def test_a_backup_is_made_with_closed_standard_streams(tmp_path: Path) -> None:
+    FileStore.open(tmp_path / "store").close()
+    command = [*GEMINGA, "store", "backup", str(tmp_path / "store"), str(tmp_path / "backups"), "--keep", "1"]
+    done = subprocess.run(["/bin/sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], timeout=60, check=False)
+    assert done.returncode == 0
+    assert len([each for each in (tmp_path / "backups").iterdir() if each.is_dir()]) == 1
 
 
 def test_an_unwritable_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,3 +79,12 @@ def test_a_key_is_never_shown(key: str) -> None:
     result = run("create", "-s", "joe", "-sk", key)
     assert isinstance(result.exception, UsageError)
     assert key.startswith("file:") or key not in str(result.exception)
+
+
+def test_a_key_is_written_to_a_link_and_not_in_its_place(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "stdout"
+    target.touch()
+    link.symlink_to(target)
+    assert run("create-secret-key", "--output", str(link)).exit_code == 0
+    assert link.is_symlink()
+    assert len(target.read_bytes()) == 32

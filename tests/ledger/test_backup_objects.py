@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,9 @@ def test_objects_of_deleted_and_interrupted_backups_are_deleted(writer: Writer, 
         writer.write(5)
         writer.back_up(keep=2)
     assert writer.bucket.names("") == ["2026-12-01T00-00-00Z.json", "2026-12-02T00-00-00Z.json"]
+    writer.days += 2
+    writer.back_up(keep=3)
+    assert writer.bucket.names("deleted") == [], "lists of deleted backups are kept for a day"
     listed = {
         each[0]
         for name in writer.bucket.names("")
@@ -272,10 +276,29 @@ def test_of_backups_that_two_stores_begin_in_the_same_second_one_is_made(
         if not made:
             made.append(writer.back_up()[0])
 
-    with pytest.raises(StoreError, match="has got the backup 2026-11-29T00-00-00Z of another store"):
+    with pytest.raises(StoreError, match="has got another backup 2026-11-29T00-00-00Z"):
         backup_into(other, URL, keep=1, now=now, say=meanwhile)
     assert len(writer.bucket.names("")) == 1
     assert {name[: len("2026-11-29T00-00-00Z-01234567")] for name in writer.bucket.names("files")} == {
         object_of(made[0], writer, file_name(1)).split("/")[1].removesuffix(f"-{file_name(1)}")
     }
     assert entries_of(made[0], writer, tmp_path / "restored") == 40
+
+
+def test_two_backups_of_a_store_at_once_are_both_complete(writer: Writer, tmp_path: Path) -> None:
+    writer.write(40)
+    first = writer.back_up()[0]
+    writer.days += 1
+    made: list[StoredBackup] = []
+
+    def meanwhile(_done: int, _total: int) -> None:
+        if not made:
+            os.utime(writer.folder / file_name(1))  # the other one uploads it again
+            made.append(writer.back_up(keep=1)[0])
+            assert f"{first.folder[1:]}.json" not in writer.bucket.names("")
+
+    now = DAY + dt.timedelta(days=3, hours=-1)
+    found, result, _ = backup_into(writer.folder, URL, keep=1, now=now, say=meanwhile)
+    assert result.linked_files > 1, "objects of the backup that the other deletes"
+    for number, each in enumerate((*made, found)):
+        assert entries_of(each, writer, tmp_path / f"{number}") == 40

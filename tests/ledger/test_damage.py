@@ -90,9 +90,16 @@ def audit(store: FileStore) -> int:
 
 
 def check_names_entry(error: EntriesDamaged, ledger_id: int, entry_id: int) -> None:
-    assert error.damage is not None
-    assert (error.damage.ledger_id, error.damage.first_entry_id) == (ledger_id, entry_id)
-    assert f"ledger {ledger_id}, entry {entry_id}" in str(error)
+    damage = error.damage
+    assert damage is not None
+    assert damage.ledger_id == ledger_id
+    assert damage.first_entry_id is not None
+    assert damage.last_entry_id is not None
+    if "is missing from the store" in damage.what:  # all entries of the file
+        assert damage.first_entry_id <= entry_id <= damage.last_entry_id
+    else:
+        assert damage.first_entry_id == entry_id
+    assert damage.thing in str(error)
 
 
 def flips(disk: SimulatedDisk, step: int) -> list[tuple[str, int, int]]:
@@ -220,8 +227,34 @@ def test_a_missing_file_is_reported(settings: StoreSettings, catalog: str) -> No
         store.close()
 
 
-def test_a_missing_last_file_is_reported_and_its_number_not_reused(settings: StoreSettings) -> None:
-    disk = make_disk(settings, clean=True)
+def test_the_entries_of_a_missing_file_are_one_damage(settings: StoreSettings) -> None:
+    disk = SimulatedDisk()
+    count, settings = 2000, dataclasses.replace(settings, log_file_bytes=1 << 20)
+    with open_store(disk, settings) as store:
+        ledger = store.create_ledger("a")
+        for _ in range(count):
+            store.append(ledger, b"x", nothing)
+        store.poll()
+    disk.remove(LOGS[0])
+    store = open_store(disk, settings)
+    missing = len(store.damage.found)
+    for start in (count - 1, 0, count // 2):
+        with pytest.raises(EntriesDamaged, match="is missing from the store") as caught:
+            store.read(ledger, start, entries_max=1, bytes_max=100)
+        assert caught.value.damage is not None
+        assert (caught.value.damage.first_entry_id, caught.value.damage.last_entry_id) == (0, count - 1)
+    assert len(store.damage.found) == missing + 1
+    store.close()
+
+
+@pytest.mark.parametrize("files", [1, 2])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_missing_last_file_is_reported_and_its_number_not_reused(
+    settings: StoreSettings, clean: bool, files: int
+) -> None:
+    settings = dataclasses.replace(settings, log_file_bytes=8192 // files)
+    disk = make_disk(settings, clean=clean)
+    assert len([path for path in LOGS if path in disk.names]) == files
     last = max(path for path in LOGS if path in disk.names)
     disk.remove(last)
     store = open_store(disk, settings)

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from geminga.broker.listeners import ListenerAddresses, parse_listeners
 from geminga.by_fields import ByFields
-from geminga.config import SECONDS_MAX, check_choice, check_int, check_number, check_type, refuse
+from geminga.config import SECONDS_MAX, check_choice, check_int, check_number, check_ports, check_type, refuse
 from geminga.errors import InvalidConfiguration
 from geminga.locations import without_secrets
 from geminga.policies import QUOTA_ACTIONS, TOPIC_KINDS
@@ -36,6 +36,7 @@ HIDDEN: Final = "(hidden)"
 """Shown instead of the value of a secret."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
+PORTS: Final = ("port", "web_port", "tls_port", "web_tls_port")
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _TYPES: Final = {"bool": (bool,), "str": (str,), "Path | str": (str, os.PathLike)}
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
@@ -488,9 +489,9 @@ class BrokerSettings(ByFields):
         for field, value in (("host", self.host), ("advertised_address", self.advertised_address)):
             if value and value != "*" and not _HOST.match(value):
                 refuse(field, value, "a host name or an IP address, without scheme and port")
-        if self.web_port and self.web_port == self.port:
-            refuse("web_port", self.web_port, "a port other than `port`")
-        self._check_tls_ports()
+        check_ports({name: getattr(self, name) for name in PORTS})
+        if self.web_tls_port is not None and self.web_port is None:
+            refuse("web_tls_port", self.web_tls_port, "None without web_port")
         check_type("advertised_listeners", self.advertised_listeners, tuple, list)
         for listener in self.advertised_listeners:
             check_type("advertised_listeners", listener, str)
@@ -516,31 +517,19 @@ class BrokerSettings(ByFields):
                 "offload_location", without_secrets(location), "a folder without ~ or a URL, with a data_dir"
             )
 
-    def _check_tls_ports(self) -> None:
-        taken = {self.port: "port", self.web_port: "web_port"}
-        for name in ("tls_port", "web_tls_port"):
-            port = getattr(self, name)
-            if port is None:
-                continue
-            if self.tls_certificate is None:
-                refuse(name, port, "None without tls_certificate")
-            if port and port in taken:
-                refuse(name, port, f"a port other than `{taken[port]}`")
-            taken[port] = name
-        if self.web_tls_port is not None and self.web_port is None:
-            refuse("web_tls_port", self.web_tls_port, "None without web_port")
-
     def _check_security(self) -> None:
         if self.token_secret_key is not None and self.token_public_key is not None:
             raise InvalidConfiguration("give token_secret_key or token_public_key, not both")
         if self.token_second_key is not None and self.token_secret_key is self.token_public_key is None:
             raise InvalidConfiguration("token_second_key needs token_secret_key or token_public_key")
-        for name in ("tls_certificate", "tls_key", "tls_trust_certificates"):
+        for name in ("tls_port", "web_tls_port", "tls_key", "tls_trust_certificates"):
             if getattr(self, name) is not None and self.tls_certificate is None:
                 refuse(name, str(getattr(self, name)), "None without tls_certificate")
         if self.tls_require_client_certificate and self.tls_trust_certificates is None:
             refuse("tls_require_client_certificate", True, "False without tls_trust_certificates")
         self._check_roles("super_user_roles")
+        if self.anonymous_role in self.super_user_roles:
+            refuse("anonymous_role", self.anonymous_role, "a role that is not among super_user_roles")
         self._check_roles("metrics_roles")
 
     def _check_roles(self, name: str) -> None:

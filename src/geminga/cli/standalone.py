@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 from click.core import ParameterSource
 
-from geminga.broker.settings import BrokerSettings, ProcessSettings
+from geminga.broker.settings import PORTS, BrokerSettings, ProcessSettings
 from geminga.cli.common import PORT
 from geminga.cli.units import SIZE
-from geminga.config import suggestion
+from geminga.config import check_ports, suggestion
 from geminga.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
@@ -203,6 +203,9 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _checked(found: Configuration) -> Configuration:
     """Return the configuration. Raises `InvalidConfiguration` for one that is open to other machines."""
     settings, anonymous = found.broker, found.process.anonymous
+    check_ports(
+        {name: getattr(settings, name) for name in PORTS} | {"health_port": found.process.health_port}
+    )
     if settings.offload_threshold_bytes >= 0 and settings.offload_location is None:
         raise InvalidConfiguration("--offload-threshold needs --offload-location")
     if anonymous and settings.authenticates:

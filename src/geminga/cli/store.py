@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import click
 
 from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
 from geminga.cli.units import TIME, size
+from geminga.exits import unfinished
 
 EXIT_DAMAGED = 1
+_CLEANUP_SECONDS: Final = 2.0
+"""Time after Ctrl-C for the deletion of a partial copy."""
+
+T = TypeVar("T")
+_Progress = Callable[[int, int], None]
+"""Progress callback: (bytes copied, total bytes)."""
 
 folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 to_time_option = click.option(
@@ -39,15 +49,19 @@ def check(folder: str, offload_location: str | None, to_time: Any, as_json: bool
     from geminga.ledger.backup_series import chosen
     from geminga.ledger.inspection import inspect
 
-    storage, one = _storage(offload_location), chosen(folder, to_time)
-    report = replace(inspect(one.folder, filesystem=one.filesystem, place=storage), folder=one.location)
+    def read(_: Any) -> tuple[Any, bool]:
+        one, storage = chosen(folder, to_time), _storage(offload_location)
+        report = inspect(one.folder, filesystem=one.filesystem, place=storage)
+        return replace(report, folder=one.location), one.is_single
+
+    report, is_single = _interruptible(read)
     _print(report, as_json=as_json)
-    if report.offloaded_ledgers and storage is None and not as_json:
+    if report.offloaded_ledgers and offload_location is None and not as_json:
         click.echo("The files of offloaded ledgers were not checked: give their --offload-location.")
     if report.is_well:
         return 0
-    if (report.findings or report.forgotten) and one.is_single and not as_json:
-        click.echo(f"\n'geminga store repair {folder}' repairs this.")
+    if (report.findings or report.forgotten) and is_single and not as_json:
+        click.echo(f"\n'geminga store repair {folder}' settles this: the damaged data is dropped.")
     return EXIT_DAMAGED
 
 
@@ -65,7 +79,7 @@ def repair(folder: Path, offload_location: str | None, yes: bool, as_json: bool)
     from geminga.ledger.inspection import repair as repair_store
 
     storage = _storage(offload_location)
-    report = inspect(folder, place=storage)
+    report = _interruptible(lambda _: inspect(folder, place=storage))
     _print(report, as_json=as_json)
     if not (report.findings or report.forgotten):
         return 0
@@ -103,12 +117,12 @@ def backup(folder: Path, target: str, verify: bool, keep: int | None, as_json: b
     from geminga.ledger.backup_series import backup_into
     from geminga.ledger.inspection import inspect
 
-    def to_series(**options: Any) -> tuple[str, Any, Any]:
-        made, copied, report = backup_into(folder, target, keep=keep or 1, verify=verify, **options)
+    def to_series(say: _Progress) -> tuple[str, Any, Any]:
+        made, copied, report = backup_into(folder, target, keep=keep or 1, verify=verify, say=say)
         return made.location, copied, report and replace(report, folder=made.location)
 
-    def to_folder(**options: Any) -> tuple[str, Any, Any]:
-        return target, copy_store(folder, target, **options), inspect(target) if verify else None
+    def to_folder(say: _Progress) -> tuple[str, Any, Any]:
+        return target, copy_store(folder, target, say=say), inspect(target) if verify else None
 
     if "://" in target and not keep:
         raise click.UsageError("BACKUP is a URL, where several backups are kept: give --keep N")
@@ -133,10 +147,10 @@ def restore(source: str, folder: Path, verify: bool, to_time: Any, as_json: bool
     from geminga.ledger.backup_series import chosen
     from geminga.ledger.inspection import inspect
 
-    one = chosen(source, to_time)
+    one = _interruptible(lambda _: chosen(source, to_time))
 
-    def to_folder(**options: Any) -> tuple[str, Any, Any]:
-        copied = copy_store(one.folder, folder, filesystem=one.filesystem, **options)
+    def to_folder(say: _Progress) -> tuple[str, Any, Any]:
+        copied = copy_store(one.folder, folder, filesystem=one.filesystem, say=say)
         return str(folder), copied, inspect(folder) if verify else None
 
     return _copy(to_folder, one.location, as_json, f"restored {one.location}:")
@@ -157,7 +171,7 @@ def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
     from geminga.ledger.tier_claim import holder
 
     storage = _storage(offload_location)
-    held = holder(folder, storage)
+    held = _interruptible(lambda _: holder(folder, storage))
     if not held:
         emit({"claimed": True}, as_json=as_json, text="The storage belongs to this store or to none.")
         return 0
@@ -172,17 +186,50 @@ def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
     return 0
 
 
-def _copy(copy_store: Any, source: str, as_json: bool, what: str) -> int:
+def _interruptible(work: Callable[[_Progress], T], show: _Progress = lambda done, total: None) -> T:
+    """Return the result of ``work``, which gets a progress callback, or raise its error.
+
+    Requests of storage clients cannot be interrupted and may never be answered, so the work is done on a
+    thread. After Ctrl-C the callback raises, which deletes a partial copy; work that does not end then is
+    abandoned.
+    """
+    result: Future[T] = Future()
+    is_interrupted = threading.Event()
+
+    def progress(done: int, total: int) -> None:
+        if is_interrupted.is_set():
+            raise click.Abort
+        show(done, total)
+
+    def run() -> None:
+        try:
+            result.set_result(work(progress))
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="geminga-store", daemon=True).start()
+    try:
+        return result.result()
+    except KeyboardInterrupt:
+        is_interrupted.set()
+        if wait([result], _CLEANUP_SECONDS).not_done:
+            unfinished.add("store")
+        raise
+
+
+def _copy(
+    copy_store: Callable[[_Progress], tuple[str, Any, Any]], source: str, as_json: bool, what: str
+) -> int:
     if as_json or not sys.stderr.isatty():
-        target, copied, report = copy_store()
+        target, copied, report = _interruptible(copy_store)
     else:
         with click.progressbar(length=1, label=what, file=sys.stderr) as bar:
 
-            def say(done: int, total: int) -> None:
+            def show(done: int, total: int) -> None:
                 bar.length = total
                 bar.update(done - bar.pos)
 
-            target, copied, report = copy_store(say=say)
+            target, copied, report = _interruptible(copy_store, show)
     links = f" ({copied.linked_files} unchanged since the previous backup)" if copied.linked_files else ""
     emit(
         {

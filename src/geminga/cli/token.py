@@ -37,7 +37,11 @@ _PAIR_ALGORITHMS = (*RSA_ALGORITHMS, *CURVE_ALGORITHMS.values())
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, replacing an existing file atomically."""
+    """Write a file that only its owner may read, replacing an existing file atomically; a device or a link,
+    such as /dev/stdout, is written to."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_bytes(data)
+        return
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)

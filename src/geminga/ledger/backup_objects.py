@@ -5,10 +5,13 @@
     2026-11-28T09-00-00Z.json                        backup: its files, and the objects that hold them
     files/2026-11-28T09-00-00Z-5f3a91c2-log-0000000001
                                                      file of the store, named by the backup that uploaded it
+    deleted/2026-11-29T09-00-00Z-2026-11-28T09-00-00Z.json
+                                                     list of a deleted backup, after the time of the deletion
 
-The first is written last and makes the backup complete. Object stores have no locks, so an object that no
-backup lists is deleted a day after its backup began: before, that backup may still be being written. The
-random part of the name keeps backups apart that two stores begin in the same second.
+The first is written last and makes the backup complete. Object stores have no locks, so backups may be
+written at the same time, and each must find the objects that it shares. An object that no backup lists is
+deleted a day after its backup began and a day after the last backup with it was deleted. The random part of
+the name keeps backups apart that begin in the same second.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from geminga.offload.storage import OffloadStorage, StorageWriter
 logger = logging.getLogger("geminga.ledger")
 
 _FILES: Final = "files"
+_DELETED: Final = "deleted"
 _VERSION: Final = 1
 _SUFFIX: Final = ".json"
 _NAME_LENGTH: Final = len("2026-11-28T09-00-00Z")
@@ -58,6 +62,7 @@ class ObjectSeries:
         self.location = storage.location
         self._storage = storage
         self._objects = ObjectFileSystem(storage)
+        self._offset = dt.timedelta()  # of the caller's clock
         self.filesystem: FileSystem = self._objects
 
     def names(self) -> list[str]:
@@ -69,17 +74,26 @@ class ObjectSeries:
 
     @contextmanager
     def writing(self, store: Path, now: dt.datetime) -> Iterator[None]:
+        self._offset = now - dt.datetime.now(dt.UTC)
         yield
         oldest = name_at(now - _UNLISTED)
-        stored = [name for name in self._storage.names(_FILES) if name[:_NAME_LENGTH] < oldest]
+
+        def is_old(name: str) -> bool:
+            return is_name(name[:_NAME_LENGTH]) and name < oldest
+
+        stored = filter(is_old, self._storage.names(_FILES))
+        lists = self.names()  # before the lists of deleted ones, which a deletion writes first
+        deleted = self._storage.names(_DELETED)
+        lists += [f"{_DELETED}/{name.removesuffix(_SUFFIX)}" for name in deleted if not is_old(name)]
         try:
-            listed = {each.name for name in self.names() for each in self._objects.files(name).values()}
+            listed = {each.name for name in lists for each in self._objects.files(name).values()}
         except (StoreError, FileNotFoundError) as error:
             logger.warning("no objects are deleted in %s: %s", self.location, error)
             return
-        for name in stored:
-            if is_name(name[:_NAME_LENGTH]) and name not in listed:
-                self._storage.delete(f"{_FILES}/{name}")
+        for name in set(stored) - listed:
+            self._storage.delete(f"{_FILES}/{name}")
+        for name in filter(is_old, deleted):
+            self._storage.delete(f"{_DELETED}/{name}")
 
     def earlier(self, store: Path, previous: str) -> EarlierObjects:
         if not previous:
@@ -98,7 +112,11 @@ class ObjectSeries:
 
     def delete(self, name: str) -> None:
         self._objects.forget(name)
-        self._storage.delete(f"{name}{_SUFFIX}")
+        data = self._storage.read(f"{name}{_SUFFIX}")
+        if data is not None:
+            deletion = name_at(dt.datetime.now(dt.UTC) + self._offset)
+            self._storage.replace(f"{_DELETED}/{deletion}-{name}{_SUFFIX}", data)
+            self._storage.delete(f"{name}{_SUFFIX}")
 
 
 class EarlierObjects:
@@ -200,9 +218,7 @@ class ObjectFileSystem:
         """Rename the file that completes the backup. Raises `StoreError` if there is one of this name."""
         backup = new[1:].split("/", 1)[0]
         if f"{backup}{_SUFFIX}" in self._storage.names(""):
-            raise StoreError(
-                f"{self._storage.location} has got the backup {backup} of another store meanwhile: try again"
-            )
+            raise StoreError(f"{self._storage.location} has got another backup {backup} meanwhile: try again")
         self.add(new, self._backups[backup].pop(old[1:].split("/", 1)[1]))
         self.save(backup)
 

@@ -12,7 +12,6 @@ import contextlib
 import datetime as dt
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -35,6 +34,7 @@ from geminga.ledger.backup_objects import ObjectSeries
 from geminga.ledger.filesystem import FOLDER_MODE, FileSystem, RealFileSystem
 from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE, check_is_store
 from geminga.ledger.inspection import InspectionReport, inspect
+from geminga.locations import url_parts
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -81,7 +81,7 @@ def series_at(location: str | os.PathLike[str]) -> BackupSeries:
     Raises `InvalidConfiguration` for a wrong URL.
     """
     location = os.fspath(location)
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", location):
+    if url_parts(location):
         from geminga.ledger.offload_folder import FolderStorage
         from geminga.ledger.tier_storage import place_at
 

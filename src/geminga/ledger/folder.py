@@ -79,8 +79,8 @@ class StoreLock:
 def file_gone(folder: str, name: str) -> StoreError:
     """Return the error of an open store of which a file is no longer in its folder."""
     return StoreError(
-        f"{folder}/{name} was deleted, moved or replaced while the store was open: the store stops, as "
-        "another process could open it; leave its files alone and start again"
+        f"{folder}/{name} was deleted, moved or replaced while the store was open: the store stops before "
+        "more is lost; put the file back if it was moved, then start again, which reports what is missing"
     )
 
 

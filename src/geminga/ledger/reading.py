@@ -20,7 +20,7 @@ from geminga.errors import LedgerNotFound, StoreDamaged, StoreError
 from geminga.ledger.api import Fetched, ReadAhead
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, describe, file_name
-from geminga.ledger.index import GIVEN_UP, MISSING, Index, LedgerState
+from geminga.ledger.index import GIVEN_UP, MISSING, Index, LedgerState, empty_chunk
 from geminga.ledger.log import LogFiles
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.state import StoreState
@@ -46,7 +46,8 @@ EntryPosition = tuple[int, int, int, int]
 class ReadEntries:
     """Result of a read of the disk: entries in order, or the obstacle to reading the first one.
 
-    ``bad`` are the positions that cannot be read, ``what`` is the reason. ``error`` is a temporary error.
+    ``bad`` are the positions that cannot be read, or the first and the last of them; ``what`` is the reason.
+    ``error`` is a temporary error.
     """
 
     entries: list[bytes] = field(default_factory=list)
@@ -54,6 +55,7 @@ class ReadEntries:
     what: str = ""
     may_pass: bool = False
     """Whether the disk reported the error, so that a retry may succeed; False for wrong bytes."""
+    file_is_gone: bool = False
     error: StoreError | None = None
 
     @property
@@ -183,11 +185,8 @@ class StoreEntryReader:
         name, offset = file_name(position >> OFFSET_BITS), position & OFFSET_MASK
         damage = Damage(name, offset, what, ledger_id, entry_id, last, DamageLoss.ENTRIES)
         self._note_damage(damage)
-        return EntriesDamaged(
-            f"ledger {ledger_id}, entry {entry_id} ({describe(position)}): {what}; "
-            "the store's other data is not affected",
-            damage,
-        )
+        where = f"{damage.thing} ({describe(position)})"
+        return EntriesDamaged(f"{where}: {what}; the store's other data is not affected", damage)
 
 
 # --- disk; run on any thread ---
@@ -204,6 +203,8 @@ def _from_disk(
             _read_at(files, _look_up(finder, ledger, first, count, bytes_max), found)
             if found.entries or not found.bad or _is_unmoved(finder, ledger, found.bad[0]):
                 break
+        if found.file_is_gone:
+            found.bad = _ends_in_file(finder, ledger, found.bad[0])
     except StoreError as error:
         found.error = error
     except OSError as error:
@@ -238,6 +239,23 @@ def _is_unmoved(finder: Index, ledger: LedgerState, expected: EntryPosition) -> 
         return MISSING if located is None else finder.position(ledger.ledger_id, *located)
 
     return position() == expected[1] and position() == expected[1]
+
+
+def _ends_in_file(finder: Index, ledger: LedgerState, entry: EntryPosition) -> list[EntryPosition]:
+    """Return the first and the last of the entries around one that are in the same file, as far as its chunk
+    has them: one damage for all, as a file may hold a million."""
+    chunk, at = finder.locate(ledger, entry[0]) or (empty_chunk(entry[0]), 0)
+
+    def end(step: int) -> EntryPosition:
+        last, index = entry, at + step
+        while 0 <= index < len(chunk):
+            position = finder.position(ledger.ledger_id, chunk, index)
+            if position >> OFFSET_BITS != entry[1] >> OFFSET_BITS:
+                break
+            last, index = (chunk.first + index, position, 0, 0), index + step
+        return last
+
+    return [end(-1), end(1)]
 
 
 def _look_up(
@@ -296,7 +314,7 @@ def _read_run(files: LogFiles, run: list[EntryPosition], found: ReadEntries) -> 
         with files.borrowed(base >> OFFSET_BITS) as file:
             data = file.read(size, base & OFFSET_MASK)
     except StoreDamaged as error:
-        found.bad, found.what = run[:1], str(error)
+        found.bad, found.what, found.file_is_gone = run[:1], str(error), True
         return
     except OSError as error:
         if error.errno not in _UNREADABLE:

@@ -347,13 +347,20 @@ class Recovery:
             self._discard(leftovers)
         if synced > result.position:
             # The end of the confirmed log is lost; continue behind it, so that no position is reused.
-            lost = synced - result.position if synced >> OFFSET_BITS == result.position >> OFFSET_BITS else 0
+            number = synced >> OFFSET_BITS
+            lost = synced - max(result.position, number << OFFSET_BITS)
             self.damage.lost_records += lost // RECORD_BYTES + 1
-            if synced >> OFFSET_BITS in present:
+            if number in present:
                 self.damage.report(self.damage.at(result.position, "synced bytes up to the mark are missing"))
             else:
-                self.damage.report(Damage(file_name(synced >> OFFSET_BITS), 0, "the file is missing"))
-            self._go_on_behind(synced)
+                self.damage.report(Damage(file_name(number), 0, "the file is missing"))
+            if number in present and number == result.position >> OFFSET_BITS:
+                self._files.get(number).truncate(synced & OFFSET_MASK)
+                result.position = synced
+            else:
+                # The file itself is missing: offset 0 of its number makes the writer begin the next one.
+                result.position = number << OFFSET_BITS
+            result.sequence += self.damage.lost_records
         last = max(present, default=0)
         number = result.position >> OFFSET_BITS
         if number not in present or number in self._foreign or last > number:
@@ -369,16 +376,6 @@ class Recovery:
         self.damage.report_missing_entries()
         state.ledgers.cast_doubt(self.damage.lost_records)
         self._write_tail_again(synced)
-
-    def _go_on_behind(self, synced: int) -> None:
-        number, offset = synced >> OFFSET_BITS, synced & OFFSET_MASK
-        if number in self._state.files and number == self._result.position >> OFFSET_BITS:
-            self._files.get(number).truncate(offset)
-            self._result.position = synced
-        else:
-            # The file itself is missing: offset 0 of its number makes the writer begin the next one.
-            self._result.position = number << OFFSET_BITS
-        self._result.sequence += self.damage.lost_records
 
     def _write_tail_again(self, synced: int) -> None:
         """Write and sync the bytes behind the mark again.

@@ -172,7 +172,8 @@ def _standalone(home: Path, folder: Path, bookie_port: int) -> Process:
         metadata = ["--zookeeper-dir", str(folder / "metadata"), "--zookeeper-port", str(free_ports(1)[0])]
     command = [
         str(home / "bin/pulsar"), "standalone", "-nss", "-nfw", *metadata,
-        "--bookkeeper-dir", str(folder / "bookkeeper"), "--bookkeeper-port", str(bookie_port),
+        "--bookkeeper-dir", str(folder / "bookkeeper"),
+        *(["--bookkeeper-port", str(bookie_port)] if version_of(home) < (5,) else []),  # later: any port
     ]  # fmt: skip
     return Process.start(
         "output", folder, command, PULSAR_MEM=MEMORY, PULSAR_GC_LOG=" ",

@@ -256,6 +256,28 @@ def test_the_memory_for_a_peer_that_never_reads_is_bounded() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("step", ["_stop_accepting", "_take_in_what_came", "_drain_connections"])
+def test_a_cancelled_stop_closes_the_store(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        server = BrokerServer(settings(memory=False, data_dir=tmp_path / "data"))
+        await server.start()
+        stopping = asyncio.ensure_future(server.stop())
+
+        async def cancelled() -> None:
+            stopping.cancel()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(server, step, cancelled)
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert isinstance(server.store.failure, StoreStopped)
+        await server.stop()
+
+    asyncio.run(scenario())
+
+
 class Stuffed(asyncio.Transport):
     """A transport whose peer reads nothing."""
 

@@ -151,6 +151,7 @@ class CoreCalls:
 
     def end(self) -> None:
         """Drop turns and completions that are still to come."""
+        self.stop_timer()
         self._has_ended = True
 
 

@@ -34,7 +34,7 @@ from geminga.broker.serving.opening import open_store
 from geminga.broker.serving.proxy_header import ProxyHeaderError
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
 from geminga.broker.serving.write_buffers import UNSENT_FREE_BYTES, WriteBuffers
-from geminga.broker.settings import BrokerSettings
+from geminga.broker.settings import PORTS, BrokerSettings
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, EntryStore
 
@@ -323,7 +323,7 @@ class BrokerServer:
                 self.tls = TlsFiles(settings)
                 self._look_at_certificates()
             bound: dict[str, socket.socket] = {}
-            for name in ("port", "tls_port", "web_port", "web_tls_port"):
+            for name in PORTS:
                 port = getattr(settings, name)
                 if port is not None:
                     bound[name] = undo.enter_context(bind(settings.host, port, name))
@@ -438,11 +438,24 @@ class BrokerServer:
             self._loop.call_later(LOOK_SECONDS, self._look_at_certificates)
 
     async def stop(self) -> None:
-        """Stop accepting, close the sessions, flush their output, close the store."""
+        """Stop accepting, close the sessions, flush their output, close the store; also when cancelled."""
         if self._stopping:
             await self.stopped.wait()
             return
         self._stopping = True
+        try:
+            await self._stop_accepting()
+            self.core.stop_timer()
+            await self._take_in_what_came()
+        finally:
+            try:
+                with self.core.entry():
+                    self.broker.close()
+                await self._drain_connections()
+            finally:
+                self._close_store()
+
+    async def _stop_accepting(self) -> None:
         for end in [each.close for each in self._listeners] + [each.close for each in self._tls_ports]:
             end()
         for listener, _ in self._web_listeners:
@@ -452,21 +465,16 @@ class BrokerServer:
             await self.web_ready.wait()
             if self.web is not None:
                 await self.web.stop()
-        self.core.stop_timer()
-        await self._take_in_what_came()
-        try:
-            with self.core.entry():
-                self.broker.close()
-            await self._drain_connections()
-        finally:
+
+    def _close_store(self) -> None:
+        self._note_store_failure()
+        if self._judges is not None:
+            self._judges.shutdown(wait=False, cancel_futures=True)
+        self.core.end()
+        self.stopped.set()
+        self.store.close()
+        if not isinstance(self.store.failure, StoreStopped):  # that of a closed store
             self._note_store_failure()
-            if self._judges is not None:
-                self._judges.shutdown(wait=False, cancel_futures=True)
-            self.core.end()
-            self.stopped.set()
-            self.store.close()
-            if not isinstance(self.store.failure, StoreStopped):  # that of a closed store
-                self._note_store_failure()
 
     async def _take_in_what_came(self) -> None:
         """Handle what peers sent before the end, above all acknowledgements, which have no receipt.
