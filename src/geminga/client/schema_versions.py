@@ -114,23 +114,23 @@ class SchemaVersions:
         answer = await self._context.schema_answer(topic)
         return None if answer is None else (from_wire(answer.schema), bytes(answer.schema_version))
 
-    async def prepare(self, message: Any) -> None:
+    async def prepare(self, message: Any) -> PulsarException | None:
         """Fetch the schema version of a message, so that decoding need not wait.
 
-        Does not raise the broker's error: decoding will.
+        Returns the broker's error, which decoding will raise.
         """
         version = message.schema_version()
-        if not version:
-            return
         key = (message.topic_name(), version)
-        if key in self._known:
-            return
+        if not version or key in self._known:
+            return None
         self._failed.pop(key, None)
         try:
             await self.get(*key)
         except PulsarException as error:
             logger.warning("asking for a schema version of %s failed: %s", key[0], error)
             _keep(self._failed, key, error)
+            return error
+        return None
 
     async def for_topic(self, topic: str, schema: Schema[T]) -> Schema[T]:
         """Return the schema that a producer on ``topic`` uses for ``schema``."""

@@ -14,6 +14,7 @@ from geminga.client.context import ClientContext
 from geminga.client.reader import AsyncReader, create_reader
 from geminga.client.runtime import LoopThread
 from geminga.client.tasks import OnceTask
+from geminga.connection.backoff import Backoff
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ReaderSettings
 from geminga.errors import AlreadyClosed, OperationNotSupported, PulsarException
@@ -56,7 +57,8 @@ class AsyncTableView(Generic[T_co]):
     without a key is skipped; an empty or null value removes its key. ``values`` is changed on the loop's
     thread, by single dict operations, and may be read on any other thread. Listeners are called on the loop,
     and awaited if they are coroutine functions; for the synchronous API (``threaded``) they run on another
-    thread.
+    thread. A partition that fails is read again at the next search for partitions; the others are followed
+    meanwhile. The view waits at a message whose schema version cannot be fetched.
     """
 
     def __init__(
@@ -91,7 +93,8 @@ class AsyncTableView(Generic[T_co]):
             self._reader = reader
             self._newest = {} if len(reader.consumer.group.handles) > 1 else None
             while await reader.has_message_available():
-                for message in await self._next(reader):
+                for message in await reader.read_several():
+                    await self._prepare(message)
                     self._apply(message)
             self._newest = None
         except BaseException:
@@ -140,24 +143,29 @@ class AsyncTableView(Generic[T_co]):
         elif not listening.caught_up.done():
             listening.caught_up.set_result(None)
 
-    async def _next(self, reader: AsyncReader[Any]) -> list[Message[Any]]:
-        messages = await reader.read_several()
-        if self.schema.reads_versions and not self._threaded:
-            for message in messages:
-                await self._context.schemas.prepare(message)  # decoding must not fetch a schema
-        return messages
+    async def _prepare(self, message: Message[Any], backoff: Backoff | None = None) -> None:
+        """Fetch the schema version of a message: decoding must not wait. Raises the error of the request, or
+        repeats the request with ``backoff``."""
+        if self.schema.reads_versions:
+            while (error := await self._context.schemas.prepare(message)) is not None:
+                if backoff is None or isinstance(error, AlreadyClosed):
+                    raise error
+                await asyncio.sleep(backoff.next())
 
     async def _follow(self, reader: AsyncReader[Any]) -> None:
-        try:
-            while True:
-                for message in await self._next(reader):
+        while True:
+            try:
+                for message in await reader.read_several():
+                    await self._prepare(message, self._context.backoff())
                     change = self._apply(message)
                     if change is not None:
                         await self._changes.put(change)
-        except AlreadyClosed:
-            return
-        except PulsarException as error:
-            logger.error("the table view of %s follows it no further: %s", self.topic, error)
+            except AlreadyClosed:
+                return
+            except PulsarException as error:
+                if not reader.consumer.clear_failure():
+                    logger.error("the table view of %s follows it no further: %s", self.topic, error)
+                    return
 
     def _apply(self, message: Message[Any]) -> _Change | None:
         """Note a message; return the change if there are listeners for it."""
@@ -193,8 +201,7 @@ class AsyncTableView(Generic[T_co]):
                     await self._notify_here(listening.callback, change)
 
     def decode(self, kept: bytes | _Kept) -> Any:
-        """Decode the value kept for a key. The synchronous API must not call this on the loop's thread: it
-        may fetch a schema version."""
+        """Decode the value kept for a key."""
         if isinstance(kept, _Kept):
             return self.schema.decode_message(kept)
         return self.schema.decode(kept)
