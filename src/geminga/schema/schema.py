@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any, ClassVar, Generic
 
 from geminga.producer.message import KeyedContent
-from geminga.schema.definition import Record
+from geminga.schema.definition import Record, read_json
 from geminga.schema_info import SchemaInfo as SchemaInfo
 from geminga.schema_info import SchemaType as SchemaType
 from geminga.values import V
@@ -67,7 +67,8 @@ class Schema(Generic[V]):
 
     def decode_message(self, msg: Any) -> Any:
         """Return the value of a message; override it to use more than the payload."""
-        return None if self.nulls_are_none and is_null(msg) else self.decode(msg.data())
+        data = msg.data()
+        return None if not data and self.nulls_are_none and is_null(msg) else self.decode(data)
 
     def for_topic(self, info: SchemaInfo | None) -> Schema[V]:
         """Return the schema for producers on a topic whose newest schema is ``info``, if `needs_topic`."""
@@ -196,7 +197,7 @@ class JsonSchema(Schema[V]):
         if self._model is not None:
             value: V = self._model.from_json(data)
         else:
-            value = self._record_cls(**json.loads(data))
+            value = self._record_cls(**read_json(data))
         return value
 
 
