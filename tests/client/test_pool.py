@@ -331,7 +331,7 @@ def test_credentials_are_refreshed_from_the_supplier(scripted):
 
 
 def test_only_a_producer_waits_for_access(scripted):
-    """Any other request keeps its time limit, whatever the broker answers."""
+    """Any other request keeps its time limit."""
 
     def let_wait(peer, frame):
         answer = pb.BaseCommand(type=Type.PRODUCER_SUCCESS)

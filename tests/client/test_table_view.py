@@ -14,7 +14,9 @@ from waiting import eventually, moment_between, never
 
 import geminga.asyncio
 from geminga import schema
+from geminga.client import table_view
 from geminga.client.admin import admin
+from geminga.client.reader import create_reader
 
 
 class Listener:
@@ -274,12 +276,19 @@ def test_partitions_that_are_added_are_followed(
 
 
 def test_a_partition_that_fails_is_read_again_and_the_others_are_followed_meanwhile(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    readers = []
+
+    async def create(*arguments: Any) -> Any:
+        readers.append(await create_reader(*arguments))
+        return readers[-1]
+
+    monkeypatch.setattr(table_view, "create_reader", create)
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
     producers = [pulsar_client.create_producer(f"{pulsar_topic}-partition-{each}") for each in range(2)]
     with pulsar_client.create_table_view(pulsar_topic) as view:
-        group = view._view._reader.consumer.group
+        group = readers[0].consumer.group
         failing = group.handles[f"{pulsar_topic}-partition-0"]
         pulsar_client.runtime.call(failing.close())
         pulsar_client.runtime.post(group.failed, failing, geminga.AuthorizationError("not any more"))

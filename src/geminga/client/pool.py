@@ -117,12 +117,8 @@ class BrokerConnection(asyncio.Protocol):
         return f"<BrokerConnection {self.peer} {'closed' if self.closed else self._core.state.value}>"
 
     @property
-    def supports_topic_watchers(self) -> bool:
-        return self._core.supports_topic_watchers
-
-    @property
     def server_version(self) -> str:
-        return self._core.server_version
+        return self._core.connected.server_version
 
     @property
     def connected(self) -> pb.CommandConnected:

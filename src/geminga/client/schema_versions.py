@@ -50,7 +50,7 @@ class SchemaVersions:
 
     def __init__(self, context: SchemaRequests) -> None:
         self._context = context
-        self.generation = 0
+        self.schema_generation = 0
         """Incremented when cached versions become invalid."""
         self._known: dict[Key, SchemaInfo] = {}
         self._failed: dict[Key, PulsarException] = {}
@@ -61,12 +61,7 @@ class SchemaVersions:
         self._known.clear()
         self._failed.clear()
         self._asking.clear()
-        self.generation += 1
-
-    @property
-    def schema_generation(self) -> int:
-        """`generation`, for schemas that decode."""
-        return self.generation
+        self.schema_generation += 1
 
     def known(self, topic: str, version: str) -> SchemaInfo | None:
         """Return a version if it is cached."""
@@ -95,12 +90,12 @@ class SchemaVersions:
 
     async def _ask(self, key: Key) -> SchemaInfo | None:
         topic, version = key
-        generation = self.generation
+        generation = self.schema_generation
         schema = await self._context.schema(topic, version.encode("latin-1"))
         if schema is None:
             return None
         info = from_wire(schema)
-        if generation == self.generation:
+        if generation == self.schema_generation:
             _keep(self._known, key, info)
         return info
 
@@ -160,8 +155,8 @@ class ThreadSchemaVersions:
 
     @property
     def schema_generation(self) -> int:
-        """Generation of the cache; see `SchemaVersions.generation`."""
-        return self._versions.generation
+        """Generation of the cache; see `SchemaVersions.schema_generation`."""
+        return self._versions.schema_generation
 
     def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
         """Return a message's schema, None if the topic has no such version. Raises the error of fetching

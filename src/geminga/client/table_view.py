@@ -32,13 +32,12 @@ CHANGES_MAX = 1000
 """Limit of changes queued for listeners; at the limit the view stops reading until listeners have run."""
 
 
-class _Listening:
+class _Listening(NamedTuple):
     """One listener: receives the view's content at its registration, and then every change, in order and one
     at a time; changes wait until the content is delivered."""
 
-    def __init__(self, callback: AsyncListener, caught_up: asyncio.Future[None]) -> None:
-        self.callback: Any = callback
-        self.caught_up = caught_up
+    callback: Any
+    caught_up: asyncio.Future[None]
 
 
 class _Change(NamedTuple):

@@ -159,11 +159,7 @@ class CustomEnum(Field[E]):
     """A member of an `enum.Enum` class; names and integer values are accepted for it."""
 
     def __init__(
-        self,
-        enum_type: type[E],
-        default: Any = None,
-        required: bool = False,
-        required_default: bool = False,
+        self, enum_type: type[E], default: Any = None, required: bool = False, required_default: bool = False
     ) -> None:
         if not (isinstance(enum_type, type) and issubclass(enum_type, Enum)):
             raise TypeError(f"{_name(enum_type)} is not an Enum class")
@@ -321,13 +317,9 @@ class Record(metaclass=RecordMeta):
     _fields: ClassVar[dict[str, Any]] = {}
 
     def __init__(
-        self,
-        default: Any = None,
-        required_default: bool = False,
-        required: bool = False,
-        *args: Any,
+        self, default: Any = None, required_default: bool = False, required: bool = False, *args: Any,
         **kwargs: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if type(self) is Record:
             raise TypeError("Record declares no fields: make a class of it")
         values = self.__dict__

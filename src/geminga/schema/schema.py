@@ -76,11 +76,9 @@ class Schema(Generic[V]):
 
     def schema_info(self) -> SchemaInfo:
         """Return type, name, definition and properties of the schema."""
+        kind = int(self._schema_type)
         return SchemaInfo(
-            type=int(self._schema_type),
-            name=self._schema_name,
-            data=self._schema_data,
-            properties=self._properties,
+            type=kind, name=self._schema_name, data=self._schema_data, properties=self._properties
         )
 
     def told_to_topic(self) -> SchemaInfo | None:
