@@ -14,7 +14,6 @@ from geminga.client.context import ClientContext
 from geminga.client.reader import AsyncReader, create_reader
 from geminga.client.runtime import LoopThread
 from geminga.client.tasks import OnceTask
-from geminga.connection.backoff import Backoff
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ReaderSettings
 from geminga.errors import AlreadyClosed, OperationNotSupported, PulsarException
@@ -24,7 +23,6 @@ from geminga.values import T_co
 
 logger = logging.getLogger("geminga")
 
-Listener = Callable[[str, Any], None]
 AsyncListener = Callable[[str, Any], object]
 """Plain function, or one that returns an awaitable."""
 
@@ -93,7 +91,8 @@ class AsyncTableView(Generic[T_co]):
             self._newest = {} if len(reader.consumer.group.handles) > 1 else None
             while await reader.has_message_available():
                 for message in await reader.read_several():
-                    await self._prepare(message)
+                    if self.schema.reads_versions:
+                        await self._prepare(message)
                     self._apply(message)
             self._newest = None
         except BaseException:
@@ -142,20 +141,22 @@ class AsyncTableView(Generic[T_co]):
         elif not listening.caught_up.done():
             listening.caught_up.set_result(None)
 
-    async def _prepare(self, message: Message[Any], backoff: Backoff | None = None) -> None:
+    async def _prepare(self, message: Message[Any], *, retries: bool = False) -> None:
         """Fetch the schema version of a message: decoding must not wait. Raises the error of the request, or
-        repeats the request with ``backoff``."""
-        if self.schema.reads_versions:
-            while (error := await self._context.schemas.prepare(message)) is not None:
-                if backoff is None or isinstance(error, AlreadyClosed):
-                    raise error
-                await asyncio.sleep(backoff.next())
+        repeats the request."""
+        backoff = None
+        while (error := await self._context.schemas.prepare(message)) is not None:
+            if not retries or isinstance(error, AlreadyClosed):
+                raise error
+            backoff = backoff or self._context.backoff()
+            await asyncio.sleep(backoff.next())
 
     async def _follow(self, reader: AsyncReader[Any]) -> None:
         while True:
             try:
                 for message in await reader.read_several():
-                    await self._prepare(message, self._context.backoff())
+                    if self.schema.reads_versions:
+                        await self._prepare(message, retries=True)
                     change = self._apply(message)
                     if change is not None:
                         await self._changes.put(change)
@@ -205,7 +206,7 @@ class AsyncTableView(Generic[T_co]):
             return self.schema.decode_message(kept)
         return self.schema.decode(kept)
 
-    def _notify(self, callback: Listener, change: _Change) -> None:
+    def _notify(self, callback: AsyncListener, change: _Change) -> None:
         generation = forks.generation
         try:
             callback(change.key, self._value_of(change))
