@@ -330,25 +330,20 @@ def test_credentials_are_refreshed_from_the_supplier(scripted):
     run(scripted, body, credentials=TokenCredentials(lambda: next(tokens)))
 
 
-def test_only_a_producer_waits_for_access(scripted):
-    """Any other request keeps its time limit."""
-
+def test_a_request_that_cannot_wait_for_access_keeps_its_time_limit(scripted):
     def let_wait(peer, frame):
         answer = pb.BaseCommand(type=Type.PRODUCER_SUCCESS)
-        answer.producer_success.request_id = frame.command.subscribe.request_id
+        answer.producer_success.request_id = frame.command.producer.request_id
         answer.producer_success.producer_name = ""
         answer.producer_success.producer_ready = False
-        peer.transport.write(encode_command(answer))
+        peer.send(answer)
 
     async def body(broker, pool, address):
         connection = await pool.get(address)
-        broker.answers[Type.SUBSCRIBE] = let_wait
-        command = pb.BaseCommand(type=Type.SUBSCRIBE)
-        command.subscribe.topic, command.subscribe.subscription = "t", "s"
-        command.subscribe.subType, command.subscribe.consumer_id = pb.CommandSubscribe.Exclusive, 1
-        command.subscribe.request_id = connection.new_request_id()
+        broker.answers[Type.PRODUCER] = let_wait
+        command = producer_command(connection)
         with pytest.raises(ConnectError, match="let a request wait"):
-            await asyncio.wait_for(connection.request(command, command.subscribe.request_id, 1), 60)
+            await asyncio.wait_for(connection.request(command, command.producer.request_id, 1), 60)
         assert connection.closed
 
     run(scripted, body)
