@@ -323,11 +323,8 @@ class Record(metaclass=RecordMeta):
         if type(self) is Record:
             raise TypeError("Record declares no fields: make a class of it")
         values = self.__dict__
-        values["_required_default"], values["_default"], values["_required"] = (
-            required_default,
-            default,
-            required,
-        )
+        values["_required_default"], values["_default"] = required_default, default
+        values["_required"] = required
         is_plain = type(self).__setattr__ is Record.__setattr__
         # Names that the record does not declare are left out, as a reader of a newer schema must.
         for name, declared in self._fields.items():

@@ -35,15 +35,9 @@ class Schema(Generic[V]):
     """Whether the value of a message with a null value (a tombstone) is None; else the payload is decoded."""
 
     def __init__(
-        self,
-        record_cls: Any,
-        schema_type: SchemaType,
-        schema_definition: Any,
-        schema_name: str,
-        *,
-        schema_data: bytes | None = None,
-        properties: tuple[tuple[str, str], ...] = (),
-    ) -> None:
+        self, record_cls: Any, schema_type: SchemaType, schema_definition: Any, schema_name: str, *,
+        schema_data: bytes | None = None, properties: tuple[tuple[str, str], ...] = (),
+    ) -> None:  # fmt: skip
         self._record_cls = record_cls
         self._schema_type = SchemaType(schema_type)
         self._schema_name = schema_name
