@@ -588,13 +588,6 @@ class AsyncConsumer(Generic[T_co]):
         self.failure = error
         self.receive_waiters.wake_all()
 
-    def clear_failure(self) -> bool:
-        """Receive from the other parts, although one has failed, and from it after the next search for parts.
-        Return False, with no effect, for a consumer that does not search for parts."""
-        if self._topics.can_grow:
-            self.failure = None
-        return self._topics.can_grow
-
     async def __aenter__(self) -> Self:
         return self
 

@@ -163,9 +163,10 @@ class AsyncTableView(Generic[T_co]):
             except AlreadyClosed:
                 return
             except PulsarException as error:
-                if not reader.consumer.clear_failure():
+                if not reader.consumer.group.can_grow:
                     logger.error("the table view of %s follows it no further: %s", self.topic, error)
                     return
+                reader.consumer.failure = None  # the others are read; the failed one is subscribed to again
 
     def _apply(self, message: Message[Any]) -> _Change | None:
         """Note a message; return the change if there are listeners for it."""
