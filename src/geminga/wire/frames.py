@@ -314,11 +314,17 @@ class FrameDecoder:
             rest, start = self._rest, self._rest_start
             self._rest, self._rest_start = b"", 0
             data, start = (rest[start:] + data, 0) if data else (rest, start)
-        if self._pending is not None:
-            self._pending.write(data)
-            if self._pending.tell() < self._needed:
-                return []
-            data, self._pending = self._pending.getvalue(), None
+        pending = self._pending
+        if pending is not None:
+            before = pending.tell()
+            if before + len(data) >= self._needed and before < len(data):
+                data = pending.getvalue() + data
+            else:  # a large frame, which is not copied again
+                pending.write(data)
+                if pending.tell() < self._needed:
+                    return []
+                data = pending.getvalue()
+            self._pending = None
         frames: list[Frame] = []
         try:
             self._read(data, start, frames, frames_max)
