@@ -343,7 +343,7 @@ class Apache(Standalone):
     def start(self) -> float:
         began = time.perf_counter()
         self._started = ApachePulsar.start(brokers.pulsar_home(), self.folder, timeout_seconds=300)
-        self.process = self._started.process
+        self.process = self._started.process.process
         self.port, self.web_port = self._started.port, self._started.web_port
         return time.perf_counter() - began
 

@@ -330,6 +330,25 @@ def test_credentials_are_refreshed_from_the_supplier(scripted):
     run(scripted, body, credentials=TokenCredentials(lambda: next(tokens)))
 
 
+def test_a_request_that_cannot_wait_for_access_keeps_its_time_limit(scripted):
+    def let_wait(peer, frame):
+        answer = pb.BaseCommand(type=Type.PRODUCER_SUCCESS)
+        answer.producer_success.request_id = frame.command.producer.request_id
+        answer.producer_success.producer_name = ""
+        answer.producer_success.producer_ready = False
+        peer.send(answer)
+
+    async def body(broker, pool, address):
+        connection = await pool.get(address)
+        broker.answers[Type.PRODUCER] = let_wait
+        command = producer_command(connection)
+        with pytest.raises(ConnectError, match="let a request wait"):
+            await asyncio.wait_for(connection.request(command, command.producer.request_id, 1), 60)
+        assert connection.closed
+
+    run(scripted, body)
+
+
 def test_keepalive_closes_a_dead_connection(scripted):
     async def body(broker, pool, address):
         broker.answers[Type.PING] = lambda peer, frame: None

@@ -14,7 +14,9 @@ from waiting import eventually, moment_between, never
 
 import geminga.asyncio
 from geminga import schema
+from geminga.client import table_view
 from geminga.client.admin import admin
+from geminga.client.reader import create_reader
 
 
 class Listener:
@@ -200,6 +202,38 @@ def test_an_asyncio_listener_that_raises_is_not_called_again(pulsar_broker: Any,
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_schema_version_that_cannot_be_fetched_is_fetched_again(
+    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    pytest.importorskip("fastavro")
+
+    class Item(schema.Record):
+        x = schema.Integer(required=True)
+
+    ask, left = pulsar_client.context.schema, [geminga.AuthorizationError("not now")] * 2
+
+    async def refuse_at_first(topic: str, version: bytes | None = None) -> Any:
+        if version is not None and left:
+            raise left.pop()
+        return await ask(topic, version)
+
+    monkeypatch.setattr(pulsar_client.context, "schema", refuse_at_first)
+    producer = pulsar_client.create_producer(pulsar_topic, schema=schema.AvroSchema(Item))
+    if not is_open:
+        producer.send(Item(x=1), partition_key="a")
+        for _ in range(2):
+            with pytest.raises(geminga.AuthorizationError, match="not now"):
+                pulsar_client.create_table_view(pulsar_topic, schema=schema.AvroSchema(Item))
+    with pulsar_client.create_table_view(pulsar_topic, schema=schema.AvroSchema(Item)) as view:
+        if is_open:
+            listener = Listener()
+            view.for_each_and_listen(listener)
+            producer.send(Item(x=1), partition_key="a")
+            eventually(lambda: len(listener.heard) == 1)
+        assert view.get("a").x == 1
+
+
 def test_an_asyncio_view_reads_by_the_writers_schema(pulsar_broker: Any, pulsar_topic: str) -> None:
     """Decoding on the loop cannot ask the broker: versions are there before values are."""
     pytest.importorskip("fastavro")
@@ -239,6 +273,30 @@ def test_partitions_that_are_added_are_followed(
                 producer.send(b"value", partition_key=f"k{partition}")
         eventually(lambda: len(view) == 3)
         eventually(lambda: sorted(listener.heard) == [(f"k{each}", b"value") for each in range(3)])
+
+
+def test_a_partition_that_fails_is_read_again_and_the_others_are_followed_meanwhile(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = []
+
+    async def create(*arguments: Any) -> Any:
+        readers.append(await create_reader(*arguments))
+        return readers[-1]
+
+    monkeypatch.setattr(table_view, "create_reader", create)
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
+    producers = [pulsar_client.create_producer(f"{pulsar_topic}-partition-{each}") for each in range(2)]
+    with pulsar_client.create_table_view(pulsar_topic) as view:
+        group = readers[0].consumer.group
+        failing = group.handles[f"{pulsar_topic}-partition-0"]
+        pulsar_client.runtime.call(failing.close())
+        pulsar_client.runtime.post(group.failed, failing, geminga.AuthorizationError("not any more"))
+        for producer, key in zip(producers, ("unread", "read"), strict=True):
+            producer.send(b"value", partition_key=key)
+        eventually(lambda: list(view) == ["read"])
+        pulsar_client.runtime.call(group.refresh())
+        eventually(lambda: sorted(view) == ["read", "unread"])
 
 
 def test_the_last_published_value_of_a_key_in_several_partitions_counts(

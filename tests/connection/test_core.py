@@ -179,7 +179,8 @@ def test_the_handshake_makes_a_connection_ready():
     assert body.protocol_version == 21
     assert body.feature_flags.supports_auth_refresh
     (event,) = connection.receive(connected(protocol_version=20, max_message_size=1234), NOW)
-    assert event == Connected("test", 20, 1234, False)
+    assert event == Connected(1234)
+    assert connection.connected.protocol_version == 20
     assert connection.max_message_size == 1234
 
 

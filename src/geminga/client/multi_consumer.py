@@ -247,6 +247,11 @@ class HandleGroup:
         return bool(self.handles) and all(handle.connected for handle in self.handles.values())
 
     @property
+    def can_grow(self) -> bool:
+        """Whether this looks for parts from time to time, and so subscribes to a failed one again."""
+        return self._topics.can_grow
+
+    @property
     def starved(self) -> bool:
         """Whether a part has no permits at the broker. May be read on any thread."""
         for handle in list(self.handles.values()):  # noqa: SIM110 - a generator costs more for one part
