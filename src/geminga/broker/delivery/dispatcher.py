@@ -94,6 +94,9 @@ class Dispatcher(Protocol):
     def dispatch(self) -> None:
         """Send the entries that consumers can take now."""
 
+    def dispatch_soon(self) -> None:
+        """Dispatch after this call into the core: entries of consumers that leave together move once."""
+
     def flowed(self, consumer: Consumer) -> None:
         """Record that a consumer received permits, or that its connection takes more; `dispatch` follows."""
 
@@ -288,6 +291,9 @@ class ReadingDispatcher:
         self.read_offset = offset + count
         self._bytes_left -= size
         return count
+
+    def dispatch_soon(self) -> None:
+        self._continue_in(0.0)
 
     def _continue_in(self, seconds: float) -> None:
         if self._closed:

@@ -210,7 +210,7 @@ class PersistentSubscription:
         """Allow notices to a consumer whose SUCCESS was sent; delivery may begin with its FLOW."""
         if self.dispatcher is not None and consumer in self.consumers:
             self.dispatcher.started(consumer)
-            self._notify_end()
+            self._notify_end((consumer,))
 
     def remove(self, consumer: Consumer) -> None:
         """Detach a consumer; its unacknowledged messages go to the others."""
@@ -227,11 +227,11 @@ class PersistentSubscription:
                     self.dispatcher.close()
                     self.dispatcher = None
                     self.compensation.stop()
+                else:
+                    self.dispatcher.dispatch_soon()
         if not self.consumers:
             if not self.durable and not self.resetting:
                 self.topic.forget_subscription(self)
-        else:
-            self.dispatch()
 
     def _left(self, consumer: Consumer) -> None:
         """Keep what a detached consumer adds to the statistics."""
@@ -402,7 +402,7 @@ class PersistentSubscription:
         if cursor.changed:
             self.scheduler.mark_cursor(self)
         if self.topic.terminated:
-            self._notify_end()
+            self._notify_end(self.consumers)
         if self.dispatcher is not None:
             self.dispatcher.acknowledged()
 
@@ -423,14 +423,14 @@ class PersistentSubscription:
                 found.append(offset)
         dispatcher.redeliver(consumer, found)
 
-    def _notify_end(self) -> None:
+    def _notify_end(self, consumers: Iterable[Consumer]) -> None:
         topic = self.topic
         if topic.terminated and self.cursor.backlog(topic.ledger.end) == 0:
-            for consumer in self.consumers:
+            for consumer in consumers:
                 consumer.notify_end_of_topic()
 
     def topic_terminated(self) -> None:
-        self._notify_end()
+        self._notify_end(self.consumers)
 
     # --- as a whole ---
     def last_message(self, ready: Done, *, compacted: bool = False) -> LastMessage | None:
