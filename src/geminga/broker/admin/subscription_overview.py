@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from geminga.broker import ledger_list
 from geminga.broker.admin.facts import consumer_type, facts_of, rate_published, trouble
+from geminga.broker.admin.http import stepwise
 from geminga.broker.core import Broker
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.shared import SharedDispatcher
@@ -175,14 +176,10 @@ class SubscriptionOverview:
             order = order[::-1]
         shown = order if sight is None else await _seen(survey, order, sight)
         rows = []
-        began = time.monotonic()
-        for line in shown[offset : offset + min(limit, ROWS_MAX)]:
+        async for line in stepwise(shown[offset : offset + min(limit, ROWS_MAX)]):
             # A permission may have been taken away since the survey.
             if sight is None or sight.sees(line.topic):
                 rows.append(self._row(line))
-            if time.monotonic() - began >= STEP_SECONDS:
-                await asyncio.sleep(0)
-                began = time.monotonic()
         return {
             "rows": rows,
             "offset": offset,
@@ -350,14 +347,10 @@ async def _seen(
     if len(survey.sights) > ROLES_MAX:
         survey.sights = {sight.role: known}
     shown = []
-    began = time.monotonic()
-    for line in order:
+    async for line in stepwise(order):
         sees = known.get(line.topic)
         if sees is None:
             sees = known[line.topic] = sight.sees(line.topic)
-            if time.monotonic() - began >= STEP_SECONDS:
-                await asyncio.sleep(0)
-                began = time.monotonic()
         if sees:
             shown.append(line)
     return shown
