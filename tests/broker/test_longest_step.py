@@ -250,7 +250,6 @@ def topics(harness: Stepped) -> None:
     watcher = harness.peer()
     watch: dict[str, Any] = {"namespace": "public/default", "topics_pattern": f"{TOPIC}.*"}
     peer = harness.peer().opened("producer", topic=TOPIC + "{}")
-    peer.opened("subscribe", topic=TOPIC + "{}", subscription="s", subType=pb.CommandSubscribe.Shared)
     for number in range(MANY):
         peer.send(producer_id=number)
     policy = harness.broker.namespaces.set_policy

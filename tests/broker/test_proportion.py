@@ -198,6 +198,15 @@ def foreign_acknowledgements(harness: Harness, count: int) -> Work:
     return lambda: peers[-1].ack(*[(0, entry) for entry in range(49, 0, -2)])
 
 
+def late_acknowledgement(harness: Harness, count: int) -> Work:
+    """Of a message that was acknowledged already, on a terminated topic."""
+    peers, sender = consumers(harness, count, "Shared"), producer(harness)
+    sender.publish(1)
+    harness.actions.terminate(NAME, lambda error: None)
+    peers[0].ack((0, 0))
+    return lambda: peers[0].ack((0, 0))
+
+
 def newest_schema(harness: Harness, count: int) -> Work:
     schemas = harness.broker.schemas
     for number in range(count):
@@ -219,6 +228,7 @@ BESIDE: dict[str, Callable[[Harness, int], Work]] = {
         for kind in ("Shared", "Key_Shared") for how in ("without permits", "unread", "blocked")
     },
     "acknowledgements by another consumer": foreign_acknowledgements,
+    "a late acknowledgement on a terminated topic": late_acknowledgement,
     "the newest version of a schema": newest_schema,
     **{f"{kind} join and leave": join_and_leave(kind) for kind in ("Shared", "Key_Shared", "Failover")},
 }  # fmt: skip

@@ -398,10 +398,9 @@ class PersistentSubscription:
         if cursor.mark != mark_before:
             self.last_mark_ms = now_ms
             self.topic.touch()
+            self.notify_end(self.consumers)
         if cursor.changed:
             self.scheduler.mark_cursor(self)
-        if self.topic.terminated:
-            self.notify_end(self.consumers)
         if self.dispatcher is not None:
             self.dispatcher.acknowledged()
 
