@@ -199,7 +199,7 @@ def foreign_acknowledgements(harness: Harness, count: int) -> Work:
 
 
 def late_acknowledgement(harness: Harness, count: int) -> Work:
-    """Of a message that was acknowledged already, on a terminated topic."""
+    """An acknowledgement of an acknowledged message, on a terminated topic."""
     peers, sender = consumers(harness, count, "Shared"), producer(harness)
     sender.publish(1)
     harness.actions.terminate(NAME, lambda error: None)
