@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from geminga.broker import ledger_list
 from geminga.broker.admin.facts import consumer_type, facts_of, rate_published, trouble
 from geminga.broker.admin.http import stepwise
+from geminga.broker.cooperative import STEP_SECONDS
 from geminga.broker.core import Broker
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.shared import SharedDispatcher
@@ -43,8 +44,6 @@ class Visibility(NamedTuple):
     sees: Callable[[str], bool]
 
 
-STEP_SECONDS: Final = 0.002
-"""Longest step of a scan before other work is served."""
 SHARE_MAX: Final = 0.008
 """Largest share of a core for scans while clients request them; a page itself takes a fifth of that."""
 SEARCH_RESTS: Final = 4
@@ -348,10 +347,9 @@ async def _seen(
         survey.sights = {sight.role: known}
     shown = []
     async for line in stepwise(order):
-        sees = known.get(line.topic)
-        if sees is None:
-            sees = known[line.topic] = sight.sees(line.topic)
-        if sees:
+        if line.topic not in known:
+            known[line.topic] = sight.sees(line.topic)
+        if known[line.topic]:
             shown.append(line)
     return shown
 
