@@ -593,7 +593,7 @@ class PersistentTopic:
         for producer in self.access.everyone():
             producer.hold()
         for subscription in list(self.subscriptions.values()):
-            subscription.topic_terminated()
+            subscription.notify_end(subscription.consumers)
 
     def disconnect_all(self) -> None:
         """Send CLOSE_PRODUCER and CLOSE_CONSUMER to all clients: they look the topic up again."""
