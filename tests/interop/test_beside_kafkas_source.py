@@ -223,7 +223,7 @@ def test_a_job_has_the_same_result_as_on_kafkas_source(
 
 
 def test_the_update_mode_of_kafkas_sink_is_foreach_batch_here(sides: list[Rows]) -> None:
-    """The page says so: Spark passes no updates to a sink in Python."""
+    """Spark passes no updates to a sink in Python, as the page `docs/coming-from-kafka.md` explains."""
     kafka, pulsar = sides
     counts = {}
     for rows in sides:

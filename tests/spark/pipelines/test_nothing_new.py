@@ -127,6 +127,12 @@ def add_flow(broker: Any, project: Path) -> None:
     (project / FINISHED_FILE).write_text(definitions(project))
 
 
+def add_library(broker: Any, project: Path) -> None:
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace("libraries:", "libraries:\n  - {glob: {include: more/**}}"))
+    (project / FINISHED_FILE).write_text(definitions(project))
+
+
 def change_flow(broker: Any, project: Path) -> None:
     flows = project / "transformations/ingest.py"
     flows.write_text(flows.read_text().replace(".coalesce(1)", ""))
@@ -135,8 +141,11 @@ def change_flow(broker: Any, project: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [send, make_again, delete, plan, lose_commit, begin_again, drop, add_column, add_flow, change_flow],
-)
+    [
+        send, make_again, delete, plan, lose_commit, begin_again, drop, add_column, add_flow, add_library,
+        change_flow,
+    ],
+)  # fmt: skip
 def test_a_run_with_anything_to_do_starts_spark(
     change: Callable[[Any, Path], None], broker: Any, project: Path, started: Path
 ) -> None:

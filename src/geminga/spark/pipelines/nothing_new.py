@@ -33,8 +33,9 @@ def _flows(folder: Path) -> list[Path]:
 
 def ingested(folder: Path) -> tuple[str, ...]:
     """Return the tables of a project whose flows are those of the template ``ingest``, without a change."""
-    files = _flows(folder)
-    text = files[0].read_text(encoding="utf-8") if len(files) == 1 else ""
+    files, spec = _flows(folder), (folder / SPEC_FILE).read_text(encoding="utf-8")
+    is_all = len(files) == 1 and spec.count("include") == 1 and "include: transformations/**" in spec
+    text = files[0].read_text(encoding="utf-8") if is_all else ""
     table = _TABLE.search(text)
     if table is None:
         return ()
