@@ -11,8 +11,6 @@ out.
 ``client/sync_handles.py``: synchronous consumers have hot calls of their own (``receive``, ``acknowledge``),
 and methods that call the asyncio consumer's and wait for coroutines: `HANDLES`.
 
-``client/admin/sync/``: every module of ``client/admin/aio/``, unchanged except for coroutines: `ADMIN`.
-
 ``--check`` compares with the files that are checked in, exits with 1 on a difference, and writes nothing.
 """
 
@@ -351,50 +349,6 @@ def _typing(node: ast.If) -> ast.If:
     return node
 
 
-ADMIN = {
-    "AsyncAdminSender": "AdminSender",
-    "__aenter__": "__enter__",
-    "__aexit__": "__exit__",
-}
-"""Name in the asyncio admin client: its name in the synchronous one."""
-
-
-class _Waiting(_Plain):
-    """A whole module for threads."""
-
-    def __init__(self) -> None:
-        super().__init__(())
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        made = ast.FunctionDef(**{name: getattr(node, name) for name in node._fields}, lineno=0)
-        made.name = ADMIN.get(made.name, made.name)
-        return self.generic_visit(made)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.copy_location(ast.Name(ADMIN.get(node.id, node.id), node.ctx), node)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
-        node.module = (node.module or "").replace("client.admin.aio.", "client.admin.sync.")
-        node.names = [ast.alias(ADMIN.get(name.name, name.name)) for name in node.names]
-        return node
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if isinstance(node.value, str):
-            words = node.value.replace("geminga.asyncio.", "geminga.").replace("async with", "with")
-            return ast.copy_location(ast.Constant(words.replace("await ", ""), node.kind), node)
-        return node
-
-
-def admin(source: Path) -> str:
-    """The text of a module of ``client/admin/sync``."""
-    made = ast.fix_missing_locations(_Waiting().visit(ast.parse(source.read_text())))
-    text = ast.get_docstring(made) or ""
-    made_of = f"Made of ``client/admin/aio/{source.name}`` by ``tools/generate_sync.py``: do not edit."
-    note = f"{text}\n\n{made_of}\n"
-    made.body[0] = ast.Expr(ast.Constant(note))
-    return _formatted(ast.unparse(made) + "\n", f"admin/sync/{source.name}")
-
-
 def _formatted(text: str, name: str) -> str:
     for arguments in (["check", "--select", "F401,I", "--fix", "--quiet"], ["format"]):
         command = ["ruff", *arguments, "--stdin-filename", str(CLIENT / name), "-"]
@@ -406,13 +360,11 @@ def _formatted(text: str, name: str) -> str:
 
 def files() -> dict[Path, str]:
     """Path and text of each generated module."""
-    sources = sorted((CLIENT / "admin/aio").glob("[a-z]*.py"))
     by_hand = aio()
     return {
         CLIENT / "aio.py": by_hand,
         CLIENT / "sync.py": sync(by_hand),
         CLIENT / "sync_handles.py": sync_handles(),
-        **{CLIENT / "admin/sync" / source.name: admin(source) for source in sources},
     }
 
 
