@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from singles import encode_single_metadata
 
 from geminga.errors import CorruptPayload
 from geminga.producer.message import simple_message
@@ -24,7 +25,6 @@ from geminga.wire.batch import (
     decode_batch,
     encode_plain_batch,
     encode_rich_batch,
-    encode_single_metadata,
     metadata_fields,
 )
 from geminga.wire.metadata import parse_entry
@@ -178,38 +178,6 @@ def test_messages_are_read_as_protobuf_reads_them(
     expected = by_protobuf(encoded, len(payloads))
     assert [content(message) for message in decode_batch(encoded, len(payloads))] == expected
     assert [message["payload"] for message in expected] == payloads
-
-
-@given(
-    st.integers(0, (1 << 31) - 1),
-    st.none() | st.integers(0, (1 << 64) - 1),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "partition_key": st.text(max_size=200),
-            "partition_key_b64": st.booleans(),
-            "ordering_key": st.binary(max_size=200),
-            "properties": st.dictionaries(st.text(max_size=5), st.text(max_size=200), max_size=3),
-            "event_time": st.integers(0, (1 << 64) - 1),
-            "null_value": st.booleans(),
-            "compacted_out": st.booleans(),
-            "null_partition_key": st.booleans(),
-        },
-    ),
-)
-def test_metadata_is_written_as_protobuf_writes_it(
-    size: int, sequence: int | None, fields: dict[str, Any]
-) -> None:
-    expected = pb.SingleMessageMetadata(payload_size=size)
-    if sequence is not None:
-        expected.sequence_id = sequence
-    for name, value in fields.items():
-        if name == "properties":
-            for key, text in value.items():
-                expected.properties.add(key=key, value=text)
-        elif value or name in ("partition_key", "ordering_key"):
-            setattr(expected, {"partition_key_b64": "partition_key_b64_encoded"}.get(name, name), value)
-    assert encode_single_metadata(size, sequence, **fields) == expected.SerializeToString()
 
 
 @given(st.lists(st.binary(max_size=300), max_size=10), st.integers(0, (1 << 63) - 1))

@@ -15,7 +15,7 @@ from typing import Any
 
 from geminga.consumer import commands
 from geminga.consumer.acknowledgements import AckTracker
-from geminga.consumer.commands import ACK_INDIVIDUAL, encode_ack
+from geminga.consumer.commands import ACK_INDIVIDUAL, ConsumerIdentity, encode_ack
 from geminga.consumer.dead_letters import is_dead
 from geminga.consumer.events import (
     AcksSettled,
@@ -64,14 +64,17 @@ class ConsumerCore(Settlement):
     ``queue_size`` is this consumer's share of the receive queue (default: the settings' size)."""
 
     def __init__(
-        self, settings: ConsumerSettings, *, topic: str, subscription: str, consumer_id: int,
-        consumer_name: str, queue: ReceiveQueue, partition: int = -1, queue_size: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: ConsumerSettings,
+        identity: ConsumerIdentity,
+        queue: ReceiveQueue,
+        queue_size: int | None = None,
+    ) -> None:
         self.settings = settings
-        self.topic = topic
-        self.subscription = subscription
-        self.consumer_id = consumer_id
-        self.consumer_name = consumer_name
+        self.identity = identity
+        self.topic = identity.topic
+        self.subscription = identity.subscription
+        self.consumer_id = identity.consumer_id
         self.queue = queue
         self.state = ConsumerState.IDLE
         self.error: Exception | None = None
@@ -84,10 +87,10 @@ class ConsumerCore(Settlement):
             settings.receiver_queue_bytes_max,
             settings.stop_at_message_id,
         )
-        self.origin = ConsumerOrigin(topic, partition, settings.schema)
+        self.origin = ConsumerOrigin(identity.topic, identity.partition, settings.schema)
         keeps = self.origin.keeps
         self.acks = AckTracker(
-            consumer_id,
+            identity.consumer_id,
             grouping_seconds=settings.ack_grouping_time_ms / 1000,
             grouping_max=settings.ack_grouping_max,
             batch_index=settings.batch_index_ack_enabled and keeps and settings.durable,
@@ -123,8 +126,7 @@ class ConsumerCore(Settlement):
         if not first_time:
             self._end_connection()
         return commands.subscribe(
-            self.settings, topic=self.topic, subscription=self.subscription, consumer_id=self.consumer_id,
-            consumer_name=self.consumer_name, request_id=request_id, start_message_id=self._position.attach(),
+            self.settings, self.identity, request_id, start_message_id=self._position.attach(),
             first_time=first_time, epoch=None if self.settings.individual_only else self.epoch,
         )  # fmt: skip
 

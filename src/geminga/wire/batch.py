@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from operator import add
@@ -69,69 +70,23 @@ class SingleMessage:
         return f"SingleMessage({len(self.payload)} bytes, sequence_id={self.sequence_id}{key})"
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class FullSingleMessage(SingleMessage):
     """A message with more than a payload and a sequence id."""
 
-    __slots__ = (
-        "compacted_out", "event_time", "null_partition_key", "null_value", "ordering_key",
-        "partition_key", "partition_key_b64", "properties",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        payload: bytes,
-        sequence_id: int,
-        partition_key: str | None,
-        partition_key_b64: bool,
-        ordering_key: bytes | None,
-        properties: Mapping[str, str],
-        event_time: int,
-        null_value: bool,
-        compacted_out: bool,
-        null_partition_key: bool,
-    ) -> None:
-        self.payload = payload
-        self.sequence_id = sequence_id
-        self.partition_key = partition_key
-        self.partition_key_b64 = partition_key_b64
-        self.ordering_key = ordering_key
-        self.properties = properties
-        self.event_time = event_time
-        self.null_value = null_value
-        self.compacted_out = compacted_out
-        self.null_partition_key = null_partition_key
+    payload: bytes
+    sequence_id: int
+    properties: Mapping[str, str] = field()  # the fields below have the defaults of `SingleMessage`
+    partition_key: str | None
+    partition_key_b64: bool
+    ordering_key: bytes | None
+    event_time: int
+    null_value: bool
+    compacted_out: bool
+    null_partition_key: bool
 
 
 # --- writing ----------------------------------------------------------------------------------------
-
-
-def encode_single_metadata(
-    payload_size: int,
-    sequence_id: int | None = None,
-    *,
-    partition_key: str | None = None,
-    partition_key_b64: bool = False,
-    ordering_key: bytes | None = None,
-    properties: Mapping[str, str] | None = None,
-    event_time: int = 0,
-    null_value: bool = False,
-    compacted_out: bool = False,
-    null_partition_key: bool = False,
-) -> bytes:
-    """Return the bytes of a ``SingleMessageMetadata``. Fields at their default are left out."""
-    fields: dict[str, Any] = {
-        "payload_size": payload_size,
-        "sequence_id": sequence_id,
-        "partition_key": partition_key,
-        "partition_key_b64_encoded": partition_key_b64 or None,
-        "ordering_key": ordering_key,
-        "properties": [pb.KeyValue(key=name, value=value) for name, value in (properties or {}).items()],
-        "event_time": event_time or None,
-        "null_value": null_value or None,
-        "compacted_out": compacted_out or None,
-        "null_partition_key": null_partition_key or None,
-    }
-    return pb.SingleMessageMetadata(**fields).SerializeToString()
 
 
 def _tagged(tag: bytes, value: bytes) -> bytes:
@@ -160,7 +115,7 @@ def append_message(buffer: list[bytes], payload: bytes, sequence_id: int) -> Non
 
 
 def append_full_message(buffer: list[bytes], payload: bytes, metadata: bytes) -> None:
-    """Append a message with the metadata of `encode_single_metadata`."""
+    """Append a message with its encoded ``SingleMessageMetadata``."""
     buffer += (_SIZE.pack(len(metadata)), metadata, payload)
 
 
@@ -377,7 +332,7 @@ def _read_fields(data: bytes, position: int, end: int) -> tuple[SingleMessage, i
     if position != end or payload_size < 0 or after > len(data):
         return None
     message = FullSingleMessage(
-        data[end:after], sequence_id, partition_key, flags[6], ordering_key, properties, event_time,
+        data[end:after], sequence_id, properties, partition_key, flags[6], ordering_key, event_time,
         flags[9], flags[4], flags[10],
     )  # fmt: skip
     return message, after
@@ -420,10 +375,10 @@ def _read_message(data: bytes, position: int, index: int) -> tuple[SingleMessage
     message = FullSingleMessage(
         data[end : end + size],
         single.sequence_id if has("sequence_id") else -1,
+        {text(pair.key): text(pair.value) for pair in single.properties},
         text(single.partition_key) if has("partition_key") else None,
         single.partition_key_b64_encoded,
         single.ordering_key if has("ordering_key") else None,
-        {text(pair.key): text(pair.value) for pair in single.properties},
         single.event_time,
         single.null_value,
         single.compacted_out,
