@@ -57,14 +57,14 @@ _warned_about_keys: set[tuple[str, str]] = set()
 
 @dataclass(frozen=True, slots=True)
 class HandleCallbacks:
-    """What a consumer does about events of its handles."""
+    """Reactions of a consumer to events of its handles."""
 
     on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None]
     """Publishes dead messages."""
     on_failure: Callable[[ConsumerHandle, Exception], None]
     """Ends the consumer: reconnecting has failed for good."""
     on_active: Callable[[int, bool], None]
-    """Tells the program that a partition's consumer became active, or inactive."""
+    """Notifies the program that a partition's consumer became active, or inactive."""
     before_messages: Callable[[], None]
     """Called after each (re)subscription, before the first message can arrive."""
 
