@@ -1,8 +1,8 @@
 """Policies of a consumer: batch receiving, key sharing, dead letters, and redelivery delays.
 
-The ``Consumer…Policy`` classes are the arguments of ``subscribe``. Each has a base class that ``pulsar-client``
-exposes as well, with getters: `BatchReceivePolicy`, `KeySharedPolicy` and `DeadLetterPolicy` with its builder.
-There ``policy()`` returns such an object, here the policy itself.
+The ``Consumer…Policy`` classes are the arguments of ``subscribe``. Each has a base class with getters that
+``pulsar-client`` exposes as well: `BatchReceivePolicy`, `KeySharedPolicy` and `DeadLetterPolicy` with its
+builder. There ``policy()`` returns such an object, here the policy itself.
 """
 
 from __future__ import annotations
