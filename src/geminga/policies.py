@@ -277,11 +277,6 @@ class Policy(Generic[T]):
 class CommonScope:
     """Policies that both namespaces and topics have."""
 
-    @classmethod
-    def policies_known(cls) -> Iterator[Policy[Any]]:
-        """Yield the policies that are attributes of ``Admin``."""
-        return (policy for policy in declared(cls) if not policy.name.startswith("_"))
-
     retention = Policy(
         field="retention_policies", segment="retention", kind=Retention,
         text="Retention of acknowledged messages, by time and size; -1: no limit.",

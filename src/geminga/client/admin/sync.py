@@ -14,6 +14,7 @@ from geminga import policies
 from geminga.client.admin.aio.base import AdminBase
 from geminga.client.admin.aio.calls import AdminCalls
 from geminga.client.admin.aio.namespaces import Namespaces as AsyncNamespaces
+from geminga.client.admin.aio.policies import KnownPolicies
 from geminga.client.admin.aio.policies import PolicyAt as AsyncPolicyAt
 from geminga.client.admin.aio.policies import PolicyHolder as AsyncPolicyHolder
 from geminga.client.admin.aio.policies import TopicPolicies as AsyncTopicPolicies
@@ -114,7 +115,7 @@ class PolicyAt(Generic[T]):
         _result(self._calls.remove(place))
 
 
-class PolicyHolder(policies.CommonScope, Section):
+class PolicyHolder(KnownPolicies, Section):
     """Policies that both namespaces and topics have."""
 
     def path(self, place: str) -> str:

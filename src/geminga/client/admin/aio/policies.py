@@ -5,8 +5,8 @@ The attributes are those of `geminga.policies`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 from geminga import policies
 from geminga.client.admin.aio.calls import AdminCalls, AdminSection
@@ -58,7 +58,16 @@ class PolicyAt(Generic[T]):
             await self._calls.call("DELETE", path)
 
 
-class PolicyHolder(policies.CommonScope, AdminSection):
+class KnownPolicies(policies.CommonScope):
+    """Policies that are attributes of ``Admin``."""
+
+    @classmethod
+    def policies_known(cls) -> Iterator[Policy[Any]]:
+        """Yield the policies that are attributes of ``Admin``."""
+        return (policy for policy in policies.declared(cls) if not policy.name.startswith("_"))
+
+
+class PolicyHolder(KnownPolicies, AdminSection):
     """Policies that both namespaces and topics have."""
 
     def path(self, place: str) -> str:
