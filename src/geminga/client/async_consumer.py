@@ -519,7 +519,7 @@ class AsyncConsumer(Generic[T_co]):
             await asyncio.sleep(min(left, DRAIN_LOOKS_SECONDS))
         if not self.closed:
             self._drain()
-        rest = sum(c.unsettled.messages_in_hand(c.acks.known_batch) for c in self.group.cores())
+        rest = sum(c.unsettled.messages_in_hand(c.acks.parts.batches.get) for c in self.group.cores())
         await self.close()
         return rest
 

@@ -23,7 +23,6 @@ from geminga.consumer.events import (
     ConsumerEvent,
     DeadLettered,
     EndOfTopic,
-    EntryKey,
     EntryRefused,
     KeysMixed,
 )
@@ -31,6 +30,7 @@ from geminga.consumer.flow import FlowControl, Release
 from geminga.consumer.message import (
     ConsumerOrigin,
     EntryAcks,
+    EntryKey,
     Message,
     ReceivedEntry,
     UnbatchedRun,
@@ -275,7 +275,7 @@ class ConsumerCore(Settlement):
             return
         wanted = self._wanted(entry, key, opened.compacted_out)
         if entry.chunk_ids is not None:
-            self.acks.chunked(key, entry.chunk_ids)
+            self.acks.parts.chunked(key, entry.chunk_ids)
             self.unsettled.settled(entry.chunk_ids)
         if wanted is not None and not wanted:
             self._drop(opened.permits)
@@ -324,7 +324,7 @@ class ConsumerCore(Settlement):
         count = entry.count
         if count == 1:
             return [] if first > 0 or compacted_out else None
-        acks = self.acks.batch_of(key, count) if self.origin.keeps else EntryAcks(*key, count)
+        acks = self.acks.parts.batch_of(key, count) if self.origin.keeps else EntryAcks(*key, count)
         entry.acks = acks
         if entry.ack_set:
             acks.apply_ack_set(entry.ack_set)
@@ -428,7 +428,7 @@ class ConsumerCore(Settlement):
             error = None
             if response.HasField("error"):
                 error = from_server(response.error, response.message)
-            tokens = self.acks.answered(response.request_id, failed=error is not None)
+            tokens = self.acks.receipts.answered(response.request_id, failed=error is not None)
             if tokens:
                 self.events.append(AcksSettled(tokens, error))
         elif command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
@@ -529,7 +529,7 @@ class ConsumerCore(Settlement):
             self.redeliver_unacknowledged(keys)
             return
         # A chunked message times out by its last chunk: all its chunks are redelivered.
-        keys = list(dict.fromkeys(each for key in keys for each in self.acks.entries_of(key)))
+        keys = list(dict.fromkeys(each for key in keys for each in self.acks.parts.entries_of(key)))
         # Queued messages of these entries are redelivered with the rest.
         lots, entries = self.queue.take_out(self.origin, set(keys))
         for release in self.counted.withdraw(lots, entries):
