@@ -19,8 +19,8 @@ class Partition:
 
 def settled(tokens, *, error=None, place=(7, 8), is_batch=True, chunk=None):
     operation = SendOperation(
-        None, tokens, sequence_id=0, highest_sequence_id=len(tokens) - 1, size=0, permits=0, opened_at=0.0,
-        deadline=0.0, is_batch=is_batch, chunk=chunk,
+        None, tokens, len(tokens), sequence_id=0, highest_sequence_id=len(tokens) - 1, size=0, permits=0,
+        opened_at=0.0, deadline=0.0, is_batch=is_batch, chunk=chunk,
     )  # fmt: skip
     operation.partition = Partition
     operation.error = error

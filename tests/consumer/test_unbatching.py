@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from singles import encode_single_metadata
 
 from geminga.consumer.unbatching import (
     BATCH_DESERIALIZE_ERROR,
@@ -17,7 +18,7 @@ from geminga.consumer.unbatching import (
     open_payload,
     split_batch,
 )
-from geminga.wire.batch import decode_batch, encode_single_metadata
+from geminga.wire.batch import decode_batch
 from geminga.wire.compression import compress
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.consumer.conftest import batch_body

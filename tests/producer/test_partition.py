@@ -406,10 +406,11 @@ def test_without_a_timeout_nothing_expires(bench):
 def ready_made(count=10, first=0):
     from geminga.producer.operation import SendOperation
 
-    return SendOperation.of_encoded(
-        b"x" * 100, count, sequence_id=first, highest_sequence_id=first + count - 1, compression=0,
-        uncompressed_size=100, token="t",
-    )  # fmt: skip
+    operation = SendOperation.of_encoded(
+        b"x" * 100, count, (first, first + count - 1), compression=0, uncompressed_size=100
+    )
+    operation.tokens = ["t"]
+    return operation
 
 
 def test_ready_made_batches_go_between_rows_in_order(bench):

@@ -158,7 +158,7 @@ MUTANTS: Final = (
     Mutant("t", "producer: of a run only the unsent part is sent again", "producer/pending.py",
            "self.unsent = deque(self._queue)", "self.unsent = deque(list(self._queue)[1:] or self._queue)"),
     Mutant("letters", "consumer: after the acknowledgement time-out only the last chunk comes", "consumer/core.py",
-           "        keys = list(dict.fromkeys(each for key in keys for each in self.acks.entries_of(key)))\n", ""),
+           "        keys = list(dict.fromkeys(each for key in keys for each in self.acks.parts.entries_of(key)))\n", ""),
     Mutant("t", "consumer: earlier chunks of a message are not acknowledged", "consumer/acknowledgements.py",
            "        if chunk_ids:\n            self._pending.update", "        if False:\n            self._pending.update"),
     Mutant("reading", "reader: unread messages are skipped after a reconnect", "consumer/position.py",

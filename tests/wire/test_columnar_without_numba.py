@@ -10,10 +10,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels_without_numba import without_numba
+from singles import encode_single_metadata
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import CorruptPayload
-from geminga.wire.batch import encode_plain_batch, encode_single_metadata
+from geminga.wire.batch import encode_plain_batch
 from geminga.wire.columnar import EXTRA_COLUMNS, MESSAGE_COLUMNS, decode_entries
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
