@@ -48,8 +48,7 @@ MUTANTS: Final = (
            "            self._give_back(offset for offset in offsets[at:] if offset not in consumer.pending)\n",
            "            pass\n"),
     Mutant("t", "Shared: a consumer that leaves keeps its entries", _SHARED,
-           "        self._returning.append((None, iter(consumer.forget_pending())))\n"
-           "        self._return_some(RETURNED_AT_ONCE_MAX)\n",
+           "        self._returning.append((None, iter(consumer.forget_pending())))\n",
            "        consumer.forget_pending()\n"),
     Mutant("refusals", "acknowledged entries behind open ones are delivered again", "broker/delivery/dispatcher.py",
            "stop = cursor.open_run(offset, min(ledger.confirmed, offset + entries_max))",
