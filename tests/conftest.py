@@ -9,6 +9,8 @@ of each, ``--seed 17`` only that one, to replay a failure. Hypothesis has its ow
 over all steps of something takes the fixture ``part``. It also chooses the seeds of simulations. The first
 lines of a run show it; ``--rotation N`` chooses another one, and ``--every`` runs all, as ``make long`` does.
 
+*Coroutines*: a test that is an ``async def`` runs in an event loop of its own.
+
 A timing never decides a test, so examples of properties have no deadline, and may be slow to make.
 
 pytest's time-out raises an exception in the main thread. Where that is caught, as asyncio does around a
@@ -24,7 +26,9 @@ interrupt themselves.
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
+import inspect
 import os
 import random
 import re
@@ -143,6 +147,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
@@ -180,20 +179,17 @@ def test_a_damaged_entry_is_left_out(
     assert table.column("value").to_pylist() == [b"0", b"2"]
 
 
-def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+async def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
     values = publish(pulsar_client, pulsar_topic, 50)
 
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
-            seen: list[bytes] = []
-            while len(seen) < 50:
-                table = await consumer.receive_table(timeout_millis=30_000)
-                seen += table.column("value").to_pylist()
-                await consumer.acknowledge_table(table)
-            assert seen == values
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
+        seen: list[bytes] = []
+        while len(seen) < 50:
+            table = await consumer.receive_table(timeout_millis=30_000)
+            seen += table.column("value").to_pylist()
+            await consumer.acknowledge_table(table)
+        assert seen == values
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 

@@ -70,17 +70,14 @@ def test_rows_and_tables_from_one_consumer(pulsar_client, topic, table):
     assert consumer.receive(30_000).data() == b"row"
 
 
-def test_asyncio(pulsar_broker, topic, table):
-    async def main():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(topic, "s")
-            producer = await client.create_producer(topic)
-            receiving = asyncio.ensure_future(consumer.receive_table())
-            await loop_turns(3)
-            result = await producer.send_table(table)
-            assert result.rows == 1000
-            rows = (await asyncio.wait_for(receiving, 60)).num_rows
-            while rows < 1000:
-                rows += (await asyncio.wait_for(consumer.receive_table(), 60)).num_rows
-
-    asyncio.run(main())
+async def test_asyncio(pulsar_broker, topic, table):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(topic, "s")
+        producer = await client.create_producer(topic)
+        receiving = asyncio.ensure_future(consumer.receive_table())
+        await loop_turns(3)
+        result = await producer.send_table(table)
+        assert result.rows == 1000
+        rows = (await asyncio.wait_for(receiving, 60)).num_rows
+        while rows < 1000:
+            rows += (await asyncio.wait_for(consumer.receive_table(), 60)).num_rows

@@ -124,13 +124,10 @@ def test_redelivery_in_asyncio_is_a_plain_call(p: Any, pulsar_broker: Any, pulsa
     assert asyncio.run(main()) == [0, 1]
 
 
-def test_a_redelivery_may_be_awaited(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s")
-            await consumer.redeliver_unacknowledged_messages()
-
-    asyncio.run(main())
+async def test_a_redelivery_may_be_awaited(pulsar_broker: Any, pulsar_topic: str) -> None:
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s")
+        await consumer.redeliver_unacknowledged_messages()
 
 
 def test_an_asyncio_error_is_made_from_a_result(p: Any) -> None:
@@ -297,14 +294,11 @@ def test_an_id_from_a_receipt_acknowledges(p: Any, client: Any, pulsar_topic: st
         client.subscribe(pulsar_topic, "s").receive(200)
 
 
-def test_several_topics_are_no_pattern(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        client = p.asyncio.Client(pulsar_broker.service_url)
-        with pytest.raises(ValueError, match="is_pattern_topic"):
-            await client.subscribe([pulsar_topic], "s", is_pattern_topic=True)
-        await client.close()
-
-    asyncio.run(main())
+async def test_several_topics_are_no_pattern(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    client = p.asyncio.Client(pulsar_broker.service_url)
+    with pytest.raises(ValueError, match="is_pattern_topic"):
+        await client.subscribe([pulsar_topic], "s", is_pattern_topic=True)
+    await client.close()
 
 
 def test_a_batch_takes_only_ids(p: Any) -> None:

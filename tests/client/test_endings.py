@@ -113,17 +113,14 @@ def geminga_send() -> int:
     return int(pb.BaseCommand.SEND)
 
 
-def test_waiting_tasks_get_an_error_at_shutdown(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        client = geminga.asyncio.Client(pulsar_broker.service_url)
-        consumer = await client.subscribe(pulsar_topic, "s")
-        waiting = asyncio.create_task(consumer.receive())
-        await loop_turns()
-        client.shutdown()
-        with pytest.raises(AlreadyClosed):
-            await asyncio.wait_for(waiting, 60)
-
-    asyncio.run(main())
+async def test_waiting_tasks_get_an_error_at_shutdown(pulsar_broker: Any, pulsar_topic: str) -> None:
+    client = geminga.asyncio.Client(pulsar_broker.service_url)
+    consumer = await client.subscribe(pulsar_topic, "s")
+    waiting = asyncio.create_task(consumer.receive())
+    await loop_turns()
+    client.shutdown()
+    with pytest.raises(AlreadyClosed):
+        await asyncio.wait_for(waiting, 60)
 
 
 def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(
@@ -419,46 +416,42 @@ def test_one_asyncio_client_over_several_loops(pulsar_broker: Any, pulsar_topic:
         asyncio.run(send(b"3"))
 
 
-def test_pending_sends_and_acks_leave_when_asyncio_run_ends(pulsar_broker: Any, pulsar_topic: str) -> None:
+async def test_pending_sends_and_acks_leave_when_asyncio_run_ends(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
     """The program forgot to close: acknowledgements and messages leave with the end of the loop."""
 
-    async def main() -> None:
-        client = geminga.asyncio.Client(pulsar_broker.service_url)
-        consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
-        producer = await client.create_producer(
-            pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-        )
-        await asyncio.gather(*(producer.send(b"x") for _ in range(10)), producer.flush())
-        for _ in range(10):
-            await consumer.acknowledge(await consumer.receive(30_000))
-        for _ in range(5):
-            producer.send_async(b"y")
-        held.append(client)
-
     held: list[Any] = []
-    asyncio.run(main())
+    client = geminga.asyncio.Client(pulsar_broker.service_url)
+    consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+    producer = await client.create_producer(
+        pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    await asyncio.gather(*(producer.send(b"x") for _ in range(10)), producer.flush())
+    for _ in range(10):
+        await consumer.acknowledge(await consumer.receive(30_000))
+    for _ in range(5):
+        producer.send_async(b"y")
+    held.append(client)
     assert backlog(pulsar_broker, pulsar_topic) == 1  # the batch of 5 is one entry
 
 
-def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
-    async def main() -> None:
-        client = geminga.asyncio.Client(pulsar_broker.service_url)
-        await client.get_topic_partitions("t")
-        (connection,) = client.context.pool.connections
-        holders = [client]
-        del client
-        with pytest.warns(ResourceWarning, match="was not closed"):
-            _drop(holders)
-        await eventually_async(lambda: connection.closed)
-
-    asyncio.run(main())
+async def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
+    client = geminga.asyncio.Client(pulsar_broker.service_url)
+    await client.get_topic_partitions("t")
+    (connection,) = client.context.pool.connections
+    holders = [client]
+    del client
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        _drop(holders)
+    await eventually_async(lambda: connection.closed)
 
 
 # --- cancelled ends --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["producer", "consumer", "reader", "table view"])
-def test_a_cancelled_close_still_detaches_all(pulsar_broker: Any, pulsar_topic: str, kind: str) -> None:
+async def test_a_cancelled_close_still_detaches_all(pulsar_broker: Any, pulsar_topic: str, kind: str) -> None:
     """Cancelled in its first steps, a close had marked itself as done and told the broker nothing: what it
     closed stayed attached, and to close it again did nothing."""
 
@@ -479,37 +472,33 @@ def test_a_cancelled_close_still_detaches_all(pulsar_broker: Any, pulsar_topic: 
     async def detached() -> bool:
         return not await asyncio.to_thread(attached)
 
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            handles = [await opened(client) for _ in range(12)]
-            for steps, handle in enumerate(handles):
-                closing = asyncio.ensure_future(handle.close())
-                await loop_turns(steps + 1)  # 0: it has not begun, and was not asked for
-                closing.cancel()
-                await asyncio.wait([closing])
-            await eventually_awaited(detached, detail="somebody is still attached")
-            for handle in handles:  # again, as an interrupted program may do
-                with contextlib.suppress(AlreadyClosed):
-                    await asyncio.wait_for(handle.close(), 60)
-            assert not client.context.in_use
-
-    asyncio.run(main())
-
-
-def test_closing_a_producer_again_waits_for_the_running_close(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(
-                pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-            )
-            receipts: list[Any] = []
-            producer.send_async(b"x", lambda result, message_id: receipts.append(result))
-            closing = asyncio.ensure_future(producer.close())
-            await loop_turns()
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        handles = [await opened(client) for _ in range(12)]
+        for steps, handle in enumerate(handles):
+            closing = asyncio.ensure_future(handle.close())
+            await loop_turns(steps + 1)  # 0: it has not begun, and was not asked for
             closing.cancel()
-            await producer.close()
-            assert receipts == [geminga.Result.Ok]
-            with pytest.raises(AlreadyClosed):
-                await producer.close()
+            await asyncio.wait([closing])
+        await eventually_awaited(detached, detail="somebody is still attached")
+        for handle in handles:  # again, as an interrupted program may do
+            with contextlib.suppress(AlreadyClosed):
+                await asyncio.wait_for(handle.close(), 60)
+        assert not client.context.in_use
 
-    asyncio.run(main())
+
+async def test_closing_a_producer_again_waits_for_the_running_close(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(
+            pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+        )
+        receipts: list[Any] = []
+        producer.send_async(b"x", lambda result, message_id: receipts.append(result))
+        closing = asyncio.ensure_future(producer.close())
+        await loop_turns()
+        closing.cancel()
+        await producer.close()
+        assert receipts == [geminga.Result.Ok]
+        with pytest.raises(AlreadyClosed):
+            await producer.close()

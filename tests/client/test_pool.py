@@ -293,21 +293,16 @@ def test_closing_the_pool_ends_the_wait_for_a_connection_with_an_error(scripted)
     run(scripted, body)
 
 
-def test_nothing_listens():
-    async def main():
-        settings = ClientSettings(service_url="pulsar://127.0.0.1:1")
-        pool = ConnectionPool(settings, asyncio.get_running_loop())
-        with pytest.raises(
-            ConnectError, match=r"127\.0\.0\.1:1 refused the connection.*is the broker running"
-        ):
-            await pool.get(Address("127.0.0.1", 1))
-        with pytest.raises(ConnectError, match=r"'no-such-host\.invalid'"):
-            await pool.get(Address("no-such-host.invalid", 6650))
-        pool.close()
-        with pytest.raises(ConnectError, match="client is closed"):
-            await pool.get(Address("127.0.0.1", 1))
-
-    asyncio.run(main())
+async def test_nothing_listens():
+    settings = ClientSettings(service_url="pulsar://127.0.0.1:1")
+    pool = ConnectionPool(settings, asyncio.get_running_loop())
+    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1 refused the connection.*is the broker running"):
+        await pool.get(Address("127.0.0.1", 1))
+    with pytest.raises(ConnectError, match=r"'no-such-host\.invalid'"):
+        await pool.get(Address("no-such-host.invalid", 6650))
+    pool.close()
+    with pytest.raises(ConnectError, match="client is closed"):
+        await pool.get(Address("127.0.0.1", 1))
 
 
 def test_credentials_are_refreshed_from_the_supplier(scripted):

@@ -398,53 +398,44 @@ def test_initial_and_explicit_sequence_ids(client, topic):
 # --- asyncio ----------------------------------------------------------------------------------------
 
 
-def test_tasks_that_send_together_share_a_batch(pulsar_broker, topic):
-    async def scene():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(topic, batching_enabled=True)
-            ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(100)))
-            assert ids == sorted(ids)
-            assert producer.statistics().sent_batches == 1
-            await producer.send(b"alone", partition_key="k", properties={"a": "b"})
-            got = []
-            producer.send_async(b"later", lambda r, m: got.append(r))
-            await producer.flush()
-            assert got == [Result.Ok]
-            with pytest.raises(errors.InvalidMessage):
-                await producer.send(b"", event_timestamp=-1)
-            await producer.close()
-            with pytest.raises(errors.AlreadyClosed):
-                await producer.send(b"x")
-
-    asyncio.run(scene())
+async def test_tasks_that_send_together_share_a_batch(pulsar_broker, topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(topic, batching_enabled=True)
+        ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(100)))
+        assert ids == sorted(ids)
+        assert producer.statistics().sent_batches == 1
+        await producer.send(b"alone", partition_key="k", properties={"a": "b"})
+        got = []
+        producer.send_async(b"later", lambda r, m: got.append(r))
+        await producer.flush()
+        assert got == [Result.Ok]
+        with pytest.raises(errors.InvalidMessage):
+            await producer.send(b"", event_timestamp=-1)
+        await producer.close()
+        with pytest.raises(errors.AlreadyClosed):
+            await producer.send(b"x")
 
 
-def test_a_full_queue_makes_tasks_wait_without_blocking_the_loop(pulsar_broker, topic):
-    async def scene():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(topic, max_pending_messages=5, block_if_queue_full=True)
-            ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(300)))
-            assert len(set(map(str, ids))) == 300
-            refusing = await client.create_producer(topic, max_pending_messages=5)
-            results = await asyncio.gather(*(refusing.send(b"x") for _ in range(20)), return_exceptions=True)
-            kinds = Counter(type(r) for r in results)
-            assert kinds[errors.ProducerQueueIsFull] >= 1
-
-    asyncio.run(scene())
+async def test_a_full_queue_makes_tasks_wait_without_blocking_the_loop(pulsar_broker, topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(topic, max_pending_messages=5, block_if_queue_full=True)
+        ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(300)))
+        assert len(set(map(str, ids))) == 300
+        refusing = await client.create_producer(topic, max_pending_messages=5)
+        results = await asyncio.gather(*(refusing.send(b"x") for _ in range(20)), return_exceptions=True)
+        kinds = Counter(type(r) for r in results)
+        assert kinds[errors.ProducerQueueIsFull] >= 1
 
 
-def test_cancelled_sends_do_not_block_later_waiting_sends(pulsar_broker, topic):
-    async def scene():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(topic, max_pending_messages=1, block_if_queue_full=True)
-            tasks = [asyncio.ensure_future(producer.send(b"%d" % n)) for n in range(20)]
-            await loop_turns()
-            for task in tasks[3:17]:
-                task.cancel()
-            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
-            assert sum(isinstance(r, geminga.MessageId) for r in results) == 6
-
-    asyncio.run(scene())
+async def test_cancelled_sends_do_not_block_later_waiting_sends(pulsar_broker, topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(topic, max_pending_messages=1, block_if_queue_full=True)
+        tasks = [asyncio.ensure_future(producer.send(b"%d" % n)) for n in range(20)]
+        await loop_turns()
+        for task in tasks[3:17]:
+            task.cancel()
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
+        assert sum(isinstance(r, geminga.MessageId) for r in results) == 6
 
 
 @pytest.mark.parametrize("partitions", [0, 3])

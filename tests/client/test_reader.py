@@ -182,25 +182,22 @@ def test_listener(pulsar_client: Any, pulsar_topic: str) -> None:
     assert seen == [b"0", b"1", b"2"]
 
 
-def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+async def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
     values = publish(pulsar_client, pulsar_topic, 10)
 
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            async with await client.create_reader(pulsar_topic, MessageId.earliest) as reader:
-                seen = []
-                async for message in reader:
-                    seen.append(message.data())
-                    if not await reader.has_message_available():
-                        break
-                assert seen == values
-                await reader.seek(message.message_id())
-                with pytest.raises(Timeout):
-                    await reader.read_next(100)
-            with pytest.raises(AlreadyClosed):
-                await reader.read_next()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        async with await client.create_reader(pulsar_topic, MessageId.earliest) as reader:
+            seen = []
+            async for message in reader:
+                seen.append(message.data())
+                if not await reader.has_message_available():
+                    break
+            assert seen == values
+            await reader.seek(message.message_id())
+            with pytest.raises(Timeout):
+                await reader.read_next(100)
+        with pytest.raises(AlreadyClosed):
+            await reader.read_next()
 
 
 # --- from a time, several topics, tables ----------------------------------------------------------------
