@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from insides import group_of, inner_consumer, queue_of
-from waiting import eventually, eventually_async, loop_turns, moment_between, never
+from insides import group_of, inner_consumer
+from waiting import eventually, eventually_async, loop_turns, never
 
 import geminga
 import geminga.asyncio
@@ -23,7 +23,6 @@ from geminga.client.admin import admin
 from geminga.errors import (
     AlreadyClosed,
     BrokerMetadataError,
-    ConsumerBusy,
     CumulativeAcknowledgementNotAllowedError,
     ForkedProcessError,
     InvalidConfiguration,
@@ -124,27 +123,6 @@ def test_a_partly_acknowledged_batch_is_redelivered_as_a_whole(
     assert data(receive(subscribe(), 5)) == values
 
 
-def test_the_rest_of_a_partly_acknowledged_batch_is_redelivered(
-    pulsar_client: Any, pulsar_topic: str, subscribe: Any
-) -> None:
-    values = publish(pulsar_client, pulsar_topic, 5)
-    consumer = subscribe()
-    for message in receive(consumer, 5)[:3]:
-        consumer.acknowledge(message)
-    consumer.close()
-    assert data(receive(subscribe(), 2)) == values[3:]
-
-
-def test_cumulative(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
-    consumer = subscribe()
-    values = publish(pulsar_client, pulsar_topic, 10, batched=False)
-    messages = receive(consumer, 10)
-    consumer.acknowledge_cumulative(messages[3])
-    consumer.acknowledge_cumulative(messages[6].message_id())
-    consumer.close()
-    assert data(receive(subscribe(), 3)) == values[7:]
-
-
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
 def test_cumulative_is_refused_where_messages_are_shared(
     pulsar_client: Any, pulsar_topic: str, subscribe: Any, kind: ConsumerType
@@ -237,40 +215,6 @@ def test_small_receiver_queues_deliver_all_messages_in_order(
         consumer.acknowledge(message)
 
 
-def test_queue_size_zero_leaves_messages_to_others(
-    pulsar_client: Any, pulsar_topic: str, subscribe: Any
-) -> None:
-    slow = subscribe(consumer_type=ConsumerType.Shared, receiver_queue_size=0)
-    other = subscribe(consumer_type=ConsumerType.Shared, receiver_queue_size=0)
-    values = publish(pulsar_client, pulsar_topic, 6, batched=False)
-    first = slow.receive(30_000)
-    rest = receive(other, 5)
-    assert sorted(data([first, *rest])) == values
-
-
-def test_a_large_topic_flows_through_a_small_queue(
-    pulsar_client: Any, pulsar_topic: str, subscribe: Any
-) -> None:
-    consumer = subscribe(receiver_queue_size=10)
-    values = publish(pulsar_client, pulsar_topic, 3000, max_pending_messages=5000)
-    for value in values:
-        message = consumer.receive(30_000)
-        assert message.data() == value
-        consumer.acknowledge(message)
-
-
-def test_batch_receive(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
-    policy = geminga.ConsumerBatchReceivePolicy(10, -1, 500)
-    consumer = subscribe(batch_receive_policy=policy)
-    values = publish(pulsar_client, pulsar_topic, 25)
-    eventually(lambda: len(queue_of(consumer)) == 25)
-    batches = [consumer.batch_receive() for _ in range(3)]
-    assert [len(batch) for batch in batches] == [10, 10, 5]
-    assert data([message for batch in batches for message in batch]) == values
-    small = subscribe("bytes", batch_receive_policy=geminga.ConsumerBatchReceivePolicy(-1, 3, 30_000))
-    assert data(small.batch_receive()) == [b"0", b"1", b"2"]
-
-
 def test_iteration_ends_with_the_consumer(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
     consumer = subscribe()
     publish(pulsar_client, pulsar_topic, 3)
@@ -284,61 +228,6 @@ def test_iteration_ends_with_the_consumer(pulsar_client: Any, pulsar_topic: str,
 
 
 # --- subscription types -------------------------------------------------------------------------------
-
-
-def test_exclusive_is_exclusive(subscribe: Any) -> None:
-    subscribe()
-    with pytest.raises(ConsumerBusy):
-        subscribe()
-
-
-def test_shared_spreads_messages(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
-    consumers = [subscribe(consumer_type=ConsumerType.Shared, receiver_queue_size=1) for _ in range(2)]
-    values = publish(pulsar_client, pulsar_topic, 20, batched=False)
-    seen: list[list[bytes]] = [[], []]
-    while sum(map(len, seen)) < 20:
-        for mine, consumer in zip(seen, consumers, strict=True):
-            with contextlib.suppress(Timeout):
-                message = consumer.receive(200)
-                mine.append(message.data())
-                consumer.acknowledge(message)
-    assert sorted(seen[0] + seen[1], key=int) == values
-    assert all(seen)
-
-
-def test_negative_ack_and_redelivery_count(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
-    consumer = subscribe(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
-    publish(pulsar_client, pulsar_topic, 2, batched=False)
-    first, second = receive(consumer, 2)
-    consumer.acknowledge(second)
-    start = time.monotonic()
-    consumer.negative_acknowledge(first)
-    again = consumer.receive(30_000)
-    assert time.monotonic() - start > 0.09  # a loop's clock has whole milliseconds
-    assert (again.data(), again.redelivery_count()) == (b"0", 1)
-    consumer.negative_acknowledge(again.message_id())
-    assert consumer.receive(30_000).redelivery_count() == 2
-
-
-def test_ack_timeout(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
-    consumer = subscribe(consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=1000)
-    publish(pulsar_client, pulsar_topic, 2, batched=False)
-    _, second = receive(consumer, 2)
-    consumer.acknowledge(second)
-    again = consumer.receive(30_000)
-    assert (again.data(), again.redelivery_count()) == (b"0", 1)
-
-
-@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
-def test_redeliver_all(pulsar_client: Any, pulsar_topic: str, subscribe: Any, kind: ConsumerType) -> None:
-    consumer = subscribe(consumer_type=kind)
-    values = publish(pulsar_client, pulsar_topic, 10, batched=False)
-    for message in receive(consumer, 5)[:3]:
-        consumer.acknowledge(message)
-    consumer.redeliver_unacknowledged_messages()
-    assert sorted(data(receive(consumer, 7))) == sorted(values[3:])
-    with pytest.raises(Timeout):
-        consumer.receive(100)
 
 
 # --- positions -----------------------------------------------------------------------------------------
@@ -365,18 +254,6 @@ def test_seek(pulsar_client: Any, pulsar_topic: str, subscribe: Any, batched: bo
         consumer.receive(100)
     publish(pulsar_client, pulsar_topic, 1, start=99)
     assert consumer.receive(30_000).data() == b"99"
-
-
-def test_seek_by_time(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
-    consumer = subscribe()
-    publish(pulsar_client, pulsar_topic, 5)
-    moment = moment_between()
-    publish(pulsar_client, pulsar_topic, 5, start=5)
-    receive(consumer, 10)
-    consumer.seek(moment)
-    assert data(receive(consumer, 5)) == [b"5", b"6", b"7", b"8", b"9"]
-    with pytest.raises(InvalidConfiguration):
-        consumer.seek("yesterday")
 
 
 def test_last_message_id(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
@@ -442,16 +319,6 @@ def test_listener(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None
 
 
 # --- the end ----------------------------------------------------------------------------------------------
-
-
-def test_unsubscribe(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
-    consumer = subscribe()
-    path = pulsar_topic.replace("://", "/")
-    assert admin(pulsar_broker.admin_url, "GET", f"{path}/subscriptions") == ["s"]
-    consumer.unsubscribe()
-    assert admin(pulsar_broker.admin_url, "GET", f"{path}/subscriptions") == []
-    with pytest.raises(AlreadyClosed):
-        consumer.receive(10)
 
 
 def test_unsubscribe_is_refused_while_others_are_there(

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-import threading
 import time
 from collections import Counter
 from datetime import timedelta
@@ -76,56 +75,10 @@ def test_an_async_producer_takes_a_latency_budget(pulsar_broker, topic):
     assert len(set(asyncio.run(main()))) == 100
 
 
-def test_names_and_ids(client, topic):
-    producer = client.create_producer(topic, producer_name="mine")
-    assert producer.topic() == topic
-    assert producer.producer_name() == "mine"
-    assert producer.last_sequence_id() == -1
-    assert producer.is_connected()
-    first, second = producer.send(b"1"), producer.send(b"2")
-    assert first < second
-    assert (first.partition, first.batch_index) == (-1, -1)
-    assert producer.last_sequence_id() == 1
-    producer.close()
-    assert not producer.is_connected()
-    with pytest.raises(errors.AlreadyClosed):
-        producer.send(b"3")
-
-
 def test_a_generated_name(client, topic):
     with client.create_producer(topic) as producer:
         assert producer.producer_name()
         assert repr(producer) == f"<Producer {producer.producer_name()!r} on {topic}>"
-
-
-def test_every_field_arrives(client, topic):
-    with client.create_producer(topic) as producer:
-        producer.send(
-            b"v", properties={"a": "b", "c": ""}, partition_key="k", ordering_key="o", sequence_id=9,
-            event_timestamp=1_700_000_000_123,
-        )  # fmt: skip
-    (message,) = read(client, topic, 1)
-    assert message.data() == b"v"
-    assert message.properties() == {"a": "b", "c": ""}
-    assert message.partition_key() == "k"
-    assert message.ordering_key() in ("o", b"o")
-    assert message.event_timestamp() == 1_700_000_000_123
-
-
-@pytest.mark.parametrize("compression", list(geminga.CompressionType))
-@pytest.mark.parametrize("batching", [True, False])
-def test_batches_in_every_compression(client, topic, compression, batching):
-    producer = client.create_producer(topic, compression_type=compression, batching_enabled=batching)
-    payloads = [b"%d " % n * 20 for n in range(50)]
-    got = []
-    for payload in payloads:
-        producer.send_async(payload, lambda r, m: got.append((r, m)))
-    producer.flush()
-    assert [r for r, _ in got] == [Result.Ok] * 50
-    assert [m for _, m in got] == sorted(m for _, m in got)
-    assert [m.data() for m in read(client, topic, 50)] == payloads
-    fill = producer.statistics().batch_fill
-    assert fill > 1 if batching else fill == 1
 
 
 @pytest.mark.parametrize("kind", [geminga.CompressionType.ZSTD, geminga.CompressionType.ZLib])
@@ -151,17 +104,6 @@ def test_a_level_compresses_harder(client, pulsar_broker, topic, kind):
 
 def _stored(broker, topic):
     return admin(broker.admin_url, "GET", f"{topic_path(TopicName.parse(topic))}/stats")["bytesInCounter"]
-
-
-def test_ids_of_batches_name_what_is_read(client, topic):
-    producer = client.create_producer(topic)
-    ids = {}
-    for number in range(30):
-        payload = b"%d" % number
-        producer.send_async(payload, lambda r, m, payload=payload: ids.setdefault(payload, m))
-    producer.flush()
-    for message in read(client, topic, 30):
-        assert message.message_id() == ids[message.data()]
 
 
 def test_wrong_arguments_are_raised_and_harm_nothing(client, topic):
@@ -193,18 +135,6 @@ def test_delayed_messages_are_sent_alone_and_in_order(client, topic):
     assert [m.data() for m in read(client, topic, 3)] == [b"1", b"2", b"3"]
 
 
-def test_chunks(client, topic):
-    producer = client.create_producer(
-        topic, batching_enabled=False, chunking_enabled=True, chunk_max_message_size=10_000,
-        compression_type=geminga.CompressionType.LZ4,
-    )  # fmt: skip
-    payload = random.Random(3).randbytes(50_000)
-    message_id = producer.send(payload)
-    assert message_id.first_chunk < message_id
-    (message,) = read(client, topic, 1)
-    assert message.data() == payload
-
-
 def test_chunks_are_never_batched(client, topic):
     producer = client.create_producer(topic, chunking_enabled=True, chunk_max_message_size=10_000)
     first, second = [], []
@@ -216,19 +146,6 @@ def test_chunks_are_never_batched(client, topic):
     assert [message.data() for message in read(client, topic, 2)] == [b"small", bytes(25_000)]
     with pytest.raises(geminga.InvalidConfiguration, match="chunking_enabled"):
         client.create_producer(topic, chunking_enabled=True, batching_enabled=True)
-
-
-def test_key_based_batches(client, topic):
-    producer = client.create_producer(
-        topic, batching_enabled=True, batching_type=geminga.BatchingType.KeyBased
-    )
-    for number in range(60):
-        producer.send_async(b"%d" % number, None, partition_key=str(number % 3))
-    producer.flush()
-    by_key = {}
-    for message in read(client, topic, 60):
-        by_key.setdefault(message.partition_key(), []).append(int(message.data()))
-    assert by_key == {str(k): list(range(k, 60, 3)) for k in range(3)}
 
 
 # --- partitions -------------------------------------------------------------------------------------
@@ -340,28 +257,6 @@ def test_interceptors_change_messages_and_see_outcomes(client, topic):
     assert seen == [(b"1", got[0], None), (b"2", message_id, None), "closed"]
 
 
-def test_exclusive_access(client, topic):
-    first = client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive)
-    with pytest.raises(errors.ProducerFenced):
-        client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive)
-    with pytest.raises(errors.ProducerBusy):
-        client.create_producer(topic)
-    waiting = {}
-
-    def wait():
-        waiting["producer"] = client.create_producer(
-            topic, access_mode=geminga.ProducerAccessMode.WaitForExclusive
-        )
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    thread.join(0.1)
-    assert thread.is_alive()
-    first.close()
-    thread.join(60)
-    waiting["producer"].send(b"mine now")
-
-
 def test_a_fenced_producer_gets_its_error(client, topic):
     fenced = client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive)
     fenced.send(b"mine")
@@ -384,15 +279,6 @@ def test_an_exclusive_mode_that_the_broker_does_not_know_is_refused(client, topi
     client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive).send(
         b"nobody else is there"
     )
-
-
-def test_initial_and_explicit_sequence_ids(client, topic):
-    producer = client.create_producer(topic, initial_sequence_id=100)
-    assert producer.last_sequence_id() == 100
-    producer.send(b"1")
-    assert producer.last_sequence_id() == 101
-    producer.send(b"2", sequence_id=500)
-    assert producer.last_sequence_id() == 500
 
 
 # --- asyncio ----------------------------------------------------------------------------------------
