@@ -96,15 +96,6 @@ def test_uncompressed_data_above_the_limit_is_refused() -> None:
         compression.decompress(compression.NONE, b"abcd", 0, limit=3)
 
 
-def test_a_negative_size_is_refused() -> None:
-    with pytest.raises(CorruptPayload, match="announces -5 bytes"):
-        compression.decompress(compression.LZ4, b"", -5, limit=MIB)
-
-
-def test_uncompressed_data_needs_no_size() -> None:
-    assert compression.decompress(compression.NONE, memoryview(b"abc"), 0, limit=3) == b"abc"
-
-
 @pytest.mark.parametrize("kind", PACKING)
 def test_bombs_cost_no_memory(kind: int) -> None:
     bomb = compression.compress(kind, bytes(64 * MIB))

@@ -142,17 +142,6 @@ def test_a_few_frames_at_a_time(stream: bytes, stream_content: list[dict[str, An
     assert decoder.pending_size == 0
 
 
-def test_every_cut_of_two_frames(recorded: list[Any]) -> None:
-    send = next(r.data for r in recorded if r.decoded["command"]["type"] == "SEND")
-    receipt = next(r.data for r in recorded if r.decoded["command"]["type"] == "SEND_RECEIPT")
-    both = send + receipt
-    expected = [by_protobuf(send), by_protobuf(receipt)]
-    for cut in range(len(both) + 1):
-        decoder = FrameDecoder()
-        found = decoder.feed(both[:cut]) + decoder.feed(both[cut:])
-        assert [content(frame) for frame in found] == expected
-
-
 # --- by hand and by protobuf ------------------------------------------------------------------------
 
 
