@@ -2,6 +2,7 @@ import asyncio
 import random
 
 import pytest
+from scripted_broker import UNSOLICITED
 from waiting import eventually_async, loop_turns, never_async
 
 from geminga.client.context import ClientContext
@@ -19,7 +20,6 @@ from geminga.wire.frames import encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
-UNSOLICITED = (1 << 64) - 1
 
 
 class ProducerHandle:

@@ -2,6 +2,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from scripted_broker import UNSOLICITED
 from waiting import eventually_async, loop_turns, never_async
 
 from geminga.client.pool import ConnectionPool
@@ -13,7 +14,6 @@ from geminga.wire.frames import encode_command, encode_message, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
-UNSOLICITED = (1 << 64) - 1
 
 
 def run(scripted, body, **settings):
