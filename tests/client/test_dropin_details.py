@@ -10,13 +10,13 @@ import enum
 import importlib
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from typing import Any
 
 import pytest
+from interpreter import run_python
 from waiting import eventually
 
 import geminga
@@ -273,8 +273,7 @@ def test_a_star_import_leaves_pythons_names_alone(p: Any) -> None:
         f"import asyncio\nfrom {p.__name__} import *\n"
         "asyncio.run, Client, MessageId, schema.Record, functions, exceptions, tableview"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run_python(program)
 
 
 def test_an_id_from_a_receipt_does_not_name_its_topic(p: Any, client: Any, pulsar_topic: str) -> None:
@@ -410,10 +409,7 @@ def test_geminga_prints_nothing_and_pulsar_client_does(p: Any, pulsar_broker: An
         f"import sys, {p.__name__} as p; client = p.Client(sys.argv[1]); "
         "client.create_producer(sys.argv[2]).send(b'x'); client.close()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, pulsar_broker.service_url, pulsar_topic],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+    done = run_python(program, pulsar_broker.service_url, pulsar_topic)
     assert (done.stdout + done.stderr == "") is ours(p)
 
 

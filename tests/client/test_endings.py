@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -18,6 +16,7 @@ from typing import Any
 
 import pytest
 from insides import inner_consumer, publisher_of
+from interpreter import run_python
 from waiting import eventually, eventually_async, eventually_awaited, loop_turns
 
 import geminga
@@ -325,11 +324,9 @@ def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker: An
 # --- the end of the interpreter ------------------------------------------------------------------
 
 
-def run_python(program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+def quiet_output(program: str) -> str:
+    done = run_python(program, options=("-X", "dev"))
+    assert not done.stderr
     return done.stdout
 
 
@@ -341,7 +338,7 @@ def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
             producer.send(b"x")
     pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared, initial_position=EARLIEST).close()
     assert backlog(pulsar_broker, pulsar_topic) == 20
-    run_python(
+    quiet_output(
         "import geminga\n"
         f"client = geminga.Client({pulsar_broker.service_url!r})\n"
         f"consumer = client.subscribe({pulsar_topic!r}, 's', geminga.ConsumerType.Shared)\n"
@@ -360,7 +357,7 @@ def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
 def test_the_interpreter_ends_with_blocked_threads_and_listeners(
     pulsar_broker: Any, pulsar_topic: str
 ) -> None:
-    run_python(
+    quiet_output(
         "import geminga, threading\n"
         f"client = geminga.Client({pulsar_broker.service_url!r})\n"
         f"consumer = client.subscribe({pulsar_topic!r}, 's')\n"
@@ -373,7 +370,7 @@ def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(
     pulsar_broker: Any, pulsar_topic: str
 ) -> None:
     """The finalizer runs when modules can no longer be imported."""
-    run_python(
+    quiet_output(
         "import geminga as pulsar\n"
         "class Service:\n"
         "    def __init__(self):\n"

@@ -12,6 +12,7 @@ import weakref
 
 import pytest
 from insides import group_of
+from interpreter import run_python
 
 import geminga
 import geminga.asyncio
@@ -367,8 +368,7 @@ geminga.Client("pulsar://localhost", metrics=True)
 )
 def test_the_global_provider(before, argument, after, expected):
     program = PROGRAM.format(before=before, argument=argument, after=after.strip())
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr
+    run = run_python(program)
     assert run.stdout.strip() == expected
 
 

@@ -1,10 +1,9 @@
 """Spans and trace context, seen through OpenTelemetry's in-memory exporter."""
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
+from interpreter import run_python
 
 import geminga
 import geminga.asyncio
@@ -244,7 +243,7 @@ def test_nothing_is_loaded_when_unused():
         "import geminga.client.producer, geminga.client.consumer;"
         "print([m for m in sys.modules if m.startswith('opentelemetry')])"
     )
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    output = run_python(program)
     assert output.stdout.strip() == "[]"
 
 
@@ -254,5 +253,5 @@ def test_a_missing_extra_is_named():
         "try:\n    import geminga.client.telemetry\n"
         "except ImportError as error: print(error)"
     )
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    output = run_python(program)
     assert "geminga[telemetry]" in output.stdout

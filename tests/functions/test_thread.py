@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import weakref
 from typing import Any
 
 import pytest
+from interpreter import run_python
 
 from geminga.functions.thread import CallingThread
 
@@ -84,5 +83,5 @@ async def main():
 
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True)
+    done = run_python(program)
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from interpreter import run_python
 
 from geminga.errors import CorruptPayload
 from geminga.producer.message import simple_message
@@ -367,4 +366,4 @@ for thread in threads: thread.join()
 write_again = bytes(batch.encode_plain_batch(payloads, 20_000))
 assert [*written, write_again] == [expected] * 5, len(written)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    run_python(program)
