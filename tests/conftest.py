@@ -45,7 +45,15 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from _pytest.assertion import rewrite
+from _pytest.assertion.rewrite import (
+    PYC_TAIL,
+    _read_pyc,
+    _rewrite_test,
+    _write_pyc,
+    assertstate_key,
+    get_cache_dir,
+    try_makedirs,
+)
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
@@ -116,11 +124,11 @@ def _compile_tests(config: pytest.Config) -> None:
 
     def compile_each(part: list[Path]) -> None:
         for file in part:
-            folder = rewrite.get_cache_dir(file)
-            compiled = folder / f"{file.stem}{rewrite.PYC_TAIL}"
-            if rewrite._read_pyc(file, compiled) is None and rewrite.try_makedirs(folder):
-                source_hash, code = rewrite._rewrite_test(file, config)
-                rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, compiled)
+            folder = get_cache_dir(file)
+            compiled = folder / f"{file.stem}{PYC_TAIL}"
+            if _read_pyc(file, compiled) is None and try_makedirs(folder):
+                source_hash, code = _rewrite_test(file, config)
+                _write_pyc(config.stash[assertstate_key], code, source_hash, compiled)
 
     cores = os.cpu_count() or 1
     context = multiprocessing.get_context("fork")
