@@ -22,25 +22,6 @@ def run(scripted, body, **arguments):
     return asyncio.run(main())
 
 
-def test_produce(scripted):
-    async def body(broker, client):
-        producer = await client.create_producer("t")
-        ids = await asyncio.gather(*(producer.send(b"x") for _ in range(10)))
-        assert len(set(ids)) == 10
-        await producer.close()
-        assert broker.count(pb.BaseCommand.CLOSE_PRODUCER) == 1
-
-    run(scripted, body)
-
-
-def test_partitions(scripted):
-    async def body(broker, client):
-        assert await client.get_topic_partitions("t") == ["persistent://public/default/t"]
-        assert client.get_service_info().service_url == broker.url
-
-    run(scripted, body)
-
-
 def test_close_is_final_and_repeatable(scripted):
     async def body(broker, client):
         await client.create_producer("t")

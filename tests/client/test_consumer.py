@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import pickle
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,7 +22,6 @@ from geminga.errors import (
     AlreadyClosed,
     BrokerMetadataError,
     CumulativeAcknowledgementNotAllowedError,
-    ForkedProcessError,
     InvalidConfiguration,
     OperationNotSupported,
     Timeout,
@@ -469,29 +466,6 @@ def test_an_unloaded_topic_is_found_again(
     for message in messages:
         consumer.acknowledge(message)
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_is_refused(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
-    consumer = subscribe()
-    publish(pulsar_client, pulsar_topic, 5)
-    message = consumer.receive(30_000)
-    read_end, write_end = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        said = b""
-        for call in (lambda: consumer.receive(10), lambda: consumer.acknowledge(message)):
-            try:
-                call()
-            except ForkedProcessError:
-                said += b"refused "
-        os.write(write_end, said)
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(read_end, 100) == b"refused refused "
-    assert consumer.receive(30_000).data() == b"1"
 
 
 def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(

@@ -1,7 +1,6 @@
 """The engine against a scripted broker: wake-ups, timers, blocking, forks, lost connections, closing."""
 
 import asyncio
-import os
 import random
 import signal
 import threading
@@ -424,27 +423,6 @@ def test_the_delay_closes_batches_without_a_waiting_sender(broker, client):
     producer.send_async(b"x", lambda r, m: done.set())
     assert done.wait(60)
     assert 0.025 < time.monotonic() - started < 30
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_refused_at_once(broker, client):
-    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    producer.send_async(b"x", None)  # leaves an open batch that would take more
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            producer.send_async(b"y", None)
-        except errors.ForkedProcessError:
-            try:
-                producer.send(b"z")
-            except errors.ForkedProcessError:
-                code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    producer.flush()
 
 
 def test_a_lost_connection_is_replaced_and_everything_sent_again(broker, client):

@@ -197,20 +197,6 @@ def test_dropping_a_closed_runtime_warns_of_nothing(recwarn):
     assert [w for w in recwarn if w.category is ResourceWarning] == []
 
 
-def test_the_farewell_runs_when_the_interpreter_exits():
-    program = (
-        "from geminga.client.runtime import LoopThread\n"
-        "import asyncio\n"
-        "async def farewell():\n"
-        "    await asyncio.sleep(0.01)\n"
-        "    print('farewell', flush=True)\n"
-        "r = LoopThread()\n"
-        "r.at_end('r', farewell)\n"
-    )
-    done = run_python(program, options=("-X", "dev"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "farewell\n", "")
-
-
 @pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
 def test_a_runtime_that_is_dropped_while_its_thread_begins():
     for _ in range(300):
