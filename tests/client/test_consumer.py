@@ -551,7 +551,7 @@ def test_an_event_listener_is_notified_of_the_active_consumer(
     assert {event[:3] for event in second.events[:-1]} == {(False, two, 0)}
 
 
-def test_an_event_listener_of_asyncio(pulsar_broker: Any, pulsar_topic: str) -> None:
+async def test_an_event_listener_of_asyncio(pulsar_broker: Any, pulsar_topic: str) -> None:
     heard: list[Any] = []
 
     class Listener:
@@ -562,16 +562,11 @@ def test_an_event_listener_of_asyncio(pulsar_broker: Any, pulsar_topic: str) -> 
         def became_inactive(self, consumer: Any, partition: int) -> None:
             heard.append(None)
 
-    async def run() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(
-                pulsar_topic, "s", ConsumerType.Failover, event_listener=Listener()
-            )
-            async with asyncio.timeout(60):
-                await eventually_async(lambda: heard)
-            assert heard == [(consumer, -1)]
-
-    asyncio.run(run())
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Failover, event_listener=Listener())
+        async with asyncio.timeout(60):
+            await eventually_async(lambda: heard)
+        assert heard == [(consumer, -1)]
 
 
 @pytest.mark.parametrize("listener", [7, object()])

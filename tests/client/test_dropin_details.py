@@ -225,46 +225,40 @@ def test_closed_handles(p: Any, client: Any, pulsar_topic: str) -> None:
             call()
 
 
-def test_closed_handles_of_asyncio(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        client = p.asyncio.Client(pulsar_broker.service_url)
-        producer = await client.create_producer(pulsar_topic)
-        consumer = await client.subscribe(pulsar_topic, "s")
-        message_id = await producer.send(b"m")
-        for _ in range(2):
-            await consumer.close()
-        await consumer.negative_acknowledge(message_id)
-        consumer.redeliver_unacknowledged_messages()
-        await producer.close()
-        for call in (
-            producer.close,
-            lambda: producer.send(b"m"),
-            consumer.receive,
-            consumer.unsubscribe,
-        ):
-            with pytest.raises(p.asyncio.PulsarException) as raised:
-                await call()
-            assert raised.value.error() == p.Result.AlreadyClosed
-        await client.close()
-
-    asyncio.run(run())
+async def test_closed_handles_of_asyncio(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    client = p.asyncio.Client(pulsar_broker.service_url)
+    producer = await client.create_producer(pulsar_topic)
+    consumer = await client.subscribe(pulsar_topic, "s")
+    message_id = await producer.send(b"m")
+    for _ in range(2):
+        await consumer.close()
+    await consumer.negative_acknowledge(message_id)
+    consumer.redeliver_unacknowledged_messages()
+    await producer.close()
+    for call in (
+        producer.close,
+        lambda: producer.send(b"m"),
+        consumer.receive,
+        consumer.unsubscribe,
+    ):
+        with pytest.raises(p.asyncio.PulsarException) as raised:
+            await call()
+        assert raised.value.error() == p.Result.AlreadyClosed
+    await client.close()
 
 
-def test_a_long_delay_that_was_asked_for(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        client = p.asyncio.Client(pulsar_broker.service_url)
-        producer = await client.create_producer(
-            pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-        )
-        sends = [asyncio.create_task(producer.send(b"m")) for _ in range(2)]
-        done, _ = await asyncio.wait(sends, timeout=0.3)
-        assert not done
-        await producer.flush()
-        first, second = await asyncio.gather(*sends)
-        assert (first.ledger_id(), first.entry_id()) == (second.ledger_id(), second.entry_id())
-        await client.close()
-
-    asyncio.run(run())
+async def test_a_long_delay_that_was_asked_for(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    client = p.asyncio.Client(pulsar_broker.service_url)
+    producer = await client.create_producer(
+        pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    sends = [asyncio.create_task(producer.send(b"m")) for _ in range(2)]
+    done, _ = await asyncio.wait(sends, timeout=0.3)
+    assert not done
+    await producer.flush()
+    first, second = await asyncio.gather(*sends)
+    assert (first.ledger_id(), first.entry_id()) == (second.ledger_id(), second.entry_id())
+    await client.close()
 
 
 def test_a_star_import_leaves_pythons_names_alone(p: Any) -> None:

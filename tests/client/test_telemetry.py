@@ -1,7 +1,5 @@
 """Spans and trace context, seen through OpenTelemetry's in-memory exporter."""
 
-import asyncio
-
 import pytest
 from interpreter import run_python
 
@@ -149,18 +147,15 @@ def test_a_refused_message_ends_its_span_with_the_error(pulsar_client, pulsar_to
     assert "messaging.message.id" not in span.attributes
 
 
-def test_asyncio_refusals_are_recorded_and_raised(pulsar_broker, pulsar_topic, provider, exporter):
-    async def run():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(
-                pulsar_topic, interceptors=[ProducerTracing(tracer_provider=provider)]
-            )
-            await producer.send(b"fine")
-            await producer.close()
-            with pytest.raises(geminga.AlreadyClosed):
-                await producer.send(b"")
-
-    asyncio.run(run())
+async def test_asyncio_refusals_are_recorded_and_raised(pulsar_broker, pulsar_topic, provider, exporter):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(
+            pulsar_topic, interceptors=[ProducerTracing(tracer_provider=provider)]
+        )
+        await producer.send(b"fine")
+        await producer.close()
+        with pytest.raises(geminga.AlreadyClosed):
+            await producer.send(b"")
     fine, refused = exporter.get_finished_spans()
     assert fine.status.status_code is StatusCode.UNSET
     assert refused.status.status_code is StatusCode.ERROR
