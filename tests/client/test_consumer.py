@@ -253,14 +253,6 @@ def test_seek(pulsar_client: Any, pulsar_topic: str, subscribe: Any, batched: bo
     assert consumer.receive(30_000).data() == b"99"
 
 
-def test_last_message_id(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
-    consumer = subscribe()
-    assert consumer.get_last_message_id().entry_id == -1
-    publish(pulsar_client, pulsar_topic, 3)
-    last = consumer.get_last_message_id()
-    assert last == receive(consumer, 3)[-1].message_id()
-
-
 # --- chunks ---------------------------------------------------------------------------------------------
 
 
@@ -410,49 +402,6 @@ def test_end_of_topic(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str,
 
 
 # --- lost connections --------------------------------------------------------------------------------------
-
-
-def drop_connections(client: Any) -> None:
-    from geminga.errors import ConnectError
-
-    def drop() -> None:
-        for connection in client.context.pool.connections:
-            connection.abort(ConnectError("cut by the test"))
-
-    client.runtime.loop.call_soon_threadsafe(drop)
-
-
-@pytest.mark.parametrize("kind", list(ConsumerType))
-def test_a_lost_connection_loses_no_message(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any, kind: ConsumerType
-) -> None:
-    consumer = subscribe(consumer_type=kind, ack_receipt_enabled=True, receiver_queue_size=10)
-    values = publish(pulsar_client, pulsar_topic, 60, batched=False)
-    seen: list[bytes] = []
-    for round_number in range(60):
-        message = consumer.receive(30_000)
-        consumer.acknowledge(message)
-        seen.append(message.data())
-        if round_number % 20 == 10:
-            drop_connections(pulsar_client)
-        if set(seen) == set(values):
-            break
-    assert sorted(seen, key=int) == values, "receipted messages do not come again"
-    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
-
-
-def test_acks_during_an_outage_are_sent_afterwards(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any
-) -> None:
-    consumer = subscribe()
-    publish(pulsar_client, pulsar_topic, 10, batched=False)
-    messages = receive(consumer, 10)
-    drop_connections(pulsar_client)
-    for message in messages:
-        consumer.acknowledge(message)
-    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
-    with pytest.raises(Timeout):
-        consumer.receive(200)
 
 
 def test_an_unloaded_topic_is_found_again(

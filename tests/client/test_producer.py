@@ -5,7 +5,6 @@ import logging
 import random
 import time
 from collections import Counter
-from datetime import timedelta
 
 import pytest
 from insides import publisher_of
@@ -124,17 +123,6 @@ def test_wrong_arguments_are_raised_and_harm_nothing(client, topic):
     producer.send(b"fine")
 
 
-def test_delayed_messages_are_sent_alone_and_in_order(client, topic):
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    got = []
-    producer.send_async(b"1", lambda r, m: got.append(m))
-    producer.send_async(b"2", lambda r, m: got.append(m))
-    producer.send_async(b"3", lambda r, m: got.append(m), deliver_after=timedelta(milliseconds=1))
-    producer.flush()
-    assert [m.batch_index for m in got] == [0, 1, -1]
-    assert [m.data() for m in read(client, topic, 3)] == [b"1", b"2", b"3"]
-
-
 def test_chunks_are_never_batched(client, topic):
     producer = client.create_producer(topic, chunking_enabled=True, chunk_max_message_size=10_000)
     first, second = [], []
@@ -205,23 +193,6 @@ def test_added_partitions_are_found(pulsar_broker, client, topic):
     assert seen == [(topic, 3)]
 
 
-def test_a_custom_router_sees_message_and_states(pulsar_broker, client, topic):
-    partitioned(pulsar_broker, topic, 3)
-    calls = []
-
-    def route(message, count, states):
-        calls.append((message.data(), count, [s.state.value for s in states]))
-        return int(message.properties()["to"])
-
-    producer = client.create_producer(topic, message_router=route)
-    assert [producer.send(b"x", properties={"to": str(n)}).partition for n in (2, 0, 1)] == [2, 0, 1]
-    assert calls[0] == (b"x", 3, ["ready"] * 3)
-    with pytest.raises(errors.InvalidMessage, match="message_router returned 7"):
-        producer.send(b"x", properties={"to": "7"})
-    # As in the Java client, a custom router decides about keys too.
-    assert {producer.send(b"x", {"to": "1"}, partition_key=str(n)).partition for n in range(9)} == {1}
-
-
 def test_the_different_key_routing_of_java_is_logged_once(pulsar_broker, client, topic, caplog, monkeypatch):
     partitioned(pulsar_broker, topic, 2)
     monkeypatch.setattr(message_building, "_logged", set())
@@ -255,15 +226,6 @@ def test_interceptors_change_messages_and_see_outcomes(client, topic):
     producer.close()
     assert [m.properties() for m in read(client, topic, 2)] == [{"stamp": "1"}] * 2
     assert seen == [(b"1", got[0], None), (b"2", message_id, None), "closed"]
-
-
-def test_a_fenced_producer_gets_its_error(client, topic):
-    fenced = client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive)
-    fenced.send(b"mine")
-    fencing = client.create_producer(topic, access_mode=geminga.ProducerAccessMode.ExclusiveWithFencing)
-    fencing.send(b"and now mine")
-    with pytest.raises(errors.ProducerFenced):
-        fenced.send(b"no more")
 
 
 def test_an_exclusive_mode_that_the_broker_does_not_know_is_refused(client, topic, monkeypatch):
