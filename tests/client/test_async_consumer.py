@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from published import backlog, publish
+from published import backlog, data, publish
 from waiting import eventually_async, loop_turns, never_async
 
 import geminga.asyncio
@@ -15,14 +15,6 @@ from geminga.errors import AlreadyClosed, Timeout
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 EARLIEST = InitialPosition.Earliest
-
-
-def data(messages: list[Any]) -> list[bytes]:
-    return [message.data() for message in messages]
-
-
-def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 async def test_asyncio_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:

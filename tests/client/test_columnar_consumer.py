@@ -8,6 +8,7 @@ from typing import Any
 import cramjam
 import pytest
 from insides import group_of
+from published import backlog
 from waiting import eventually, never
 
 import geminga
@@ -37,11 +38,6 @@ def collect(consumer: Any, count: int, **options: Any) -> Any:
     while sum(table.num_rows for table in tables) < count:
         tables.append(consumer.receive_table(timeout_millis=30_000, **options))
     return pa.concat_tables([table.unify_dictionaries() for table in tables]), tables
-
-
-def backlog(broker: Any, topic: str) -> int:
-    path = topic.replace("://", "/")
-    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"])
 
 
 @pytest.mark.parametrize("compression", list(CompressionType))

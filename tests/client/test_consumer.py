@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from insides import group_of, inner_consumer
+from published import backlog, data, publish, receive
 from waiting import eventually, eventually_async, loop_turns, never
 
 import geminga
@@ -29,32 +30,6 @@ from geminga.errors import (
 )
 
 EARLIEST = InitialPosition.Earliest
-
-
-def publish(
-    client: Any, topic: str, count: int, *, batched: bool = True, start: int = 0, **options: Any
-) -> list[bytes]:
-    values = [b"%d" % number for number in range(start, start + count)]
-    if batched:  # what is one batch here is one however slow the machine is
-        options = {"batching_max_publish_delay_ms": 60_000, **options}
-    with client.create_producer(topic, batching_enabled=batched, **options) as producer:
-        for value in values:
-            producer.send_async(value, None)
-        producer.flush()
-    return values
-
-
-def receive(consumer: Any, count: int, timeout_millis: int = 30_000) -> list[Any]:
-    return [consumer.receive(timeout_millis) for _ in range(count)]
-
-
-def data(messages: list[Any]) -> list[bytes]:
-    return [message.data() for message in messages]
-
-
-def backlog(broker: Any, topic: str, subscription: str = "s") -> int:
-    path = topic.replace("://", "/")
-    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"][subscription]["msgBacklog"])
 
 
 @pytest.fixture

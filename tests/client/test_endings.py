@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from insides import inner_consumer, publisher_of
 from interpreter import run_python
+from published import backlog
 from waiting import eventually, eventually_async, eventually_awaited, loop_turns
 
 import geminga
@@ -27,11 +28,6 @@ from geminga.client.runtime import LoopThread
 from geminga.errors import AlreadyClosed
 
 EARLIEST = InitialPosition.Earliest
-
-
-def backlog(broker: Any, topic: str) -> int:
-    path = topic.replace("://", "/")
-    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"])
 
 
 class Blocked:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from insides import group_of, queue_of
+from published import receive
 from waiting import eventually, never
 
 import geminga
@@ -38,10 +39,6 @@ def publish(client: Any, topic: str, count: int) -> list[bytes]:
         for number, value in enumerate(values):
             producer.send(value, partition_key=str(number))
     return values
-
-
-def receive(consumer: Any, count: int) -> list[Any]:
-    return [consumer.receive(30_000) for _ in range(count)]
 
 
 def test_all_partitions(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:

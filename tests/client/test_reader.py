@@ -9,21 +9,13 @@ import threading
 from typing import Any
 
 import pytest
+from published import publish
 from waiting import moment_between
 
 import geminga.asyncio
 from geminga import MessageId
 from geminga.client.admin import admin
 from geminga.errors import AlreadyClosed, ConnectError, InvalidConfiguration
-
-
-def publish(client: Any, topic: str, count: int, *, batched: bool = True, start: int = 0) -> list[bytes]:
-    values = [b"%d" % number for number in range(start, start + count)]
-    with client.create_producer(topic, batching_enabled=batched) as producer:
-        for value in values:
-            producer.send_async(value, None)
-        producer.flush()
-    return values
 
 
 def read_all(reader: Any) -> list[bytes]:
