@@ -22,6 +22,16 @@ def queue(*operations, sent=None):
     return pending
 
 
+def test_a_receipt_for_the_head_settles_it():
+    first, second = operation(0, 4), operation(5)
+    pending = queue(first, second)
+    assert pending.messages == 6
+    assert pending.match_receipt(0, 4, 7, 8) is first
+    assert (first.ledger_id, first.entry_id) == (7, 8)
+    assert pending.head is second
+    assert pending.messages == 1
+
+
 @pytest.mark.parametrize("highest", [0, 4, (1 << 64) - 1, -1])
 def test_what_brokers_put_into_the_highest_id_is_accepted(highest):
     assert queue(operation(0, 4)).match_receipt(0, highest, 1, 1) is not None
