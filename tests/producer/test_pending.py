@@ -70,6 +70,15 @@ def test_explicit_ids_need_not_grow():
     assert pending.match_receipt(1, 0, 1, 2) is not None
 
 
+def test_a_failed_operation_is_found_by_its_highest_or_its_first_id_only_in_flight():
+    batch, later = operation(0, 4), operation(5)
+    pending = queue(batch, later, sent=1)
+    assert pending.find_failed(4) is batch
+    assert pending.find_failed(0) is batch
+    assert pending.find_failed(2) is None
+    assert pending.find_failed(5) is None
+
+
 def test_operations_leave_from_anywhere():
     first, second, third = operation(0), operation(1), operation(2)
     pending = queue(first, second, third, sent=2)
