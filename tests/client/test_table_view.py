@@ -149,57 +149,53 @@ def test_a_slow_listener_holds_the_reading_up_and_loses_nothing(
 # --- for asyncio ------------------------------------------------------------------------------------------
 
 
-def test_an_asyncio_view(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(pulsar_topic, schema=schema.StringSchema())
-            for key, value in (("a", "1"), ("b", "2"), ("a", "3")):
-                await producer.send(value, partition_key=key)
-            async with await client.create_table_view(pulsar_topic, schema=schema.StringSchema()) as view:
-                assert (len(view), "a" in view, sorted(view)) == (2, True, ["a", "b"])
-                assert (view.get("a"), view.get("b"), view.get("c")) == ("3", "2", None)
-                assert str(view) == f"TableView(topic={pulsar_topic})"
-                seen: dict[str, Any] = {}
-                await view.for_each(lambda key, value: seen.update({key: value}))
-                assert seen == {"a": "3", "b": "2"}
-                heard: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+async def test_an_asyncio_view(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(pulsar_topic, schema=schema.StringSchema())
+        for key, value in (("a", "1"), ("b", "2"), ("a", "3")):
+            await producer.send(value, partition_key=key)
+        async with await client.create_table_view(pulsar_topic, schema=schema.StringSchema()) as view:
+            assert (len(view), "a" in view, sorted(view)) == (2, True, ["a", "b"])
+            assert (view.get("a"), view.get("b"), view.get("c")) == ("3", "2", None)
+            assert str(view) == f"TableView(topic={pulsar_topic})"
+            seen: dict[str, Any] = {}
+            await view.for_each(lambda key, value: seen.update({key: value}))
+            assert seen == {"a": "3", "b": "2"}
+            heard: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
-                async def listen(key: str, value: Any) -> None:
-                    await heard.put((key, value))
+            async def listen(key: str, value: Any) -> None:
+                await heard.put((key, value))
 
-                await view.for_each_and_listen(listen)
-                assert {heard.get_nowait(), heard.get_nowait()} == {("a", "3"), ("b", "2")}
-                await producer.send("4", partition_key="c")
-                await producer.send(None, partition_key="a")
-                assert await asyncio.wait_for(heard.get(), 60) == ("c", "4")
-                assert await asyncio.wait_for(heard.get(), 60) == ("a", "")
-                assert "a" not in view
-
-    asyncio.run(main())
+            await view.for_each_and_listen(listen)
+            assert {heard.get_nowait(), heard.get_nowait()} == {("a", "3"), ("b", "2")}
+            await producer.send("4", partition_key="c")
+            await producer.send(None, partition_key="a")
+            assert await asyncio.wait_for(heard.get(), 60) == ("c", "4")
+            assert await asyncio.wait_for(heard.get(), 60) == ("a", "")
+            assert "a" not in view
 
 
-def test_an_asyncio_listener_that_raises_is_not_called_again(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(pulsar_topic)
-            await producer.send(b"1", partition_key="a")
-            view = await client.create_table_view(pulsar_topic)
-            told = []
+async def test_an_asyncio_listener_that_raises_is_not_called_again(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(pulsar_topic)
+        await producer.send(b"1", partition_key="a")
+        view = await client.create_table_view(pulsar_topic)
+        told = []
 
-            def fail(key: str, value: Any) -> None:
-                told.append(value)
-                raise RuntimeError("a bad listener")
+        def fail(key: str, value: Any) -> None:
+            told.append(value)
+            raise RuntimeError("a bad listener")
 
-            with pytest.raises(RuntimeError, match="a bad listener"):
-                await view.for_each_and_listen(fail)
-            heard: asyncio.Queue[Any] = asyncio.Queue()
-            await view.for_each_and_listen(lambda key, value: heard.put_nowait(value))
-            await producer.send(b"2", partition_key="a")
-            assert [await asyncio.wait_for(heard.get(), 60) for _ in range(2)] == [b"1", b"2"]
-            assert told == [b"1"]
-            await view.close()
-
-    asyncio.run(main())
+        with pytest.raises(RuntimeError, match="a bad listener"):
+            await view.for_each_and_listen(fail)
+        heard: asyncio.Queue[Any] = asyncio.Queue()
+        await view.for_each_and_listen(lambda key, value: heard.put_nowait(value))
+        await producer.send(b"2", partition_key="a")
+        assert [await asyncio.wait_for(heard.get(), 60) for _ in range(2)] == [b"1", b"2"]
+        assert told == [b"1"]
+        await view.close()
 
 
 @pytest.mark.parametrize("is_open", [False, True])

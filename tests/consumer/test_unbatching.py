@@ -66,17 +66,6 @@ def test_agrees_with_the_row_decoder(messages: list[tuple[bytes, bytes, bool]]) 
     assert [single.payload for single in decode_batch(body, len(messages))] == payloads_of(body, starts)
 
 
-@given(st.binary(max_size=60), st.integers(-1, 12))
-def test_arbitrary_bytes_are_split_or_refused(body: bytes, count: int) -> None:
-    try:
-        starts, _ = split_batch(body, count)
-    except InvalidEntry:
-        return
-    assert len(starts) == count + 1
-    assert starts[-1] == len(body)
-    assert starts == sorted(starts)
-
-
 @pytest.mark.parametrize("sizes", [(0,), (1, 127, 128, 16383, 16384, 3)])
 @pytest.mark.parametrize("key", [None, "k", "k" * 127, "k" * 128])
 def test_size_boundaries(sizes: tuple[int, ...], key: str | None) -> None:

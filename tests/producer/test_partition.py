@@ -205,18 +205,6 @@ def test_the_hold_policy_keeps_messages_the_exception_policy_fails_them(bench):
     assert len(b.written()) == 1
 
 
-def test_fail_ends_the_partition_and_its_pending_messages(bench):
-    b = bench()
-    b.partition.start()
-    b.add(b"x")
-    error = errors.AuthorizationError("no")
-    b.partition.fail(error, 0.0)
-    assert b.partition.state is ProducerState.CLOSED
-    assert [o.error for o in b.settled()] == [error]
-    with pytest.raises(errors.AuthorizationError):
-        b.add(b"y")
-
-
 # --- reconnects -------------------------------------------------------------------------------------
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from interpreter import run_python
 from singles import encode_single_metadata
 
 from geminga.errors import CorruptPayload
@@ -155,11 +154,6 @@ def test_batches_over_the_edges_of_their_ids(first: int) -> None:
     assert encode_plain_batch([], first) == b""
 
 
-@given(st.lists(st.binary(max_size=3), max_size=9), st.integers(0, (1 << 62)))
-def test_batches_are_those_of_their_messages(payloads: list[bytes], first: int) -> None:
-    assert encode_plain_batch(payloads, first) == one_by_one(payloads, first)
-
-
 # --- by hand and by protobuf ------------------------------------------------------------------------
 
 
@@ -182,10 +176,7 @@ def test_messages_are_read_as_protobuf_reads_them(
 @given(st.lists(st.binary(max_size=300), max_size=10), st.integers(0, (1 << 63) - 1))
 def test_plain_batches_round_trip(payloads: list[bytes], first: int) -> None:
     encoded = encode_plain_batch(payloads, first)
-    pieces: list[bytes] = []
-    for index, payload in enumerate(payloads):
-        append_message(pieces, payload, first + index)
-    assert b"".join(pieces) == encoded
+    assert encoded == one_by_one(payloads, first)
     messages = decode_batch(encoded, len(payloads))
     assert [message.payload for message in messages] == payloads
     assert [message.sequence_id for message in messages] == list(range(first, first + len(payloads)))
@@ -198,17 +189,6 @@ def test_a_plain_message_has_defaults_for_absent_fields() -> None:
         "ordering_key": None, "properties": {}, "event_time": 0, "null_value": False, "compacted_out": False,
         "null_partition_key": False,
     }  # fmt: skip
-
-
-def test_a_message_without_sequence_id() -> None:
-    (message,) = decode_batch(piece(encode_single_metadata(1), b"x"), 1)
-    assert (message.payload, message.sequence_id) == (b"x", -1)
-
-
-def test_a_null_value() -> None:
-    (message,) = decode_batch(piece(encode_single_metadata(0, 1, null_value=True), b""), 1)
-    assert message.null_value
-    assert message.payload == b""
 
 
 def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,11 +237,6 @@ def test_every_truncation_of_a_batch() -> None:
             decode_batch(GOOD[:end], 3)
 
 
-def test_a_count_beyond_the_payload_costs_nothing() -> None:
-    with pytest.raises(CorruptPayload, match="a batch of 12 bytes cannot hold 2147483647 messages"):
-        decode_batch(GOOD[:12], (1 << 31) - 1)
-
-
 def test_text_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
     metadata = encode_single_metadata(0, partition_key="ab", properties={"cd": "ef"})
     data = piece(metadata.replace(b"ab", b"a\xff").replace(b"cd", b"\xffd").replace(b"ef", b"\xff\xfe"), b"")
@@ -269,15 +244,6 @@ def test_text_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
     assert message.partition_key == "a�"
     assert message.properties == {"�d": "��"}
     assert [content(message)] == by_protobuf(data, 1)
-
-
-@given(st.binary(max_size=200), st.integers(0, 20))
-def test_garbage_raises_nothing_else(data: bytes, count: int) -> None:
-    for encoded in (data, piece(data, b"payload"), GOOD + data):
-        try:
-            decode_batch(encoded, count)
-        except CorruptPayload as error:
-            assert str(error)  # noqa: PT017
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -354,4 +320,4 @@ for thread in threads: thread.join()
 write_again = bytes(batch.encode_plain_batch(payloads, 20_000))
 assert [*written, write_again] == [expected] * 5, len(written)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    run_python(program)
