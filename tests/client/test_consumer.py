@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from insides import group_of, inner_consumer
+from insides import group_of
 from published import backlog, data, publish, receive
 from waiting import eventually, eventually_async, loop_turns, never
 
