@@ -265,6 +265,20 @@ def test_a_missing_last_file_is_reported_and_its_number_not_reused(
     assert last not in disk.names
 
 
+def test_no_id_is_given_twice_when_the_last_two_files_are_missing(settings: StoreSettings) -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, settings)
+    created = []
+    while LOGS[2] not in disk.names:
+        created += [store.create_ledger(f"owner {number}") for number in range(10)]
+        store.poll()
+    disk = disk.kill()
+    for path in LOGS[1:]:
+        disk.remove(path)
+    with open_store(disk, settings) as store:
+        assert store.create_ledger("new") > created[-1]
+
+
 @pytest.mark.parametrize("which", [0, -1])
 def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings: StoreSettings, which: int) -> None:
     """Also behind a clean end, when nothing of the log is read again."""

@@ -82,9 +82,16 @@ class Recovery:
     """Recovery of one store."""
 
     def __init__(
-        self, filesystem: FileSystem, folder: str, store_id: bytes, files: LogFiles, state: StoreState
+        self,
+        filesystem: FileSystem,
+        folder: str,
+        store_id: bytes,
+        files: LogFiles,
+        state: StoreState,
+        file_bytes_max: int,
     ) -> None:
         self._filesystem = filesystem
+        self._file_bytes_max = file_bytes_max
         self._folder = folder
         self._store_id = store_id
         self._seed = crc32c(store_id)
@@ -349,6 +356,9 @@ class Recovery:
             # The end of the confirmed log is lost; continue behind it, so that no position is reused.
             number = synced >> OFFSET_BITS
             lost = synced - max(result.position, number << OFFSET_BITS)
+            for each in range(result.position >> OFFSET_BITS, number):  # of these the sizes are lost, too
+                offset = max(0, result.position - (each << OFFSET_BITS))
+                lost += max(0, self._file_bytes_max - offset)
             self.damage.lost_records += lost // RECORD_BYTES + 1
             if number in present:
                 self.damage.report(self.damage.at(result.position, "synced bytes up to the mark are missing"))
