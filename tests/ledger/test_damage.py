@@ -302,6 +302,26 @@ def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings: StoreSet
         store.close()
 
 
+def test_a_file_that_was_cut_between_groups_is_reported_after_a_kill(settings: StoreSettings) -> None:
+    """The next file says where the one before ended."""
+    original = make_disk(settings, clean=False)
+    data = bytes(original.names[LOGS[0]].durable)
+    boundaries = [at for at in range(FILE_HEADER_BYTES, len(data)) if data.startswith(GROUP_MAGIC, at)]
+    assert LOGS[1] in original.names
+    assert len(boundaries) > 2
+    for left in boundaries:
+        disk = original.copy()
+        del disk.content(LOGS[0])[left:]
+        store = open_store(disk, settings)
+        assert any(
+            damage.file in LOGS[0] and damage.offset == left and "too early" in damage.what
+            for damage in store.damage.found
+        ), (left, store.damage.found)
+        audit(store)
+        check_takes_writes(store)
+        store.close()
+
+
 def test_swapped_files_are_reported(settings: StoreSettings) -> None:
     disk = make_disk(settings, clean=True)
     disk.names[LOGS[0]], disk.names[LOGS[1]] = disk.names[LOGS[1]], disk.names[LOGS[0]]

@@ -287,6 +287,11 @@ class Recovery:
             if not self._replay_group(reader, item, synced):
                 return self._cut(item.position, is_zero=False)
         self._result.file_sizes[number] = self._result.position & OFFSET_MASK
+        if sealed_at is not None and sealed_at >> OFFSET_BITS == number and sealed_at > self._result.position:
+            lacking = sealed_at - self._result.position
+            self.damage.lost_records += lacking // RECORD_BYTES + 1
+            what = f"the file ends here, {lacking} bytes too early"
+            self.damage.report(self.damage.at(self._result.position, what))
         return True
 
     def _replay_group(self, file: ReadableFile, header: GroupHeader, synced: int) -> bool:
