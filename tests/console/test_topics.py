@@ -292,6 +292,19 @@ def test_a_message_is_published(create: Any, served: Any, page: Page) -> None:
     expect(page.locator("dialog .refused")).to_have_text("“trace” is not NAME=VALUE.")
 
 
+def test_only_text_can_be_published_again(create: Any, publish: Any, served: Any, page: Page) -> None:
+    """Other bytes would be stored with replacement characters."""
+    create("t")
+    publish("t", b"\x00\xff\xfe", b"a\r\nb", "caf\xe9".encode())
+    page.goto(topic_url(served, "t"))
+    again = page.get_by_role("button", name="Publish again")
+    for entry, count in ((0, 0), (1, 0), (2, 1)):
+        page.get_by_role("button", name=f"Open 0:{entry}").click()
+        expect(page.get_by_role("button", name="Download")).to_be_visible()
+        expect(again).to_have_count(count)
+        page.get_by_role("button", name="Close").click()
+
+
 # --- policies ---
 
 
