@@ -278,6 +278,17 @@ def test_a_reset_goes_to_the_previewed_position(story: Story, page: Page) -> Non
     assert done.value.url.endswith(f"/resetcursor/{said[1]}")
 
 
+def test_what_a_hidden_field_of_a_dialog_holds_does_not_matter(story: Story, page: Page) -> None:
+    story.subscribe(consumer_name="c")
+    page.goto(subscription_url(story.served))
+    page.locator("[data-action=reset]").click()
+    dialog = page.locator("dialog")
+    dialog.get_by_label("How long", exact=True).fill("")
+    expect(dialog.get_by_role("button", name="Reset")).to_be_disabled()
+    dialog.get_by_label("Where to").select_option("latest")
+    expect(dialog.get_by_role("button", name="Reset")).to_be_enabled()
+
+
 def _is_two_hours_ago(url: str) -> bool:
     said = re.search(r"/preview/reset.*timestamp=(\d+)", url)
     return said is not None and time.time() - int(said[1]) / 1000 > 1.5 * 3600

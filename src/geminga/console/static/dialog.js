@@ -30,7 +30,8 @@ export function dialog(title, content, { action, done = () => {}, danger = false
 }
 
 // A field by its label and attributes. Besides those of an input: `options` ([value, words] each) make a choice,
-// `units` ([name, size] each) an amount, which is `none` while empty, `tag` another element; `when(values)` shows it.
+// `units` ([name, size] each) an amount, which is `none` while empty, `tag` another element; while `when(values)` is
+// false it is hidden and may hold anything.
 function field(id, [label, { options, units, none, value, when, tag = options ? "select" : "input", ...attributes } = {}]) {
   const choice = (tag, options, attributes) => h(tag, attributes, options?.map(([value, words = value]) => h("option", { value }, words)));
   const input = choice(tag, options, { id, autocomplete: "off", spellcheck: "false", ...attributes });
@@ -78,7 +79,11 @@ export function ask(title, { content, fields = {}, action, danger = false, previ
   const go = box.querySelector("button[type=submit]");
   const arrange = () => {
     const now = values();
-    for (const [, { element, when }] of made) element.hidden = when ? !when(now) : false;
+    for (const [, { element, when }] of made) {
+      if (!when) continue;
+      element.hidden = !when(now);
+      for (const each of element.querySelectorAll("input, select")) each.disabled = element.hidden;
+    }
   };
   const show = async () => {
     const turn = ++asked;
