@@ -368,6 +368,23 @@ def test_policies_are_changed_with_their_effect_and_command(
     expect(row).not_to_contain_text("2.0 GiB")
 
 
+def test_the_dialog_of_a_policy_begins_with_its_value(create: Any, served: Any, page: Page) -> None:
+    """Also with 0, which is not "no limit" for retention."""
+    create("orders")
+    zero = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    topic = TopicName.parse(BASE + "orders")
+    namespaces = served.harness.broker.namespaces
+    served.do(lambda: namespaces.set_topic_policy(topic, "retention_policies", zero, done))
+    served.do(served.harness.poll)
+    page.goto(topic_url(served, "orders"))
+    page.get_by_role("button", name="Change: Acknowledged messages are kept").click()
+    none = "none: messages are deleted once all subscriptions acknowledged them"
+    expect(page.locator("dialog .preview")).to_contain_text(f"now: {none}; then: {none}", ignore_case=True)
+    for field in ("Time", "Size"):
+        page.locator("dialog").get_by_label(field, exact=True).fill("")
+    expect(page.locator("dialog .preview")).to_contain_text("then: for ever, any size")
+
+
 def test_limits_of_a_topic_alone_and_lists_are_changed(create: Any, served: Any, page: Page) -> None:
     create("orders")
     page.goto(topic_url(served, "orders"))

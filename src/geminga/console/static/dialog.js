@@ -45,7 +45,7 @@ function field(id, [label, { options, units, none, value, when, tag = options ? 
   if (units) {
     const [name, size] = value > 0 ? units.find(([, each]) => value % each === 0) ?? units.at(-1) : units[0];
     Object.assign(input, { type: "number", min: 0, step: "any" });
-    value = value > 0 ? value / size : "";
+    value = value > 0 ? value / size : value === 0 && none !== 0 ? 0 : "";
     unit = choice("select", units.map(([each]) => [each]), { "aria-label": `${label}, unit`, hidden: units.length === 1 });
     unit.value = name;
     read = () => (input.value === "" ? none : Math.round(Number(input.value) * units.find(([each]) => each === unit.value)[1]));
