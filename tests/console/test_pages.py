@@ -87,7 +87,7 @@ class Story:
 
     @property
     def found(self) -> tuple[Any, Any]:
-        return self.harness.actions.found(NAME, "s")  # type: ignore[no-any-return]
+        return self.harness.actions.cursors.found(NAME, "s")  # type: ignore[no-any-return]
 
 
 def _entry(payload: bytes, **fields: Any) -> bytes:
