@@ -284,8 +284,7 @@ def test_a_stop_that_is_cancelled_while_the_web_server_starts_stops_it(tmp_path:
         await server.start()
         server.start_web()
         stopping = asyncio.ensure_future(server.stop())
-        await asyncio.sleep(0)
-        stopping.cancel()
+        asyncio.get_running_loop().call_soon(stopping.cancel)
         with pytest.raises(asyncio.CancelledError):
             await stopping
         await server.web_ready.wait()
