@@ -118,7 +118,9 @@ def main() -> None:
                 brokers.pulsar_home(), folder / name.replace(" ", "-"),
                 acknowledgmentAtBatchIndexLevelEnabled=taken,
             ) as apache:  # fmt: skip
-                measure(f"{brokers.APACHE}, {name}", apache.service_url, apache.process.pid, given.rounds)
+                measure(
+                    f"{brokers.APACHE}, {name}", apache.service_url, apache.process.process.pid, given.rounds
+                )
 
 
 if __name__ == "__main__":

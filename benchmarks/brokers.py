@@ -112,7 +112,7 @@ def apache(folder: Path, *, certificate: tuple[Path, Path] | None = None) -> Ite
     started = time.perf_counter()
     with ApachePulsar.start(pulsar_home(), folder / "apache", timeout_seconds=300, **settings) as broker:
         yield RunningBroker(
-            APACHE, broker.service_url, broker.admin_url, broker.process.pid,
+            APACHE, broker.service_url, broker.admin_url, broker.process.process.pid,
             time.perf_counter() - started, tls_port,
         )  # fmt: skip
 

@@ -219,6 +219,11 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
             await asyncio.gather(*(producer.send(b"x") for _ in range(10)))
             await producer.close()
 
+    async def seek() -> None:
+        await consumer.seek(geminga.MessageId.earliest)
+        if work == "seek with messages":
+            await asyncio.sleep(1)  # until all are received again: with few topics few are when it returns
+
     async def reconnect() -> None:
         await asyncio.to_thread(run.broker.kill)
         await asyncio.to_thread(run.broker.start)
@@ -231,7 +236,8 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
         await reconnect()
         return time.process_time() - before
     if work.startswith("seek"):
-        return await run.cost(lambda: consumer.seek(geminga.MessageId.earliest), time.process_time)
+        # A pass of the interpreter's collector through all objects falls into some seeks.
+        return await run.cost(seek, time.process_time, times=3)
     if work == "close":
         return await run.cost(consumer.close, time.process_time)
     return cost
@@ -343,7 +349,7 @@ class Apache(Standalone):
     def start(self) -> float:
         began = time.perf_counter()
         self._started = ApachePulsar.start(brokers.pulsar_home(), self.folder, timeout_seconds=300)
-        self.process = self._started.process
+        self.process = self._started.process.process
         self.port, self.web_port = self._started.port, self._started.web_port
         return time.perf_counter() - began
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import builtins
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
+from interpreter import run_python
 
 from geminga import errors
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -138,4 +137,4 @@ go_on.set()
 other.join()
 assert geminga.Timeout is geminga.errors.Timeout
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    run_python(program)

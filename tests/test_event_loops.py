@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import _thread
 import importlib.util
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+from interpreter import run_python
 
 from geminga.event_loops import new_event_loop
 
@@ -63,9 +62,7 @@ def test_client_works_where_threads_are_greenlets(pulsar_broker: Any, library: s
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"needs {library}")
     arguments = [library, "own" if own else pulsar_broker.service_url]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_python(PROGRAM, *arguments)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 

@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from interpreter import run_python
 
 from geminga import extras
 from geminga.errors import OperationNotSupported
@@ -53,10 +54,7 @@ PROGRAMS = {
 
 def run(blocked: tuple[str, ...], program: str) -> list[str]:
     text = BLOCK.format(blocked=set(blocked)) + textwrap.dedent(program)
-    done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(text)
     return done.stdout.splitlines()
 
 

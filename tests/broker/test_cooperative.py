@@ -301,4 +301,5 @@ def test_a_suspended_job_without_a_report_ends_silently(shell: Shell) -> None:
     gc.collect()
     gc.unfreeze()
     gc.collect()
+    gc.freeze()  # as it was before: see tests/conftest.py
     assert not told

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.topics import persistent
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import Harness, Peer, entry_bytes
@@ -47,6 +46,21 @@ def closing(kind: str) -> Callable[[Harness, int], Work]:
         for number in range(10 * (FEW if kind == "Key_Shared" else count)):
             sender.send(number, keyed(number))
         return lambda: [peer.disconnect() for peer in peers]
+
+    return axis
+
+
+def closing_of_one_client(kind: str) -> Callable[[Harness, int], Work]:
+    """The messages that its consumers hold go to the one that stays, once."""
+
+    def axis(harness: Harness, count: int) -> Work:
+        peer, sender = harness.peer(), producer(harness)
+        for number in range(count):
+            peer.subscribe(TOPIC, kind=kind, consumer_id=number, consumer_name=f"c{number:05}")
+        for number in range(10 * count):
+            sender.send(number, keyed(number))
+        consumers(harness, 1, kind, permits=0, first=count)
+        return peer.disconnect
 
     return axis
 
@@ -92,6 +106,15 @@ def clearing(kind: str) -> Callable[[Harness, int], Work]:
     return axis
 
 
+def waiting_producers(harness: Harness, count: int) -> Work:
+    """Producers that wait for exclusive access leave together."""
+    producer(harness)
+    peer = harness.peer()
+    for number in range(count):
+        peer.command("producer", topic=TOPIC, producer_id=number, request_id=number, producer_access_mode=2)
+    return peer.disconnect
+
+
 def second_schemas(harness: Harness, count: int) -> Work:
     schemas, names = harness.broker.schemas, [TopicName.parse(f"t{number}") for number in range(count)]
     for name in names:
@@ -127,10 +150,15 @@ def failover_of_a_non_persistent_topic(harness: Harness, count: int) -> Work:
 IN_PROPORTION: dict[str, Callable[[Harness, int], Work]] = {
     **{f"open {kind} consumers": opening(kind) for kind in ("Shared", "Key_Shared", "Failover")},
     **{f"close {kind} consumers": closing(kind) for kind in ("Shared", "Key_Shared", "Failover")},
+    **{
+        f"close a client with {kind} consumers": closing_of_one_client(kind)
+        for kind in ("Shared", "Key_Shared")
+    },
     **{f"unload {kind} consumers": unloading(kind) for kind in ("Shared", "Key_Shared", "Failover")},
     **{f"redeliver {kind} messages": redelivery(kind) for kind in ("Shared", "Key_Shared")},
     **{f"clear a {kind} backlog": clearing(kind) for kind in ("Shared", "Key_Shared")},
     "close Key_Shared consumers with blocked keys": closing_with_blocked_keys,
+    "close producers that wait for exclusive access": waiting_producers,
     "add the second schema of topics": second_schemas,
     "add versions of a schema": schema_versions,
     "open and close Failover consumers of a non-persistent topic": failover_of_a_non_persistent_topic,
@@ -170,6 +198,15 @@ def foreign_acknowledgements(harness: Harness, count: int) -> Work:
     return lambda: peers[-1].ack(*[(0, entry) for entry in range(49, 0, -2)])
 
 
+def late_acknowledgement(harness: Harness, count: int) -> Work:
+    """An acknowledgement of an acknowledged message, on a terminated topic."""
+    peers, sender = consumers(harness, count, "Shared"), producer(harness)
+    sender.publish(1)
+    harness.actions.terminate(NAME, lambda error: None)
+    peers[0].ack((0, 0))
+    return lambda: peers[0].ack((0, 0))
+
+
 def newest_schema(harness: Harness, count: int) -> Work:
     schemas = harness.broker.schemas
     for number in range(count):
@@ -191,6 +228,7 @@ BESIDE: dict[str, Callable[[Harness, int], Work]] = {
         for kind in ("Shared", "Key_Shared") for how in ("without permits", "unread", "blocked")
     },
     "acknowledgements by another consumer": foreign_acknowledgements,
+    "a late acknowledgement on a terminated topic": late_acknowledgement,
     "the newest version of a schema": newest_schema,
     **{f"{kind} join and leave": join_and_leave(kind) for kind in ("Shared", "Key_Shared", "Failover")},
 }  # fmt: skip
@@ -205,24 +243,6 @@ def test_one_object_costs_the_same_beside_ten_times_as_many(
 
 
 # --- single steps ---
-def test_a_message_reaches_many_subscriptions_in_several_steps(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(persistent, "SUBSCRIPTIONS_AT_ONCE", 5)
-    reader, sender = harness.peer(), producer(harness)
-    for number in range(20):
-        reader.subscribe(TOPIC, f"s{number}", consumer_id=number)
-    monkeypatch.setattr(harness.broker.scheduler, "_should_yield", lambda: True)
-    harness.auto_poll = False
-    sender.send(0)
-    received = []
-    for _ in range(60):
-        harness.broker.poll(harness.now, harness.now_ms)
-        received.append(len(reader.messages()))
-    assert sum(received) == 20
-    assert max(received) <= 2
-
-
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 @pytest.mark.parametrize("how", ["redelivered", "disconnected"])
 def test_a_large_pending_set_is_given_back_in_several_steps(
@@ -260,22 +280,6 @@ def test_nothing_is_redelivered_to_consumers_that_are_about_to_be_disconnected(h
     assert [len(peer.take(pb.BaseCommand.CLOSE_CONSUMER)) for peer in (holder, other)] == [1, 1]
     assert other.messages() == []
     assert len(consumers(harness, 1, "Shared", permits=1000)[0].messages()) == 50
-
-
-@pytest.mark.parametrize("kind", ["Shared", "Key_Shared", "Failover"])
-def test_the_clients_of_many_consumers_are_notified_of_their_end_in_several_steps(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.setattr("geminga.broker.delivery.consumer.CLOSED_AT_ONCE_MAX", 10)
-    peers = consumers(harness, 95, kind)
-    monkeypatch.setattr(type(harness.broker.slices), "over", True)
-    harness.actions.unload(NAME)
-    notified = []
-    for _ in range(12):
-        notified.append(sum(len(peer.take(pb.BaseCommand.CLOSE_CONSUMER)) for peer in peers))
-        harness.broker.turn(harness.now, harness.now_ms)
-    assert sum(notified) == 95
-    assert max(notified) == 10
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared", "Failover"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreter import run_python
 
 import geminga
 
@@ -82,5 +83,5 @@ def test_the_help_loads_no_client() -> None:
         "assert not [m for m in sys.modules if m.startswith(heavy) and m not in light]\n"
     )
     started = time.monotonic()
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    run_python(code)
     assert time.monotonic() - started < 30

@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from interpreter import run_python
 
 from geminga.cli import warning_lines
 from geminga.cli.common import say
@@ -42,9 +43,7 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
         "heavy = set(names.split()) & set(sys.modules)\n"
         "print('HEAVY', sorted(heavy))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = run_python(code)
     assert "HEAVY []" in done.stdout
     for name in ("standalone", "produce", "consume", "topics", "demo", "doctor"):
         assert name in done.stdout

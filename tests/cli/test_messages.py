@@ -80,17 +80,6 @@ def test_binary_payloads_are_base64_in_json(run: Any, broker: Any) -> None:
     assert "value" not in row
 
 
-def test_topics_are_created_described_and_deleted(run: Any) -> None:
-    name = "persistent://public/default/cli-topic"
-    run("topics", "create", name, "-p", "3")
-    assert {"topic": name, "partitions": 3} in _lines(run("topics", "list", "--json"))
-    run("topics", "partitions", name, "--set", "5")
-    assert _lines(run("topics", "partitions", name, "--json")) == [{"topic": name, "partitions": 5}]
-    assert name in run("topics", "stats", name).stdout
-    run("topics", "delete", name, "--yes")
-    assert name not in run("topics", "list").stdout
-
-
 @pytest.mark.parametrize(
     "words",
     ["topics delete cli-kept", "subscriptions delete cli-kept s", "namespaces delete public/default --force",

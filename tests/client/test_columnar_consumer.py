@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
 import cramjam
 import pytest
 from insides import group_of
+from published import backlog
 from waiting import eventually, never
 
 import geminga
@@ -38,11 +38,6 @@ def collect(consumer: Any, count: int, **options: Any) -> Any:
     while sum(table.num_rows for table in tables) < count:
         tables.append(consumer.receive_table(timeout_millis=30_000, **options))
     return pa.concat_tables([table.unify_dictionaries() for table in tables]), tables
-
-
-def backlog(broker: Any, topic: str) -> int:
-    path = topic.replace("://", "/")
-    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"])
 
 
 @pytest.mark.parametrize("compression", list(CompressionType))
@@ -180,20 +175,17 @@ def test_a_damaged_entry_is_left_out(
     assert table.column("value").to_pylist() == [b"0", b"2"]
 
 
-def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+async def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
     values = publish(pulsar_client, pulsar_topic, 50)
 
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
-            seen: list[bytes] = []
-            while len(seen) < 50:
-                table = await consumer.receive_table(timeout_millis=30_000)
-                seen += table.column("value").to_pylist()
-                await consumer.acknowledge_table(table)
-            assert seen == values
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
+        seen: list[bytes] = []
+        while len(seen) < 50:
+            table = await consumer.receive_table(timeout_millis=30_000)
+            seen += table.column("value").to_pylist()
+            await consumer.acknowledge_table(table)
+        assert seen == values
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 

@@ -152,51 +152,47 @@ def test_drain_refuses_an_invalid_timeout(pulsar_client: Any, pulsar_topic: str,
     assert consumer.receive(60_000).data() == b"0"
 
 
-def test_tasks_process_the_delivered_messages(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
-            producer = await client.create_producer(pulsar_topic)
-            for number in range(20):
-                await producer.send(b"%d" % number)
-            done = []
+async def test_tasks_process_the_delivered_messages(pulsar_broker: Any, pulsar_topic: str) -> None:
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+        producer = await client.create_producer(pulsar_topic)
+        for number in range(20):
+            await producer.send(b"%d" % number)
+        done = []
 
-            async def work() -> None:
-                async for message in consumer:
-                    await loop_turns(5)
-                    done.append(message.data())
-                    await consumer.acknowledge(message)
+        async def work() -> None:
+            async for message in consumer:
+                await loop_turns(5)
+                done.append(message.data())
+                await consumer.acknowledge(message)
 
-            workers = [asyncio.create_task(work()) for _ in range(4)]
-            await loop_turns()
-            assert await consumer.drain(60_000) == 0
-            await asyncio.wait_for(asyncio.gather(*workers), 60)
-            following = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
-            while len(done) < 20:
-                done.append((await following.receive(60_000)).data())
-            assert len(set(done)) == 20
-
-    asyncio.run(run())
+        workers = [asyncio.create_task(work()) for _ in range(4)]
+        await loop_turns()
+        assert await consumer.drain(60_000) == 0
+        await asyncio.wait_for(asyncio.gather(*workers), 60)
+        following = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+        while len(done) < 20:
+            done.append((await following.receive(60_000)).data())
+        assert len(set(done)) == 20
 
 
-def test_a_consumer_receives_nothing_after_a_cancelled_drain(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
-            producer = await client.create_producer(pulsar_topic)
-            await producer.send(b"1")
-            held = await consumer.receive(60_000)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(consumer.drain(60_000), 0.1)
-            await producer.send(b"2")
-            with pytest.raises(AlreadyClosed, match="draining"):
-                await consumer.receive(60_000)
-            await consumer.acknowledge(held)
-            assert await consumer.drain(60_000) == 0
-            following = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
-            assert (await following.receive(60_000)).data() == b"2"
-
-    asyncio.run(run())
+async def test_a_consumer_receives_nothing_after_a_cancelled_drain(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+        producer = await client.create_producer(pulsar_topic)
+        await producer.send(b"1")
+        held = await consumer.receive(60_000)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.drain(60_000), 0.1)
+        await producer.send(b"2")
+        with pytest.raises(AlreadyClosed, match="draining"):
+            await consumer.receive(60_000)
+        await consumer.acknowledge(held)
+        assert await consumer.drain(60_000) == 0
+        following = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+        assert (await following.receive(60_000)).data() == b"2"
 
 
 def test_the_end_of_the_broker_ends_the_drain(pulsar_broker: Any, pulsar_topic: str) -> None:

@@ -10,13 +10,13 @@ import enum
 import importlib
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from typing import Any
 
 import pytest
+from interpreter import run_python
 from waiting import eventually
 
 import geminga
@@ -124,13 +124,10 @@ def test_redelivery_in_asyncio_is_a_plain_call(p: Any, pulsar_broker: Any, pulsa
     assert asyncio.run(main()) == [0, 1]
 
 
-def test_a_redelivery_may_be_awaited(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s")
-            await consumer.redeliver_unacknowledged_messages()
-
-    asyncio.run(main())
+async def test_a_redelivery_may_be_awaited(pulsar_broker: Any, pulsar_topic: str) -> None:
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s")
+        await consumer.redeliver_unacknowledged_messages()
 
 
 def test_an_asyncio_error_is_made_from_a_result(p: Any) -> None:
@@ -228,46 +225,40 @@ def test_closed_handles(p: Any, client: Any, pulsar_topic: str) -> None:
             call()
 
 
-def test_closed_handles_of_asyncio(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        client = p.asyncio.Client(pulsar_broker.service_url)
-        producer = await client.create_producer(pulsar_topic)
-        consumer = await client.subscribe(pulsar_topic, "s")
-        message_id = await producer.send(b"m")
-        for _ in range(2):
-            await consumer.close()
-        await consumer.negative_acknowledge(message_id)
-        consumer.redeliver_unacknowledged_messages()
-        await producer.close()
-        for call in (
-            producer.close,
-            lambda: producer.send(b"m"),
-            consumer.receive,
-            consumer.unsubscribe,
-        ):
-            with pytest.raises(p.asyncio.PulsarException) as raised:
-                await call()
-            assert raised.value.error() == p.Result.AlreadyClosed
-        await client.close()
-
-    asyncio.run(run())
+async def test_closed_handles_of_asyncio(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    client = p.asyncio.Client(pulsar_broker.service_url)
+    producer = await client.create_producer(pulsar_topic)
+    consumer = await client.subscribe(pulsar_topic, "s")
+    message_id = await producer.send(b"m")
+    for _ in range(2):
+        await consumer.close()
+    await consumer.negative_acknowledge(message_id)
+    consumer.redeliver_unacknowledged_messages()
+    await producer.close()
+    for call in (
+        producer.close,
+        lambda: producer.send(b"m"),
+        consumer.receive,
+        consumer.unsubscribe,
+    ):
+        with pytest.raises(p.asyncio.PulsarException) as raised:
+            await call()
+        assert raised.value.error() == p.Result.AlreadyClosed
+    await client.close()
 
 
-def test_a_long_delay_that_was_asked_for(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        client = p.asyncio.Client(pulsar_broker.service_url)
-        producer = await client.create_producer(
-            pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-        )
-        sends = [asyncio.create_task(producer.send(b"m")) for _ in range(2)]
-        done, _ = await asyncio.wait(sends, timeout=0.3)
-        assert not done
-        await producer.flush()
-        first, second = await asyncio.gather(*sends)
-        assert (first.ledger_id(), first.entry_id()) == (second.ledger_id(), second.entry_id())
-        await client.close()
-
-    asyncio.run(run())
+async def test_a_long_delay_that_was_asked_for(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    client = p.asyncio.Client(pulsar_broker.service_url)
+    producer = await client.create_producer(
+        pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    sends = [asyncio.create_task(producer.send(b"m")) for _ in range(2)]
+    done, _ = await asyncio.wait(sends, timeout=0.3)
+    assert not done
+    await producer.flush()
+    first, second = await asyncio.gather(*sends)
+    assert (first.ledger_id(), first.entry_id()) == (second.ledger_id(), second.entry_id())
+    await client.close()
 
 
 def test_a_star_import_leaves_pythons_names_alone(p: Any) -> None:
@@ -276,8 +267,7 @@ def test_a_star_import_leaves_pythons_names_alone(p: Any) -> None:
         f"import asyncio\nfrom {p.__name__} import *\n"
         "asyncio.run, Client, MessageId, schema.Record, functions, exceptions, tableview"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run_python(program)
 
 
 def test_an_id_from_a_receipt_does_not_name_its_topic(p: Any, client: Any, pulsar_topic: str) -> None:
@@ -297,14 +287,11 @@ def test_an_id_from_a_receipt_acknowledges(p: Any, client: Any, pulsar_topic: st
         client.subscribe(pulsar_topic, "s").receive(200)
 
 
-def test_several_topics_are_no_pattern(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        client = p.asyncio.Client(pulsar_broker.service_url)
-        with pytest.raises(ValueError, match="is_pattern_topic"):
-            await client.subscribe([pulsar_topic], "s", is_pattern_topic=True)
-        await client.close()
-
-    asyncio.run(main())
+async def test_several_topics_are_no_pattern(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+    client = p.asyncio.Client(pulsar_broker.service_url)
+    with pytest.raises(ValueError, match="is_pattern_topic"):
+        await client.subscribe([pulsar_topic], "s", is_pattern_topic=True)
+    await client.close()
 
 
 def test_a_batch_takes_only_ids(p: Any) -> None:
@@ -416,10 +403,7 @@ def test_geminga_prints_nothing_and_pulsar_client_does(p: Any, pulsar_broker: An
         f"import sys, {p.__name__} as p; client = p.Client(sys.argv[1]); "
         "client.create_producer(sys.argv[2]).send(b'x'); client.close()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, pulsar_broker.service_url, pulsar_topic],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+    done = run_python(program, pulsar_broker.service_url, pulsar_topic)
     assert (done.stdout + done.stderr == "") is ours(p)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import threading
 from collections.abc import Iterator
@@ -116,22 +115,19 @@ def test_a_provider_moves_the_client(p: Any, clusters: list[Any]) -> None:
     eventually(lambda: "close" in provider.calls)
 
 
-def test_asyncio_clients_move_too(clusters: list[Any]) -> None:
+async def test_asyncio_clients_move_too(clusters: list[Any]) -> None:
     urls = [broker.service_url for broker in clusters]
     provider = make_provider(geminga, urls[0])
 
-    async def main() -> None:
-        async with geminga.asyncio.Client(provider) as client:
-            producer = await client.create_producer("t")
-            await producer.send(b"before")
-            provider.update(geminga.ServiceInfo(urls[1]))
-            await eventually_async(lambda: client.get_service_info().service_url == urls[1])
-            await producer.send(b"after")
-            reader = await client.create_reader("t", geminga.MessageId.earliest)
-            assert (await reader.read_next(TIMEOUT_MILLIS)).data() == b"after"
-            assert client.get_service_info().service_url == urls[1]
-
-    asyncio.run(main())
+    async with geminga.asyncio.Client(provider) as client:
+        producer = await client.create_producer("t")
+        await producer.send(b"before")
+        provider.update(geminga.ServiceInfo(urls[1]))
+        await eventually_async(lambda: client.get_service_info().service_url == urls[1])
+        await producer.send(b"after")
+        reader = await client.create_reader("t", geminga.MessageId.earliest)
+        assert (await reader.read_next(TIMEOUT_MILLIS)).data() == b"after"
+        assert client.get_service_info().service_url == urls[1]
     assert provider.calls == ["initial", "initialize", "close"]
 
 

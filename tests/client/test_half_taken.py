@@ -100,24 +100,21 @@ def test_the_broker_gets_the_indexes_of_a_batch_in_a_table(
     assert rest(pulsar_client.subscribe(pulsar_topic, "s", **SHARED), 3) == values(0, 3)
 
 
-def test_a_message_that_was_put_back_and_taken_again_may_be_late(
+async def test_a_message_that_was_put_back_and_taken_again_may_be_late(
     pulsar_broker: Any, pulsar_topic: str
 ) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(
-                pulsar_topic, "s", unacked_messages_timeout_ms=1000,
-                batch_receive_policy=ConsumerBatchReceivePolicy(10, -1, -1), **SHARED,
-            )  # fmt: skip
-            producer = await client.create_producer(pulsar_topic, batching_enabled=False)
-            await producer.send(b"x")
-            await eventually_async(lambda: len(consumer.queue) == 1)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(consumer.batch_receive(), 0.01)
-            assert (await consumer.receive(30_000)).redelivery_count() == 0
-            assert (await consumer.receive(30_000)).redelivery_count() == 1
-
-    asyncio.run(main())
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(
+            pulsar_topic, "s", unacked_messages_timeout_ms=1000,
+            batch_receive_policy=ConsumerBatchReceivePolicy(10, -1, -1), **SHARED,
+        )  # fmt: skip
+        producer = await client.create_producer(pulsar_topic, batching_enabled=False)
+        await producer.send(b"x")
+        await eventually_async(lambda: len(consumer.queue) == 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.batch_receive(), 0.01)
+        assert (await consumer.receive(30_000)).redelivery_count() == 0
+        assert (await consumer.receive(30_000)).redelivery_count() == 1
 
 
 # --- topics that keep nothing: all their messages have the same id ------------------------------------------

@@ -293,48 +293,42 @@ def test_schemas_routers_and_interceptors(pulsar_broker: Any, pulsar_client: Any
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_asyncio(pulsar_broker: Any, pulsar_topic: str, blocking: bool) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(
-                pulsar_topic, block_if_queue_full=blocking, max_pending_messages=50 if blocking else 500
-            )
-            sent = await producer.send_many(VALUES[:300], keys=["k"] * 300)
-            each: list[Any] = []
-            assert await producer.send_many(VALUES[300:310], [lambda r, i: each.append(r)] * 10) is None
-            once = Once()
-            await producer.send_many(VALUES[310:320], once)
-            await producer.flush()
-            assert each == [Result.Ok] * 10
-            ids = sent.message_ids
-            assert len(once.sent) == 10
-            reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest)
-            messages = [await reader.read_next(30_000) for _ in range(320)]
-            assert [message.data() for message in messages] == VALUES[:320]
-            assert [message.message_id() for message in messages[:300]] == ids
-
-    asyncio.run(main())
+async def test_asyncio(pulsar_broker: Any, pulsar_topic: str, blocking: bool) -> None:
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(
+            pulsar_topic, block_if_queue_full=blocking, max_pending_messages=50 if blocking else 500
+        )
+        sent = await producer.send_many(VALUES[:300], keys=["k"] * 300)
+        each: list[Any] = []
+        assert await producer.send_many(VALUES[300:310], [lambda r, i: each.append(r)] * 10) is None
+        once = Once()
+        await producer.send_many(VALUES[310:320], once)
+        await producer.flush()
+        assert each == [Result.Ok] * 10
+        ids = sent.message_ids
+        assert len(once.sent) == 10
+        reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest)
+        messages = [await reader.read_next(30_000) for _ in range(320)]
+        assert [message.data() for message in messages] == VALUES[:320]
+        assert [message.message_id() for message in messages[:300]] == ids
 
 
-def test_a_cancelled_call_sends_no_more(scripted: Any) -> None:
+async def test_a_cancelled_call_sends_no_more(scripted: Any) -> None:
     from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-    async def main() -> None:
-        broker = scripted()
-        await broker.start()
-        broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
-        client = geminga.asyncio.Client(broker.url)
-        producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=5)
-        call = asyncio.ensure_future(producer.send_many(VALUES[:20]))
-        await eventually_async(lambda: producer.statistics().pending_messages >= 5)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert producer.statistics().sent_messages == 5
-        await client.shutdown() if asyncio.iscoroutinefunction(client.shutdown) else client.shutdown()
-        await broker.stop()
-
-    asyncio.run(main())
+    broker = scripted()
+    await broker.start()
+    broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
+    client = geminga.asyncio.Client(broker.url)
+    producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=5)
+    call = asyncio.ensure_future(producer.send_many(VALUES[:20]))
+    await eventually_async(lambda: producer.statistics().pending_messages >= 5)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert producer.statistics().sent_messages == 5
+    await client.shutdown() if asyncio.iscoroutinefunction(client.shutdown) else client.shutdown()
+    await broker.stop()
 
 
 def test_a_call_that_was_never_completed_leaves_nothing() -> None:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from singles import encode_single_metadata
 
 from geminga import Message, MessageBatch, MessageId
 from geminga.errors import CorruptPayload
-from geminga.wire.batch import append_full_message, encode_plain_batch, encode_single_metadata
+from geminga.wire.batch import append_full_message, encode_plain_batch
 
 
 def test_a_batch_payload_at_hand() -> None:

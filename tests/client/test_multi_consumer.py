@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from insides import group_of, queue_of
+from published import receive
 from waiting import eventually, never
 
 import geminga
@@ -38,10 +39,6 @@ def publish(client: Any, topic: str, count: int) -> list[bytes]:
         for number, value in enumerate(values):
             producer.send(value, partition_key=str(number))
     return values
-
-
-def receive(consumer: Any, count: int) -> list[Any]:
-    return [consumer.receive(30_000) for _ in range(count)]
 
 
 def test_all_partitions(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
@@ -113,22 +110,6 @@ def test_new_partitions_are_read_from_their_beginning(
     assert sorted(m.data() for m in receive(consumer, 30)) == sorted(values)
     assert len(group_of(consumer).handles) == 3
     assert multi_consumer.logger.name == "geminga"
-
-
-def test_a_list_of_topics(pulsar_client: Any, pulsar_topic: str) -> None:
-    topics = [f"{pulsar_topic}-{letter}" for letter in "abc"]
-    consumer = pulsar_client.subscribe(topics, "s")
-    assert consumer.topic() == ", ".join(topics)
-    values = [value for topic in topics for value in publish(pulsar_client, topic, 5)]
-    messages = receive(consumer, 15)
-    assert sorted(m.data() for m in messages) == sorted(values)
-    for message in messages:
-        consumer.acknowledge(message)
-    foreign = pulsar_client.subscribe(f"{pulsar_topic}-d", "s")
-    publish(pulsar_client, f"{pulsar_topic}-d", 1)
-    stranger = foreign.receive(30_000)
-    with pytest.raises(OperationNotSupported):
-        consumer.seek(stranger.message_id())
 
 
 def test_one_topic_that_cannot_be_opened_opens_none(
@@ -395,4 +376,4 @@ def test_a_receipt_sends_what_a_table_has_acknowledged(pulsar_client: Any, pulsa
     )
     for core in group_of(consumer).cores():
         assert not core.acks.pending_count
-        assert not core.acks.unanswered_count
+        assert not core.acks.receipts

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from token_issuer import token_issuer
 
 import geminga
 from geminga import errors
@@ -200,33 +199,12 @@ def served() -> Iterator[tuple[str, list[str]]]:
     """A real issuer on a port of this machine."""
     asked: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer({"token_endpoint": f"{url}/token"})
+    def grant(form: dict[str, str]) -> dict[str, object] | None:
+        asked.append(form["client_secret"])
+        return {"access_token": "abc", "expires_in": 60} if form["client_secret"] == CANARY else None
 
-        def do_POST(self) -> None:
-            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            asked.append(form["client_secret"][0])
-            if form["client_secret"] != [CANARY]:
-                self._answer({"error": "access_denied"}, 401)
-            else:
-                self._answer({"access_token": "abc", "token_type": "Bearer", "expires_in": 60})
-
-        def _answer(self, content: Any, status: int = 200) -> None:
-            body = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield url, asked
-    server.shutdown()
-    server.server_close()
+    with token_issuer(grant) as url:
+        yield url, asked
 
 
 def test_a_client_connects_with_a_token_of_the_issuer(served: Any, pulsar_broker: Any) -> None:

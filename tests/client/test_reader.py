@@ -9,21 +9,13 @@ import threading
 from typing import Any
 
 import pytest
+from published import publish
 from waiting import moment_between
 
 import geminga.asyncio
 from geminga import MessageId
 from geminga.client.admin import admin
-from geminga.errors import AlreadyClosed, ConnectError, InvalidConfiguration, Timeout
-
-
-def publish(client: Any, topic: str, count: int, *, batched: bool = True, start: int = 0) -> list[bytes]:
-    values = [b"%d" % number for number in range(start, start + count)]
-    with client.create_producer(topic, batching_enabled=batched) as producer:
-        for value in values:
-            producer.send_async(value, None)
-        producer.flush()
-    return values
+from geminga.errors import AlreadyClosed, ConnectError, InvalidConfiguration
 
 
 def read_all(reader: Any) -> list[bytes]:
@@ -35,19 +27,6 @@ def read_all(reader: Any) -> list[bytes]:
 
 def subscriptions(broker: Any, topic: str) -> list[str]:
     return list(admin(broker.admin_url, "GET", topic.replace("://", "/") + "/subscriptions"))
-
-
-@pytest.mark.parametrize("batched", [True, False])
-def test_from_the_beginning_to_the_end(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
-    values = publish(pulsar_client, pulsar_topic, 20, batched=batched)
-    with pulsar_client.create_reader(pulsar_topic, MessageId.earliest) as reader:
-        assert reader.topic() == pulsar_topic
-        assert reader.is_connected()
-        assert read_all(reader) == values
-        with pytest.raises(Timeout):
-            reader.read_next(50)
-        publish(pulsar_client, pulsar_topic, 2, start=50)
-        assert read_all(reader) == [b"50", b"51"]
 
 
 @pytest.mark.parametrize("batched", [True, False])
@@ -67,19 +46,6 @@ def test_from_a_message(
     reader.close()
 
 
-def test_from_the_end(pulsar_client: Any, pulsar_topic: str) -> None:
-    publish(pulsar_client, pulsar_topic, 5)
-    latest = pulsar_client.create_reader(pulsar_topic, MessageId.latest)
-    inclusive = pulsar_client.create_reader(pulsar_topic, MessageId.latest, start_message_id_inclusive=True)
-    assert not latest.has_message_available()
-    assert inclusive.has_message_available()
-    assert inclusive.read_next(30_000).data() == b"4"
-    publish(pulsar_client, pulsar_topic, 1, start=9)
-    assert latest.has_message_available()
-    assert latest.read_next(30_000).data() == b"9"
-    assert not latest.has_message_available()
-
-
 def test_an_empty_topic(pulsar_client: Any, pulsar_topic: str) -> None:
     for start in (MessageId.earliest, MessageId.latest):
         for inclusive in (False, True):
@@ -87,21 +53,6 @@ def test_an_empty_topic(pulsar_client: Any, pulsar_topic: str) -> None:
             assert not reader.has_message_available()
             assert reader.get_last_message_id().entry_id == -1
             reader.close()
-
-
-def test_seek_by_time(pulsar_client: Any, pulsar_topic: str) -> None:
-    publish(pulsar_client, pulsar_topic, 3)
-    moment = moment_between()
-    publish(pulsar_client, pulsar_topic, 3, start=3)
-    reader = pulsar_client.create_reader(pulsar_topic, MessageId.latest)
-    reader.seek(moment)
-    assert read_all(reader) == [b"3", b"4", b"5"]
-    reader.seek(0)
-    assert len(read_all(reader)) == 6
-    reader.seek(MessageId.earliest)
-    assert len(read_all(reader)) == 6
-    reader.seek(MessageId.latest)
-    assert read_all(reader) == []
 
 
 def test_nothing_stays_on_the_broker(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
@@ -180,27 +131,6 @@ def test_listener(pulsar_client: Any, pulsar_topic: str) -> None:
         reader.read_next(10)
     reader.close()
     assert seen == [b"0", b"1", b"2"]
-
-
-def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
-    values = publish(pulsar_client, pulsar_topic, 10)
-
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            async with await client.create_reader(pulsar_topic, MessageId.earliest) as reader:
-                seen = []
-                async for message in reader:
-                    seen.append(message.data())
-                    if not await reader.has_message_available():
-                        break
-                assert seen == values
-                await reader.seek(message.message_id())
-                with pytest.raises(Timeout):
-                    await reader.read_next(100)
-            with pytest.raises(AlreadyClosed):
-                await reader.read_next()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 # --- from a time, several topics, tables ----------------------------------------------------------------

@@ -26,8 +26,8 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name == "geminga.statistics"]
 
 
-def test_each_line_counts_since_the_line_before(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_each_line_counts_since_the_line_before(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "geminga.statistics"):
         busy, silent = Handle(), object()
         log = StatisticsLog(asyncio.get_running_loop(), 0.01, lambda: [busy, silent])
         log.start()
@@ -40,9 +40,6 @@ def test_each_line_counts_since_the_line_before(caplog: pytest.LogCaptureFixture
                     break
                 await asyncio.sleep(0.01)
         log.stop()
-
-    with caplog.at_level(logging.INFO, "geminga.statistics"):
-        asyncio.run(main())
     assert said(caplog) == [
         "handle in 0.01 s: sent=3, pending=2.5",
         "handle in 0.01 s: sent=7, pending=2.5",

@@ -84,21 +84,18 @@ def test_what_cannot_be_asked_for(pulsar_client: Any, asked: Any, error: type[Ex
         pulsar_client.subscribe_many(asked)
 
 
-def test_as_tasks_and_cancelled(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            asked = [{"topic": pulsar_topic, "subscription_name": name} for name in ("a", "b")]
-            for turns in range(30):
-                task = asyncio.create_task(client.subscribe_many(asked))
-                await loop_turns(turns)
-                task.cancel()
-                try:
-                    await asyncio.gather(*(consumer.close() for consumer in await task))
-                except asyncio.CancelledError:
-                    pass
-            first, second = await client.subscribe_many(asked)
-            producer = await client.create_producer(pulsar_topic)
-            await producer.send(b"1")
-            assert (await first.receive(60_000)).data() == (await second.receive(60_000)).data() == b"1"
-
-    asyncio.run(run())
+async def test_as_tasks_and_cancelled(pulsar_broker: Any, pulsar_topic: str) -> None:
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        asked = [{"topic": pulsar_topic, "subscription_name": name} for name in ("a", "b")]
+        for turns in range(30):
+            task = asyncio.create_task(client.subscribe_many(asked))
+            await loop_turns(turns)
+            task.cancel()
+            try:
+                await asyncio.gather(*(consumer.close() for consumer in await task))
+            except asyncio.CancelledError:
+                pass
+        first, second = await client.subscribe_many(asked)
+        producer = await client.create_producer(pulsar_topic)
+        await producer.send(b"1")
+        assert (await first.receive(60_000)).data() == (await second.receive(60_000)).data() == b"1"

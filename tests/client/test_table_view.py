@@ -14,7 +14,9 @@ from waiting import eventually, moment_between, never
 
 import geminga.asyncio
 from geminga import schema
+from geminga.client import table_view
 from geminga.client.admin import admin
+from geminga.client.reader import create_reader
 
 
 class Listener:
@@ -147,57 +149,85 @@ def test_a_slow_listener_holds_the_reading_up_and_loses_nothing(
 # --- for asyncio ------------------------------------------------------------------------------------------
 
 
-def test_an_asyncio_view(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(pulsar_topic, schema=schema.StringSchema())
-            for key, value in (("a", "1"), ("b", "2"), ("a", "3")):
-                await producer.send(value, partition_key=key)
-            async with await client.create_table_view(pulsar_topic, schema=schema.StringSchema()) as view:
-                assert (len(view), "a" in view, sorted(view)) == (2, True, ["a", "b"])
-                assert (view.get("a"), view.get("b"), view.get("c")) == ("3", "2", None)
-                assert str(view) == f"TableView(topic={pulsar_topic})"
-                seen: dict[str, Any] = {}
-                await view.for_each(lambda key, value: seen.update({key: value}))
-                assert seen == {"a": "3", "b": "2"}
-                heard: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+async def test_an_asyncio_view(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(pulsar_topic, schema=schema.StringSchema())
+        for key, value in (("a", "1"), ("b", "2"), ("a", "3")):
+            await producer.send(value, partition_key=key)
+        async with await client.create_table_view(pulsar_topic, schema=schema.StringSchema()) as view:
+            assert (len(view), "a" in view, sorted(view)) == (2, True, ["a", "b"])
+            assert (view.get("a"), view.get("b"), view.get("c")) == ("3", "2", None)
+            assert str(view) == f"TableView(topic={pulsar_topic})"
+            seen: dict[str, Any] = {}
+            await view.for_each(lambda key, value: seen.update({key: value}))
+            assert seen == {"a": "3", "b": "2"}
+            heard: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
-                async def listen(key: str, value: Any) -> None:
-                    await heard.put((key, value))
+            async def listen(key: str, value: Any) -> None:
+                await heard.put((key, value))
 
-                await view.for_each_and_listen(listen)
-                assert {heard.get_nowait(), heard.get_nowait()} == {("a", "3"), ("b", "2")}
-                await producer.send("4", partition_key="c")
-                await producer.send(None, partition_key="a")
-                assert await asyncio.wait_for(heard.get(), 60) == ("c", "4")
-                assert await asyncio.wait_for(heard.get(), 60) == ("a", "")
-                assert "a" not in view
-
-    asyncio.run(main())
+            await view.for_each_and_listen(listen)
+            assert {heard.get_nowait(), heard.get_nowait()} == {("a", "3"), ("b", "2")}
+            await producer.send("4", partition_key="c")
+            await producer.send(None, partition_key="a")
+            assert await asyncio.wait_for(heard.get(), 60) == ("c", "4")
+            assert await asyncio.wait_for(heard.get(), 60) == ("a", "")
+            assert "a" not in view
 
 
-def test_an_asyncio_listener_that_raises_is_not_called_again(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(pulsar_topic)
-            await producer.send(b"1", partition_key="a")
-            view = await client.create_table_view(pulsar_topic)
-            told = []
+async def test_an_asyncio_listener_that_raises_is_not_called_again(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(pulsar_topic)
+        await producer.send(b"1", partition_key="a")
+        view = await client.create_table_view(pulsar_topic)
+        told = []
 
-            def fail(key: str, value: Any) -> None:
-                told.append(value)
-                raise RuntimeError("a bad listener")
+        def fail(key: str, value: Any) -> None:
+            told.append(value)
+            raise RuntimeError("a bad listener")
 
-            with pytest.raises(RuntimeError, match="a bad listener"):
-                await view.for_each_and_listen(fail)
-            heard: asyncio.Queue[Any] = asyncio.Queue()
-            await view.for_each_and_listen(lambda key, value: heard.put_nowait(value))
-            await producer.send(b"2", partition_key="a")
-            assert [await asyncio.wait_for(heard.get(), 60) for _ in range(2)] == [b"1", b"2"]
-            assert told == [b"1"]
-            await view.close()
+        with pytest.raises(RuntimeError, match="a bad listener"):
+            await view.for_each_and_listen(fail)
+        heard: asyncio.Queue[Any] = asyncio.Queue()
+        await view.for_each_and_listen(lambda key, value: heard.put_nowait(value))
+        await producer.send(b"2", partition_key="a")
+        assert [await asyncio.wait_for(heard.get(), 60) for _ in range(2)] == [b"1", b"2"]
+        assert told == [b"1"]
+        await view.close()
 
-    asyncio.run(main())
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_schema_version_that_cannot_be_fetched_is_fetched_again(
+    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    pytest.importorskip("fastavro")
+
+    class Item(schema.Record):
+        x = schema.Integer(required=True)
+
+    ask, left = pulsar_client.context.schema, [geminga.AuthorizationError("not now")] * 2
+
+    async def refuse_at_first(topic: str, version: bytes | None = None) -> Any:
+        if version is not None and left:
+            raise left.pop()
+        return await ask(topic, version)
+
+    monkeypatch.setattr(pulsar_client.context, "schema", refuse_at_first)
+    producer = pulsar_client.create_producer(pulsar_topic, schema=schema.AvroSchema(Item))
+    if not is_open:
+        producer.send(Item(x=1), partition_key="a")
+        for _ in range(2):
+            with pytest.raises(geminga.AuthorizationError, match="not now"):
+                pulsar_client.create_table_view(pulsar_topic, schema=schema.AvroSchema(Item))
+    with pulsar_client.create_table_view(pulsar_topic, schema=schema.AvroSchema(Item)) as view:
+        if is_open:
+            listener = Listener()
+            view.for_each_and_listen(listener)
+            producer.send(Item(x=1), partition_key="a")
+            eventually(lambda: len(listener.heard) == 1)
+        assert view.get("a").x == 1
 
 
 def test_an_asyncio_view_reads_by_the_writers_schema(pulsar_broker: Any, pulsar_topic: str) -> None:
@@ -239,6 +269,30 @@ def test_partitions_that_are_added_are_followed(
                 producer.send(b"value", partition_key=f"k{partition}")
         eventually(lambda: len(view) == 3)
         eventually(lambda: sorted(listener.heard) == [(f"k{each}", b"value") for each in range(3)])
+
+
+def test_a_partition_that_fails_is_read_again_and_the_others_are_followed_meanwhile(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = []
+
+    async def create(*arguments: Any) -> Any:
+        readers.append(await create_reader(*arguments))
+        return readers[-1]
+
+    monkeypatch.setattr(table_view, "create_reader", create)
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
+    producers = [pulsar_client.create_producer(f"{pulsar_topic}-partition-{each}") for each in range(2)]
+    with pulsar_client.create_table_view(pulsar_topic) as view:
+        group = readers[0].consumer.group
+        failing = group.handles[f"{pulsar_topic}-partition-0"]
+        pulsar_client.runtime.call(failing.close())
+        pulsar_client.runtime.post(group.failed, failing, geminga.AuthorizationError("not any more"))
+        for producer, key in zip(producers, ("unread", "read"), strict=True):
+            producer.send(b"value", partition_key=key)
+        eventually(lambda: list(view) == ["read"])
+        pulsar_client.runtime.call(group.refresh())
+        eventually(lambda: sorted(view) == ["read", "unread"])
 
 
 def test_the_last_published_value_of_a_key_in_several_partitions_counts(

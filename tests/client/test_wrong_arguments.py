@@ -3,7 +3,6 @@ happens. A wrong argument is refused by its name, takes no permit with it, and h
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterator
@@ -137,22 +136,19 @@ def test_sends(broker: Any, batched: bool) -> None:
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_sends_of_asyncio(broker: Any, batched: bool) -> None:
+async def test_sends_of_asyncio(broker: Any, batched: bool) -> None:
     calls, topic = Calls(), f"asyncio-sends-{batched}"
 
-    async def program() -> None:
-        async with geminga.asyncio.Client(broker.service_url) as client:
-            consumer = await client.subscribe(topic, "s")
-            producer = await client.create_producer(topic, **limits(batched))
-            await calls.all_awaited(sends(producer))
-            await producer.flush()
-            await producer.send(MARK)
-            holds_nothing(producer)
-            count = producer.statistics().acknowledged_messages
-            received = [(await consumer.receive(60_000)).data() for _ in range(count)]
-            assert received[-1] == MARK
-
-    asyncio.run(program())
+    async with geminga.asyncio.Client(broker.service_url) as client:
+        consumer = await client.subscribe(topic, "s")
+        producer = await client.create_producer(topic, **limits(batched))
+        await calls.all_awaited(sends(producer))
+        await producer.flush()
+        await producer.send(MARK)
+        holds_nothing(producer)
+        count = producer.statistics().acknowledged_messages
+        received = [(await consumer.receive(60_000)).data() for _ in range(count)]
+        assert received[-1] == MARK
     assert calls.faults == []
 
 
@@ -203,31 +199,28 @@ def test_acknowledgements(broker: Any) -> None:
     assert calls.faults == []
 
 
-def test_acknowledgements_of_asyncio(broker: Any) -> None:
+async def test_acknowledgements_of_asyncio(broker: Any) -> None:
     calls = Calls()
 
-    async def program() -> None:
-        async with geminga.asyncio.Client(broker.service_url) as client:
-            topic = "asyncio-acknowledgements"
-            producer = await client.create_producer(topic)
-            consumer = await client.subscribe(
-                topic, "s", geminga.ConsumerType.Shared, receiver_queue_size=QUEUE,
-                broker_consumer_stats_cache_time_ms=0,
-            )  # fmt: skip
-            for _ in range(5):
-                await producer.send(MARK)
-            messages = [await consumer.receive(60_000) for _ in range(5)]
-            await calls.all_awaited(on_messages(consumer, messages[0]))
-            consumer.redeliver_unacknowledged_messages()
-            again = [await consumer.receive(60_000) for _ in range(5)]
-            await consumer.acknowledge(again)
+    async with geminga.asyncio.Client(broker.service_url) as client:
+        topic = "asyncio-acknowledgements"
+        producer = await client.create_producer(topic)
+        consumer = await client.subscribe(
+            topic, "s", geminga.ConsumerType.Shared, receiver_queue_size=QUEUE,
+            broker_consumer_stats_cache_time_ms=0,
+        )  # fmt: skip
+        for _ in range(5):
+            await producer.send(MARK)
+        messages = [await consumer.receive(60_000) for _ in range(5)]
+        await calls.all_awaited(on_messages(consumer, messages[0]))
+        consumer.redeliver_unacknowledged_messages()
+        again = [await consumer.receive(60_000) for _ in range(5)]
+        await consumer.acknowledge(again)
 
-            async def all_acknowledged() -> bool:
-                return not (await consumer.stats()).unacknowledged_messages
+        async def all_acknowledged() -> bool:
+            return not (await consumer.stats()).unacknowledged_messages
 
-            await eventually_awaited(all_acknowledged)
-
-    asyncio.run(program())
+        await eventually_awaited(all_acknowledged)
     assert calls.faults == []
 
 

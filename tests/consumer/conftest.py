@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from singles import encode_single_metadata
 
+from geminga.consumer.commands import ConsumerIdentity
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import place_of
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerSettings
-from geminga.wire.batch import encode_single_metadata
 from geminga.wire.compression import compress
 from geminga.wire.frames import FrameDecoder, MessageFrame, encode_message
 from geminga.wire.metadata import build_entry
@@ -94,8 +95,7 @@ class Subscribed:
     def __init__(self, settings: ConsumerSettings, *, attach: bool = True) -> None:
         self.queue = ReceiveQueue()
         self.core = ConsumerCore(
-            settings, topic="persistent://public/default/t", subscription="s", consumer_id=1,
-            consumer_name="c", queue=self.queue,
+            settings, ConsumerIdentity("persistent://public/default/t", "s", 1, "c"), self.queue
         )  # fmt: skip
         self.now = 100.0
         self._request_id = 0

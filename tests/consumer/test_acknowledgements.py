@@ -21,7 +21,7 @@ ORIGIN = ConsumerOrigin("t", -1)
 def entry_of(tracker: AckTracker, entry_id: int, count: int = 1, ledger_id: int = 1) -> ReceivedEntry:
     entry = ReceivedEntry(ORIGIN, ledger_id, entry_id, None, count=count, batched=count > 1)
     if count > 1:
-        entry.acks = tracker.batch_of((ledger_id, entry_id), count)
+        entry.acks = tracker.parts.batch_of((ledger_id, entry_id), count)
     return entry
 
 
@@ -120,8 +120,8 @@ def test_states_of_two_deliveries_are_joined() -> None:
 
 def test_chunked_messages_are_acknowledged_by_all_their_chunks() -> None:
     tracker = AckTracker(1)
-    tracker.chunked((1, 9), [(1, 5), (1, 7), (1, 9)])
-    assert tracker.entries_of((1, 9)) == [(1, 5), (1, 7), (1, 9)]
+    tracker.parts.chunked((1, 9), [(1, 5), (1, 7), (1, 9)])
+    assert tracker.parts.entries_of((1, 9)) == [(1, 5), (1, 7), (1, 9)]
     tracker.acknowledge_id(MessageId(-1, 1, 9), 0.0)
     assert flushed(tracker) == [("individual", [(1, 5, []), (1, 7, []), (1, 9, [])])]
     entry = ReceivedEntry(ORIGIN, 1, 12, None, chunk_ids=[(1, 11), (1, 12)])
@@ -192,11 +192,11 @@ def test_receipts_settle_all_tokens_of_a_flush() -> None:
     tracker.add_token("token", 3.0)
     assert tracker.next_deadline() == 3.0
     frames, settled = tracker.flush(lambda: next(ids))
-    assert (len(frames), settled, tracker.unanswered_count) == (2, [], 2)
+    assert (len(frames), settled, len(tracker.receipts)) == (2, [], 2)
     assert [ack.request_id for ack in decoded(frames)] == [1, 2]
-    assert tracker.answered(2) == []
-    assert tracker.answered(1) == ["token"]
-    assert tracker.answered(1) == []
+    assert tracker.receipts.answered(2) == []
+    assert tracker.receipts.answered(1) == ["token"]
+    assert tracker.receipts.answered(1) == []
 
 
 def test_tokens_with_nothing_to_send_are_settled() -> None:
@@ -218,8 +218,8 @@ def test_what_was_not_receipted_is_sent_again_after_a_reconnect() -> None:
     assert tracker.next_deadline() < float("inf")
     again, _ = tracker.flush(lambda: next(ids))
     assert [(ack.ack_type, ack.message_id[0].entryId) for ack in decoded(again)] == [(0, 2), (1, 1)]
-    assert tracker.answered(3) == []
-    assert tracker.answered(4) == ["token"]
+    assert tracker.receipts.answered(3) == []
+    assert tracker.receipts.answered(4) == ["token"]
 
 
 def test_forget_returns_all_tokens() -> None:
@@ -287,7 +287,7 @@ def test_the_broker_learns_exactly_what_was_acknowledged(
                     if not (words and words[0] >> index & 1):
                         stored[entry_id][index] = True
             if receipts:
-                tracker.answered(ack.request_id)
+                tracker.receipts.answered(ack.request_id)
         for number in range(len(SIZES)):
             assert all(known or not told for told, known in zip(stored[number], acked[number], strict=True))
 
@@ -330,12 +330,12 @@ def test_a_token_waits_for_what_left_before_it() -> None:
     tracker.acknowledge_id(MessageId(-1, 1, 2), 0.0)
     tracker.add_token("second", 0.0)
     assert tracker.flush(lambda: next(numbers))[1] == []
-    assert tracker.answered(2) == []
+    assert tracker.receipts.answered(2) == []
     tracker.add_token("third", 0.0)
     tracker.disconnected(1.0)
     frames, settled = tracker.flush(lambda: next(numbers))
     assert (len(frames), settled) == (1, [])
-    assert tracker.answered(3) == ["first", "second", "third"]
+    assert tracker.receipts.answered(3) == ["first", "second", "third"]
     tracker.add_token("nothing is under way", 1.0)
     assert tracker.flush(lambda: next(numbers)) == ([], ["nothing is under way"])
 
@@ -349,6 +349,6 @@ def test_a_token_fails_if_one_of_its_requests_fails() -> None:
         tracker.add_token("token", 0.0)
         assert len(tracker.flush(new_request_id)[0]) == 2
         if failing == 2:
-            assert tracker.answered(1) == []
-        assert tracker.answered(failing, failed=True) == ["token"]
-        assert tracker.answered(2) == []
+            assert tracker.receipts.answered(1) == []
+        assert tracker.receipts.answered(failing, failed=True) == ["token"]
+        assert tracker.receipts.answered(2) == []

@@ -45,15 +45,6 @@ def test_in_order() -> None:
     assert len(chunks) == 0
 
 
-def test_interleaved_producers() -> None:
-    chunks = assembler()
-    for index in range(2):
-        add(chunks, chunk("a", index), 2 * index)
-        add(chunks, chunk("b", index), 2 * index + 1)
-    assert add(chunks, chunk("b", 2), 4).chunk_ids == [(1, 1), (1, 3), (1, 4)]
-    assert add(chunks, chunk("a", 2), 5).chunk_ids == [(1, 0), (1, 2), (1, 5)]
-
-
 def test_a_gap_drops_the_message_and_leaves_it_to_redelivery() -> None:
     chunks = assembler()
     add(chunks, chunk("a", 0), 0)
@@ -70,17 +61,6 @@ def test_a_chunk_of_an_earlier_attempt_is_not_mixed_into_a_later_one() -> None:
     assert add(chunks, chunk("a", 1), 1).acknowledge == []
     add(chunks, chunk("a", 1), 3)
     assert add(chunks, chunk("a", 2), 4).chunk_ids == [(1, 2), (1, 3), (1, 4)]
-
-
-def test_chunks_of_an_earlier_attempt_are_acknowledged_when_the_later_one_is_complete() -> None:
-    chunks = assembler()
-    add(chunks, chunk("a", 0), 2)
-    assert add(chunks, chunk("a", 0), 0).acknowledge == []
-    assert add(chunks, chunk("a", 1), 1).acknowledge == []
-    add(chunks, chunk("a", 1), 3)
-    verdict = add(chunks, chunk("a", 2), 4)
-    assert verdict.chunk_ids == [(1, 2), (1, 3), (1, 4)]
-    assert verdict.acknowledge == [(1, 0), (1, 1)]
 
 
 def test_chunks_of_an_earlier_attempt_stay_if_the_later_one_is_never_complete() -> None:

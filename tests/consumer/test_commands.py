@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.consumer import commands
+from geminga.consumer.commands import ConsumerIdentity
 from geminga.consumer.settings import (
     ConsumerKeySharedPolicy,
     ConsumerSettings,
@@ -23,6 +24,9 @@ from geminga.wire.frames import FrameDecoder, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 VECTORS = Path(__file__).parent.parent / "vectors"
+
+
+ME = ConsumerIdentity("t", "s", 1, "c")
 
 
 def recorded(kind: str, case: str = "") -> list[pb.BaseCommand]:
@@ -79,8 +83,9 @@ def test_subscribe_says_what_the_official_clients_said() -> None:
         if body.HasField("start_message_id"):
             start = MessageId.from_wire(body.start_message_id)
         ours = commands.subscribe(
-            settings_of(body), topic=body.topic, subscription=body.subscription, consumer_id=body.consumer_id,
-            consumer_name=body.consumer_name, request_id=body.request_id, start_message_id=start,
+            settings_of(body),
+            ConsumerIdentity(body.topic, body.subscription, body.consumer_id, body.consumer_name),
+            body.request_id, start_message_id=start,
             first_time=True, epoch=body.consumer_epoch if body.HasField("consumer_epoch") else None,
         ).subscribe  # fmt: skip
         # Compare by meaning: a field at its default may be written or left out.
@@ -101,8 +106,8 @@ def test_subscribe_says_what_the_official_clients_said() -> None:
 def test_start_position_is_only_for_subscriptions_that_are_not_durable() -> None:
     for durable in (True, False):
         command = commands.subscribe(
-            ConsumerSettings(durable=durable), topic="t", subscription="s", consumer_id=1, consumer_name="c",
-            request_id=2, start_message_id=MessageId.earliest, first_time=True, epoch=None,
+            ConsumerSettings(durable=durable), ME, 2,
+            start_message_id=MessageId.earliest, first_time=True, epoch=None,
         )  # fmt: skip
         assert command.subscribe.HasField("start_message_id") is not durable
 
@@ -111,7 +116,7 @@ def test_rollback_is_asked_for_once() -> None:
     settings = ConsumerSettings(start_message_rollback_seconds=60)
     for first in (True, False):
         body = commands.subscribe(
-            settings, topic="t", subscription="s", consumer_id=1, consumer_name="c", request_id=2,
+            settings, ME, 2,
             start_message_id=None, first_time=first, epoch=None,
         ).subscribe  # fmt: skip
         assert body.HasField("start_message_rollback_duration_sec") is first
@@ -124,8 +129,7 @@ def test_schemas_describe_themselves() -> None:
 
     for schema, present in ((None, False), (object(), False), (Described(), True)):
         body = commands.subscribe(
-            ConsumerSettings(schema=schema), topic="t", subscription="s", consumer_id=1, consumer_name="c",
-            request_id=2, start_message_id=None, first_time=True, epoch=None,
+            ConsumerSettings(schema=schema), ME, 2, start_message_id=None, first_time=True, epoch=None,
         ).subscribe  # fmt: skip
         assert body.HasField("schema") is present
 

@@ -440,19 +440,6 @@ def test_chunks_of_an_earlier_attempt_are_requested_again_once_the_later_one_exp
     assert again == [0, 1, 2]
 
 
-def test_all_chunks_of_a_message_are_requested_again_after_the_ack_timeout(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
-    consumer = subscribed(consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
-    fields = {"uuid": "u", "num_chunks_from_msg": 3, "total_chunk_msg_size": 6}
-    for index in range(3):
-        consumer.receive(make.single(b"ab", chunk_id=index, **fields), index)
-    consumer.core.taken(consumer.take(), consumer.now)
-    make.sent(consumer.core)
-    (again,) = consumer.advance(11)
-    assert [m.entryId for m in again.redeliverUnacknowledgedMessages.message_ids] == [0, 1, 2]
-
-
 def test_other_commands(subscribed: Make) -> None:
     consumer = subscribed(consumer_type=ConsumerType.Failover)
     for active in (False, True):

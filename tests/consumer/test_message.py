@@ -14,7 +14,6 @@ from geminga.consumer.message import (
     EntryAcks,
     Message,
     ReceivedEntry,
-    ack_set_words,
     indexes_of,
     place_of,
 )
@@ -155,16 +154,6 @@ def test_bit_sets_as_java_writes_them(acked: list[int], size: int, words: list[i
         acks.settle(index)
     assert acks.ack_set() == words
     assert acks.remaining == size - len(acked)
-
-
-@given(st.integers(1, 200), st.data())
-def test_bit_sets_go_there_and_back(size: int, data: st.DataObject) -> None:
-    kept = data.draw(st.sets(st.integers(0, size - 1)))
-    flags = bytes(index in kept for index in range(size))
-    acks = EntryAcks(1, 1, size)
-    acks.apply_ack_set(ack_set_words(flags))
-    assert acks.flags == flags
-    assert acks.remaining == len(kept)
 
 
 @given(st.integers(1, 70), st.lists(st.tuples(st.booleans(), st.integers(-2, 72)), max_size=40))

@@ -15,7 +15,7 @@ Make = Callable[..., Any]
 
 
 def in_hand(consumer: Any) -> int:
-    return int(consumer.core.unsettled.messages_in_hand(consumer.core.acks.known_batch))
+    return int(consumer.core.unsettled.messages_in_hand(consumer.core.acks.parts.batches.get))
 
 
 def test_messages_are_in_hand_until_they_are_acknowledged_or_refused(

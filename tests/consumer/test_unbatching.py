@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from singles import encode_single_metadata
 
 from geminga.consumer.unbatching import (
     BATCH_DESERIALIZE_ERROR,
@@ -17,7 +18,7 @@ from geminga.consumer.unbatching import (
     open_payload,
     split_batch,
 )
-from geminga.wire.batch import decode_batch, encode_single_metadata
+from geminga.wire.batch import decode_batch
 from geminga.wire.compression import compress
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.consumer.conftest import batch_body
@@ -63,17 +64,6 @@ def test_agrees_with_the_row_decoder(messages: list[tuple[bytes, bytes, bool]]) 
     assert payloads_of(body, starts) == [payload for payload, _, _ in messages]
     assert removed == [index for index, message in enumerate(messages) if message[2]]
     assert [single.payload for single in decode_batch(body, len(messages))] == payloads_of(body, starts)
-
-
-@given(st.binary(max_size=60), st.integers(-1, 12))
-def test_arbitrary_bytes_are_split_or_refused(body: bytes, count: int) -> None:
-    try:
-        starts, _ = split_batch(body, count)
-    except InvalidEntry:
-        return
-    assert len(starts) == count + 1
-    assert starts[-1] == len(body)
-    assert starts == sorted(starts)
 
 
 @pytest.mark.parametrize("sizes", [(0,), (1, 127, 128, 16383, 16384, 3)])

@@ -140,7 +140,7 @@ def test_airflow(pulsar_broker: geminga.EmbeddedBroker, tmp_path: Path, monkeypa
         assert not sensor.poke({}).is_done
 
 
-def test_faststream(pulsar_broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_faststream(pulsar_broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faststream.nats")
     from faststream import TestApp
     from faststream.nats import TestNatsBroker
@@ -148,16 +148,13 @@ def test_faststream(pulsar_broker: geminga.EmbeddedBroker, monkeypatch: pytest.M
     monkeypatch.setenv("PULSAR_SERVICE_URL", pulsar_broker.service_url)
     names = program("faststream.md")
 
-    async def run() -> None:
-        async with (
-            TestNatsBroker(names["broker"]) as nats,
-            TestApp(names["app"]),
-            geminga.asyncio.Client(pulsar_broker.service_url) as client,
-        ):
-            await nats.publish({"number": 1, "item": "by NATS"}, "orders")
-            producer = await client.create_producer("orders", schema=names["Order"])
-            await producer.send(names["Order"](number=2, item="by Pulsar"))
-            await eventually_async(lambda: len(names["shipped"]) >= 2)
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    async with (
+        TestNatsBroker(names["broker"]) as nats,
+        TestApp(names["app"]),
+        geminga.asyncio.Client(pulsar_broker.service_url) as client,
+    ):
+        await nats.publish({"number": 1, "item": "by NATS"}, "orders")
+        producer = await client.create_producer("orders", schema=names["Order"])
+        await producer.send(names["Order"](number=2, item="by Pulsar"))
+        await eventually_async(lambda: len(names["shipped"]) >= 2)
     assert sorted(names["shipped"]) == [1, 2]

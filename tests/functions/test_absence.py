@@ -127,24 +127,21 @@ def test_unavailable_state_topics_are_awaited(
     assert names == [f"{settings.full_name}-state-0"]  # none is left of what failed
 
 
-def test_permanent_errors_are_not_waited_for() -> None:
-    async def main() -> None:
-        shared: Any = SimpleNamespace(
-            settings=SimpleNamespace(guarantee="ATLEAST_ONCE"), metrics=Metrics({}), failed=None
-        )
-        settling = PendingResults(shared, None)
+async def test_permanent_errors_are_not_waited_for() -> None:
+    shared: Any = SimpleNamespace(
+        settings=SimpleNamespace(guarantee="ATLEAST_ONCE"), metrics=Metrics({}), failed=None
+    )
+    settling = PendingResults(shared, None)
 
-        async def ask() -> None:
-            raise geminga.Timeout("away")
+    async def ask() -> None:
+        raise geminga.Timeout("away")
 
-        waiting = asyncio.ensure_future(settling.patiently("it", ask))
-        await never_async(waiting.done, 0.4)
-        settling.end(ValueError("the state"))
-        with pytest.raises(ValueError, match="the state"):
-            await asyncio.wait_for(waiting, 30)
-        assert shared.metrics.system_exceptions > 1
-
-    asyncio.run(main())
+    waiting = asyncio.ensure_future(settling.patiently("it", ask))
+    await never_async(waiting.done, 0.4)
+    settling.end(ValueError("the state"))
+    with pytest.raises(ValueError, match="the state"):
+        await asyncio.wait_for(waiting, 30)
+    assert shared.metrics.system_exceptions > 1
 
 
 def test_a_deleted_output_sends_no_message_to_the_dead_letters(place: Place, kind: dict[str, Any]) -> None:

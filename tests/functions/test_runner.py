@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from waiting import eventually
+from waiting import eventually, loop_turns
 
 import geminga
 from geminga.errors import InvalidConfiguration
@@ -58,7 +58,7 @@ def test_concurrent_calls_are_limited(place: Place) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.001)
+        await loop_turns(5)
         running -= 1
         return value
 

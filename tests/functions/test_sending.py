@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -24,32 +23,29 @@ def _settling(flows: list[Any], max_pending: int = 1000) -> PendingResults:
     return PendingResults(SimpleNamespace(settings=settings), consumer)  # type: ignore[arg-type]
 
 
-def test_larger_messages_lower_the_number_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_larger_messages_lower_the_number_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "PENDING_BYTES_MAX", 1_000_000)
 
-    async def main() -> None:
-        one, other = (SimpleNamespace(received_messages=0, received_bytes=0) for _ in range(2))
-        settling = _settling([one, other])
-        assert settling.most == 1000
-        one.received_messages, one.received_bytes = 10, 100
-        assert settling.most == 1000
-        other.received_messages, other.received_bytes = 100, 4_000_000
-        first = settling.most
-        assert 1_000_000 / 40_000 < first < 1000
-        for _ in range(50):
-            other.received_messages += 1
-            other.received_bytes += 100_000
-            assert settling.most <= first
-        assert settling.most == 10
-        for _ in range(50):
-            settling.note_results(2, 200_000)
-        assert settling.most == 5
-        settling.note_results(1, 50_000_000)
-        assert settling.most == 1  # never none
-        one.received_messages = one.received_bytes = 0  # a topic is no more read, or opened again
-        assert settling.most == 1
-
-    asyncio.run(main())
+    one, other = (SimpleNamespace(received_messages=0, received_bytes=0) for _ in range(2))
+    settling = _settling([one, other])
+    assert settling.most == 1000
+    one.received_messages, one.received_bytes = 10, 100
+    assert settling.most == 1000
+    other.received_messages, other.received_bytes = 100, 4_000_000
+    first = settling.most
+    assert 1_000_000 / 40_000 < first < 1000
+    for _ in range(50):
+        other.received_messages += 1
+        other.received_bytes += 100_000
+        assert settling.most <= first
+    assert settling.most == 10
+    for _ in range(50):
+        settling.note_results(2, 200_000)
+    assert settling.most == 5
+    settling.note_results(1, 50_000_000)
+    assert settling.most == 1  # never none
+    one.received_messages = one.received_bytes = 0  # a topic is no more read, or opened again
+    assert settling.most == 1
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])

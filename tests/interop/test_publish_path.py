@@ -1,17 +1,14 @@
-"""Our publish path against a real Apache Pulsar 4.0.4, read by pulsar-client and by our consumer."""
+"""Our publish path against a real Apache Pulsar 4.0.4, read by our consumer."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psutil
-import pulsar
-import pulsar.schema
 import pytest
 from waiting import eventually, never
 
@@ -21,13 +18,6 @@ from geminga.testing.apache_pulsar import ApachePulsar
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 
-COMPRESSIONS = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
-WAYS: dict[str, dict[str, Any]] = {
-    "default batches": {},
-    "key-based batches": {"batching_type": geminga.BatchingType.KeyBased},
-    "unbatched": {"batching_enabled": False},
-    "chunks": {"chunking_enabled": True, "chunk_max_message_size": 4_000},
-}
 Topic = Callable[[str], str]
 EARLIEST = geminga.InitialPosition.Earliest
 WAIT_MS = 60_000
@@ -38,13 +28,6 @@ WAIT_MS = 60_000
 def ours(apache_pulsar: ApachePulsar) -> Iterator[geminga.Client]:
     with geminga.Client(apache_pulsar.service_url) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def witness(apache_pulsar: ApachePulsar) -> Iterator[Any]:
-    client = pulsar.Client(apache_pulsar.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
-    yield client
-    client.close()
 
 
 def rest(broker: ApachePulsar, method: str, topic: str, action: str) -> Any:
@@ -94,48 +77,6 @@ class Outcomes:
 
 
 # --- what is written is read ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_messages_of_every_way_of_sending_are_read_by_both_libraries(
-    ours: geminga.Client, witness: Any, topic: Topic, compression: str, way: str
-) -> None:
-    name = topic("ways")
-    theirs = witness.subscribe(name, "theirs", initial_position=pulsar.InitialPosition.Earliest)
-    mine = ours.subscribe(name, "ours", initial_position=EARLIEST)
-    numbers = random.Random(way + compression)
-    count, size = (10, 15_000) if way == "chunks" else (120, 200)
-    sent = [b"%d:" % i + numbers.randbytes(size // 2) + bytes(numbers.randrange(size)) for i in range(count)]
-    outcomes = Outcomes()
-    with ours.create_producer(
-        name, compression_type=geminga.CompressionType[compression], **WAYS[way]
-    ) as producer:
-        for i, content in enumerate(sent):
-            producer.send_async(
-                content, outcomes, properties={"i": str(i)}, partition_key=f"k{i % 4}",
-                ordering_key=b"o%d" % (i % 3), event_timestamp=1_700_000_000_000 + i,
-            )  # fmt: skip
-        producer.flush()
-    assert outcomes.codes() == {geminga.Result.Ok}
-    by_index = {}
-    for consumer in (theirs, mine):
-        order: dict[str, list[int]] = defaultdict(list)
-        for _ in sent:
-            message = consumer.receive(WAIT_MS)
-            i = int(message.properties()["i"])
-            assert message.data() == sent[i]
-            assert message.partition_key() == f"k{i % 4}"
-            assert message.event_timestamp() == 1_700_000_000_000 + i
-            order[message.ordering_key() if way == "key-based batches" else ""].append(i)
-            if consumer is mine:
-                by_index[i] = message.message_id()
-            consumer.acknowledge(message)
-        assert all(indices == sorted(indices) for indices in order.values())
-        consumer.close()
-    # The ids of the receipts are those of the received messages.
-    for i, (_, message_id) in enumerate(outcomes.results if way != "key-based batches" else ()):
-        assert message_id == by_index[i]
 
 
 def test_added_partitions_are_used(apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic) -> None:

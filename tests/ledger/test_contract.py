@@ -16,8 +16,6 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from tests.support.store_auditor import StoreAuditor
 
-Wait = Callable[[], None]
-
 
 class Receipts:
     """Collects callbacks and waits for them as an owner does: woken, then polling."""
@@ -66,14 +64,6 @@ def store(
         receipts.is_woken = threads
     yield opened
     opened.close()
-
-
-def test_ledger_ids_increase_and_entry_ids_start_at_0(store: EntryStore, receipts: Receipts) -> None:
-    first, second = store.create_ledger("a"), store.create_ledger("b")
-    assert second > first >= 0
-    assert [store.append(first, b"x", receipts.of(n)) for n in range(3)] == [0, 1, 2]
-    assert store.append(second, b"y", receipts.of(3)) == 0
-    assert receipts.wait(store, 4) == [0, 1, 2, 3]
 
 
 def test_a_run_is_appended_and_reported_as_one(store: EntryStore, receipts: Receipts) -> None:

@@ -85,19 +85,6 @@ def test_real_files_are_written_and_read(tmp_path: Path) -> None:
     assert filesystem.list_folder(folder) == []
 
 
-def test_real_lock_names_its_holder(tmp_path: Path) -> None:
-    filesystem = RealFileSystem()
-    path = str(tmp_path / "lock")
-    lock, _ = filesystem.lock(path)
-    assert lock is not None
-    assert filesystem.lock(path) == (None, str(os.getpid()))
-    lock.release()
-    lock.release()
-    again, _ = filesystem.lock(path)
-    assert again is not None
-    again.release()
-
-
 def test_a_file_whose_closing_fails_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a second close the number may belong to a socket."""
     closed: list[int] = []

@@ -10,35 +10,7 @@ import pytest
 from geminga.ledger import index as index_module
 from geminga.ledger.catalog import Catalog, CheckpointSnapshot, EntryChunk
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.index import MISSING, Index, LedgerState
-
-
-def test_positions_are_appended_leave_gaps_and_are_replaced() -> None:
-    ledger = LedgerState(1, "owner", 10, 1000)
-    assert ledger.set_position(10, 100, 5, 1) is None
-    assert ledger.set_position(13, 400, 7, 2) is None
-    assert list(ledger.tail.positions) == [100, MISSING, MISSING, 400]
-    assert ledger.set_position(11, 200, 6, 3) == (MISSING, 0)
-    assert ledger.set_position(10, 900, 5, 1) == (100, 5)
-    assert list(ledger.tail.positions) == [900, 200, MISSING, 400]
-    assert list(ledger.tail.sizes) == [5, 6, 0, 7]
-
-
-def test_freezing_moves_the_tail_to_the_checkpoint() -> None:
-    ledger = LedgerState(1, "owner", 0, 0)
-    assert ledger.is_idle
-    for entry_id in range(3):
-        ledger.set_position(entry_id, 64 + entry_id, 1, 0)
-    ledger.next_entry = 3
-    ledger.changed = True
-    ledger.written_bytes = 3
-    change = ledger.freeze()
-    assert (change.ledger_id, change.owner, change.entries, change.size_bytes) == (1, "owner", 3, 3)
-    assert len(change.chunk) == 3
-    assert ledger.tail.first == 3
-    assert not ledger.is_idle, "the checkpoint is not on disk yet"
-    ledger.frozen = None
-    assert ledger.is_idle
+from geminga.ledger.index import Index, LedgerState
 
 
 @pytest.fixture

@@ -82,20 +82,6 @@ def test_a_value_is_the_same_at_every_step_of_a_checkpoint(checkpoints: Checkpoi
     assert keys.get("nothing") is None
 
 
-def test_deleted_keys_stay_deleted_at_every_step(checkpoints: Checkpoints) -> None:
-    keys = checkpoints.keys
-    keys.put("k", b"v")
-    checkpoints.freeze()
-    checkpoints.write()
-    checkpoints.thaw()
-    keys.delete("k")
-    for move in (checkpoints.freeze, checkpoints.write, checkpoints.thaw):
-        assert keys.get("k") is None
-        assert list(keys.scan("")) == []
-        move()
-    assert keys.get("k") is None
-
-
 def test_scan_continues_over_many_pages(checkpoints: Checkpoints) -> None:
     keys = checkpoints.keys
     names = [f"key-{number:05}" for number in range(1600)]
@@ -145,24 +131,6 @@ def test_a_step_of_a_scan_reads_one_page(checkpoints: Checkpoints, monkeypatch: 
     scanned = keys.scan("key-", "key-02999")
     assert next(scanned)[0] == "key-03000"
     assert looked_at == ["key-03000"]
-
-
-def test_scans_read_only_keys_of_the_prefix(
-    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = checkpoints.keys
-    for number in range(1000):
-        keys.put(f"cursor/{number:05}\x00s", b"v")
-    checkpoints.freeze()
-    checkpoints.write()
-    checkpoints.thaw()
-    rows_read = []
-    rows = checkpoints.catalog.rows
-    monkeypatch.setattr(
-        checkpoints.catalog, "rows", lambda *query: rows_read.extend(found := rows(*query)) or found
-    )
-    assert [key for key, _ in keys.scan("cursor/00007\x00")] == ["cursor/00007\x00s"]
-    assert len(rows_read) == 1
 
 
 def test_keys_are_found_by_their_fingerprint_at_every_step(checkpoints: Checkpoints) -> None:

@@ -482,9 +482,9 @@ class World:
         payloads = [self.payload() for _ in range(self.random.randrange(1, 5))]
         body = encode_plain_batch(payloads, 0)
         operation = SendOperation.of_encoded(
-            body, len(payloads), sequence_id=-1, highest_sequence_id=-1,
-            compression=0, uncompressed_size=len(body), token=payloads,
-        )  # fmt: skip
+            body, len(payloads), (-1, -1), compression=0, uncompressed_size=len(body)
+        )
+        operation.tokens = [payloads]
         try:
             partition.submit(operation, self.clock.now)
         except MemoryBufferIsFull:

@@ -34,6 +34,18 @@ def test_json_schemas_send_their_definition():
         schema.JsonSchema(Point).encode({"x": 1})
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32-be"])
+def test_json_is_read_in_every_encoding_that_json_loads_reads(encoding):
+    class Town(schema.Record):
+        name = schema.String()
+
+    codec = schema.JsonSchema(Town)
+    assert codec.decode('{"name": "Zürich"}'.encode(encoding)).name == "Zürich"
+    for damaged in (b"", b"{", b'{"name": "\xff"}'):
+        with pytest.raises(ValueError):
+            codec.decode(damaged)
+
+
 def test_a_custom_schema_defines_encode_and_decode():
     class Upper(schema.Schema):
         def __init__(self):

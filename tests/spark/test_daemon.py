@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from interpreter import run_python
 
 from geminga.spark.daemon import leave_archives
 
@@ -29,10 +30,7 @@ def test_a_preloaded_process_can_be_forked() -> None:
         "if not child: os._exit(7)\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(script)
 
 
 def test_workers_do_not_read_the_file_list_of_sparks_archive(
@@ -59,9 +57,7 @@ def test_a_preload_that_fails_stops_no_worker() -> None:
         "from geminga.spark.daemon import preload_if_possible\n"
         "preload_if_possible()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=True
-    )
+    done = run_python(script)
     assert "workers start without preloading" in done.stderr
 
 

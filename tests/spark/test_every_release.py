@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-# On the usual release other tests of this folder have the same jobs in more detail: two of these are enough.
+# On the usual release other tests of this folder have the same jobs in more detail: one of these is enough.
 pytestmark = [
     pytest.mark.spark, pytest.mark.every_release, pytest.mark.timeout(300),
-    pytest.mark.rotating(2, group="every release"),
+    pytest.mark.rotating(1, group="every release"),
 ]  # fmt: skip
 
 

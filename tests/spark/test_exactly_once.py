@@ -22,7 +22,7 @@ from withholding import WithholdingProxy
 from geminga import Admin, Client, MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
-from geminga.client.admin.sync.policies import PolicyAt
+from geminga.client.admin.sync import PolicyAt
 from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import (
     AdminAuthorizationError,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from interpreter import run_python
 
 from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -128,4 +129,4 @@ def test_a_missing_package_does_not_affect_other_formats() -> None:
         "assert not hasattr(pyspark_pulsar, 'DefaultSource')\n"
         'assert "geminga[spark]" in str(told[-1].message), told\n'
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    run_python(script)

@@ -18,7 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
-@pytest.mark.parametrize(("page", "examples"), [("spark.md", 6), ("coming-from-kafka.md", 2)])
+@pytest.mark.parametrize(("page", "examples"), [("spark.md", 8), ("coming-from-kafka.md", 2)])
 def test_the_page_runs(
     spark: SparkSession, pulsar_broker: EmbeddedBroker, tmp_path: Path, page: str, examples: int
 ) -> None:

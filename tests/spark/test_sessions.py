@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from interpreter import run_python
 
 import geminga.spark
 from geminga import Client
@@ -236,7 +237,7 @@ def test_a_spark_connect_session_reads_a_topic(
 
 def test_importing_the_package_loads_no_spark() -> None:
     script = "import sys, geminga.spark; assert not {'pyspark', 'pyarrow', 'numba'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    run_python(script)
     assert {"register", "session", "PulsarDataSource"} <= set(dir(geminga.spark))
     assert geminga.spark.PulsarDataSource.name() == "pulsar"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 import geminga
-from benchmarks import everyday, figures, soak
+from benchmarks import brokers, everyday, figures, soak
 from benchmarks.brokers import RunningBroker
 from benchmarks.everyday_programs import PROGRAMS, Run
 from benchmarks.latency import Latencies
+from geminga.testing.apache_pulsar import ApachePulsar
+from geminga.testing.processes import Process
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,15 @@ def test_everyday_program_runs_and_reports_its_messages(name, tmp_path):
         program.run(run)
     assert run.found["messages"] >= count - count // 10
     assert run.found["seconds"] > 0
+
+
+def test_apache_pulsar_is_measured_by_the_id_of_its_process(monkeypatch, tmp_path):
+    process = Process.start("apache", tmp_path, ["sleep", "60"])
+    started = ApachePulsar(home=tmp_path, folder=tmp_path, port=1, web_port=2, bookie_port=3, process=process)
+    with started:
+        monkeypatch.setattr(ApachePulsar, "start", lambda *arguments, **settings: started)
+        with brokers.apache(tmp_path) as running:
+            assert running.pid == process.process.pid
 
 
 def row(name, who, seconds):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreter import run_python
 
 MODULE = """
 import pytest
@@ -75,9 +76,7 @@ def test_loading_the_plugin_costs_nothing() -> None:
         "import sys; import pytest; before = set(sys.modules); import geminga.testing.plugin; "
         "print([m for m in set(sys.modules) - before if m.split('.')[0] not in ('geminga', 'uuid')])"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
-    )
+    ended = run_python(program)
     loaded = ended.stdout
     for heavy in ("asyncio", "aiohttp", "uvloop", "google.protobuf", "pyarrow", "numpy"):
         assert f"'{heavy}'" not in loaded

@@ -18,6 +18,7 @@ from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.producer.settings import CompressionType
 from geminga.tuning import render
 from geminga.tuning.advise import Advice, advise
+from geminga.tuning.expectation import DELIVERY_P99_SECONDS
 from geminga.tuning.formula import formula
 from geminga.tuning.observe import observe
 from geminga.tuning.publish_settings import PublishSettings
@@ -80,11 +81,12 @@ def geminga_admin(broker: EmbeddedBroker, topic: str, partitions: int) -> None:
 
 def test_advice_from_numbers() -> None:
     found = advice()
-    delay = found.settings.producer.batching_max_publish_delay_seconds
     codec, level = found.settings.producer.compression_type, found.settings.producer.compression_level
     assert (
         found.settings
-        == formula(PROFILE, compression=codec, compression_level=level, delay_seconds=delay).settings
+        == formula(
+            PROFILE, compression=codec, compression_level=level, reserve_seconds=DELIVERY_P99_SECONDS
+        ).settings
     )
     assert found.after.end_to_end_p99_seconds is not None
     assert found.after.end_to_end_p99_seconds <= PROFILE.latency_budget_seconds * 1.02
@@ -203,7 +205,6 @@ def test_the_command_explains_its_advice() -> None:
     assert result.exit_code == 0, result.output
     for word in (
         "max_pending_messages = ", "geminga.Client(", "PulsarClient.builder()",
-        "batchingMaxPublishDelayMicros: ", '.option("batchingMaxMessages", "',
         "entries a second", "Sizes are measured on",
     ):  # fmt: skip
         assert word in result.output
@@ -217,8 +218,6 @@ def test_every_output_format_has_all_settings() -> None:
         assert f"    {name}=" in python
     assert "CompressionType.ZLIB" in render.java(settings)
     assert "BatcherBuilder.DEFAULT" in render.java(settings)
-    assert "compressionType: ZLIB" in render.yaml(settings)
-    assert '"compression", "ZLIB"' in render.spark(settings)
 
 
 def test_the_settings_name_the_observed_topic() -> None:
@@ -236,17 +235,6 @@ def test_traffic_options_together_with_a_topic_are_refused() -> None:
     result = run("--topic", "t", "--partitions", "4")
     assert result.exit_code == 2
     assert "--partitions and --topic" in result.output
-
-
-def test_sparks_format_has_valid_options() -> None:
-    import re
-
-    from geminga.spark.options import write_options
-
-    settings = formula(PROFILE, compression=CompressionType.ZSTD).settings
-    options = dict(re.findall(r'\.option\("(\w+)", "(\w+)"\)', render.spark(settings)))
-    found = write_options({"service.url": "pulsar://x", "topic": "t", **options})
-    assert (found.compression, found.batching_max_messages) == ("ZSTD", 800)
 
 
 def test_sizes_and_compression_come_from_a_sample_file(tmp_path: Path) -> None:

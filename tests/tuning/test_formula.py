@@ -85,8 +85,3 @@ def test_the_brokers_known_time_is_subtracted_from_the_delay() -> None:
     assert (
         formula(profile(), reserve_seconds=0.2).settings.producer.batching_max_publish_delay_seconds == 0.001
     )
-
-
-def test_a_delay_above_the_budget_is_refused() -> None:
-    with pytest.raises(InvalidConfiguration, match=r"delay_seconds=0\.06 .* latency budget, 0\.05"):
-        formula(profile(), delay_seconds=0.06)

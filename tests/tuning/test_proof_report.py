@@ -9,7 +9,7 @@ import pytest
 
 from geminga.errors import InvalidConfiguration
 from geminga.tuning.measuring.outcome import Latency, RunOutcome
-from geminga.tuning.proof_report import headline, picture, summary, table
+from geminga.tuning.proof_report import picture, summary, table
 from geminga.tuning.prove import Proof
 from geminga.tuning.traffic import TrafficProfile
 
@@ -45,7 +45,6 @@ def proof() -> Proof:
 def test_the_idle_brokers_cpu_is_the_median_of_a_parts_runs() -> None:
     runs = proof().by_subject()
     assert [o.broker_cpu_above_idle for o in runs[TUNED]] == pytest.approx([0.2, 0.2])
-    assert headline(proof())["subjects"][TUNED]["broker_cpu"] == pytest.approx([-90, -90, -90])
     assert OUTCOMES[1].broker_idle_per_second == 0.09  # what was seen stays in the files
 
 

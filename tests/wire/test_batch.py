@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import random
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from interpreter import run_python
+from singles import encode_single_metadata
 
 from geminga.errors import CorruptPayload
 from geminga.producer.message import simple_message
 from geminga.wire import batch, compression
 from geminga.wire.batch import (
-    FullSingleMessage,
     SingleMessage,
     append_full_message,
     append_message,
     decode_batch,
     encode_plain_batch,
     encode_rich_batch,
-    encode_single_metadata,
     metadata_fields,
 )
 from geminga.wire.metadata import parse_entry
@@ -127,7 +125,7 @@ def test_recorded_plain_batches_are_written_by_the_fast_writers(
     for _, data, count in batches:
         messages = decode_batch(data, count)
         first = messages[0].sequence_id
-        if any(type(m) is FullSingleMessage or m.sequence_id != first + i for i, m in enumerate(messages)):
+        if any(m != SingleMessage(m.payload, first + i) for i, m in enumerate(messages)):
             continue
         pieces: list[bytes] = []
         for message in messages:
@@ -156,11 +154,6 @@ def test_batches_over_the_edges_of_their_ids(first: int) -> None:
     assert encode_plain_batch([], first) == b""
 
 
-@given(st.lists(st.binary(max_size=3), max_size=9), st.integers(0, (1 << 62)))
-def test_batches_are_those_of_their_messages(payloads: list[bytes], first: int) -> None:
-    assert encode_plain_batch(payloads, first) == one_by_one(payloads, first)
-
-
 # --- by hand and by protobuf ------------------------------------------------------------------------
 
 
@@ -180,45 +173,10 @@ def test_messages_are_read_as_protobuf_reads_them(
     assert [message["payload"] for message in expected] == payloads
 
 
-@given(
-    st.integers(0, (1 << 31) - 1),
-    st.none() | st.integers(0, (1 << 64) - 1),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "partition_key": st.text(max_size=200),
-            "partition_key_b64": st.booleans(),
-            "ordering_key": st.binary(max_size=200),
-            "properties": st.dictionaries(st.text(max_size=5), st.text(max_size=200), max_size=3),
-            "event_time": st.integers(0, (1 << 64) - 1),
-            "null_value": st.booleans(),
-            "compacted_out": st.booleans(),
-            "null_partition_key": st.booleans(),
-        },
-    ),
-)
-def test_metadata_is_written_as_protobuf_writes_it(
-    size: int, sequence: int | None, fields: dict[str, Any]
-) -> None:
-    expected = pb.SingleMessageMetadata(payload_size=size)
-    if sequence is not None:
-        expected.sequence_id = sequence
-    for name, value in fields.items():
-        if name == "properties":
-            for key, text in value.items():
-                expected.properties.add(key=key, value=text)
-        elif value or name in ("partition_key", "ordering_key"):
-            setattr(expected, {"partition_key_b64": "partition_key_b64_encoded"}.get(name, name), value)
-    assert encode_single_metadata(size, sequence, **fields) == expected.SerializeToString()
-
-
 @given(st.lists(st.binary(max_size=300), max_size=10), st.integers(0, (1 << 63) - 1))
 def test_plain_batches_round_trip(payloads: list[bytes], first: int) -> None:
     encoded = encode_plain_batch(payloads, first)
-    pieces: list[bytes] = []
-    for index, payload in enumerate(payloads):
-        append_message(pieces, payload, first + index)
-    assert b"".join(pieces) == encoded
+    assert encoded == one_by_one(payloads, first)
     messages = decode_batch(encoded, len(payloads))
     assert [message.payload for message in messages] == payloads
     assert [message.sequence_id for message in messages] == list(range(first, first + len(payloads)))
@@ -226,26 +184,11 @@ def test_plain_batches_round_trip(payloads: list[bytes], first: int) -> None:
 
 def test_a_plain_message_has_defaults_for_absent_fields() -> None:
     (message,) = decode_batch(encode_plain_batch([b"payload"], 9), 1)
-    assert type(message) is SingleMessage
     assert content(message) == {
         "payload": b"payload", "sequence_id": 9, "partition_key": None, "partition_key_b64": False,
         "ordering_key": None, "properties": {}, "event_time": 0, "null_value": False, "compacted_out": False,
         "null_partition_key": False,
     }  # fmt: skip
-    assert repr(message) == "SingleMessage(7 bytes, sequence_id=9)"
-    with pytest.raises(TypeError):
-        message.properties["shared"] = "by all"  # type: ignore[index]
-
-
-def test_a_message_without_sequence_id() -> None:
-    (message,) = decode_batch(piece(encode_single_metadata(1), b"x"), 1)
-    assert (message.payload, message.sequence_id) == (b"x", -1)
-
-
-def test_a_null_value() -> None:
-    (message,) = decode_batch(piece(encode_single_metadata(0, 1, null_value=True), b""), 1)
-    assert message.null_value
-    assert message.payload == b""
 
 
 def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,11 +237,6 @@ def test_every_truncation_of_a_batch() -> None:
             decode_batch(GOOD[:end], 3)
 
 
-def test_a_count_beyond_the_payload_costs_nothing() -> None:
-    with pytest.raises(CorruptPayload, match="a batch of 12 bytes cannot hold 2147483647 messages"):
-        decode_batch(GOOD[:12], (1 << 31) - 1)
-
-
 def test_text_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
     metadata = encode_single_metadata(0, partition_key="ab", properties={"cd": "ef"})
     data = piece(metadata.replace(b"ab", b"a\xff").replace(b"cd", b"\xffd").replace(b"ef", b"\xff\xfe"), b"")
@@ -306,15 +244,6 @@ def test_text_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
     assert message.partition_key == "a�"
     assert message.properties == {"�d": "��"}
     assert [content(message)] == by_protobuf(data, 1)
-
-
-@given(st.binary(max_size=200), st.integers(0, 20))
-def test_garbage_raises_nothing_else(data: bytes, count: int) -> None:
-    for encoded in (data, piece(data, b"payload"), GOOD + data):
-        try:
-            decode_batch(encoded, count)
-        except CorruptPayload as error:
-            assert str(error)  # noqa: PT017
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -391,4 +320,4 @@ for thread in threads: thread.join()
 write_again = bytes(batch.encode_plain_batch(payloads, 20_000))
 assert [*written, write_again] == [expected] * 5, len(written)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    run_python(program)

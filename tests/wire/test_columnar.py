@@ -104,7 +104,6 @@ def table_of(rows: list[dict[str, Any]]) -> pa.Table:
 def test_batches_are_what_the_row_codec_reads(
     rows: list[dict[str, Any]], partitions: int, hashing: str, max_messages: int, max_bytes: int, cut: int
 ) -> None:
-    first_ids = [1000 * p for p in range(partitions)]
     rows = rows[min(cut, len(rows) - 1) :]
     padded = [dict.fromkeys(ROW_FIELDS, None)] * 3 + rows
     batches = encode_table(
@@ -114,9 +113,7 @@ def test_batches_are_what_the_row_codec_reads(
         first_partition=1,
         max_messages=max_messages,
         max_bytes=max_bytes,
-        first_sequence_ids=first_ids,
     )
-    next_ids = list(first_ids)
     seen = []
     for batch in batches:
         messages = decode_batch(bytes(batch.body), batch.count)
@@ -125,10 +122,7 @@ def test_batches_are_what_the_row_codec_reads(
         assert batch.uncompressed_size == len(batch.body)
         sizes = [len(message.payload) for message in messages]
         assert sum(sizes) <= max_bytes or batch.count == 1
-        assert batch.first_sequence_id == next_ids[batch.partition]
-        next_ids[batch.partition] += batch.count
-        assert batch.last_sequence_id == next_ids[batch.partition] - 1
-        for number, (index, message) in enumerate(zip(batch.rows, messages, strict=True)):
+        for index, message in zip(batch.rows, messages, strict=True):
             row = rows[index]
             seen.append(index)
             assert message.null_value == (row["value"] is None)
@@ -137,7 +131,6 @@ def test_batches_are_what_the_row_codec_reads(
             assert message.ordering_key == row["ordering_key"]
             assert dict(message.properties) == (row["properties"] or {})
             assert message.event_time == (row["event_time"] or 0)
-            assert message.sequence_id == batch.first_sequence_id + number
             if row["key"] is not None:
                 assert batch.partition == partition_of(row["key"], partitions, hashing)
             assert batch.keyed == (row["key"] is not None)
@@ -181,11 +174,6 @@ def test_batches_of_one_key(
     assert sorted(place for places in order.values() for place in places) == list(range(len(rows)))
 
 
-def test_batches_of_one_key_have_no_sequence_ids() -> None:
-    with pytest.raises(InvalidConfiguration, match="by_key=True"):
-        encode_table(pa.table({"value": [b"x"]}), first_sequence_ids=[0], by_key=True)
-
-
 ROW_FIELDS = ("value", "key", "ordering_key", "properties", "event_time")
 
 
@@ -196,7 +184,7 @@ ROW_FIELDS = ("value", "key", "ordering_key", "properties", "event_time")
     max_messages=st.integers(1, 8),
 )
 def test_encoded_tables_decode_unchanged(rows: list[dict[str, Any]], kind: int, max_messages: int) -> None:
-    batches = encode_table(table_of(rows), max_messages=max_messages, first_sequence_ids=[5])
+    batches = encode_table(table_of(rows), max_messages=max_messages)
     entries = [
         entry_of(bytes(batch.body), batch.count, number=number, kind=kind)
         for number, batch in enumerate(batches)
@@ -211,7 +199,6 @@ def test_encoded_tables_decode_unchanged(rows: list[dict[str, Any]], kind: int, 
         if column == "event_time":
             expected = [None if t is None else EPOCH + timedelta(milliseconds=t) for t in expected]
         assert table.column(column).to_pylist() == expected
-    assert table.column("sequence_id").to_pylist() == list(range(5, 5 + len(rows)))
     assert table.column("entry_id").to_pylist() == [
         number for number, batch in enumerate(batches) for _ in range(batch.count)
     ]
@@ -220,8 +207,8 @@ def test_encoded_tables_decode_unchanged(rows: list[dict[str, Any]], kind: int, 
 
 def test_bytes_equal_protobuf_in_the_fields_order_of_official_clients() -> None:
     table = pa.table({"value": [b"msg-0", None], "key": ["key-0", None]})
-    (batch,) = encode_table(table.slice(0, 1), first_sequence_ids=[300])
-    assert bytes(batch.body) == single(b"msg-0", partition_key="key-0", sequence_id=300)
+    (batch,) = encode_table(table.slice(0, 1))
+    assert bytes(batch.body) == single(b"msg-0", partition_key="key-0")
     (batch,) = encode_table(table.slice(1, 1).drop(["key"]))
     assert bytes(batch.body) == single(null_value=True)
 
@@ -233,7 +220,6 @@ def test_unkeyed_batches_go_round_the_partitions() -> None:
         (2, 4, False), (0, 4, False), (1, 2, False),
     ]  # fmt: skip
     assert [list(batch.rows) for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert batches[0].first_sequence_id == batches[0].last_sequence_id == -1
 
 
 @pytest.mark.parametrize(
@@ -272,8 +258,6 @@ def test_input_that_cannot_be_carried_is_refused() -> None:
         encode_table(pa.table({"value": [b""], "properties": properties}))
     with pytest.raises(InvalidConfiguration, match=r"did you mean 'BoostHash'"):
         encode_table(pa.table({"value": [b""]}), hashing="BostHash")
-    with pytest.raises(InvalidConfiguration, match="first_sequence_ids"):
-        encode_table(pa.table({"value": [b""]}), partitions=2, first_sequence_ids=[0])
     assert encode_table(pa.table({"value": pa.array([], pa.binary())})) == []
 
 

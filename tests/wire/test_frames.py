@@ -142,17 +142,6 @@ def test_a_few_frames_at_a_time(stream: bytes, stream_content: list[dict[str, An
     assert decoder.pending_size == 0
 
 
-def test_every_cut_of_two_frames(recorded: list[Any]) -> None:
-    send = next(r.data for r in recorded if r.decoded["command"]["type"] == "SEND")
-    receipt = next(r.data for r in recorded if r.decoded["command"]["type"] == "SEND_RECEIPT")
-    both = send + receipt
-    expected = [by_protobuf(send), by_protobuf(receipt)]
-    for cut in range(len(both) + 1):
-        decoder = FrameDecoder()
-        found = decoder.feed(both[:cut]) + decoder.feed(both[cut:])
-        assert [content(frame) for frame in found] == expected
-
-
 # --- by hand and by protobuf ------------------------------------------------------------------------
 
 
@@ -380,13 +369,6 @@ def feed_all(data: bytes, chance: random.Random) -> None:
     except ProtocolError:
         assert str(decoder.error)
     assert decoder.pending_size <= decoder.max_frame_size
-
-
-@given(st.binary(max_size=300), st.randoms(use_true_random=False))
-def test_garbage_raises_nothing_else(data: bytes, chance: random.Random) -> None:
-    feed_all(data, chance)
-    feed_all(struct.pack(">I", len(data)) + data, chance)
-    feed_all(struct.pack(">II", len(data) + 4, len(data)) + data, chance)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -291,13 +291,6 @@ def look(entry: bytes) -> None:
             assert str(error)  # noqa: PT017
 
 
-@given(st.binary(max_size=200))
-def test_garbage_raises_nothing_else(data: bytes) -> None:
-    look(data)
-    look(build_entry(data, b""))
-    look(struct.pack(">HI", 0x0E02, len(data)) + data)
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_mutated_recorded_entries_raise_nothing_else(entries: list[Any], seed: int) -> None:
     chance = random.Random(seed)

@@ -188,7 +188,7 @@ def test_frames_of_a_run_are_those_of_its_messages(
     singles = bytearray()
     for index, payload in enumerate(payloads):
         operation = SendOperation(
-            [payload], [None], sequence_id=first + index, highest_sequence_id=first + index,
+            [payload], [None], 1, sequence_id=first + index, highest_sequence_id=first + index,
             size=len(payload), permits=1, opened_at=0.0, deadline=0.0, is_batch=False,
         )  # fmt: skip
         for piece in operation.frame(producer_id, producer_name, 1_700_000_000_000, 1 << 20, schema):
@@ -223,7 +223,7 @@ def test_frames_of_a_run_with_keys_are_those_of_its_messages(
     singles = bytearray()
     for index, (payload, key, properties) in enumerate(messages):
         operation = SendOperation(
-            [payload], [None], sequence_id=first + index, highest_sequence_id=first + index,
+            [payload], [None], 1, sequence_id=first + index, highest_sequence_id=first + index,
             size=len(payload), permits=1, opened_at=0.0, deadline=0.0, is_batch=False,
             messages={0: simple_message(payload, key, properties)} if key else None,
         )  # fmt: skip

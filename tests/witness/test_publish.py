@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pulsar
@@ -42,20 +41,6 @@ def test_payloads_are_received_unchanged(client: Any, topic: str, compression: A
         producer.send_async(payload, lambda result, _id: None)
     producer.flush()
     assert [m.data() for m in drain(consumer, len(payloads))] == payloads
-
-
-def test_many_batches_are_received_in_order(client: Any, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", receiver_queue_size=100)
-    producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_messages=50, block_if_queue_full=True
-    )
-    results: list[Any] = []
-    for index in range(5000):
-        producer.send_async(str(index).encode(), lambda result, _id: results.append(result))
-    producer.flush()
-    found = [int(m.data()) for m in drain(consumer, 5000)]
-    assert found == list(range(5000))
-    assert results == [pulsar.Result.Ok] * 5000
 
 
 def test_a_producer_name_in_use_is_refused(client: Any, other_client: Any, topic: str) -> None:
@@ -144,23 +129,3 @@ def test_the_official_client_reads_what_send_many_published(
             )
     assert said[0] == said[1]
     assert [each[0] for each in said[0]] == values
-
-
-def test_messages_of_several_concurrent_producers_stay_in_order(client: Any, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", receiver_queue_size=5000)
-    producers = [client.create_producer(topic, batching_enabled=n % 2 == 0) for n in range(4)]
-
-    def publish(number: int) -> None:
-        for index in range(200):
-            producers[number].send_async(f"{number}-{index}".encode(), lambda result, _id: None)
-        producers[number].flush()
-
-    threads = [threading.Thread(target=publish, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = [m.data().decode() for m in drain(consumer, 800)]
-    for number in range(4):
-        own = [int(text.split("-")[1]) for text in found if text.startswith(f"{number}-")]
-        assert own == list(range(200))

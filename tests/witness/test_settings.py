@@ -36,17 +36,6 @@ def test_partitions_are_created_by_policy(connect: Callable[..., Any], topic: st
         assert len(client.get_topic_partitions(topic)) == 3
 
 
-def test_messages_expire_after_their_ttl(client: Any, topic: str, admin: Callable[..., Any]) -> None:
-    admin("PUT", "namespaces/public/ttl", {})
-    name = topic.replace("default", "ttl")
-    client.subscribe(name, "s").close()
-    client.create_producer(name).send(b"old")
-    path = name.replace("://", "/")
-    time.sleep(1.1)
-    admin("POST", f"{path}/subscription/s/expireMessages/1")
-    assert admin("GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"] == 0
-
-
 def test_terminated_topics_take_no_more_messages(client: Any, topic: str, admin: Callable[..., Any]) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, send_timeout_millis=3000)
@@ -89,15 +78,6 @@ def test_a_cursor_reset_over_rest_delivers_again(client: Any, topic: str, admin:
         b"3",
         b"4",
     ]
-
-
-def test_clients_connect_by_an_http_service_url(
-    broker: EmbeddedBroker, connect: Callable[..., Any], topic: str
-) -> None:
-    client = connect(broker.admin_url)
-    consumer = client.subscribe(topic, "s")
-    client.create_producer(topic).send(b"over http lookup")
-    assert consumer.receive(timeout_millis=30_000).data() == b"over http lookup"
 
 
 def test_messages_of_non_persistent_topics_are_received(client: Any, topic: str) -> None:

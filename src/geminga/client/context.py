@@ -259,12 +259,9 @@ class ClientContext:
     ) -> BrokerConnection:
         """Return the connection on which ``topic`` is served: lookup, then connect, retried until
         ``timeout``."""
+        what = f"connecting to the broker of {topic!r}"
         return await self.retrying(
-            f"connecting to the broker of {topic!r}",
-            self.connection_once,
-            topic,
-            timeout=timeout,
-            awaits_service=awaits_service,
+            what, self.connection_once, topic, timeout=timeout, awaits_service=awaits_service
         )
 
     async def connection_once(self, topic: str, remaining: float) -> BrokerConnection:

@@ -117,16 +117,8 @@ class BrokerConnection(asyncio.Protocol):
         return f"<BrokerConnection {self.peer} {'closed' if self.closed else self._core.state.value}>"
 
     @property
-    def supports_topic_watchers(self) -> bool:
-        return self._core.supports_topic_watchers
-
-    @property
-    def protocol_version(self) -> int:
-        return self._core.protocol_version
-
-    @property
     def server_version(self) -> str:
-        return self._core.server_version
+        return self._core.connected.server_version
 
     @property
     def connected(self) -> pb.CommandConnected:
@@ -424,9 +416,11 @@ class BrokerConnection(asyncio.Protocol):
             if not answer.done():
                 answer.set_exception(Timeout("no answer"))
         elif isinstance(event, RequestMustWait):
-            _, on_wait = self._answers.get(event.request_id, (None, None))
+            waiting, on_wait = self._answers.get(event.request_id, (None, None))
             if on_wait is not None:
                 on_wait()
+            elif waiting is not None:
+                raise ProtocolError(f"{self.peer} let a request wait that creates no producer")
         elif isinstance(event, HandleClosed):
             self._handle_closed(event)
         elif isinstance(event, Connected):

@@ -50,7 +50,7 @@ class SchemaVersions:
 
     def __init__(self, context: SchemaRequests) -> None:
         self._context = context
-        self.generation = 0
+        self.schema_generation = 0
         """Incremented when cached versions become invalid."""
         self._known: dict[Key, SchemaInfo] = {}
         self._failed: dict[Key, PulsarException] = {}
@@ -61,12 +61,7 @@ class SchemaVersions:
         self._known.clear()
         self._failed.clear()
         self._asking.clear()
-        self.generation += 1
-
-    @property
-    def schema_generation(self) -> int:
-        """`generation`, for schemas that decode."""
-        return self.generation
+        self.schema_generation += 1
 
     def known(self, topic: str, version: str) -> SchemaInfo | None:
         """Return a version if it is cached."""
@@ -95,12 +90,12 @@ class SchemaVersions:
 
     async def _ask(self, key: Key) -> SchemaInfo | None:
         topic, version = key
-        generation = self.generation
+        generation = self.schema_generation
         schema = await self._context.schema(topic, version.encode("latin-1"))
         if schema is None:
             return None
         info = from_wire(schema)
-        if generation == self.generation:
+        if generation == self.schema_generation:
             _keep(self._known, key, info)
         return info
 
@@ -114,23 +109,23 @@ class SchemaVersions:
         answer = await self._context.schema_answer(topic)
         return None if answer is None else (from_wire(answer.schema), bytes(answer.schema_version))
 
-    async def prepare(self, message: Any) -> None:
+    async def prepare(self, message: Any) -> PulsarException | None:
         """Fetch the schema version of a message, so that decoding need not wait.
 
-        Does not raise the broker's error: decoding will.
+        Returns the broker's error, which decoding will raise.
         """
         version = message.schema_version()
-        if not version:
-            return
         key = (message.topic_name(), version)
-        if key in self._known:
-            return
+        if not version or key in self._known:
+            return None
         self._failed.pop(key, None)
         try:
             await self.get(*key)
         except PulsarException as error:
             logger.warning("asking for a schema version of %s failed: %s", key[0], error)
             _keep(self._failed, key, error)
+            return error
+        return None
 
     async def for_topic(self, topic: str, schema: Schema[T]) -> Schema[T]:
         """Return the schema that a producer on ``topic`` uses for ``schema``."""
@@ -160,8 +155,8 @@ class ThreadSchemaVersions:
 
     @property
     def schema_generation(self) -> int:
-        """Generation of the cache; see `SchemaVersions.generation`."""
-        return self._versions.generation
+        """Generation of the cache; see `SchemaVersions.schema_generation`."""
+        return self._versions.schema_generation
 
     def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
         """Return a message's schema, None if the topic has no such version. Raises the error of fetching

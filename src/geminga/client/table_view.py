@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, Self
 
-from geminga.client import forks
 from geminga.client.context import ClientContext
 from geminga.client.reader import AsyncReader, create_reader
 from geminga.client.runtime import LoopThread
@@ -23,7 +22,6 @@ from geminga.values import T_co
 
 logger = logging.getLogger("geminga")
 
-Listener = Callable[[str, Any], None]
 AsyncListener = Callable[[str, Any], object]
 """Plain function, or one that returns an awaitable."""
 
@@ -31,13 +29,12 @@ CHANGES_MAX = 1000
 """Limit of changes queued for listeners; at the limit the view stops reading until listeners have run."""
 
 
-class _Listening:
+class _Listening(NamedTuple):
     """One listener: receives the view's content at its registration, and then every change, in order and one
     at a time; changes wait until the content is delivered."""
 
-    def __init__(self, callback: AsyncListener, caught_up: asyncio.Future[None]) -> None:
-        self.callback: Any = callback
-        self.caught_up = caught_up
+    callback: Any
+    caught_up: asyncio.Future[None]
 
 
 class _Change(NamedTuple):
@@ -56,7 +53,8 @@ class AsyncTableView(Generic[T_co]):
     without a key is skipped; an empty or null value removes its key. ``values`` is changed on the loop's
     thread, by single dict operations, and may be read on any other thread. Listeners are called on the loop,
     and awaited if they are coroutine functions; for the synchronous API (``threaded``) they run on another
-    thread.
+    thread. A partition that fails is read again at the next search for partitions; the others are followed
+    meanwhile. The view waits at a message whose schema version cannot be fetched.
     """
 
     def __init__(
@@ -91,7 +89,9 @@ class AsyncTableView(Generic[T_co]):
             self._reader = reader
             self._newest = {} if len(reader.consumer.group.handles) > 1 else None
             while await reader.has_message_available():
-                for message in await self._next(reader):
+                for message in await reader.read_several():
+                    if self.schema.reads_versions:
+                        await self._prepare(message)
                     self._apply(message)
             self._newest = None
         except BaseException:
@@ -140,24 +140,32 @@ class AsyncTableView(Generic[T_co]):
         elif not listening.caught_up.done():
             listening.caught_up.set_result(None)
 
-    async def _next(self, reader: AsyncReader[Any]) -> list[Message[Any]]:
-        messages = await reader.read_several()
-        if self.schema.reads_versions and not self._threaded:
-            for message in messages:
-                await self._context.schemas.prepare(message)  # decoding must not fetch a schema
-        return messages
+    async def _prepare(self, message: Message[Any], *, retries: bool = False) -> None:
+        """Fetch the schema version of a message: decoding must not wait. Raises the error of the request, or
+        repeats the request."""
+        backoff = None
+        while (error := await self._context.schemas.prepare(message)) is not None:
+            if not retries or isinstance(error, AlreadyClosed):
+                raise error
+            backoff = backoff or self._context.backoff()
+            await asyncio.sleep(backoff.next())
 
     async def _follow(self, reader: AsyncReader[Any]) -> None:
-        try:
-            while True:
-                for message in await self._next(reader):
+        while True:
+            try:
+                for message in await reader.read_several():
+                    if self.schema.reads_versions:
+                        await self._prepare(message, retries=True)
                     change = self._apply(message)
                     if change is not None:
                         await self._changes.put(change)
-        except AlreadyClosed:
-            return
-        except PulsarException as error:
-            logger.error("the table view of %s follows it no further: %s", self.topic, error)
+            except AlreadyClosed:
+                return
+            except PulsarException as error:
+                if not reader.consumer.group.can_grow:
+                    logger.error("the table view of %s follows it no further: %s", self.topic, error)
+                    return
+                reader.consumer.failure = None  # the others are read; the failed one is subscribed to again
 
     def _apply(self, message: Message[Any]) -> _Change | None:
         """Note a message; return the change if there are listeners for it."""
@@ -193,19 +201,16 @@ class AsyncTableView(Generic[T_co]):
                     await self._notify_here(listening.callback, change)
 
     def decode(self, kept: bytes | _Kept) -> Any:
-        """Decode the value kept for a key. The synchronous API must not call this on the loop's thread: it
-        may fetch a schema version."""
+        """Decode the value kept for a key."""
         if isinstance(kept, _Kept):
             return self.schema.decode_message(kept)
         return self.schema.decode(kept)
 
-    def _notify(self, callback: Listener, change: _Change) -> None:
-        generation = forks.generation
+    def _notify(self, callback: AsyncListener, change: _Change) -> None:
         try:
             callback(change.key, self._value_of(change))
         except BaseException:  # SystemExit too: it would only stop further notifications
             logger.exception("a table view listener of %s failed", self.topic)
-        forks.end_child(generation)
 
     async def _notify_here(self, callback: AsyncListener, change: _Change) -> None:
         try:

@@ -45,7 +45,7 @@ class TopicWatcher:
             return
         try:
             connection = await self._context.service_connection()
-            if not connection.supports_topic_watchers:
+            if not connection.connected.feature_flags.supports_topic_watchers:
                 return
             request_id = connection.new_request_id()
             command = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST)

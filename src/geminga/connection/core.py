@@ -121,10 +121,7 @@ INPUT_OF_TYPE: dict[int, ConnectionInput] = {
 class Connected(NamedTuple):
     """The handshake is complete. ``max_message_size`` is the broker's, in bytes."""
 
-    server_version: str
-    protocol_version: int
     max_message_size: int
-    supports_topic_watchers: bool
 
 
 class CredentialsWanted(NamedTuple):
@@ -203,9 +200,6 @@ class ClientConnection:
         self.peer = peer
         self.state = ConnectionState.START
         self.max_message_size = MAX_MESSAGE_SIZE
-        self.protocol_version = 0
-        self.server_version = ""
-        self.supports_topic_watchers = False
         self.connected = pb.CommandConnected()
         """The broker's CONNECTED command; empty before."""
         self.error: ProtocolError | None = None
@@ -355,13 +349,8 @@ class ClientConnection:
         if connected.HasField("max_message_size") and connected.max_message_size > 0:
             self.max_message_size = min(connected.max_message_size, ANNOUNCED_MESSAGE_SIZE_MAX)
         self._decoder.max_frame_size = self.max_message_size + FRAME_PADDING
-        self.protocol_version = connected.protocol_version
-        self.server_version = connected.server_version
-        self.supports_topic_watchers = connected.feature_flags.supports_topic_watchers
         self.connected = connected
-        return Connected(
-            self.server_version, self.protocol_version, self.max_message_size, self.supports_topic_watchers
-        )
+        return Connected(self.max_message_size)
 
     def _refusal(self, command: pb.BaseCommand) -> PulsarException:
         """Return the error for an answer before CONNECTED: the broker refuses the handshake with an ERROR

@@ -11,10 +11,8 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any
 
-from geminga.consumer.message import Message, key_of, place_of
+from geminga.consumer.message import EntryKey, Message, key_of, place_of
 from geminga.consumer.statistics import ConsumerCounters
-
-EntryKey = tuple[int, int]
 
 
 class AckTimeout:

@@ -18,6 +18,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 
 Buffer = bytes | bytearray | memoryview
+EntryKey = tuple[int, int]
 
 _read_size = Struct(">I").unpack_from
 
@@ -347,11 +348,10 @@ class Message(Generic[T_co]):
         index = self._index
         if type(index) is tuple and type(index[2]) is not bytes:
             return index[2]  # parsed with its run
-        try:
-            return self._metadata
-        except AttributeError:
-            self._metadata = self._entry.own_metadata(index)
-            return self._metadata
+        metadata = getattr(self, "_metadata", None)
+        if metadata is None:
+            metadata = self._metadata = self._entry.own_metadata(index)
+        return metadata
 
     def _entry_metadata(self) -> Any:
         """Return the metadata of the entry, which in a batch all messages share."""

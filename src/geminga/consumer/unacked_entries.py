@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat, takewhile
 
 from geminga.consumer.ack_timeout import AckTimeout
-from geminga.consumer.message import EntryAcks
+from geminga.consumer.message import EntryAcks, EntryKey
 from geminga.consumer.negative_acks import NegativeAcks
 from geminga.consumer.rewind import Rewind
 from geminga.consumer.statistics import ConsumerCounters
-
-EntryKey = tuple[int, int]
 
 IN_HAND_MAX = 100_000
 """Maximum entries known to be in hand: an application that never acknowledges must not fill the memory. A

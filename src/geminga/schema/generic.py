@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.schema import primitives, times
 from geminga.schema.avro import AvroSchema
+from geminga.schema.definition import read_json
 from geminga.schema.key_value import KeyValueSchema, encoding_of, parts_of
 from geminga.schema.protobuf import message_class_of
 from geminga.schema.schema import BytesSchema, Schema, SchemaInfo, SchemaType, StringSchema
@@ -52,7 +53,7 @@ class GenericJsonSchema(Schema):
     def decode(self, data: bytes) -> Any:
         """Return the value of a payload. Raises `CorruptPayload`."""
         try:
-            return json.loads(data)
+            return read_json(data)
         except (ValueError, RecursionError) as error:
             raise CorruptPayload(f"{len(data)} bytes are no JSON: {error}") from error
 

@@ -58,11 +58,9 @@ class KeyValueSchema(VersionedSchema[KeyValue[K, V]]):
     nulls_are_none: ClassVar[bool] = False
 
     def __init__(
-        self,
-        key_schema: Schema[K],
-        value_schema: Schema[V],
+        self, key_schema: Schema[K], value_schema: Schema[V],
         encoding: KeyValueEncodingType = KeyValueEncodingType.INLINE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.key_schema: Schema[K] = check_type("key_schema", key_schema, Schema)
         self.value_schema: Schema[V] = check_type("value_schema", value_schema, Schema)
         self.encoding: KeyValueEncodingType = check_type("encoding", encoding, KeyValueEncodingType)

@@ -50,7 +50,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from geminga.errors import CorruptPayload
-from geminga.schema.definition import Field, Record
+from geminga.schema.definition import Field, Record, read_json
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -151,7 +151,7 @@ class Model:
         try:
             if _is_pydantic(self.cls):
                 return self.cls.model_validate_json(data)  # type: ignore[attr-defined]
-            plain = json.loads(data)
+            plain = read_json(data)
         except (ValueError, RecursionError) as error:
             raise CorruptPayload(f"{len(data)} bytes are no {self.cls.__name__}: {error}") from error
         return self.from_plain(plain)

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any, ClassVar, Generic
 
 from geminga.producer.message import KeyedContent
-from geminga.schema.definition import Record
+from geminga.schema.definition import Record, read_json
 from geminga.schema_info import SchemaInfo as SchemaInfo
 from geminga.schema_info import SchemaType as SchemaType
 from geminga.values import V
@@ -35,15 +35,9 @@ class Schema(Generic[V]):
     """Whether the value of a message with a null value (a tombstone) is None; else the payload is decoded."""
 
     def __init__(
-        self,
-        record_cls: Any,
-        schema_type: SchemaType,
-        schema_definition: Any,
-        schema_name: str,
-        *,
-        schema_data: bytes | None = None,
-        properties: tuple[tuple[str, str], ...] = (),
-    ) -> None:
+        self, record_cls: Any, schema_type: SchemaType, schema_definition: Any, schema_name: str, *,
+        schema_data: bytes | None = None, properties: tuple[tuple[str, str], ...] = (),
+    ) -> None:  # fmt: skip
         self._record_cls = record_cls
         self._schema_type = SchemaType(schema_type)
         self._schema_name = schema_name
@@ -67,7 +61,8 @@ class Schema(Generic[V]):
 
     def decode_message(self, msg: Any) -> Any:
         """Return the value of a message; override it to use more than the payload."""
-        return None if self.nulls_are_none and is_null(msg) else self.decode(msg.data())
+        data = msg.data()
+        return None if not data and self.nulls_are_none and is_null(msg) else self.decode(data)
 
     def for_topic(self, info: SchemaInfo | None) -> Schema[V]:
         """Return the schema for producers on a topic whose newest schema is ``info``, if `needs_topic`."""
@@ -75,11 +70,9 @@ class Schema(Generic[V]):
 
     def schema_info(self) -> SchemaInfo:
         """Return type, name, definition and properties of the schema."""
+        kind = int(self._schema_type)
         return SchemaInfo(
-            type=int(self._schema_type),
-            name=self._schema_name,
-            data=self._schema_data,
-            properties=self._properties,
+            type=kind, name=self._schema_name, data=self._schema_data, properties=self._properties
         )
 
     def told_to_topic(self) -> SchemaInfo | None:
@@ -196,7 +189,7 @@ class JsonSchema(Schema[V]):
         if self._model is not None:
             value: V = self._model.from_json(data)
         else:
-            value = self._record_cls(**json.loads(data))
+            value = self._record_cls(**read_json(data))
         return value
 
 

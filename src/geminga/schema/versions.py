@@ -52,7 +52,7 @@ class VersionedSchema(Schema[V]):
         does not resolve to this schema, `CorruptPayload` if the payload does not fit it, and the broker's
         errors. A message is never read with a guessed schema.
         """
-        if self.nulls_are_none and is_null(msg):
+        if self.nulls_are_none and not msg.data() and is_null(msg):
             return None
         version = msg.schema_version()
         lookup = getattr(self._client, "schema_of_message", None)

@@ -48,7 +48,7 @@ RENEWAL_SECONDS = 4 * 3600.0
 WRAPPED_KEYS_MAX = 64
 """Maximum wrapped data keys of one message that a consumer tries: each may cost an RSA operation."""
 DATA_KEYS_KEPT = 256
-"""Maximum unwrapped data keys that a consumer caches; the least recently used is dropped first."""
+"""Maximum unwrapped data keys that a consumer caches; the oldest is dropped first."""
 PRIVATE_KEYS_KEPT = 32
 
 _AES_KEY_SIZES = (16, 24, 32)
@@ -374,30 +374,26 @@ class PayloadDecryptor:
             payload = memoryview(payload).cast("B")
         reasons = []
         # Known data keys first: unwrapping costs a thousand times more than decrypting.
-        wanted = keys if len(keys) == 1 else sorted(keys, key=lambda key: key.value not in self._data_keys)
+        known = self._data_keys
+        wanted = [keys[0]] if len(keys) == 1 else sorted(keys, key=lambda key: key.value not in known)
         for key in wanted:
             try:
-                return self._cipher(key).decrypt(vector, payload, None)
+                return (known.get(key.value) or self._new_cipher(key)).decrypt(vector, payload, None)
             except CryptoError as error:
                 reasons.append(str(error))
             except self._invalid_tag:
                 reasons.append(f"{_named(key)}: payload, tag or vector were changed")
         raise CryptoError("the message cannot be decrypted: " + ("; ".join(reasons) or "it names no key"))
 
-    def _cipher(self, key: pb.EncryptionKeys) -> AESGCM:
-        wrapped = key.value
-        cipher = self._data_keys.get(wrapped)
-        if cipher is not None:
-            self._data_keys.move_to_end(wrapped)
-            return cipher
+    def _new_cipher(self, key: pb.EncryptionKeys) -> AESGCM:
         metadata = {text(pair.key): text(pair.value) for pair in key.metadata}
         info = read_key(self._read_private_key, text(key.key), metadata, "private")
         try:
-            data_key = unwrap_data_key(self._private_key(info.key), wrapped)
+            data_key = unwrap_data_key(self._private_key(info.key), key.value)
         except CryptoError as error:
             raise CryptoError(f"{_named(key)}: {error}") from None
         cipher = cast("AESGCM", self._ciphers.AESGCM(data_key))
-        _keep(self._data_keys, wrapped, cipher, DATA_KEYS_KEPT)
+        _keep(self._data_keys, key.value, cipher, DATA_KEYS_KEPT)
         return cipher
 
     def _private_key(self, pem: bytes) -> Any:

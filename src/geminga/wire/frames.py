@@ -8,7 +8,8 @@ SEND_RECEIPT, MESSAGE) are read by hand into light objects; anything unusual in 
 goes to protobuf, with the same result.
 
 Memory. An incomplete frame is kept in one growing buffer, so a frame of n bytes costs n bytes and one copy
-however it is split, and at most ``max_frame_size`` bytes are kept. Of a complete frame an entry of up to
+however it is split, and at most ``max_frame_size`` bytes are kept. The piece that completes it is added
+whole, so that the frames after it are read together with it. Of a complete frame an entry of up to
 `ENTRY_COPY_BYTES_MAX` bytes is a separate ``bytes``; a larger one is a ``memoryview`` into the bytes given to
 `FrameDecoder.feed`, which stay in memory as long as it does: keep such a view briefly, or convert it to
 ``bytes`` first.
@@ -22,6 +23,8 @@ in the stream at which reading could resume.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
 from struct import Struct
 from typing import ClassVar, Final
 
@@ -73,6 +76,7 @@ class Frame:
 
     type: int
     entry: Buffer | None
+    _command: pb.BaseCommand | None = None
 
     @property
     def command(self) -> pb.BaseCommand:
@@ -128,7 +132,6 @@ class SendFrame(Frame):
     txnid_least_bits: int = 0
     txnid_most_bits: int = 0
     message_id: pb.MessageIdData | None = None
-    _command: pb.BaseCommand | None = None
 
     def __init__(
         self, producer_id: int, sequence_id: int, num_messages: int, highest_sequence_id: int, entry: Buffer
@@ -170,7 +173,6 @@ class ReceiptFrame(Frame):
     __slots__ = ("entry_id", "highest_sequence_id", "ledger_id", "producer_id", "sequence_id")
 
     type = SEND_RECEIPT
-    _command: pb.BaseCommand | None = None
 
     def __init__(
         self, producer_id: int, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
@@ -201,6 +203,7 @@ class _FullReceiptFrame(ReceiptFrame):
     """Keeps the protobuf command that it was read from."""
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class MessageFrame(Frame):
     """MESSAGE. ``partition`` is -1 for a topic without partitions, ``consumer_epoch`` -1 when absent.
 
@@ -208,27 +211,16 @@ class MessageFrame(Frame):
     unacknowledged; empty when the whole entry is.
     """
 
-    __slots__ = (
-        "ack_set", "consumer_epoch", "consumer_id", "entry_id",
-        "ledger_id", "partition", "redelivery_count",
-    )  # fmt: skip
+    consumer_id: int
+    ledger_id: int
+    entry_id: int
+    partition: int
+    redelivery_count: int
+    ack_set: Sequence[int]
+    consumer_epoch: int
+    entry: Buffer
 
     type = MESSAGE
-    entry: Buffer
-    _command: pb.BaseCommand | None = None
-
-    def __init__(
-        self, consumer_id: int, ledger_id: int, entry_id: int, partition: int, redelivery_count: int,
-        ack_set: Sequence[int], consumer_epoch: int, entry: Buffer,
-    ) -> None:  # fmt: skip
-        self.consumer_id = consumer_id
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
-        self.partition = partition
-        self.redelivery_count = redelivery_count
-        self.ack_set = ack_set
-        self.consumer_epoch = consumer_epoch
-        self.entry = entry
 
     @property
     def message(self) -> MessageFrame:
@@ -275,15 +267,15 @@ class FrameDecoder:
     def __init__(self, max_frame_size: int = MAX_MESSAGE_SIZE + FRAME_PADDING) -> None:
         self.max_frame_size = max_frame_size
         self.error: ProtocolError | None = None
-        self._pending = bytearray()
-        self._needed = 4
+        self._pending: BytesIO | None = None
+        self._needed = 0
         self._rest = b""
         self._rest_start = 0
 
     @property
     def pending_size(self) -> int:
         """Bytes of an incomplete frame."""
-        return len(self._pending)
+        return 0 if self._pending is None else self._pending.tell()
 
     @property
     def unread_size(self) -> int:
@@ -293,7 +285,7 @@ class FrameDecoder:
     @property
     def held_size(self) -> int:
         """Sum of `pending_size` and `unread_size`."""
-        return len(self._pending) + len(self._rest) - self._rest_start
+        return self.pending_size + self.unread_size
 
     def feed(self, data: Buffer, frames_max: int = FRAMES_UNLIMITED) -> list[Frame]:
         """Return the frames that ``data`` completes, in order. ``bytes`` are not copied, other buffers are.
@@ -312,42 +304,25 @@ class FrameDecoder:
             rest, start = self._rest, self._rest_start
             self._rest, self._rest_start = b"", 0
             data, start = (rest[start:] + data, 0) if data else (rest, start)
+        pending = self._pending
+        if pending is not None:
+            before = pending.tell()
+            if before + len(data) >= self._needed and before < len(data):
+                data = pending.getvalue() + data
+            else:  # a large frame, which is not copied again
+                pending.write(data)
+                if pending.tell() < self._needed:
+                    return []
+                data = pending.getvalue()
+            self._pending = None
         frames: list[Frame] = []
         try:
-            if self._pending:
-                start = self._finish_pending(data, frames)
-            if start >= 0:
-                self._read(data, start, frames, frames_max)
+            self._read(data, start, frames, frames_max)
         except ProtocolError as error:
             self.error = error
-            self._pending = bytearray()
             if not frames:
                 raise
         return frames
-
-    def _finish_pending(self, data: bytes, frames: list[Frame]) -> int:
-        """Complete the incomplete frame; return the position after it, -1 if it is still incomplete."""
-        pending = self._pending
-        view = memoryview(data)
-        taken = 0
-        while True:
-            piece = view[taken : taken + self._needed - len(pending)]
-            pending += piece
-            taken += len(piece)
-            if len(pending) < self._needed:
-                return -1
-            if self._needed > 4:
-                break
-            self._needed = self._frame_size(pending, 0)
-        self._pending = bytearray()
-        self._needed = 4
-        if len(pending) <= ENTRY_COPY_BYTES_MAX:
-            self._read(bytes(pending), 0, frames, FRAMES_UNLIMITED)
-        else:
-            # This buffer is final: a large frame is not copied again.
-            view = memoryview(pending).toreadonly()
-            frames.append(_read_frame(view, 0, len(view)))
-        return taken
 
     def _frame_size(self, data: Buffer, position: int) -> int:
         """Return the checked size of the frame at ``position``, including its length field."""
@@ -418,25 +393,27 @@ class FrameDecoder:
             append(_read_frame(data, start, frame_end))
             room -= 1
             start = frame_end
+        needed = 4
         while end - start >= 4:
             if room <= 0:
                 self._rest, self._rest_start = data, start
                 return
             frame_end = start + self._frame_size(data, start)
             if frame_end > end:
-                self._needed = frame_end - start
+                needed = frame_end - start
                 break
             append(_read_frame(data, start, frame_end))
             room -= 1
             start = frame_end
         if start < end:
-            self._pending += memoryview(data)[start:]
+            self._needed, self._pending = needed, BytesIO()
+            self._pending.write(memoryview(data)[start:])
 
 
 _HTTP_WORDS = frozenset((b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN"))
 
 
-def _read_frame(data: bytes | memoryview, start: int, end: int) -> Frame:
+def _read_frame(data: bytes, start: int, end: int) -> Frame:
     """Read the complete frame from ``start`` to ``end`` by protobuf."""
     command_size: int = _SIZE.unpack_from(data, start + 4)[0] if end - start >= 8 else 0
     command_end = start + 8 + command_size
@@ -445,7 +422,7 @@ def _read_frame(data: bytes | memoryview, start: int, end: int) -> Frame:
             f"a frame of {end - start} bytes announces a command of {command_size} bytes: "
             f"{excerpt(data[start:end])}"
         )
-    command = parse_command(bytes(data[start + 8 : command_end]))
+    command = parse_command(data[start + 8 : command_end])
     kind = command.type
     if kind == SEND:
         return _full_send(command, entry_of(data, command_end, end))
@@ -458,10 +435,10 @@ def _read_frame(data: bytes | memoryview, start: int, end: int) -> Frame:
     return CommandFrame(kind, command)
 
 
-def entry_of(data: bytes | memoryview, start: int, end: int) -> Buffer:
+def entry_of(data: bytes, start: int, end: int) -> Buffer:
     """Return the entry from ``start`` to ``end``: a copy, or a view if it is large."""
     if end - start <= ENTRY_COPY_BYTES_MAX:
-        return bytes(data[start:end])
+        return data[start:end]
     return memoryview(data)[start:end]
 
 

@@ -15,7 +15,7 @@ from operator import le
 from struct import Struct
 from typing import Final
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, MessageFrame, entry_of
@@ -96,11 +96,11 @@ def parse_together(
     try:
         parsed = list(map(pb.MessageMetadata.FromString, metadata))
         merged = pb.MessageMetadata.FromString(b"".join(metadata))
-    except DecodeError:
+        # Finds missing required fields in less than half of the time that IsInitialized takes.
+        list(map(pb.MessageMetadata.SerializeToString, parsed))
+    except (DecodeError, EncodeError):
         return None
-    if any(map(merged.HasField, _UNUSUAL_FIELDS)) or not all(map(pb.MessageMetadata.IsInitialized, parsed)):
-        return None
-    return parsed, merged
+    return None if any(map(merged.HasField, _UNUSUAL_FIELDS)) else (parsed, merged)
 
 
 _UNUSUAL_FIELDS: Final = ("num_messages_in_batch", "marker_type", "num_chunks_from_msg")

@@ -88,25 +88,22 @@ async def _wait_and_end(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     assert "the broker ends and did not confirm this" in document["reason"]
 
 
-def test_no_request_waits_after_the_broker_has_ended() -> None:
-    async def run() -> None:
-        unanswered = InFlightRequests()
-        loop = asyncio.get_running_loop()
-        first, done = loop.create_future(), loop.create_future()
-        waiting = asyncio.create_task(unanswered.wait(first))
-        told = asyncio.create_task(unanswered.wait(done))
-        await loop_turns()
-        done.set_result(None)
-        unanswered.end()
-        unanswered.end()
-        await told
-        with pytest.raises(AdminRefusal, match="the broker ends") as refused:
-            await waiting
-        assert refused.value.status == 503
-        with pytest.raises(AdminRefusal):
-            await unanswered.wait(loop.create_future())
-
-    asyncio.run(run())
+async def test_no_request_waits_after_the_broker_has_ended() -> None:
+    unanswered = InFlightRequests()
+    loop = asyncio.get_running_loop()
+    first, done = loop.create_future(), loop.create_future()
+    waiting = asyncio.create_task(unanswered.wait(first))
+    told = asyncio.create_task(unanswered.wait(done))
+    await loop_turns()
+    done.set_result(None)
+    unanswered.end()
+    unanswered.end()
+    await told
+    with pytest.raises(AdminRefusal, match="the broker ends") as refused:
+        await waiting
+    assert refused.value.status == 503
+    with pytest.raises(AdminRefusal):
+        await unanswered.wait(loop.create_future())
 
 
 def test_a_disconnect_during_a_request_is_no_error(

@@ -186,7 +186,7 @@ def test_the_growth_of_a_backlog_is_shown(harness: Any, make_topic: Callable[...
     assert second["rows"][0]["growth"] == pytest.approx(2.0)
 
 
-def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(
+async def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(
     harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription_overview, "AGAIN_SECONDS_MIN", 1_000.0)
@@ -201,22 +201,19 @@ def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(
 
     monkeypatch.setattr(subscription_overview, "OverviewCache", Cache)
 
-    async def run() -> None:
-        boards = SubscriptionOverview(harness.broker)
-        question: dict[str, Any] = {
-            "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None,
-        }  # fmt: skip
-        first = await boards.page(search="", **question)
-        for _ in range(5):
-            again = await boards.page(search="", **question)
-            assert again["surveyedAt"] == first["surveyedAt"], "not surveyed again so soon"
-        for number in range(3 * subscription_overview.BOARDS_MAX):
-            await boards.page(search=str(number), **question)
-        assert len(cached) <= subscription_overview.BOARDS_MAX
-        boards.close()
-        assert not cached
-
-    asyncio.run(run())
+    boards = SubscriptionOverview(harness.broker)
+    question: dict[str, Any] = {
+        "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None,
+    }  # fmt: skip
+    first = await boards.page(search="", **question)
+    for _ in range(5):
+        again = await boards.page(search="", **question)
+        assert again["surveyedAt"] == first["surveyedAt"], "not surveyed again so soon"
+    for number in range(3 * subscription_overview.BOARDS_MAX):
+        await boards.page(search=str(number), **question)
+    assert len(cached) <= subscription_overview.BOARDS_MAX
+    boards.close()
+    assert not cached
 
 
 def test_of_too_many_subscriptions_those_in_least_trouble_are_left_out(
@@ -304,31 +301,30 @@ def test_times_that_no_calendar_has_are_shown(harness: Any, make_entry: Callable
     assert str(1 << 62) in row["sentence"]
 
 
-def test_a_revoked_permission_hides_a_topic_at_once(harness: Any, make_topic: Callable[..., Any]) -> None:
+async def test_a_revoked_permission_hides_a_topic_at_once(
+    harness: Any, make_topic: Callable[..., Any]
+) -> None:
     """Between two surveys of very many topics, minutes pass."""
     for name in ("mine", "was-mine"):
         make_topic(name)
     allowed = {PREFIX + "mine", PREFIX + "was-mine"}
 
-    async def run() -> None:
-        boards = SubscriptionOverview(harness.broker)
+    boards = SubscriptionOverview(harness.broker)
 
-        async def seen() -> list[str]:
-            found = await boards.page(
-                search="", sort="name", reverse=False, level=None, offset=0, limit=50,
-                sight=Visibility("role", allowed.__contains__),
-            )  # fmt: skip
-            return [row["topic"].removeprefix(PREFIX) for row in found["rows"]]
+    async def seen() -> list[str]:
+        found = await boards.page(
+            search="", sort="name", reverse=False, level=None, offset=0, limit=50,
+            sight=Visibility("role", allowed.__contains__),
+        )  # fmt: skip
+        return [row["topic"].removeprefix(PREFIX) for row in found["rows"]]
 
-        assert await seen() == ["mine", "was-mine"]
-        allowed.remove(PREFIX + "was-mine")
-        assert await seen() == ["mine"]
-        boards.close()
-
-    asyncio.run(run())
+    assert await seen() == ["mine", "was-mine"]
+    allowed.remove(PREFIX + "was-mine")
+    assert await seen() == ["mine"]
+    boards.close()
 
 
-def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
+async def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
     harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):
@@ -353,19 +349,16 @@ def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
         subscription_overview, "time", SimpleNamespace(**{**vars(time), "thread_time": time.monotonic})
     )
 
-    async def run() -> None:
-        boards = SubscriptionOverview(harness.broker)
-        asked = {"sort": "name", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None}
-        of_all = await boards.page(search="", **asked)
-        assert not steps
-        found = await asyncio.gather(*(boards.page(search=f"T{number}  t", **asked) for number in range(5)))
-        for search, before in (("", of_all), ("t4 t", found[4])):
-            assert (await boards.page(search=search, **asked))["surveyedAt"] == before["surveyedAt"]
-        for number in range(5):
-            await boards.page(search=f"u{number}", **asked)
-        boards.close()
-
-    asyncio.run(run())
+    boards = SubscriptionOverview(harness.broker)
+    asked = {"sort": "name", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None}
+    of_all = await boards.page(search="", **asked)
+    assert not steps
+    found = await asyncio.gather(*(boards.page(search=f"T{number}  t", **asked) for number in range(5)))
+    for search, before in (("", of_all), ("t4 t", found[4])):
+        assert (await boards.page(search=search, **asked))["surveyedAt"] == before["surveyedAt"]
+    for number in range(5):
+        await boards.page(search=f"u{number}", **asked)
+    boards.close()
     assert len(steps) > 10
     # Each took 2 ms of a core, and four times as long nothing was done.
     assert min(after - before for before, after in itertools.pairwise(steps)) >= 0.008

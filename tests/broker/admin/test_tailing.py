@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from singles import encode_single_metadata
 
 from geminga.broker.admin import browsing, tailing
 from geminga.broker.admin.browsing import tail
@@ -16,7 +17,7 @@ from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.tailing import MessageFilter, messages_of
 from geminga.ids import TopicName
-from geminga.wire.batch import append_full_message, encode_single_metadata
+from geminga.wire.batch import append_full_message
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

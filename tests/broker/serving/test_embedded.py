@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreter import run_python
 
 import geminga
 from geminga.broker.serving.embedded import embedded
@@ -142,15 +141,13 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 socket.create_connection(("127.0.0.1", broker.settings.port), 5).close()
 broker.close()
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
+    run_python(program)
 
 
 def test_a_program_that_does_not_close_the_broker_ends(tmp_path: Path) -> None:
     folder = str(tmp_path / "s")
     program = f"from geminga import embedded; b = embedded({folder!r}); print(b.service_url)"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
+    run_python(program)
     with embedded(tmp_path / "s"):
         pass
 
@@ -169,11 +166,7 @@ for _ in range(10):
     consumer.acknowledge(consumer.receive(60_000))
 producer.send_async(b"late", None)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "store")],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_python(program, str(tmp_path / "store"))
     with geminga.embedded(tmp_path / "store") as broker, geminga.Admin(broker.admin_url) as admin:
         assert [message.data for message in admin.subscriptions.peek("t", "s", 20)] == [b"late"]
 
@@ -195,11 +188,7 @@ is_busy.wait(60)
 for message in messages:
     consumer.acknowledge(message)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "store")],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = run_python(program, str(tmp_path / "store"))
     assert done.stderr == ""
     with geminga.embedded(tmp_path / "store") as broker, geminga.Admin(broker.admin_url) as admin:
         assert admin.subscriptions.peek("t", "s", 20) == []

@@ -75,31 +75,28 @@ def test_the_oldest_connection_gives_way_to_a_new_one(monkeypatch: pytest.Monkey
     loop.close()
 
 
-def test_the_port_of_a_broker_reports_its_store_and_its_disk() -> None:
-    async def live() -> None:
-        loop = asyncio.get_running_loop()
-        server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=None))
-        with _health_port(server, 0, loop) as health:
-            assert health is not None
-            url = f"http://127.0.0.1:{health.port}"
+async def test_the_port_of_a_broker_reports_its_store_and_its_disk() -> None:
+    loop = asyncio.get_running_loop()
+    server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=None))
+    with _health_port(server, 0, loop) as health:
+        assert health is not None
+        url = f"http://127.0.0.1:{health.port}"
 
-            async def found(path: str) -> tuple[int, str]:
-                return await asyncio.to_thread(asked, url + path)
+        async def found(path: str) -> tuple[int, str]:
+            return await asyncio.to_thread(asked, url + path)
 
-            assert (await found("/readyz"))[1] == STARTING
-            running = asyncio.ensure_future(_main(server, lambda: None, health))
-            while (await found("/readyz"))[1] == STARTING:
-                pass
-            assert await found("/readyz") == (200, "ok")
-            server.broker.disk.refusal = "the disk is full: 3 bytes of /secret"
-            assert (await found("/livez"))[0] == 200
-            status, text = await found("/readyz")
-            assert (status, "/secret" in text) == (503, False)
-            server.store_stopped.set()
-            await running
-            assert (await found("/readyz"))[1] == STOPPING
-
-    asyncio.run(live())
+        assert (await found("/readyz"))[1] == STARTING
+        running = asyncio.ensure_future(_main(server, lambda: None, health))
+        while (await found("/readyz"))[1] == STARTING:
+            pass
+        assert await found("/readyz") == (200, "ok")
+        server.broker.disk.refusal = "the disk is full: 3 bytes of /secret"
+        assert (await found("/livez"))[0] == 200
+        status, text = await found("/readyz")
+        assert (status, "/secret" in text) == (503, False)
+        server.store_stopped.set()
+        await running
+        assert (await found("/readyz"))[1] == STOPPING
 
 
 def test_no_port_is_opened_unless_it_is_asked_for() -> None:

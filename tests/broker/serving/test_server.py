@@ -213,47 +213,44 @@ def test_connections_beyond_the_limit_are_refused(peers: Callable[..., Peer]) ->
                 assert time.monotonic() < deadline
 
 
-def test_the_memory_for_a_peer_that_never_reads_is_bounded() -> None:
-    async def scenario() -> None:
-        limits = {"write_buffer_high_bytes": 20_000, "write_buffer_low_bytes": 1_000}
-        async with running(**limits, write_buffer_limit_bytes=1_000_000) as server:
-            loop = asyncio.get_running_loop()
-            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                # Small kernel buffers, which accepted connections inherit: they are full sooner.
-                server._listeners[0].sockets[0].setsockopt(socket.SOL_SOCKET, option, 65_536)
-            peer = socket.socket()
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            peer.setblocking(False)
-            await loop.sock_connect(peer, ("127.0.0.1", server.settings.port))
-            await loop.sock_sendall(peer, connect_command())
-            # The broker answers each PING, and the peer does not read the PONGs. At some point the broker
-            # stops reading too, and then the kernel takes no more from the sender.
-            sent, flood = 0, ping() * 2000
-            await eventually_async(lambda: server.connections)
-            (connection,) = server.connections
-            while sent < 200_000_000:
-                sending = asyncio.ensure_future(loop.sock_sendall(peer, flood))
+async def test_the_memory_for_a_peer_that_never_reads_is_bounded() -> None:
+    limits = {"write_buffer_high_bytes": 20_000, "write_buffer_low_bytes": 1_000}
+    async with running(**limits, write_buffer_limit_bytes=1_000_000) as server:
+        loop = asyncio.get_running_loop()
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            # Small kernel buffers, which accepted connections inherit: they are full sooner.
+            server._listeners[0].sockets[0].setsockopt(socket.SOL_SOCKET, option, 65_536)
+        peer = socket.socket()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.setblocking(False)
+        await loop.sock_connect(peer, ("127.0.0.1", server.settings.port))
+        await loop.sock_sendall(peer, connect_command())
+        # The broker answers each PING, and the peer does not read the PONGs. At some point the broker
+        # stops reading too, and then the kernel takes no more from the sender.
+        sent, flood = 0, ping() * 2000
+        await eventually_async(lambda: server.connections)
+        (connection,) = server.connections
+        while sent < 200_000_000:
+            sending = asyncio.ensure_future(loop.sock_sendall(peer, flood))
+            done, _ = await asyncio.wait([sending], timeout=0.7)
+            while not done and connection.writable:  # it was this process that stood still
                 done, _ = await asyncio.wait([sending], timeout=0.7)
-                while not done and connection.writable:  # it was this process that stood still
-                    done, _ = await asyncio.wait([sending], timeout=0.7)
-                if not done:
-                    sending.cancel()
-                    break
-                sent += len(flood)
-            transport = connection._transport
-            assert transport is not None
-            assert transport.get_write_buffer_size() < 1_000_000
-            assert not connection.writable
-            # When the peer reads at last, the connection continues.
-            got = 0
-            while got < sent:
-                got += len(await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 60))
-            async with asyncio.timeout(60):
-                while not connection.writable:
-                    await loop.sock_recv(peer, 1 << 20)
-            peer.close()
-
-    asyncio.run(scenario())
+            if not done:
+                sending.cancel()
+                break
+            sent += len(flood)
+        transport = connection._transport
+        assert transport is not None
+        assert transport.get_write_buffer_size() < 1_000_000
+        assert not connection.writable
+        # When the peer reads at last, the connection continues.
+        got = 0
+        while got < sent:
+            got += len(await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 60))
+        async with asyncio.timeout(60):
+            while not connection.writable:
+                await loop.sock_recv(peer, 1 << 20)
+        peer.close()
 
 
 @pytest.mark.parametrize("step", ["_stop_accepting", "_take_in_what_came", "_drain_connections"])
@@ -327,20 +324,17 @@ class Stuffed(asyncio.Transport):
         self.is_aborted = True
 
 
-def test_peers_that_never_read_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with running() as server:
-            for _ in range(LINES_MAX + 200):
-                connection, transport = PeerConnection(server), Stuffed()
-                connection.connection_made(transport)
-                connection.pause_writing()
-                connection.write(b"an answer")
-                connection.flush()
-                assert transport.is_closing()
-                connection.connection_lost(None)
-            assert server.broker.rate_limited_log.total == LINES_MAX + 200
-
-    asyncio.run(scenario())
+async def test_peers_that_never_read_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as server:
+        for _ in range(LINES_MAX + 200):
+            connection, transport = PeerConnection(server), Stuffed()
+            connection.connection_made(transport)
+            connection.pause_writing()
+            connection.write(b"an answer")
+            connection.flush()
+            assert transport.is_closing()
+            connection.connection_lost(None)
+        assert server.broker.rate_limited_log.total == LINES_MAX + 200
     assert caplog.text.count("leaves too much unread and is disconnected") == LINES_MAX
 
 
@@ -378,31 +372,28 @@ class StoppingStore(MemoryStore):
         return super().append(ledger_id, entry, done)
 
 
-def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        stores: list[StoppingStore] = []
+async def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog: pytest.LogCaptureFixture) -> None:
+    stores: list[StoppingStore] = []
 
-        def open_store(wakeup: Callable[[], None]) -> StoppingStore:
-            stores.append(StoppingStore(wakeup))
-            return stores[0]
+    def open_store(wakeup: Callable[[], None]) -> StoppingStore:
+        stores.append(StoppingStore(wakeup))
+        return stores[0]
 
-        server = BrokerServer(settings(web_port=0), store=open_store)
-        await server.start()
-        server.start_web()
-        await server.web_ready.wait()
-        stores[0].broken = StoreStopped("fdatasync failed: EIO")
-        server.core.wakeup()
-        await eventually_async(lambda: server.store_failure)
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
-        writer.write(b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        answer = await reader.read()
-        writer.close()
-        assert answer.startswith(b"HTTP/1.1 503")
-        assert b"EIO" in answer
-        assert isinstance(server.store_failure, StoreStopped)
-        await server.stop()
-
-    asyncio.run(scenario())
+    server = BrokerServer(settings(web_port=0), store=open_store)
+    await server.start()
+    server.start_web()
+    await server.web_ready.wait()
+    stores[0].broken = StoreStopped("fdatasync failed: EIO")
+    server.core.wakeup()
+    await eventually_async(lambda: server.store_failure)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
+    writer.write(b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"EIO" in answer
+    assert isinstance(server.store_failure, StoreStopped)
+    await server.stop()
     assert [r for r in caplog.records if r.levelno == logging.CRITICAL and "EIO" in r.getMessage()]
 
 
@@ -483,37 +474,34 @@ def test_acknowledgements_before_a_disconnect_hold(peers: Callable[..., Peer]) -
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["it was the peer", "it left too much unread"])
-def test_commands_of_a_disconnected_peer_keep_their_order(is_cut: bool) -> None:
+async def test_commands_of_a_disconnected_peer_keep_their_order(is_cut: bool) -> None:
     """Writing to it failed, say, while there was no time for what had come. Who is evicted has no work."""
 
-    async def scenario() -> None:
-        async with running() as server:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.port)
-            writer.write(connect_command())
-            await reader.read(4096)
-            (connection,) = server.connections
-            slices, now = server.broker.slices, [time.monotonic()]
+    async with running() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.port)
+        writer.write(connect_command())
+        await reader.read(4096)
+        (connection,) = server.connections
+        slices, now = server.broker.slices, [time.monotonic()]
 
-            def clock() -> float:  # a turn has time for little
-                now[0] += 0.005
-                return now[0]
+        def clock() -> float:  # a turn has time for little
+            now[0] += 0.005
+            return now[0]
 
-            slices._clock = clock
-            session = connection.session
-            assert session is not None
-            connection.data_received(ping() * 1_000)
-            assert slices.waiting
-            if is_cut:
-                connection.abort()
-            connection.connection_lost(None if is_cut else ConnectionResetError())
-            assert bool(server.connections) is not is_cut
-            async with asyncio.timeout(60):
-                await eventually_async(lambda: not server.connections and not slices.waiting)
-            assert session.state is SessionState.CLOSED
-            assert not server.broker.sessions
-            writer.close()
-
-    asyncio.run(scenario())
+        slices._clock = clock
+        session = connection.session
+        assert session is not None
+        connection.data_received(ping() * 1_000)
+        assert slices.waiting
+        if is_cut:
+            connection.abort()
+        connection.connection_lost(None if is_cut else ConnectionResetError())
+        assert bool(server.connections) is not is_cut
+        async with asyncio.timeout(60):
+            await eventually_async(lambda: not server.connections and not slices.waiting)
+        assert session.state is SessionState.CLOSED
+        assert not server.broker.sessions
+        writer.close()
 
 
 def _subscription(broker: Any, topic: str) -> Any:

@@ -86,6 +86,18 @@ def test_a_repeat_of_a_pending_message_is_refused(harness: Any, make: Any) -> No
     assert ids(peer) == [(0, 0, 0)]
 
 
+def test_a_producer_learns_what_an_ended_connection_published(harness: Any, make: Any) -> None:
+    """Else its next batch would begin with a stored message, and would be dropped as a whole."""
+    peer, _ = connect(harness)
+    again = harness.peer()
+    harness.auto_poll = False
+    peer.send(7, make(7))
+    peer.disconnect()
+    again.command("producer", topic=TOPIC, producer_id=1, request_id=9, producer_name="me")
+    harness.poll()
+    assert again.pop().command.producer_success.last_sequence_id == 7
+
+
 def test_the_receipt_of_a_duplicate_keeps_its_order(harness: Any, make: Any) -> None:
     peer, _ = connect(harness)
     peer.send(0, make(0))

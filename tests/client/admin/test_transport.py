@@ -448,7 +448,7 @@ def check_threads_end() -> None:
             assert not thread.is_alive()
 
 
-def test_a_cancelled_call_ends_its_thread(scripted: Callable[..., Scripted]) -> None:
+async def test_a_cancelled_call_ends_its_thread(scripted: Callable[..., Scripted]) -> None:
     asked = threading.Event()
 
     def hang(connected: socket.socket) -> None:
@@ -457,15 +457,12 @@ def test_a_cancelled_call_ends_its_thread(scripted: Callable[..., Scripted]) -> 
 
     server = scripted(hang)
 
-    async def run() -> None:
-        async with geminga.asyncio.Admin(server.url) as admin:
-            waiting = asyncio.create_task(admin.call("GET", "clusters"))
-            assert await asyncio.to_thread(asked.wait, 60)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-
-    asyncio.run(run())
+    async with geminga.asyncio.Admin(server.url) as admin:
+        waiting = asyncio.create_task(admin.call("GET", "clusters"))
+        assert await asyncio.to_thread(asked.wait, 60)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
     check_threads_end()
 
 

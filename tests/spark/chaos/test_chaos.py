@@ -26,7 +26,7 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         broker.stop()
 
 
-@pytest.mark.rotating(3)
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
 def test_nothing_is_lost_or_doubled(world: World, scenario: Scenario, tmp_path: Path) -> None:
     Play(world, scenario, tmp_path).run()

@@ -12,7 +12,7 @@ import geminga
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration, UsageError
 from geminga.spark.pipelines import lake
-from geminga.spark.pipelines.connection import VARIABLE, check_asks, cluster_at, connection, handed_over
+from geminga.spark.pipelines.connection import VARIABLE, check_asks, connection, handed_over
 from geminga.spark.pipelines.project import TEMPLATES, create
 from geminga.spark.pipelines.running import run
 from geminga.testing.certificates import Authority
@@ -30,7 +30,6 @@ def test_without_options_a_project_uses_its_own_address(monkeypatch: pytest.Monk
             monkeypatch.setenv(VARIABLE, value)
         assert connection("pulsar://b:6650") == {"service.url": "pulsar://b:6650"}
         assert connection(admin_url="http://b:8080") == {"admin.url": "http://b:8080"}
-        assert cluster_at("pulsar://b:6650") == Cluster(service_url="pulsar://b:6650")
     with pytest.raises(InvalidConfiguration, match="service_url or an admin_url"):
         connection()
 
@@ -40,11 +39,8 @@ def test_connection_returns_the_options_of_the_run(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(VARIABLE, handed_over(ELSEWHERE, is_addressed=True))
     assert connection("pulsar://b:6650") == {"service.url": "pulsar+ssl://a:6651", **access}
     assert connection(admin_url="http://b:8080") == {"admin.url": "https://a:8443", **access}
-    assert cluster_at("pulsar://b:6650") == ELSEWHERE
     monkeypatch.setenv(VARIABLE, handed_over(ELSEWHERE, is_addressed=False))
     assert connection("pulsar://b:6650") == {"service.url": "pulsar://b:6650", **access}
-    found = cluster_at("pulsar://b:6650")
-    assert (found.service_url, found.auth_params) == ("pulsar://b:6650", "token:x")
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

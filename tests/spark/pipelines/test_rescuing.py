@@ -62,6 +62,16 @@ def test_json_that_the_columns_hold_exactly_is_not_rescued(kind: DataType, value
     assert texts_that(StructType().add("v", kind), texts).to_pylist() == [None] * len(texts)
 
 
+@pytest.mark.parametrize(("kind", "values"), [*HELD, *BEYOND], ids=lambda given: str(given)[:12])
+def test_a_text_alone_is_rescued_as_beside_one_that_arrow_cannot_parse(
+    kind: DataType, values: list[str]
+) -> None:
+    schema = StructType().add("v", kind)
+    for text in [*(f'{{"v": {value}}}' for value in values), '{"v": null} {}', '{"w": 1}', "null", "5"]:
+        alone = texts_that(schema, pa.array([text])).to_pylist()
+        assert alone == texts_that(schema, pa.array([text, "{"])).to_pylist()[:1], text
+
+
 @pytest.mark.parametrize(("kind", "values"), BEYOND, ids=lambda given: str(given)[:12])
 def test_json_that_columns_do_not_hold_exactly_is_rescued_whole(kind: DataType, values: list[str]) -> None:
     texts = pa.array(

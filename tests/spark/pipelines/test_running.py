@@ -21,6 +21,7 @@ from geminga.client.cluster import Cluster
 from geminga.client.service_lookup import ServiceUnreachable
 from geminga.errors import UsageError
 from geminga.spark.pipelines import connection, lake, running
+from geminga.spark.pipelines.checkpoints import check_checkpoints, remove_unfinished_offsets, tables
 from geminga.spark.pipelines.connection import handed_over
 from geminga.spark.pipelines.project import configuration, create, places
 from geminga.spark.pipelines.running import (
@@ -31,10 +32,7 @@ from geminga.spark.pipelines.running import (
     Repeated,
     _SparkOutput,
     alone,
-    check_checkpoints,
-    remove_unfinished_offsets,
     run,
-    tables,
 )
 from geminga.testing.apache_pulsar import free_ports
 

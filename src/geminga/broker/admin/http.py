@@ -174,15 +174,11 @@ class Resource:
 
     async def walk_names(self, *walks: TopicNames) -> AsyncIterator[str]:
         """Yield the names of ``walks`` in turn; others are served in between. 503 if the disk hangs."""
-        began = time.monotonic()
         for walk in walks:
             while not walk.is_over:
                 await when_done(self.server, partial(self.topics.bring, walk.wanted))
-                for name in self.now(walk.page):
+                async for name in stepwise(self.now(walk.page)):
                     yield name
-                    if time.monotonic() - began >= STEP_SECONDS:
-                        await asyncio.sleep(0)
-                        began = time.monotonic()
 
     async def looking(self, call: Callable[[], T]) -> T:
         """Run ``call()`` on the core and retry it while entries that it needs are being read.

@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from geminga.broker import ledger_list
 from geminga.broker.admin.facts import consumer_type, facts_of, rate_published, trouble
+from geminga.broker.admin.http import stepwise
+from geminga.broker.cooperative import STEP_SECONDS
 from geminga.broker.core import Broker
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.shared import SharedDispatcher
@@ -42,8 +44,6 @@ class Visibility(NamedTuple):
     sees: Callable[[str], bool]
 
 
-STEP_SECONDS: Final = 0.002
-"""Longest step of a scan before other work is served."""
 SHARE_MAX: Final = 0.008
 """Largest share of a core for scans while clients request them; a page itself takes a fifth of that."""
 SEARCH_RESTS: Final = 4
@@ -175,14 +175,10 @@ class SubscriptionOverview:
             order = order[::-1]
         shown = order if sight is None else await _seen(survey, order, sight)
         rows = []
-        began = time.monotonic()
-        for line in shown[offset : offset + min(limit, ROWS_MAX)]:
+        async for line in stepwise(shown[offset : offset + min(limit, ROWS_MAX)]):
             # A permission may have been taken away since the survey.
             if sight is None or sight.sees(line.topic):
                 rows.append(self._row(line))
-            if time.monotonic() - began >= STEP_SECONDS:
-                await asyncio.sleep(0)
-                began = time.monotonic()
         return {
             "rows": rows,
             "offset": offset,
@@ -349,15 +345,10 @@ async def _seen(
     if len(survey.sights) > ROLES_MAX:
         survey.sights = {sight.role: known}
     shown = []
-    began = time.monotonic()
-    for line in order:
-        sees = known.get(line.topic)
-        if sees is None:
-            sees = known[line.topic] = sight.sees(line.topic)
-            if time.monotonic() - began >= STEP_SECONDS:
-                await asyncio.sleep(0)
-                began = time.monotonic()
-        if sees:
+    async for line in stepwise(order):
+        if line.topic not in known:
+            known[line.topic] = sight.sees(line.topic)
+        if known[line.topic]:
             shown.append(line)
     return shown
 

@@ -20,6 +20,7 @@ from geminga.broker.commands.producing import (
     when_loaded,
 )
 from geminga.broker.commands.session import Session
+from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, Subscription, type_name
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rates import iso_time
@@ -36,6 +37,8 @@ _TAKEN = frozenset((pb.ConsumerBusy, pb.ConsumerAssignError))
 SEEK_SECONDS_MAX = 20.0
 """Longest search for a position while the disk is busy; clients wait for 30 s."""
 SEEK_AGAIN_SECONDS = 0.05
+ACKED_AT_ONCE_MAX = 2_000
+"""Ids of one ACK that are acknowledged in one step."""
 LAST_AGAIN_SECONDS = 1.0
 LAST_REQUESTS_MAX = 1_000
 """Pending GET_LAST_MESSAGE_ID of one consumer at once."""
@@ -237,26 +240,30 @@ def on_flow(session: Session, command: pb.BaseCommand) -> None:
         consumer.subscription.flow(consumer, permits)
 
 
-def on_ack(session: Session, command: pb.BaseCommand) -> None:
+def on_ack(session: Session, command: pb.BaseCommand) -> Job:
     """Acknowledge ids; an ACK with a request id is answered when it is durable."""
-    body = command.ack
-    consumer = session.consumers.get(body.consumer_id)
-    if consumer is None:
-        return
-    subscription = consumer.subscription
+    body, ids = command.ack, command.ack.message_id
+    is_cumulative = body.ack_type == pb.CommandAck.Cumulative
+    if is_cumulative and len(ids) != 1:
+        raise ProtocolViolation(f"a cumulative ACK with {len(ids)} ids")
     refusal: tuple[int, str] | None = None
-    try:
-        if body.txnid_most_bits or body.txnid_least_bits:
-            raise Refused(pb.NotAllowedError, "Transactions are not enabled.")
-        if body.ack_type != pb.CommandAck.Cumulative:
-            subscription.acknowledge(consumer, body.message_id)
-        elif len(body.message_id) == 1:
-            subscription.acknowledge_cumulative(consumer, body.message_id[0])
-        else:
-            raise ProtocolViolation(f"a cumulative ACK with {len(body.message_id)} ids")
-    except Refused as refused:
-        refusal = (refused.code, refused.reason)
+    for start in range(0, len(ids) or 1, ACKED_AT_ONCE_MAX):
+        if start:
+            yield None
+        consumer = session.consumers.get(body.consumer_id)
+        if consumer is None:
+            return
+        try:
+            if body.txnid_most_bits or body.txnid_least_bits:
+                raise Refused(pb.NotAllowedError, "Transactions are not enabled.")
+            if is_cumulative:
+                consumer.subscription.acknowledge_cumulative(consumer, ids[0])
+            else:
+                consumer.subscription.acknowledge(consumer, ids[start : start + ACKED_AT_ONCE_MAX])
+        except Refused as refused:
+            refusal = (refused.code, refused.reason)
     if body.HasField("request_id"):
+        assert consumer is not None
         _answer_ack(session, consumer, body.request_id, refusal)
 
 

@@ -276,7 +276,7 @@ class Session:
                             if self.state is SessionState.CLOSED:
                                 return
                             has_gone = self.has_gone
-                            if has_gone:
+                            if has_gone and kind not in when_gone:
                                 job.close()
                     look = True
                 if self.state is SessionState.CLOSED:

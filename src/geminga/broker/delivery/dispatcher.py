@@ -33,6 +33,8 @@ BYTES_PER_CALL_MAX = 4 * 1024 * 1024
 with 1,000 permits reads the first half while the second is sent."""
 LIMIT_LOOK_SECONDS = 1.0
 """Longest wait of dispatching that a rate limit delays before it tries again."""
+LEAVING_SECONDS_MAX = 1.0
+"""Longest wait for further consumers to leave before the entries of those that left are redelivered."""
 READ_RETRY_SECONDS = 5.0
 """Delay of the next try after the store failed to read ..."""
 BUSY_RETRY_SECONDS = 0.1
@@ -94,6 +96,9 @@ class Dispatcher(Protocol):
     def dispatch(self) -> None:
         """Send the entries that consumers can take now."""
 
+    def dispatch_soon(self) -> None:
+        """Dispatch once no more consumers leave: entries of those that leave together move once."""
+
     def flowed(self, consumer: Consumer) -> None:
         """Record that a consumer received permits, or that its connection takes more; `dispatch` follows."""
 
@@ -133,6 +138,7 @@ class ReadingDispatcher:
         self.read_offset = self.cursor.next_open(self.cursor.mark)
         self._retry: Timer | None = None
         self._continuation: Timer | None = None
+        self._has_left, self._leaving_since = False, 0.0
         self._fetching: dict[int, int] = {}
         self._waits = False
         self._closed = False
@@ -289,6 +295,12 @@ class ReadingDispatcher:
         self._bytes_left -= size
         return count
 
+    def dispatch_soon(self) -> None:
+        if self._continuation is None:
+            self._leaving_since = self.scheduler.now
+        self._has_left = True
+        self._continue_in(0.0)
+
     def _continue_in(self, seconds: float) -> None:
         if self._closed:
             return
@@ -300,7 +312,11 @@ class ReadingDispatcher:
 
     def _go_on(self) -> None:
         self._continuation = None
-        self.dispatch()
+        had_left, self._has_left = self._has_left, False
+        if had_left and self.scheduler.now - self._leaving_since < LEAVING_SECONDS_MAX:
+            self._continue_in(0.0)
+        else:
+            self.dispatch()
 
     def acknowledged(self) -> None:
         return

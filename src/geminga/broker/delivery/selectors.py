@@ -86,13 +86,12 @@ class ConsistentHashSelector(Generic[C]):
         self._indexes[consumer.name] ^= 1 << index
         if not self._indexes[consumer.name]:
             del self._indexes[consumer.name]
-        for point in own:
-            line = self._lines.get(point, [])
-            if consumer in line:
+        for point in set(own):
+            line = self._lines[point]
+            if len(line) > 1:
                 line.remove(consumer)
-                if not line:
-                    del self._lines[point]
-                    del self._points[bisect_left(self._points, point)]
+            else:
+                del self._lines[point], self._points[bisect_left(self._points, point)]
 
     def select(self, slot: int) -> C | None:
         points = self._points

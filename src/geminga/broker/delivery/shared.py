@@ -104,7 +104,6 @@ class SharedDispatcher(ReadingDispatcher):
         self.unacked_messages -= consumer.unacked_messages
         self._check_unblocked()
         self._returning.append((None, iter(consumer.forget_pending())))
-        self._return_some(RETURNED_AT_ONCE_MAX)
 
     def close(self) -> None:
         super().close()
@@ -125,7 +124,7 @@ class SharedDispatcher(ReadingDispatcher):
                 heapq.heappush(self._replay, offset)
 
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
-        self._returning.append((consumer, iter(list(offsets))))
+        self._returning.append((consumer, iter(offsets)))
         self.dispatch()
 
     def redeliver_all(self, consumers: Collection[Consumer]) -> None:
@@ -236,7 +235,7 @@ class SharedDispatcher(ReadingDispatcher):
         for consumer in self.consumers:
             if consumer.permits > 0:
                 self.flowed(consumer)
-        self.dispatch()
+        self.dispatch_soon()
 
     @property
     def _unacked_limit(self) -> int:

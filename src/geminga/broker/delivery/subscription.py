@@ -207,7 +207,7 @@ class PersistentSubscription:
         """Allow notices to a consumer whose SUCCESS was sent; delivery may begin with its FLOW."""
         if self.dispatcher is not None and consumer in self.consumers:
             self.dispatcher.started(consumer)
-            self._notify_end()
+            self.notify_end((consumer,))
 
     def remove(self, consumer: Consumer) -> None:
         """Detach a consumer; its unacknowledged messages go to the others."""
@@ -224,11 +224,10 @@ class PersistentSubscription:
                     self.dispatcher.close()
                     self.dispatcher = None
                     self.compensation.stop()
-        if not self.consumers:
-            if not self.durable and not self.resetting:
-                self.topic.forget_subscription(self)
-        else:
-            self.dispatch()
+                else:
+                    self.dispatcher.dispatch_soon()
+        if not self.consumers and not self.durable and not self.resetting:
+            self.topic.forget_subscription(self)
 
     def _left(self, consumer: Consumer) -> None:
         """Keep what a detached consumer adds to the statistics."""
@@ -396,10 +395,9 @@ class PersistentSubscription:
         if cursor.mark != mark_before:
             self.last_mark_ms = now_ms
             self.topic.touch()
+            self.notify_end(self.consumers)
         if cursor.changed:
             self.scheduler.mark_cursor(self)
-        if self.topic.terminated:
-            self._notify_end()
         if self.dispatcher is not None:
             self.dispatcher.acknowledged()
 
@@ -413,21 +411,16 @@ class PersistentSubscription:
         if not ids:
             dispatcher.redeliver_all((consumer,))
             return
-        found = []
-        for message_id in ids:
-            offset = self.topic.ledger.offset(to_signed(message_id.ledgerId), to_signed(message_id.entryId))
-            if offset is not None:
-                found.append(offset)
-        dispatcher.redeliver(consumer, found)
+        find = self.topic.ledger.offset
+        found = (find(to_signed(each.ledgerId), to_signed(each.entryId)) for each in ids)
+        dispatcher.redeliver(consumer, (offset for offset in found if offset is not None))
 
-    def _notify_end(self) -> None:
+    def notify_end(self, consumers: Iterable[Consumer]) -> None:
+        """Notify consumers of a terminated topic that all messages are acknowledged."""
         topic = self.topic
         if topic.terminated and self.cursor.backlog(topic.ledger.end) == 0:
-            for consumer in self.consumers:
+            for consumer in consumers:
                 consumer.notify_end_of_topic()
-
-    def topic_terminated(self) -> None:
-        self._notify_end()
 
     # --- as a whole ---
     def last_message(self, ready: Done, *, compacted: bool = False) -> LastMessage | None:

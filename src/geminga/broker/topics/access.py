@@ -6,7 +6,7 @@ a fenced producer cannot become the owner again after a restart.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
@@ -51,7 +51,7 @@ class ProducerAccess:
         self.epoch = epoch
         self.producers = _NOBODY
         self.exclusive: Producer | None = None
-        self._waiting: deque[tuple[Producer, Admitted]] | None = None  # few topics have any
+        self._waiting: OrderedDict[Producer, Admitted] | None = None  # few topics have any
         self._topic = topic
 
     def leave_memory(self) -> None:
@@ -67,11 +67,11 @@ class ProducerAccess:
         """Return the name of the exclusive producer, or of the next one."""
         if self.exclusive is not None:
             return self.exclusive.name
-        return self._waiting[0][0].name if self._waiting else ""
+        return next(iter(self._waiting)).name if self._waiting else ""
 
     def everyone(self) -> list[Producer]:
         """Return the admitted and the waiting producers."""
-        return [*self.producers.values(), *(producer for producer, _ in self._waiting or ())]
+        return [*self.producers.values(), *(self._waiting or ())]
 
     def add(self, producer: Producer, admitted: Admitted) -> bool:
         """Add a producer; ``admitted`` is called at once or later.
@@ -91,8 +91,8 @@ class ProducerAccess:
         if mode == WAIT_FOR_EXCLUSIVE and (self.producers or self._waiting):
             if self.waiting >= WAITING_MAX:
                 raise Refused(pb.ProducerBusy, f"{WAITING_MAX} producers wait for this topic already")
-            self._waiting = self._waiting or deque()
-            self._waiting.append((producer, admitted))
+            self._waiting = self._waiting or OrderedDict()
+            self._waiting[producer] = admitted
             return False
         self._check_epoch(producer)
         if mode == EXCLUSIVE:
@@ -144,7 +144,7 @@ class ProducerAccess:
         self.producers = _NOBODY
         self.exclusive = None
         waiting, self._waiting = self._waiting, None
-        for _, admitted in waiting or ():
+        for admitted in (waiting or {}).values():
             admitted(Refused(pb.ProducerFenced, f"Topic has an existing exclusive producer: {winner.name}"))
 
     def _enter(self, producer: Producer) -> None:
@@ -177,10 +177,10 @@ class ProducerAccess:
             del self.producers[producer.name]
             self.producers = self.producers or _NOBODY
         if self._waiting:
-            self._waiting = deque(each for each in self._waiting if each[0] is not producer)
+            self._waiting.pop(producer, None)
         if self.exclusive is producer:
             self.exclusive = None
         while not self.producers and self._waiting:
-            waiter, admitted = self._waiting.popleft()
+            waiter, admitted = self._waiting.popitem(last=False)
             waiter.topic_epoch = None
             self._own(waiter, admitted)

@@ -125,7 +125,7 @@ def next_due(topic: OffloadedTopic) -> int:
     """Return when maintenance is needed if nothing happens until then; `NEVER` if it is not."""
     wanted_from = slowest(topic)
     return min(
-        _waiting_due(topic, slowest(topic, COMPACTION)),
+        _waiting_due(topic, slowest(topic, COMPACTION) if COMPACTION in topic.subscriptions else wanted_from),
         _retention_due(topic, wanted_from),
         _subscriptions_due(topic),
         inactive_due(topic),

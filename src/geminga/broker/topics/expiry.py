@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from heapq import nsmallest
 from typing import Final
 
 from geminga.broker.delivery.subscription import COMPACTION
@@ -26,6 +27,8 @@ OPEN_LEDGER_UNUSED_SECONDS = 300
 """The ledger that a topic writes to is deleted only when nothing was written for this long."""
 EXPIRY_LOG_SECONDS = 60
 """Interval of log lines about expired messages of a subscription."""
+EXPIRED_AT_ONCE_MAX = 400
+"""Subscriptions of a topic whose messages expire in one round: the slowest; the others follow."""
 READER_LEFTOVER_SECONDS = 60
 """Time after which a reader that does not reconnect after a seek is removed."""
 
@@ -64,8 +67,9 @@ def expire(topic: PersistentTopic) -> None:
     offset = too_old_below(
         topic, min(each.cursor.mark for each in waiting), topic.scheduler.now_ms - seconds * 1000
     )
-    for subscription in waiting:
-        expired = subscription.expire(offset) if subscription.cursor.mark < offset else 0
+    behind = (each for each in waiting if each.cursor.mark < offset)
+    for subscription in nsmallest(EXPIRED_AT_ONCE_MAX, behind, key=lambda each: each.cursor.mark):
+        expired = subscription.expire(offset)
         if expired:
             if topic.scheduler.now_ms - subscription.expiry_logged_ms >= EXPIRY_LOG_SECONDS * 1000:
                 subscription.expiry_logged_ms = topic.scheduler.now_ms

@@ -348,6 +348,9 @@ class PersistentTopic:
         """Return the sequence id for PRODUCER_SUCCESS: -1 without deduplication."""
         return -1 if self.dedup is None else self.dedup.last_sequence_id(producer_name)
 
+    def has_pending(self, producer_name: str) -> bool:
+        return self.dedup is not None and self.dedup.has_pending(producer_name)
+
     def remove_producer(self, producer: Producer) -> None:
         self.access.remove(producer)
         self._left()
@@ -593,7 +596,7 @@ class PersistentTopic:
         for producer in self.access.everyone():
             producer.hold()
         for subscription in list(self.subscriptions.values()):
-            subscription.topic_terminated()
+            subscription.notify_end(subscription.consumers)
 
     def disconnect_all(self) -> None:
         """Send CLOSE_PRODUCER and CLOSE_CONSUMER to all clients: they look the topic up again."""

@@ -1,0 +1,326 @@
+"""Longest step of the broker with 10,000 of everything: no step may take 50 ms, since it delays all peers.
+
+Time is counted in lines of Python, as is the time by which the broker ends its slices: the same everywhere.
+A loop over consumers, subscriptions, ids or names that is not in slices fails here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from geminga.broker.core import Broker
+from geminga.ids import TopicName
+from geminga.ledger.api import Buffer
+from geminga.wire.frames import encode_command
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import START_MS, Harness, Peer, entry_bytes
+
+MANY = 10_000
+LINE_SECONDS = 7e-8
+"""More than a line of the broker takes: 0.045 to 0.065 µs on the machine of the benchmarks."""
+LONGEST_SECONDS = 0.05
+PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+NAME = TopicName.parse("persistent://public/default/t")
+TOPIC = str(NAME)
+NAMESPACE = "public", "default"
+KINDS = ("Shared", "Key_Shared", "Failover")
+Work = Callable[[], object]
+
+
+class Silent(Peer):
+    """Peer that reads its first answer and PINGs only."""
+
+    is_connected = False
+
+    def write(self, data: Buffer) -> None:
+        if not self.is_connected or data == PING:
+            self.is_connected = True
+            super().write(data)
+
+    def send_bytes(self, data: bytes) -> None:
+        assert isinstance(self.harness, Stepped)
+        harness = self.harness
+        harness.entry(lambda: self.session.receive(data, harness.now, harness.now_ms))
+        harness.poll()
+
+    def disconnect(self) -> None:
+        assert isinstance(self.harness, Stepped)
+        self.is_closed, self.writable = True, False
+        self.harness.entry(lambda: self.session.hung_up(self.harness.now))
+        self.harness.poll()
+
+    def commands(self, body: str, fields: Iterable[dict[str, Any]]) -> None:
+        """Send commands of one kind in one write."""
+        kind = pb.BaseCommand.DESCRIPTOR.fields_by_name[body].number
+        made: list[dict[str, Any]] = [{"type": kind, body: each} for each in fields]
+        self.send_bytes(b"".join(encode_command(pb.BaseCommand(**each)) for each in made))
+
+    def opened(self, body: str, **fields: Any) -> Silent:
+        """Open MANY producers or consumers; an ``{}`` in a text is the number of each."""
+        id_ = f"{body.replace('subscribe', 'consumer')}_id"
+        self.commands(
+            body,
+            (
+                {key: value.format(n) if isinstance(value, str) else value for key, value in fields.items()}
+                | {id_: n, "request_id": n}
+                for n in range(MANY)
+            ),
+        )
+        if body == "subscribe":
+            self.commands("flow", ({id_: n, "messagePermits": 10} for n in range(MANY)))
+        return self
+
+
+class Stepped(Harness):
+    """Broker whose clock counts lines of Python; ``longest`` is the most lines of one call into it."""
+
+    def _open(self) -> Broker:
+        self.lines = self.longest = 0
+        self.is_measured = self._is_woken = False
+        return Broker(
+            self.store, self.settings, now=self.now, now_ms=self.now_ms,
+            clock=lambda: self.lines * LINE_SECONDS, wake=self._wake,
+        )  # fmt: skip
+
+    def _wake(self) -> None:
+        self._is_woken = True
+
+    def _trace(self, _frame: FrameType, event: str, _argument: object) -> Any:
+        self.lines += event == "line"
+        return self._trace
+
+    def entry(self, work: Work) -> None:
+        """One call into the broker, as the server makes it."""
+        slices, before = self.broker.slices, self.lines
+        slices.begin(self.lines * LINE_SECONDS)
+        previous = sys.gettrace()
+        if self.is_measured:
+            sys.settrace(self._trace)
+        try:
+            work()
+        finally:
+            sys.settrace(previous)
+        slices.end()
+        self.longest = max(self.longest, self.lines - before)
+
+    def poll(self) -> None:
+        broker = self.broker
+        self.entry(lambda: broker.poll(self.now, self.now_ms))
+        while self._is_woken or broker.deadline <= self.now:
+            if self._is_woken:
+                self._is_woken = False
+                self.entry(lambda: broker.turn(self.now, self.now_ms))
+            else:
+                self.entry(lambda: broker.tick(self.now, self.now_ms))
+
+    def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.broker.deadline <= end:
+            self.now = max(self.now, self.broker.deadline)
+            self.poll()
+            self.deliver_pongs()
+        self.now = end
+
+    def peer(self, **options: Any) -> Silent:
+        return Silent(self, **options)
+
+    def admin(self, action: Callable[..., object], *arguments: Any, **options: Any) -> None:
+        """Call as the web server does."""
+
+        def call() -> None:
+            self.broker.scheduler.enter(self.now, self.now_ms)
+            try:
+                action(*arguments, **options)
+            finally:
+                self.broker.scheduler.leave()
+
+        self.entry(call)
+        self.poll()
+
+    def check(self, **works: Work) -> None:
+        """Measure each of ``works``, in their order."""
+        for name, work in works.items():
+            self.longest, self.is_measured = 0, True
+            work()
+            self.is_measured = False
+            assert self.longest * LINE_SECONDS < LONGEST_SECONDS, f"{name}: {self.longest} lines in one step"
+
+
+def done(error: object) -> None:
+    assert error is None
+
+
+def sender(harness: Stepped) -> Silent:
+    peer = harness.peer()
+    peer.command("producer", topic=TOPIC, producer_id=1, request_id=1)
+    return peer
+
+
+def consumers(harness: Stepped, kind: str) -> Silent:
+    kinds = pb.CommandSubscribe.SubType
+    return harness.peer().opened(
+        "subscribe", topic=TOPIC, subscription="s", subType=kinds.Value(kind), consumer_name="c{:05}"
+    )
+
+
+def subscribe(peer: Silent, name: str, consumer_id: int, kind: int, permits: int = MANY) -> None:
+    peer.command(
+        "subscribe", topic=TOPIC, subscription=name, consumer_id=consumer_id, request_id=1, subType=kind
+    )
+    if permits:
+        peer.command("flow", consumer_id=consumer_id, messagePermits=permits)
+
+
+def subscriptions(harness: Stepped) -> None:
+    actions, producer = harness.actions, sender(harness)
+    peer = harness.peer().opened(
+        "subscribe", topic=TOPIC, subscription="s{}", subType=pb.CommandSubscribe.Shared
+    )
+    ids = [pb.MessageIdData(ledgerId=0, entryId=0)]
+    policy = harness.broker.namespaces.set_topic_policy
+    harness.check(
+        message=producer.send,
+        acknowledgements=lambda: peer.commands(
+            "ack", ({"consumer_id": n, "ack_type": 0, "message_id": ids} for n in range(0, MANY, 2))
+        ),
+        maintenance=partial(harness.advance, 61),
+        policy=partial(harness.admin, policy, NAME, "message_ttl_in_seconds", 3),
+        expiry=partial(harness.advance, 121),
+        end=partial(harness.admin, actions.terminate, NAME, done),
+        disconnect=peer.disconnect,
+        unload=partial(harness.admin, actions.unload, NAME),
+        load=lambda: harness.peer().command(
+            "subscribe", topic=TOPIC, subscription="s0", consumer_id=1, request_id=1, subType=0
+        ),
+        delete=partial(harness.admin, actions.delete, NAME, True, done),
+    )
+
+
+def consumers_of(kind: str) -> Callable[[Stepped], None]:
+    def axis(harness: Stepped) -> None:
+        actions, producer = harness.actions, sender(harness)
+        peer = consumers(harness, kind)
+        for number in range(MANY):
+            producer.send(number, entry_bytes(b"x", partition_key=str(number)))
+        _, subscription = actions.found(NAME, "s")
+        harness.check(
+            redeliver=partial(harness.admin, subscription.redeliver_unacknowledged),
+            disconnect=peer.disconnect,
+        )
+        if kind != "Shared":
+            return  # the following is the same for all kinds
+        peer = consumers(harness, kind)
+        harness.check(
+            close=lambda: peer.commands(
+                "close_consumer", ({"consumer_id": n, "request_id": n} for n in range(MANY // 2))
+            ),
+            seek=partial(peer.command, "seek", consumer_id=MANY - 1, request_id=1, message_publish_time=1),
+        )
+
+    axis.__name__ = kind
+    return axis
+
+
+def producers(harness: Stepped) -> None:
+    policies = harness.broker.namespaces
+    for topic in ("a", "b"):
+        harness.peer().opened("producer", topic=f"persistent://public/default/{topic}")
+    policies.set_topic_policy(TopicName.parse("b"), "deduplicationEnabled", True)
+    holder = sender(harness)
+    waiting = harness.peer().opened("producer", topic=TOPIC, producer_access_mode=pb.WaitForExclusive)
+    harness.check(
+        policy=partial(
+            harness.admin, policies.set_topic_policy, TopicName.parse("a"), "max_producers_per_topic", 3
+        ),
+        end=partial(harness.admin, harness.actions.terminate, TopicName.parse("a"), done),
+        unload=partial(harness.admin, harness.actions.unload, TopicName.parse("b")),
+        maintenance=partial(harness.advance, 61),
+        exclusive=holder.disconnect,
+        waiting=waiting.disconnect,
+    )
+
+
+def topics(harness: Stepped) -> None:
+    watcher = harness.peer()
+    watch: dict[str, Any] = {"namespace": "public/default", "topics_pattern": f"{TOPIC}.*"}
+    peer = harness.peer().opened("producer", topic=TOPIC + "{}")
+    for number in range(MANY):
+        peer.send(producer_id=number)
+    policy = harness.broker.namespaces.set_policy
+    harness.check(
+        names=partial(
+            watcher.command, "getTopicsOfNamespace", namespace="public/default", request_id=1, mode=2
+        ),
+        watch=partial(watcher.command, "watchTopicList", request_id=1, watcher_id=1, **watch),
+        policy=partial(harness.admin, policy, *NAMESPACE, "message_ttl_in_seconds", 3),
+        maintenance=partial(harness.advance, 61),
+        disconnect=peer.disconnect,
+        unload=partial(harness.advance, 301),
+    )
+
+
+def patterns(harness: Stepped) -> None:
+    watcher, watch = harness.peer(), {"namespace": "public/default"}
+    watcher.commands(
+        "watchTopicList",
+        ({**watch, "topics_pattern": f"{TOPIC}{n}.*", "request_id": n, "watcher_id": n} for n in range(MANY)),
+    )
+    harness.check(create=partial(sender, harness), leave=watcher.disconnect)
+
+
+def acknowledged_ids(harness: Stepped) -> None:
+    producer, holder, other = sender(harness), harness.peer(), harness.peer()
+    actions, ids = harness.actions, [(0, number) for number in range(MANY)]
+    for name, kind in (("s", 1), ("k", 3), ("x", 0)):
+        subscribe(holder, name, ord(name), kind)
+    subscribe(other, "s", 1, pb.CommandSubscribe.Shared, permits=0)
+    for number in range(MANY):
+        producer.send(number, entry_bytes(b"x", partition_key=str(number)))
+    numbers = [pb.MessageIdData(ledgerId=0, entryId=number) for number in range(MANY)]
+    again = partial(holder.command, "redeliverUnacknowledgedMessages", message_ids=numbers)
+    harness.check(
+        others=partial(other.ack, *ids[1::4]),
+        own=partial(holder.ack, *ids[::4], consumer_id=ord("s")),
+        redelivery=partial(again, consumer_id=ord("s")),
+        redelivery_by_key=partial(again, consumer_id=ord("k")),
+        rest=partial(holder.ack, *ids, consumer_id=ord("s")),
+        cumulative=partial(holder.ack, ids[-2], consumer_id=ord("x"), cumulative=True),
+        skip=partial(harness.admin, actions.skip, NAME, "k", MANY // 2, done),
+        skip_all=partial(harness.admin, actions.skip_all, NAME, "k", done),
+    )
+
+
+def delayed_messages(harness: Stepped) -> None:
+    producer, receiver = sender(harness), harness.peer()
+    subscribe(receiver, "s", 1, pb.CommandSubscribe.Shared, permits=10)
+    for number in range(MANY):
+        producer.send(number, entry_bytes(b"x", deliver_at_time=START_MS + 100_000))
+    harness.check(
+        due=partial(harness.advance, 150),
+        delivery=partial(receiver.command, "flow", consumer_id=1, messagePermits=MANY),
+    )
+
+
+def partitions(harness: Stepped) -> None:
+    actions, name = harness.actions, TopicName.parse("p")
+    harness.check(
+        create=partial(harness.admin, actions.create_partitioned, name, MANY, done),
+        delete=partial(harness.admin, actions.delete, name, True, done),
+    )
+
+
+AXES = (
+    subscriptions, *map(consumers_of, KINDS), producers, topics, patterns, acknowledged_ids,
+    delayed_messages, partitions,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.__name__)
+def test_no_step_takes_50_milliseconds(axis: Callable[[Stepped], None]) -> None:
+    axis(Stepped())
