@@ -280,7 +280,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def part(pytestconfig: pytest.Config) -> Callable[[Iterable[Any], int], list[Any]]:
+def part(pytestconfig):
     """A function that returns one in ``each`` values in order, drawn by the rotation; or all."""
 
     def choose(values: Iterable[Any], each: int) -> list[Any]:
@@ -297,7 +297,7 @@ def part(pytestconfig: pytest.Config) -> Callable[[Iterable[Any], int], list[Any
 
 
 @pytest.fixture
-def lines_run() -> Callable[[Callable[[], object]], int]:
+def lines_run():
     """Count the lines of Python that a call runs: its cost on any machine, without a clock."""
 
     def count(call: Callable[[], object]) -> int:
@@ -320,7 +320,7 @@ def lines_run() -> Callable[[Callable[[], object]], int]:
 
 
 @pytest.fixture(autouse=True)
-def log_lines_meet_no_error(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def log_lines_meet_no_error(monkeypatch):
     """A line that cannot be formatted raises nothing where it is logged: it fails the test."""
     errors: list[str] = []
     monkeypatch.setattr(loggers, "report", lambda: errors.append(traceback.format_exc()))

@@ -1,16 +1,12 @@
 """A scripted broker for the client's tests: real sockets, answers that the test decides."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from scripted_broker import ScriptedBroker
 
 import geminga
-from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.runtime import LoopThread
 
 # For helpers such as `virtual`: tests are imported file by file, without packages.
@@ -18,14 +14,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
-def client(pulsar_broker: EmbeddedBroker) -> Iterator[geminga.Client]:
+def client(pulsar_broker):
     """Client of an embedded broker, with short time-outs."""
     with geminga.Client(pulsar_broker.service_url, operation_timeout_seconds=10) as client:
         yield client
 
 
 @pytest.fixture
-def topic(pulsar_topic: str) -> str:
+def topic(pulsar_topic):
     """Name of an unused topic."""
     return pulsar_topic
 

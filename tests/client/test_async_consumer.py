@@ -17,7 +17,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 EARLIEST = InitialPosition.Earliest
 
 
-async def test_asyncio_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+async def test_asyncio_consumer(pulsar_broker, pulsar_client, pulsar_topic):
     async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
         consumer = await client.subscribe(
             pulsar_topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50
@@ -51,8 +51,8 @@ async def test_asyncio_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_t
 
 
 async def test_batch_receive_leaves_a_message_beyond_the_limit_of_bytes(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic
+):
     """As in pulsar-client; only a message that is larger alone is received, alone."""
     options: dict[str, Any] = {
         "batch_receive_policy": geminga.ConsumerBatchReceivePolicy(-1, 5, -1),
@@ -70,9 +70,7 @@ async def test_batch_receive_leaves_a_message_beyond_the_limit_of_bytes(
     assert [data(consumer.batch_receive()) for _ in expected] == expected
 
 
-async def test_asyncio_receipts_share_commands(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+async def test_asyncio_receipts_share_commands(pulsar_broker, pulsar_client, pulsar_topic):
     publish(pulsar_client, pulsar_topic, 100, batched=False)
 
     async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
@@ -84,9 +82,7 @@ async def test_asyncio_receipts_share_commands(
         assert backlog(pulsar_broker, pulsar_topic) == 0
 
 
-async def test_a_cancelled_receive_loses_nothing(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+async def test_a_cancelled_receive_loses_nothing(pulsar_broker, pulsar_client, pulsar_topic):
     async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
         consumer = await client.subscribe(pulsar_topic, "s")
         producer = await client.create_producer(pulsar_topic)
@@ -108,8 +104,8 @@ async def test_a_cancelled_receive_loses_nothing(
 
 @pytest.mark.parametrize("turns", range(5))
 async def test_a_woken_and_then_cancelled_receive_leaves_the_message_to_the_next(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, turns: int
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic, turns
+):
     """``turns`` of the loop after a message has come, the receiver that may have been woken is cancelled."""
 
     publish(pulsar_client, pulsar_topic, 1)
@@ -129,8 +125,8 @@ async def test_a_woken_and_then_cancelled_receive_leaves_the_message_to_the_next
 
 
 async def test_the_timeout_of_a_receive_does_not_restart_when_another_takes_its_message(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic
+):
     publish(pulsar_client, pulsar_topic, 1)
     async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
         consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
@@ -147,7 +143,7 @@ async def test_the_timeout_of_a_receive_does_not_restart_when_another_takes_its_
             waiting.result()
 
 
-async def test_a_cancelled_subscribe_to_several_topics_leaves_no_consumer(scripted: Any) -> None:
+async def test_a_cancelled_subscribe_to_several_topics_leaves_no_consumer(scripted):
     """Two topics answer and the third does not; the client sends all three a close of the consumer."""
 
     broker = scripted()

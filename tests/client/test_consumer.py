@@ -7,7 +7,6 @@ import contextlib
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ EARLIEST = InitialPosition.Earliest
 
 
 @pytest.fixture
-def subscribe(pulsar_client: Any, pulsar_topic: str) -> Iterator[Callable[..., Any]]:
+def subscribe(pulsar_client, pulsar_topic):
     opened = []
 
     def make(subscription: str = "s", topic: Any = pulsar_topic, **options: Any) -> Any:
@@ -51,9 +50,7 @@ def subscribe(pulsar_client: Any, pulsar_topic: str) -> Iterator[Callable[..., A
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_receive_and_acknowledge(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any, batched: bool
-) -> None:
+def test_receive_and_acknowledge(pulsar_broker, pulsar_client, pulsar_topic, subscribe, batched):
     consumer = subscribe()
     values = publish(pulsar_client, pulsar_topic, 50, batched=batched)
     messages = receive(consumer, 50)
@@ -67,9 +64,7 @@ def test_receive_and_acknowledge(
         again.receive(100)
 
 
-def test_acknowledging_by_id_and_after_a_restart_of_the_consumer(
-    pulsar_client: Any, pulsar_topic: str, subscribe: Any
-) -> None:
+def test_acknowledging_by_id_and_after_a_restart_of_the_consumer(pulsar_client, pulsar_topic, subscribe):
     publish(pulsar_client, pulsar_topic, 10)
     consumer = subscribe()
     ids = [message.message_id() for message in receive(consumer, 10)]
@@ -84,9 +79,7 @@ def test_acknowledging_by_id_and_after_a_restart_of_the_consumer(
         consumer.receive(100)
 
 
-def test_a_partly_acknowledged_batch_is_redelivered_as_a_whole(
-    pulsar_client: Any, pulsar_topic: str, subscribe: Any
-) -> None:
+def test_a_partly_acknowledged_batch_is_redelivered_as_a_whole(pulsar_client, pulsar_topic, subscribe):
     values = publish(pulsar_client, pulsar_topic, 5)
     consumer = subscribe(batch_index_ack_enabled=False)
     for message in receive(consumer, 5)[:3]:
@@ -96,9 +89,7 @@ def test_a_partly_acknowledged_batch_is_redelivered_as_a_whole(
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
-def test_cumulative_is_refused_where_messages_are_shared(
-    pulsar_client: Any, pulsar_topic: str, subscribe: Any, kind: ConsumerType
-) -> None:
+def test_cumulative_is_refused_where_messages_are_shared(pulsar_client, pulsar_topic, subscribe, kind):
     consumer = subscribe(consumer_type=kind)
     publish(pulsar_client, pulsar_topic, 1)
     with pytest.raises(CumulativeAcknowledgementNotAllowedError, match=kind.name):
@@ -106,9 +97,7 @@ def test_cumulative_is_refused_where_messages_are_shared(
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_receipts(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any, batched: bool
-) -> None:
+def test_receipts(pulsar_broker, pulsar_client, pulsar_topic, subscribe, batched):
     consumer = subscribe(ack_receipt_enabled=True)
     publish(pulsar_client, pulsar_topic, 4, batched=batched)
     messages = receive(consumer, 4)
@@ -121,14 +110,14 @@ def test_receipts(
     assert backlog(pulsar_broker, pulsar_topic) == 0
 
 
-def test_acknowledging_a_text_is_refused(subscribe: Any) -> None:
+def test_acknowledging_a_text_is_refused(subscribe):
     consumer = subscribe()
     for call in (consumer.acknowledge, consumer.acknowledge_cumulative, consumer.negative_acknowledge):
         with pytest.raises(OperationNotSupported, match="str"):
             call("a message")
 
 
-def test_timeouts(subscribe: Any) -> None:
+def test_timeouts(subscribe):
     consumer = subscribe()
     start = time.monotonic()
     with pytest.raises(Timeout):
@@ -140,7 +129,7 @@ def test_timeouts(subscribe: Any) -> None:
         consumer.receive(0.5)
 
 
-def test_a_message_wakes_the_receiver(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+def test_a_message_wakes_the_receiver(pulsar_client, pulsar_topic, subscribe):
     consumer = subscribe()
     received: list[bytes] = []
     threads = [
@@ -154,7 +143,7 @@ def test_a_message_wakes_the_receiver(pulsar_client: Any, pulsar_topic: str, sub
     assert sorted(received) == [b"0", b"1", b"2"]
 
 
-def test_many_receivers_share_a_consumer(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+def test_many_receivers_share_a_consumer(pulsar_client, pulsar_topic, subscribe):
     consumer = subscribe(receiver_queue_size=20)
     received: list[bytes] = []
 
@@ -177,8 +166,8 @@ def test_many_receivers_share_a_consumer(pulsar_client: Any, pulsar_topic: str, 
 @pytest.mark.parametrize("queue_size", [0, 1, 3])
 @pytest.mark.parametrize("batched", [True, False])
 def test_small_receiver_queues_deliver_all_messages_in_order(
-    pulsar_client: Any, pulsar_topic: str, subscribe: Any, queue_size: int, batched: bool
-) -> None:
+    pulsar_client, pulsar_topic, subscribe, queue_size, batched
+):
     values = publish(pulsar_client, pulsar_topic, 25, batched=batched)
     consumer = subscribe(receiver_queue_size=queue_size)
     for value in values:
@@ -187,7 +176,7 @@ def test_small_receiver_queues_deliver_all_messages_in_order(
         consumer.acknowledge(message)
 
 
-def test_iteration_ends_with_the_consumer(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+def test_iteration_ends_with_the_consumer(pulsar_client, pulsar_topic, subscribe):
     consumer = subscribe()
     publish(pulsar_client, pulsar_topic, 3)
     seen = []
@@ -207,7 +196,7 @@ def test_iteration_ends_with_the_consumer(pulsar_client: Any, pulsar_topic: str,
 
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("inclusive", [True, False])
-def test_seek(pulsar_client: Any, pulsar_topic: str, subscribe: Any, batched: bool, inclusive: bool) -> None:
+def test_seek(pulsar_client, pulsar_topic, subscribe, batched, inclusive):
     consumer = subscribe(start_message_id_inclusive=inclusive)
     values = publish(pulsar_client, pulsar_topic, 10, batched=batched)
     messages = receive(consumer, 10)
@@ -231,7 +220,7 @@ def test_seek(pulsar_client: Any, pulsar_topic: str, subscribe: Any, batched: bo
 # --- chunks ---------------------------------------------------------------------------------------------
 
 
-def test_chunked_messages(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+def test_chunked_messages(pulsar_broker, pulsar_client, pulsar_topic, subscribe):
     consumer = subscribe()
     payload = bytes(range(256)) * 1000
     with pulsar_client.create_producer(
@@ -256,7 +245,7 @@ def test_chunked_messages(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: 
 # --- listeners ------------------------------------------------------------------------------------------
 
 
-def test_listener(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+def test_listener(pulsar_client, pulsar_topic, subscribe):
     seen: list[bytes] = []
 
     def listen(consumer: Any, message: Any) -> None:
@@ -285,9 +274,7 @@ def test_listener(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None
 # --- the end ----------------------------------------------------------------------------------------------
 
 
-def test_unsubscribe_is_refused_while_others_are_there(
-    pulsar_client: Any, pulsar_topic: str, subscribe: Any
-) -> None:
+def test_unsubscribe_is_refused_while_others_are_there(pulsar_client, pulsar_topic, subscribe):
     first = subscribe(consumer_type=ConsumerType.Shared)
     second = subscribe(consumer_type=ConsumerType.Shared)
     with pytest.raises(BrokerMetadataError):
@@ -298,7 +285,7 @@ def test_unsubscribe_is_refused_while_others_are_there(
     first.unsubscribe()
 
 
-def test_calls_of_a_closed_consumer_raise(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+def test_calls_of_a_closed_consumer_raise(pulsar_client, pulsar_topic, subscribe):
     consumer = subscribe()
     publish(pulsar_client, pulsar_topic, 1)
     message = consumer.receive(30_000)
@@ -320,7 +307,7 @@ def test_calls_of_a_closed_consumer_raise(pulsar_client: Any, pulsar_topic: str,
     assert list(consumer) == []
 
 
-def test_closing_wakes_a_waiting_receiver(subscribe: Any) -> None:
+def test_closing_wakes_a_waiting_receiver(subscribe):
     consumer = subscribe()
     threading.Timer(0.1, consumer.close).start()
     with pytest.raises(AlreadyClosed):
@@ -328,8 +315,8 @@ def test_closing_wakes_a_waiting_receiver(subscribe: Any) -> None:
 
 
 def test_a_position_that_no_command_can_carry_leaves_the_consumer_as_it_was(
-    pulsar_client: Any, pulsar_topic: str, subscribe: Any
-) -> None:
+    pulsar_client, pulsar_topic, subscribe
+):
     consumer = subscribe(initial_position=EARLIEST)
     publish(pulsar_client, pulsar_topic, 2)
     for value in (10**30, -1, "x", None, 1.5, True):
@@ -339,14 +326,14 @@ def test_a_position_that_no_command_can_carry_leaves_the_consumer_as_it_was(
     assert data(receive(consumer, 2)) == [b"0", b"1"]
 
 
-def test_waiting_longer_than_clocks_reach_is_refused(subscribe: Any) -> None:
+def test_waiting_longer_than_clocks_reach_is_refused(subscribe):
     consumer = subscribe()
     for call in (consumer.receive, lambda limit: consumer.receive_table(timeout_millis=limit)):
         with pytest.raises(InvalidConfiguration, match="timeout_millis"):
             call(10**30)
 
 
-def test_closing_the_client_wakes_a_waiting_receiver(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_closing_the_client_wakes_a_waiting_receiver(pulsar_broker, pulsar_topic):
     client = pulsar_broker.client()
     consumer = client.subscribe(pulsar_topic, "s")
     threading.Timer(0.1, client.close).start()
@@ -354,7 +341,7 @@ def test_closing_the_client_wakes_a_waiting_receiver(pulsar_broker: Any, pulsar_
         consumer.receive()
 
 
-def test_a_consumer_returns_its_topic_subscription_and_name(pulsar_topic: str, subscribe: Any) -> None:
+def test_a_consumer_returns_its_topic_subscription_and_name(pulsar_topic, subscribe):
     with subscribe(consumer_name="me") as consumer:
         assert consumer.topic() == pulsar_topic
         assert consumer.subscription_name() == "s"
@@ -368,7 +355,7 @@ def test_a_consumer_returns_its_topic_subscription_and_name(pulsar_topic: str, s
         consumer.receive(1)
 
 
-def test_end_of_topic(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+def test_end_of_topic(pulsar_broker, pulsar_client, pulsar_topic, subscribe):
     consumer = subscribe()
     publish(pulsar_client, pulsar_topic, 1)
     admin(pulsar_broker.admin_url, "POST", pulsar_topic.replace("://", "/") + "/terminate")
@@ -379,9 +366,7 @@ def test_end_of_topic(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str,
 # --- lost connections --------------------------------------------------------------------------------------
 
 
-def test_an_unloaded_topic_is_found_again(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any
-) -> None:
+def test_an_unloaded_topic_is_found_again(pulsar_broker, pulsar_client, pulsar_topic, subscribe):
     consumer = subscribe()
     values = publish(pulsar_client, pulsar_topic, 3)
     messages = receive(consumer, 3)
@@ -392,9 +377,7 @@ def test_an_unloaded_topic_is_found_again(
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(
-    pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(pulsar_client, pulsar_topic):
     """Messages are taken and acknowledged while the loop empties the inbox all the time."""
     publish(pulsar_client, pulsar_topic, 10_000, batched=False, max_pending_messages=0)
     consumer = pulsar_client.subscribe(
@@ -417,9 +400,7 @@ def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(
 
 
 @pytest.mark.parametrize("receipts", [False, True])
-def test_a_list_is_acknowledged_by_one_call(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, receipts: bool
-) -> None:
+def test_a_list_is_acknowledged_by_one_call(pulsar_broker, pulsar_client, pulsar_topic, receipts):
     consumer = pulsar_client.subscribe(
         pulsar_topic, "s", ConsumerType.Shared, initial_position=EARLIEST, ack_receipt_enabled=receipts
     )
@@ -452,9 +433,7 @@ class Heard:
         raise RuntimeError("a listener's own mistake")
 
 
-def test_an_event_listener_is_notified_of_the_active_consumer(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_an_event_listener_is_notified_of_the_active_consumer(pulsar_broker, pulsar_client, pulsar_topic):
     # With partition 0 the first name is active; without partitions the topic's name would decide.
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 1)
     first, second = Heard(), Heard()
@@ -475,7 +454,7 @@ def test_an_event_listener_is_notified_of_the_active_consumer(
     assert {event[:3] for event in second.events[:-1]} == {(False, two, 0)}
 
 
-async def test_an_event_listener_of_asyncio(pulsar_broker: Any, pulsar_topic: str) -> None:
+async def test_an_event_listener_of_asyncio(pulsar_broker, pulsar_topic):
     heard: list[Any] = []
 
     class Listener:
@@ -494,12 +473,12 @@ async def test_an_event_listener_of_asyncio(pulsar_broker: Any, pulsar_topic: st
 
 
 @pytest.mark.parametrize("listener", [7, object()])
-def test_a_wrong_event_listener_is_refused(pulsar_client: Any, pulsar_topic: str, listener: Any) -> None:
+def test_a_wrong_event_listener_is_refused(pulsar_client, pulsar_topic, listener):
     with pytest.raises(InvalidConfiguration, match="became_active"):
         pulsar_client.subscribe(pulsar_topic, "s", event_listener=listener)
 
 
-def test_a_listener_that_starts_paused(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_listener_that_starts_paused(pulsar_broker, pulsar_client, pulsar_topic):
     heard: list[bytes] = []
     consumer = pulsar_client.subscribe(
         pulsar_topic,
@@ -520,7 +499,7 @@ def test_a_listener_that_starts_paused(pulsar_broker: Any, pulsar_client: Any, p
 # --- statistics ----------------------------------------------------------------------------------
 
 
-def test_statistics_of_a_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_statistics_of_a_consumer(pulsar_broker, pulsar_client, pulsar_topic):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
     with pulsar_client.subscribe(
         pulsar_topic, "s", ConsumerType.Shared, initial_position=EARLIEST, receiver_queue_size=10,
@@ -542,9 +521,7 @@ def test_statistics_of_a_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar
         consumer.stats()
 
 
-def test_the_brokers_statistics_are_kept_for_a_while(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_the_brokers_statistics_are_kept_for_a_while(pulsar_broker, pulsar_client, pulsar_topic):
     """``broker_consumer_stats_cache_time_ms`` spares the broker a request per call."""
     consumer = pulsar_client.subscribe(
         pulsar_topic, "s", initial_position=EARLIEST, broker_consumer_stats_cache_time_ms=3_600_000
@@ -557,7 +534,7 @@ def test_the_brokers_statistics_are_kept_for_a_while(
 
 
 @pytest.mark.parametrize("over", ["pulsar", "http"])
-def test_statistics_tell_ack_holes(pulsar_broker: Any, pulsar_topic: str, over: str) -> None:
+def test_statistics_tell_ack_holes(pulsar_broker, pulsar_topic, over):
     url = pulsar_broker.service_url if over == "pulsar" else pulsar_broker.admin_url
     with geminga.Client(url) as client:
         consumer = client.subscribe(

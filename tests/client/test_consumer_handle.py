@@ -54,7 +54,7 @@ async def scripted(**options: Any) -> AsyncIterator[tuple[ScriptedBroker, geming
         await broker.stop()
 
 
-async def test_a_retriable_refusal_is_tried_again() -> None:
+async def test_a_retriable_refusal_is_tried_again():
     async with scripted() as (broker, client):
         fine = broker.answers[Type.SUBSCRIBE]
 
@@ -71,7 +71,7 @@ async def test_a_retriable_refusal_is_tried_again() -> None:
 @pytest.mark.parametrize(
     ("code", "error"), [(pb.ConsumerBusy, ConsumerBusy), (pb.AuthorizationError, AuthorizationError)]
 )
-async def test_a_final_refusal_is_raised(code: Any, error: type[Exception]) -> None:
+async def test_a_final_refusal_is_raised(code, error):
     async with scripted() as (broker, client):
         broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.refuse(p, f.command.subscribe.request_id, code)
         with pytest.raises(error, match="said so"):
@@ -79,7 +79,7 @@ async def test_a_final_refusal_is_raised(code: Any, error: type[Exception]) -> N
         assert broker.count(Type.SUBSCRIBE) == 1
 
 
-async def test_a_subscribe_without_an_answer_is_closed_at_the_broker() -> None:
+async def test_a_subscribe_without_an_answer_is_closed_at_the_broker():
     async with scripted(operation_timeout_seconds=1) as (broker, client):
         del broker.answers[Type.SUBSCRIBE]
         with pytest.raises(Timeout):
@@ -87,7 +87,7 @@ async def test_a_subscribe_without_an_answer_is_closed_at_the_broker() -> None:
         await broker.until(Type.CLOSE_CONSUMER)
 
 
-async def test_unacknowledged_messages_are_redelivered_after_a_lost_connection() -> None:
+async def test_unacknowledged_messages_are_redelivered_after_a_lost_connection():
     async with scripted() as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")
         await broker.until(Type.FLOW)
@@ -101,9 +101,7 @@ async def test_unacknowledged_messages_are_redelivered_after_a_lost_connection()
         assert first.data() == b"a"
 
 
-async def test_a_refusal_while_reconnecting_is_final_for_some_errors(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_refusal_while_reconnecting_is_final_for_some_errors(caplog):
     with caplog.at_level(logging.ERROR, "geminga"):
         async with scripted() as (broker, client):
             consumer = await client.subscribe(TOPIC, "s")
@@ -124,7 +122,7 @@ async def test_a_refusal_while_reconnecting_is_final_for_some_errors(
     assert "has failed" in caplog.text
 
 
-async def test_a_busy_subscription_while_reconnecting_is_not_final() -> None:
+async def test_a_busy_subscription_while_reconnecting_is_not_final():
     async with scripted() as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")
         await broker.until(Type.FLOW)
@@ -140,7 +138,7 @@ async def test_a_busy_subscription_while_reconnecting_is_not_final() -> None:
         assert consumer.is_connected()
 
 
-async def test_closed_by_the_broker() -> None:
+async def test_closed_by_the_broker():
     async with scripted() as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")
         await broker.until(Type.FLOW)
@@ -152,7 +150,7 @@ async def test_closed_by_the_broker() -> None:
         assert len(broker.peers) == 1, "the connection itself is fine"
 
 
-async def test_seek_waits_for_the_answer_before_it_subscribes_again() -> None:
+async def test_seek_waits_for_the_answer_before_it_subscribes_again():
     async with scripted() as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")
 
@@ -174,7 +172,7 @@ async def test_seek_waits_for_the_answer_before_it_subscribes_again() -> None:
         assert (await consumer.receive()).data() == b"first"
 
 
-async def test_a_refused_seek_changes_nothing() -> None:
+async def test_a_refused_seek_changes_nothing():
     async with scripted() as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")
 
@@ -195,7 +193,7 @@ async def test_a_refused_seek_changes_nothing() -> None:
         assert broker.count(Type.LOOKUP) == lookups + 1
 
 
-async def test_after_a_final_refusal_calls_that_need_the_topic_raise_it() -> None:
+async def test_after_a_final_refusal_calls_that_need_the_topic_raise_it():
     async with scripted() as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")
         await broker.until(Type.FLOW)
@@ -214,7 +212,7 @@ async def test_after_a_final_refusal_calls_that_need_the_topic_raise_it() -> Non
                 await call()
 
 
-async def test_seek_names_the_reason_why_the_consumer_is_not_reconnected() -> None:
+async def test_seek_names_the_reason_why_the_consumer_is_not_reconnected():
     async with scripted(operation_timeout_seconds=1) as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")
         broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.refuse(
@@ -226,7 +224,7 @@ async def test_seek_names_the_reason_why_the_consumer_is_not_reconnected() -> No
             await consumer.seek(MessageId.earliest)
 
 
-async def test_seek_without_a_broker() -> None:
+async def test_seek_without_a_broker():
     async with scripted(operation_timeout_seconds=1) as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")
         broker.answers[Type.SUBSCRIBE] = lambda p, f: None
@@ -236,7 +234,7 @@ async def test_seek_without_a_broker() -> None:
             await consumer.seek(MessageId.earliest)
 
 
-async def test_an_error_in_the_last_moment_of_the_wait_for_a_connection_is_raised() -> None:
+async def test_an_error_in_the_last_moment_of_the_wait_for_a_connection_is_raised():
     async with scripted(operation_timeout_seconds=1) as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")
         (handle,) = consumer.group.handles.values()
@@ -250,7 +248,7 @@ async def test_an_error_in_the_last_moment_of_the_wait_for_a_connection_is_raise
             await handle.connected_within(0.05)
 
 
-async def test_a_reader_that_failed_does_not_say_that_all_is_read() -> None:
+async def test_a_reader_that_failed_does_not_say_that_all_is_read():
     async with scripted(operation_timeout_seconds=1) as (broker, client):
         reader = await client.create_reader(TOPIC, MessageId.earliest)
         broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.refuse(
@@ -262,7 +260,7 @@ async def test_a_reader_that_failed_does_not_say_that_all_is_read() -> None:
             await reader.has_message_available()
 
 
-async def test_receipts_that_never_come() -> None:
+async def test_receipts_that_never_come():
     async with scripted(operation_timeout_seconds=1) as (broker, client):
         consumer = await client.subscribe(TOPIC, "s", ack_receipt_enabled=True)
         await broker.until(Type.FLOW)
@@ -277,7 +275,7 @@ async def test_receipts_that_never_come() -> None:
             await task
 
 
-async def test_receipts_survive_a_reconnect() -> None:
+async def test_receipts_survive_a_reconnect():
     async with scripted() as (broker, client):
         consumer = await client.subscribe(TOPIC, "s", ack_receipt_enabled=True)
         await broker.until(Type.FLOW)
@@ -295,7 +293,7 @@ async def test_receipts_survive_a_reconnect() -> None:
         await task
 
 
-async def test_a_corrupt_entry_is_reported_and_skipped(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_corrupt_entry_is_reported_and_skipped(caplog):
     with caplog.at_level(logging.WARNING, "geminga"):
         async with scripted() as (broker, client):
             consumer = await client.subscribe(TOPIC, "s")
@@ -309,7 +307,7 @@ async def test_a_corrupt_entry_is_reported_and_skipped(caplog: pytest.LogCapture
     assert "acknowledged as unreadable" in caplog.text
 
 
-async def test_a_silent_broker_does_not_hold_up_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_broker_does_not_hold_up_closing(monkeypatch):
     monkeypatch.setattr("geminga.client.consumer_handle.CLOSE_TIMEOUT_SECONDS", 0.1)
 
     async with scripted() as (broker, client):

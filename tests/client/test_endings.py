@@ -55,9 +55,7 @@ class Blocked:
 
 
 @pytest.mark.parametrize("end", ["shutdown", "close"])
-def test_threads_that_wait_for_messages_get_an_error_at_the_end(
-    pulsar_broker: Any, pulsar_topic: str, end: str
-) -> None:
+def test_threads_that_wait_for_messages_get_an_error_at_the_end(pulsar_broker, pulsar_topic, end):
     client = pulsar_broker.client()
     consumer = client.subscribe(pulsar_topic, "s")
     tables = client.subscribe(pulsar_topic, "tables")
@@ -84,7 +82,7 @@ def test_threads_that_wait_for_messages_get_an_error_at_the_end(
         assert isinstance(outcomes[number], AlreadyClosed)
 
 
-def test_threads_that_wait_for_receipts_or_permits_get_an_error_at_shutdown(broker: Any) -> None:
+def test_threads_that_wait_for_receipts_or_permits_get_an_error_at_shutdown(broker):
     broker.answers.pop(geminga_send())  # no receipt ever comes
     client = geminga.Client(broker.url)
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
@@ -108,7 +106,7 @@ def geminga_send() -> int:
     return int(pb.BaseCommand.SEND)
 
 
-async def test_waiting_tasks_get_an_error_at_shutdown(pulsar_broker: Any, pulsar_topic: str) -> None:
+async def test_waiting_tasks_get_an_error_at_shutdown(pulsar_broker, pulsar_topic):
     client = geminga.asyncio.Client(pulsar_broker.service_url)
     consumer = await client.subscribe(pulsar_topic, "s")
     waiting = asyncio.create_task(consumer.receive())
@@ -118,9 +116,7 @@ async def test_waiting_tasks_get_an_error_at_shutdown(pulsar_broker: Any, pulsar
         await asyncio.wait_for(waiting, 60)
 
 
-def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(pulsar_broker, pulsar_topic):
     """A SIGTERM handler closes while the program is closing already: pending sends still complete."""
     client = pulsar_broker.client()
     producer = client.create_producer(pulsar_topic, max_pending_messages=0, batching_enabled=True)
@@ -135,9 +131,7 @@ def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(
 # --- dropped -------------------------------------------------------------------------------------
 
 
-def test_a_client_that_is_dropped_says_so_and_leaves_nothing_behind(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+def test_a_client_that_is_dropped_says_so_and_leaves_nothing_behind(pulsar_broker, pulsar_topic):
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(
         pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000, max_pending_messages=0
@@ -187,9 +181,7 @@ def _is_refused(client: geminga.Client, topic: str) -> None:
     ],
     ids=["producer", "refusal", "partitions", "consumer", "reader", "table view"],
 )
-def test_a_dropped_client_does_not_wait_for_the_garbage_collector(
-    pulsar_broker: Any, pulsar_topic: str, use: Any
-) -> None:
+def test_a_dropped_client_does_not_wait_for_the_garbage_collector(pulsar_broker, pulsar_topic, use):
     def program() -> threading.Thread:
         client = geminga.Client(pulsar_broker.service_url)
         use(client, pulsar_topic)
@@ -210,7 +202,7 @@ def _drop(holders: list[Any]) -> None:
     gc.collect()
 
 
-def test_a_dropped_client_with_a_listener_keeps_running(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_a_dropped_client_with_a_listener_keeps_running(pulsar_broker, pulsar_topic):
     heard: list[bytes] = []
     client = geminga.Client(pulsar_broker.service_url)
     runtime = client.runtime
@@ -223,9 +215,7 @@ def test_a_dropped_client_with_a_listener_keeps_running(pulsar_broker: Any, puls
     runtime.close()
 
 
-def test_no_callback_runs_after_a_client_is_closed(
-    pulsar_broker: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_callback_runs_after_a_client_is_closed(pulsar_broker, pulsar_topic, monkeypatch):
     """As after the close of a consumer: what a listener is just at is waited for."""
     monkeypatch.setattr("geminga.client.sync_base.STOP_SECONDS_MAX", 60)
     inside, go = threading.Event(), threading.Event()
@@ -254,7 +244,7 @@ def test_no_callback_runs_after_a_client_is_closed(
     assert not thread.is_alive()
 
 
-def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker, pulsar_topic):
     class Service:
         def __init__(self) -> None:
             self.client = geminga.Client(pulsar_broker.service_url)
@@ -272,7 +262,7 @@ def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker: An
     eventually(lambda: gc.collect() is not None and gone() is None)
 
 
-def test_a_second_close_does_not_interrupt_the_first() -> None:
+def test_a_second_close_does_not_interrupt_the_first():
     """Two threads close: what the first one ends is ended to the last step."""
     runtime = LoopThread()
     cleaned: list[str] = []
@@ -297,7 +287,7 @@ def test_a_second_close_does_not_interrupt_the_first() -> None:
     assert cleaned == ["up"]
 
 
-def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker, pulsar_topic):
     """The producer is closed: the loop still answers calls, until it ends during an answer."""
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic)
@@ -327,8 +317,8 @@ def quiet_output(program: str) -> str:
 
 
 def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic
+):
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for _ in range(20):
             producer.send(b"x")
@@ -350,9 +340,7 @@ def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
         assert [reader.read_next(30_000).data() for _ in range(10)] == [b"%d" % n for n in range(10)]
 
 
-def test_the_interpreter_ends_with_blocked_threads_and_listeners(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+def test_the_interpreter_ends_with_blocked_threads_and_listeners(pulsar_broker, pulsar_topic):
     quiet_output(
         "import geminga, threading\n"
         f"client = geminga.Client({pulsar_broker.service_url!r})\n"
@@ -362,9 +350,7 @@ def test_the_interpreter_ends_with_blocked_threads_and_listeners(
     )
 
 
-def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(pulsar_broker, pulsar_topic):
     """The finalizer runs when modules can no longer be imported."""
     quiet_output(
         "import geminga as pulsar\n"
@@ -386,7 +372,7 @@ def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(
 # --- loops ---------------------------------------------------------------------------------------
 
 
-def test_one_asyncio_client_over_several_loops(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_one_asyncio_client_over_several_loops(pulsar_broker, pulsar_topic):
     client = geminga.asyncio.Client(pulsar_broker.service_url)
 
     async def send(value: bytes) -> None:
@@ -409,9 +395,7 @@ def test_one_asyncio_client_over_several_loops(pulsar_broker: Any, pulsar_topic:
         asyncio.run(send(b"3"))
 
 
-async def test_pending_sends_and_acks_leave_when_asyncio_run_ends(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+async def test_pending_sends_and_acks_leave_when_asyncio_run_ends(pulsar_broker, pulsar_topic):
     """The program forgot to close: acknowledgements and messages leave with the end of the loop."""
 
     held: list[Any] = []
@@ -429,7 +413,7 @@ async def test_pending_sends_and_acks_leave_when_asyncio_run_ends(
     assert backlog(pulsar_broker, pulsar_topic) == 1  # the batch of 5 is one entry
 
 
-async def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
+async def test_a_dropped_asyncio_client_says_so(pulsar_broker):
     client = geminga.asyncio.Client(pulsar_broker.service_url)
     await client.get_topic_partitions("t")
     (connection,) = client.context.pool.connections
@@ -444,7 +428,7 @@ async def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["producer", "consumer", "reader", "table view"])
-async def test_a_cancelled_close_still_detaches_all(pulsar_broker: Any, pulsar_topic: str, kind: str) -> None:
+async def test_a_cancelled_close_still_detaches_all(pulsar_broker, pulsar_topic, kind):
     """Cancelled in its first steps, a close had marked itself as done and told the broker nothing: what it
     closed stayed attached, and to close it again did nothing."""
 
@@ -479,9 +463,7 @@ async def test_a_cancelled_close_still_detaches_all(pulsar_broker: Any, pulsar_t
         assert not client.context.in_use
 
 
-async def test_closing_a_producer_again_waits_for_the_running_close(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+async def test_closing_a_producer_again_waits_for_the_running_close(pulsar_broker, pulsar_topic):
     async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
         producer = await client.create_producer(
             pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000

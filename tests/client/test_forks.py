@@ -8,8 +8,6 @@ import os
 import subprocess
 import sys
 import weakref
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -149,9 +147,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_forked_child_gets_a_clear_error_or_its_own_client(
-    pulsar_broker: Any, pulsar_topic: str, tmp_path: Path, name: str
-) -> None:
+def test_a_forked_child_gets_a_clear_error_or_its_own_client(pulsar_broker, pulsar_topic, tmp_path, name):
     program = tmp_path / "program.py"
     program.write_text(START + PROGRAMS[name])
     done = subprocess.run(
@@ -161,7 +157,7 @@ def test_a_forked_child_gets_a_clear_error_or_its_own_client(
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
-def test_a_child_without_free_descriptors_refuses_every_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_without_free_descriptors_refuses_every_client(monkeypatch):
     class Connection:
         is_refused = False
 

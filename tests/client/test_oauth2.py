@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -52,7 +51,7 @@ class Issuer:
         )
 
 
-def test_a_token_request_has_the_fields_of_the_client_credentials_grant() -> None:
+def test_a_token_request_has_the_fields_of_the_client_credentials_grant():
     issuer = Issuer()
     given = issuer.client(audience="urn:pulsar", scope="produce consume").credentials()
     assert (given.method, given.data) == ("token", b"t1")
@@ -71,7 +70,7 @@ def test_a_token_request_has_the_fields_of_the_client_credentials_grant() -> Non
 
 
 @pytest.mark.parametrize(("lifetime", "kept"), [(3600, 3590), (100, 90), (10, 9), (None, 10**9)])
-def test_a_token_is_kept_until_it_nearly_expires(lifetime: int | None, kept: float) -> None:
+def test_a_token_is_kept_until_it_nearly_expires(lifetime, kept):
     issuer = Issuer()
     issuer.lifetime = lifetime
     client = issuer.client()
@@ -84,7 +83,7 @@ def test_a_token_is_kept_until_it_nearly_expires(lifetime: int | None, kept: flo
         assert len(issuer.asked) == 3  # the endpoint is fetched once
 
 
-def test_a_challenge_of_the_broker_fetches_a_new_token() -> None:
+def test_a_challenge_of_the_broker_fetches_a_new_token():
     client = Issuer().client()
     assert client.credentials().data == b"t1"
     assert client.credentials(b"PulsarAuthRefresh").data == b"t2"
@@ -101,7 +100,7 @@ def test_a_challenge_of_the_broker_fetches_a_new_token() -> None:
         ((200, b"{}"), False, "names no token endpoint"),
     ],
 )
-def test_issuers_that_do_not_answer_as_they_should(answer: Any, retriable: bool, said: str) -> None:
+def test_issuers_that_do_not_answer_as_they_should(answer, retriable, said):
     issuer = Issuer()
     issuer.answer = answer
     with pytest.raises(errors.AuthenticationError, match=said) as caught:
@@ -118,7 +117,7 @@ def test_issuers_that_do_not_answer_as_they_should(answer: Any, retriable: bool,
         (400, b"<html>"),
     ],
 )
-def test_a_refused_token(answer: Any) -> None:
+def test_a_refused_token(answer):
     issuer = Issuer()
     client = issuer.client()
     client.credentials()
@@ -149,7 +148,7 @@ def test_a_refused_token(answer: Any) -> None:
         {"client_id": "a", "client_secret": "b", "audience": 5},
     ],
 )
-def test_wrong_parameters(parameters: Any) -> None:
+def test_wrong_parameters(parameters):
     if isinstance(parameters, dict):
         parameters = json.dumps({"issuer_url": ISSUER, **parameters})
     with pytest.raises(ValueError) as caught:
@@ -157,9 +156,7 @@ def test_wrong_parameters(parameters: Any) -> None:
     assert "issuer.example" not in str(caught.value)
 
 
-def test_the_private_key_may_be_a_path_a_file_url_data_or_json(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_private_key_may_be_a_path_a_file_url_data_or_json(tmp_path, monkeypatch):
     issuer = Issuer()
     monkeypatch.setattr(oauth2, "_fetch", issuer.fetch)
 
@@ -195,7 +192,7 @@ def test_the_private_key_may_be_a_path_a_file_url_data_or_json(
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[str, list[str]]]:
+def served():
     """A real issuer on a port of this machine."""
     asked: list[str] = []
 
@@ -207,7 +204,7 @@ def served() -> Iterator[tuple[str, list[str]]]:
         yield url, asked
 
 
-def test_a_client_connects_with_a_token_of_the_issuer(served: Any, pulsar_broker: Any) -> None:
+def test_a_client_connects_with_a_token_of_the_issuer(served, pulsar_broker):
     url, asked = served
     authentication = geminga.AuthenticationOauth2(json.dumps({"issuer_url": url, **json.loads(KEY)}))
     with geminga.Client(pulsar_broker.service_url, authentication=authentication) as client:
@@ -215,7 +212,7 @@ def test_a_client_connects_with_a_token_of_the_issuer(served: Any, pulsar_broker
     assert asked == [CANARY]
 
 
-def test_a_wrong_secret_is_raised_at_once(served: Any, pulsar_broker: Any) -> None:
+def test_a_wrong_secret_is_raised_at_once(served, pulsar_broker):
     url, asked = served
     wrong = {"issuer_url": url, "client_id": "me", "client_secret": "wrong"}
     authentication = geminga.AuthenticationOauth2(json.dumps(wrong))

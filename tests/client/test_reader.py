@@ -32,9 +32,7 @@ def subscriptions(broker: Any, topic: str) -> list[str]:
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("inclusive", [True, False])
 @pytest.mark.parametrize("position", [0, 7, 19])
-def test_from_a_message(
-    pulsar_client: Any, pulsar_topic: str, batched: bool, inclusive: bool, position: int
-) -> None:
+def test_from_a_message(pulsar_client, pulsar_topic, batched, inclusive, position):
     values = publish(pulsar_client, pulsar_topic, 20, batched=batched)
     with pulsar_client.create_reader(pulsar_topic, MessageId.earliest) as reader:
         ids = [reader.read_next(30_000).message_id() for _ in values]
@@ -46,7 +44,7 @@ def test_from_a_message(
     reader.close()
 
 
-def test_an_empty_topic(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_an_empty_topic(pulsar_client, pulsar_topic):
     for start in (MessageId.earliest, MessageId.latest):
         for inclusive in (False, True):
             reader = pulsar_client.create_reader(pulsar_topic, start, start_message_id_inclusive=inclusive)
@@ -55,7 +53,7 @@ def test_an_empty_topic(pulsar_client: Any, pulsar_topic: str) -> None:
             reader.close()
 
 
-def test_nothing_stays_on_the_broker(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_nothing_stays_on_the_broker(pulsar_broker, pulsar_client, pulsar_topic):
     publish(pulsar_client, pulsar_topic, 5)
     reader = pulsar_client.create_reader(
         pulsar_topic, MessageId.earliest, reader_name="me", subscription_role_prefix="role"
@@ -70,7 +68,7 @@ def test_nothing_stays_on_the_broker(pulsar_broker: Any, pulsar_client: Any, pul
     assert list(reader) == []
 
 
-def test_a_lost_connection_neither_loses_nor_repeats(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_lost_connection_neither_loses_nor_repeats(pulsar_client, pulsar_topic):
     values = publish(pulsar_client, pulsar_topic, 30) + publish(
         pulsar_client, pulsar_topic, 30, batched=False, start=30
     )
@@ -88,8 +86,8 @@ def test_a_lost_connection_neither_loses_nor_repeats(pulsar_client: Any, pulsar_
 
 @pytest.mark.parametrize("published_before", [0, 3])
 def test_a_reader_of_the_end_gets_what_an_outage_brings(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, published_before: int
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic, published_before
+):
     if published_before:
         publish(pulsar_client, pulsar_topic, published_before)
     with pulsar_broker.client() as other:
@@ -101,9 +99,7 @@ def test_a_reader_of_the_end_gets_what_an_outage_brings(
         assert reader.read_next(30_000).data() == b"during the outage"
 
 
-def test_partitioned_topics(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_partitioned_topics(pulsar_broker, pulsar_client, pulsar_topic, caplog):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for number in range(30):
@@ -115,7 +111,7 @@ def test_partitioned_topics(
     assert "in every partition, by ledger and entry" in caplog.text
 
 
-def test_listener(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_listener(pulsar_client, pulsar_topic):
     publish(pulsar_client, pulsar_topic, 3)
     seen: list[bytes] = []
     done = threading.Event()
@@ -146,7 +142,7 @@ def moments(client: Any, topic: str, count: int = 6) -> list[int]:
         return [reader.read_next(30_000).publish_timestamp() for _ in range(count)]
 
 
-def test_from_a_time(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_from_a_time(pulsar_client, pulsar_topic):
     published = moments(pulsar_client, pulsar_topic)
     moment = dt.datetime.fromtimestamp(published[3] / 1000, dt.UTC)
     for start in (published[3], moment, moment.astimezone(dt.timezone(dt.timedelta(hours=5)))):
@@ -159,9 +155,7 @@ def test_from_a_time(pulsar_client: Any, pulsar_topic: str) -> None:
         assert not reader.has_message_available()
 
 
-def test_a_connection_lost_before_the_first_message_keeps_the_time(
-    pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_a_connection_lost_before_the_first_message_keeps_the_time(pulsar_client, pulsar_topic):
     published = moments(pulsar_client, pulsar_topic)
     for read in (
         lambda reader: [reader.read_next(30_000).data() for _ in range(3)],
@@ -188,12 +182,12 @@ async def drop_connections(context: Any) -> None:
         ({}, "start_message_id"),
     ],
 )
-def test_starts_that_are_refused(pulsar_client: Any, given: dict[str, Any], said: str) -> None:
+def test_starts_that_are_refused(pulsar_client, given, said):
     with pytest.raises(InvalidConfiguration, match=said):
         pulsar_client.create_reader("t", **given)
 
 
-def test_several_topics_are_read_as_one(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_several_topics_are_read_as_one(pulsar_client, pulsar_topic):
     topics = [f"{pulsar_topic}-{name}" for name in "abc"]
     for topic in topics:
         publish(pulsar_client, topic, 3)
@@ -210,7 +204,7 @@ def test_several_topics_are_read_as_one(pulsar_client: Any, pulsar_topic: str) -
         assert len(read_all(reader)) == 9
 
 
-def test_tables(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_tables(pulsar_client, pulsar_topic):
     values = publish(pulsar_client, pulsar_topic, 900)
     with pulsar_client.create_reader(pulsar_topic, MessageId.earliest, receiver_queue_size=500) as reader:
         assert reader.read_next(30_000).data() == b"0"
@@ -224,9 +218,7 @@ def test_tables(pulsar_client: Any, pulsar_topic: str) -> None:
         assert next(following)["value"].to_pylist()[0] == b"9000"
 
 
-def test_asyncio_reads_from_a_time_and_by_tables(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_asyncio_reads_from_a_time_and_by_tables(pulsar_broker, pulsar_client, pulsar_topic):
     published = moments(pulsar_client, pulsar_topic)
 
     async def main() -> list[Any]:
@@ -238,7 +230,7 @@ def test_asyncio_reads_from_a_time_and_by_tables(
     assert asyncio.run(main()) == [b"4", [b"5"]]
 
 
-def test_record_batches(pulsar_client: Any, pulsar_topic: str, pulsar_admin: Any) -> None:
+def test_record_batches(pulsar_client, pulsar_topic, pulsar_admin):
     import pyarrow.compute as pc
 
     values = [b"%d" % number for number in range(1000)]
@@ -259,7 +251,7 @@ def test_record_batches(pulsar_client: Any, pulsar_topic: str, pulsar_admin: Any
     assert pulsar_admin.subscriptions.list(pulsar_topic) == []
 
 
-def test_record_batches_become_a_frame_of_pandas(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_record_batches_become_a_frame_of_pandas(pulsar_client, pulsar_topic):
     pytest.importorskip("pandas")
     pulsar_client.create_producer(pulsar_topic).send(b"a", partition_key="k")
     with pulsar_client.create_reader(pulsar_topic, geminga.MessageId.earliest) as reader:

@@ -23,7 +23,7 @@ async def turns(count: int = 5) -> None:
     await loop_turns(count)
 
 
-async def test_as_many_are_woken_as_there_are_items() -> None:
+async def test_as_many_are_woken_as_there_are_items():
     queue, receive_waiters = made()
     tasks = [asyncio.create_task(receive_waiters.wait(None)) for _ in range(3)]
     await turns()
@@ -36,7 +36,7 @@ async def test_as_many_are_woken_as_there_are_items() -> None:
     assert len(receive_waiters) == 0
 
 
-async def test_a_receiver_that_is_woken_and_then_cancelled_passes_the_wake_on() -> None:
+async def test_a_receiver_that_is_woken_and_then_cancelled_passes_the_wake_on():
     queue, receive_waiters = made()
     first, second = (asyncio.create_task(receive_waiters.wait(None)) for _ in range(2))
     await turns()
@@ -48,7 +48,7 @@ async def test_a_receiver_that_is_woken_and_then_cancelled_passes_the_wake_on() 
     assert second.done()
 
 
-async def test_a_receiver_whose_time_ends_as_it_is_woken_passes_the_wake_on() -> None:
+async def test_a_receiver_whose_time_ends_as_it_is_woken_passes_the_wake_on():
     queue, receive_waiters = made()
     first = asyncio.create_task(receive_waiters.wait(0))
     second = asyncio.create_task(receive_waiters.wait(None))
@@ -59,13 +59,13 @@ async def test_a_receiver_whose_time_ends_as_it_is_woken_passes_the_wake_on() ->
     assert first.result() or second.done()
 
 
-async def test_a_wait_returns_false_at_its_timeout() -> None:
+async def test_a_wait_returns_false_at_its_timeout():
     _queue, receive_waiters = made()
     assert not await receive_waiters.wait(0.001)
     assert len(receive_waiters) == 0
 
 
-async def test_threads_and_tasks_share_one_wait_queue() -> None:
+async def test_threads_and_tasks_share_one_wait_queue():
     queue, receive_waiters = made()
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(receive_waiters.wait_here(10, lambda: None)))
@@ -80,14 +80,14 @@ async def test_threads_and_tasks_share_one_wait_queue() -> None:
     task.cancel()
 
 
-async def test_a_thread_that_finds_something_does_not_sleep() -> None:
+async def test_a_thread_that_finds_something_does_not_sleep():
     queue, receive_waiters = made()
     queue.add(ENTRY, ALONE)
     assert receive_waiters.wait_here(None, lambda: pytest.fail("there is something"))
     assert len(receive_waiters) == 0
 
 
-async def test_an_error_of_the_check_leaves_no_receiver_waiting() -> None:
+async def test_an_error_of_the_check_leaves_no_receiver_waiting():
     _queue, receive_waiters = made()
 
     def check() -> None:
@@ -98,9 +98,7 @@ async def test_an_error_of_the_check_leaves_no_receiver_waiting() -> None:
     assert len(receive_waiters) == 0
 
 
-async def test_a_thread_that_is_woken_and_leaves_by_a_signal_passes_the_wake_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_thread_that_is_woken_and_leaves_by_a_signal_passes_the_wake_on(monkeypatch):
     """The handler raises when the thread was woken and has not looked."""
 
     queue, receive_waiters = made()

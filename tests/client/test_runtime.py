@@ -208,7 +208,7 @@ def test_a_runtime_that_is_dropped_while_its_thread_begins():
 
 
 @pytest.mark.parametrize("locked", [True, False])
-def test_an_interpreter_without_its_lock_is_warned_of(monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
+def test_an_interpreter_without_its_lock_is_warned_of(monkeypatch, locked):
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: locked, raising=False)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -72,7 +72,7 @@ async def looking_up(
             await context.close()
 
 
-async def test_lookup_partitions_and_topics_are_requested_over_http() -> None:
+async def test_lookup_partitions_and_topics_are_requested_over_http():
     async with looking_up(credentials=BasicCredentials("u", "p")) as (rest, context):
         rest.answers = {
             "/lookup/": lambda: (200, {"brokerUrl": "pulsar://b:6650"}, ""),
@@ -87,7 +87,7 @@ async def test_lookup_partitions_and_topics_are_requested_over_http() -> None:
             await context.service_connection()
 
 
-async def test_servers_faults_are_retried() -> None:
+async def test_servers_faults_are_retried():
     async with looking_up() as (rest, context):
         rest.answers["/lookup/"] = lambda: (
             (503, {"reason": "loading"}, "")
@@ -98,14 +98,14 @@ async def test_servers_faults_are_retried() -> None:
         assert len(rest.asked) == 4
 
 
-async def test_refusals_are_raised_at_once() -> None:
+async def test_refusals_are_raised_at_once():
     async with looking_up(url="http://127.0.0.1:{port},127.0.0.1:{port}") as (rest, context):
         with pytest.raises(errors.TopicNotFound, match="nothing here"):
             await context.lookup(TOPIC)
         assert len(rest.asked) == 1
 
 
-async def test_redirects_are_followed_to_their_end() -> None:
+async def test_redirects_are_followed_to_their_end():
     async with looking_up() as (rest, context):
         there = f"Location: http://127.0.0.1:{rest.port}"
         rest.answers["/lookup/"] = lambda: (307, "", f"{there}/elsewhere\r\n")
@@ -118,20 +118,20 @@ async def test_redirects_are_followed_to_their_end() -> None:
         assert rest.asked.count("/elsewhere") == context.settings.lookup_redirects_max
 
 
-async def test_hosts_are_tried_in_turn() -> None:
+async def test_hosts_are_tried_in_turn():
     async with looking_up(url="http://127.0.0.1:1,127.0.0.1:{port}") as (rest, context):
         rest.answers["/partitions"] = lambda: (200, {"partitions": 0}, "")
         for _ in range(3):
             assert await context.partitions(TOPIC) == 0
 
 
-async def test_no_host_answers() -> None:
+async def test_no_host_answers():
     async with looking_up(url="http://127.0.0.1:1") as (_rest, context):
         with pytest.raises((ServiceUnreachable, errors.Timeout), match="refused the connection"):
             await context.lookup(TOPIC, timeout=0.2)
 
 
-async def test_a_binary_port_is_named_in_the_error() -> None:
+async def test_a_binary_port_is_named_in_the_error():
     async with looking_up() as (_rest, _context):
 
         async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

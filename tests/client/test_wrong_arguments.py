@@ -32,7 +32,7 @@ MARK = b"what was sent on purpose"
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Any]:
+def broker():
     with geminga.embedded(web_port=None) as running:
         yield running
 
@@ -95,7 +95,7 @@ def on_messages(consumer: Any, message: Any) -> list[tuple[Callable[..., Any], d
 
 
 @pytest.fixture(autouse=True)
-def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def silent(monkeypatch):
     monkeypatch.setattr(logging.getLogger("geminga"), "disabled", True)
 
 
@@ -117,7 +117,7 @@ def limits(batched: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_sends(broker: Any, batched: bool) -> None:
+def test_sends(broker, batched):
     calls, topic = Calls(), f"sends-{batched}"
     with broker.client() as client:
         consumer = client.subscribe(topic, "s")
@@ -136,7 +136,7 @@ def test_sends(broker: Any, batched: bool) -> None:
 
 
 @pytest.mark.parametrize("batched", [False, True])
-async def test_sends_of_asyncio(broker: Any, batched: bool) -> None:
+async def test_sends_of_asyncio(broker, batched):
     calls, topic = Calls(), f"asyncio-sends-{batched}"
 
     async with geminga.asyncio.Client(broker.service_url) as client:
@@ -153,7 +153,7 @@ async def test_sends_of_asyncio(broker: Any, batched: bool) -> None:
 
 
 @pytest.mark.parametrize("wrong", [3, 1 << 32, "print", [], True, 0.5])
-def test_what_cannot_be_called_is_refused_before_it_is_sent(broker: Any, wrong: Any) -> None:
+def test_what_cannot_be_called_is_refused_before_it_is_sent(broker, wrong):
     with broker.client() as client:
         producer = client.create_producer("callbacks")
         for options in ({}, {"partition_key": "k"}, {"properties": {"a": "b"}}):
@@ -171,7 +171,7 @@ def test_what_cannot_be_called_is_refused_before_it_is_sent(broker: Any, wrong: 
 QUEUE = 20
 
 
-def test_acknowledgements(broker: Any) -> None:
+def test_acknowledgements(broker):
     """Nothing is acknowledged by a wrong call, and none costs a permit."""
     calls = Calls()
     with broker.client() as client:
@@ -199,7 +199,7 @@ def test_acknowledgements(broker: Any) -> None:
     assert calls.faults == []
 
 
-async def test_acknowledgements_of_asyncio(broker: Any) -> None:
+async def test_acknowledgements_of_asyncio(broker):
     calls = Calls()
 
     async with geminga.asyncio.Client(broker.service_url) as client:
@@ -225,13 +225,13 @@ async def test_acknowledgements_of_asyncio(broker: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def brokers() -> Iterator[tuple[Any, Any]]:
+def brokers():
     with geminga.embedded(web_port=None) as one, geminga.embedded(web_port=None) as other:
         yield one, other
 
 
 @pytest.fixture
-def two(brokers: tuple[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
+def two(brokers):
     """A consumer; a message of it that is not done; a consumer of another topic and another cluster, that has
     a message with the same id."""
     with brokers[0].client() as client, brokers[1].client() as others:
@@ -245,7 +245,7 @@ def two(brokers: tuple[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
 
 
 @pytest.mark.parametrize("way", ["message", "list", "id", "nack", "table"])
-def test_a_message_of_another_topic_acknowledges_nothing_here(two: tuple[Any, Any, Any], way: str) -> None:
+def test_a_message_of_another_topic_acknowledges_nothing_here(two, way):
     """Ids mean something in their own topic alone."""
     consumer, message, other = two
     if way == "table":
@@ -266,7 +266,7 @@ def test_a_message_of_another_topic_acknowledges_nothing_here(two: tuple[Any, An
     assert consumer.stats().unacknowledged_messages == 1
 
 
-def test_ids_beyond_the_wire_fields_are_refused() -> None:
+def test_ids_beyond_the_wire_fields_are_refused():
     for arguments, name in (
         ((1 << 31, 0, 0), "partition"),
         ((-1, 1 << 63, 0), "ledger_id"),
@@ -295,7 +295,7 @@ def test_ids_beyond_the_wire_fields_are_refused() -> None:
         ({"batch_size": ["many"]}, "batch_size"),
     ],
 )
-def test_columns_that_cannot_be_what_was_received(broker: Any, columns: dict[str, Any], name: str) -> None:
+def test_columns_that_cannot_be_what_was_received(broker, columns, name):
     with broker.client() as client:
         consumer = client.subscribe("columns", "s")
         client.create_producer("columns").send(MARK)
@@ -312,7 +312,7 @@ def test_columns_that_cannot_be_what_was_received(broker: Any, columns: dict[str
 
 
 @pytest.mark.parametrize("wrong", ["x", 1.5, 10**30, True, [], float("nan")])
-def test_how_long_to_wait(broker: Any, wrong: Any) -> None:
+def test_how_long_to_wait(broker, wrong):
     with broker.client() as client:
         consumer = client.subscribe("waits", "s")
         for receive in (consumer.receive, consumer.receive_table):

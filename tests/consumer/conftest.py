@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -132,7 +132,7 @@ class Subscribed:
 
 
 @pytest.fixture(scope="session")
-def make() -> SimpleNamespace:
+def make():
     """The functions of this module, for tests that build entries."""
     return SimpleNamespace(
         metadata=metadata_of, body=batch_body, single=single_entry, batch=batch_entry, frame=message_frame,
@@ -141,12 +141,12 @@ def make() -> SimpleNamespace:
 
 
 @pytest.fixture(scope="session")
-def recorded() -> list[tuple[str, MessageFrame, dict[str, Any]]]:
+def recorded():
     return recorded_messages()
 
 
 @pytest.fixture
-def subscribed() -> Callable[..., Subscribed]:
+def subscribed():
     def make(*, attach: bool = True, **settings: Any) -> Subscribed:
         return Subscribed(ConsumerSettings(**settings), attach=attach)
 

@@ -353,7 +353,7 @@ class World:
 
 
 @pytest.mark.simulation(50, 25)
-def test_promises_hold_over_lost_connections(make: SimpleNamespace, seeds: range) -> None:
+def test_promises_hold_over_lost_connections(make, seeds):
     for seed in seeds:
         try:
             world = World(make, seed)

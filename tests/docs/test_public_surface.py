@@ -64,7 +64,7 @@ def surface() -> list[str]:
     )
 
 
-def test_routes_commands_and_admin_methods_are_those_of_the_list() -> None:
+def test_routes_commands_and_admin_methods_are_those_of_the_list():
     assert surface() == SURFACE.read_text().splitlines()
 
 

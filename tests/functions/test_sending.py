@@ -11,7 +11,6 @@ from waiting import eventually, eventually_async
 
 from geminga.functions import FunctionRunner, Output, sending
 from geminga.functions.sending import AtLeastOnce, PendingResults
-from tests.functions.place import Place
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -23,7 +22,7 @@ def _settling(flows: list[Any], max_pending: int = 1000) -> PendingResults:
     return PendingResults(SimpleNamespace(settings=settings), consumer)  # type: ignore[arg-type]
 
 
-async def test_larger_messages_lower_the_number_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_larger_messages_lower_the_number_in_flight(monkeypatch):
     monkeypatch.setattr(sending, "PENDING_BYTES_MAX", 1_000_000)
 
     one, other = (SimpleNamespace(received_messages=0, received_bytes=0) for _ in range(2))
@@ -49,7 +48,7 @@ async def test_larger_messages_lower_the_number_in_flight(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_large_messages_wait_for_memory(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_messages_wait_for_memory(place, kind, monkeypatch):
     monkeypatch.setattr(sending, "PENDING_BYTES_MAX", 1_000_000)
     leave = threading.Event()
 
@@ -70,7 +69,7 @@ def test_large_messages_wait_for_memory(place: Place, kind: str, monkeypatch: py
         assert place.values(60) == [f"{n:05}" for n in range(60)]
 
 
-def test_open_producers_of_chosen_topics_are_limited(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_producers_of_chosen_topics_are_limited(place, monkeypatch):
     monkeypatch.setattr(sending, "PRODUCERS_MAX", 3)
     counts: list[int] = []
 
@@ -92,9 +91,7 @@ def test_open_producers_of_chosen_topics_are_limited(place: Place, monkeypatch: 
 
 
 @pytest.mark.parametrize("queue", [7, 1000])
-def test_results_with_options_keep_their_order(
-    place: Place, monkeypatch: pytest.MonkeyPatch, queue: int
-) -> None:
+def test_results_with_options_keep_their_order(place, monkeypatch, queue):
     def mixed(value: str) -> Any:
         return Output(value, properties={"a": "b"}) if int(value) % 3 == 0 else value
 

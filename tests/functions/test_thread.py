@@ -17,7 +17,7 @@ class Thing:
     pass
 
 
-async def test_calls_run_in_order_and_raise_their_exceptions() -> None:
+async def test_calls_run_in_order_and_raise_their_exceptions():
     thread = CallingThread("calls")
     assert await asyncio.gather(*(thread.run(int, str(n)) for n in range(5))) == list(range(5))
     assert await thread.run(threading.current_thread) is thread.thread
@@ -28,7 +28,7 @@ async def test_calls_run_in_order_and_raise_their_exceptions() -> None:
     assert not thread.thread.is_alive()
 
 
-async def test_a_finished_call_is_freed_before_the_next_one() -> None:
+async def test_a_finished_call_is_freed_before_the_next_one():
     thread = CallingThread("calls")
     thing = Thing()
     gone = weakref.ref(thing)
@@ -40,7 +40,7 @@ async def test_a_finished_call_is_freed_before_the_next_one() -> None:
     thread.end()
 
 
-def test_the_result_of_a_cancelled_call_is_dropped() -> None:
+def test_the_result_of_a_cancelled_call_is_dropped():
     entered, leave = threading.Event(), threading.Event()
 
     def held(_: Any = None) -> None:
@@ -67,7 +67,7 @@ def test_the_result_of_a_cancelled_call_is_dropped() -> None:
     assert not thread.thread.is_alive()
 
 
-def test_a_call_that_never_returns_does_not_keep_the_process_alive() -> None:
+def test_a_call_that_never_returns_does_not_keep_the_process_alive():
     program = """
 import asyncio, threading
 from geminga.functions.thread import CallingThread

@@ -7,7 +7,7 @@ alone. ``tools/fetch_kafka.py`` fetches the broker and the source.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ class Rows:
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Rows]]:
+def sides(tmp_path_factory):
     if not (HOME / "broker/lib").exists():
         pytest.skip("no Kafka: python tools/fetch_kafka.py")
     folder = tmp_path_factory.mktemp("kafka")
@@ -214,15 +214,13 @@ JOBS: list[Callable[[Rows], object]] = [
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.__name__)
-def test_a_job_has_the_same_result_as_on_kafkas_source(
-    job: Callable[[Rows], object], sides: list[Rows]
-) -> None:
+def test_a_job_has_the_same_result_as_on_kafkas_source(job, sides):
     kafka, pulsar = map(job, sides)
     assert pulsar == kafka
     assert kafka
 
 
-def test_the_update_mode_of_kafkas_sink_is_foreach_batch_here(sides: list[Rows]) -> None:
+def test_the_update_mode_of_kafkas_sink_is_foreach_batch_here(sides):
     """Spark passes no updates to a sink in Python, as the page `docs/coming-from-kafka.md` explains."""
     kafka, pulsar = sides
     counts = {}

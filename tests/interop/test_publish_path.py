@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -25,7 +25,7 @@ WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
-def ours(apache_pulsar: ApachePulsar) -> Iterator[geminga.Client]:
+def ours(apache_pulsar):
     with geminga.Client(apache_pulsar.service_url) as client:
         yield client
 
@@ -79,7 +79,7 @@ class Outcomes:
 # --- what is written is read ----------------------------------------------------------------------
 
 
-def test_added_partitions_are_used(apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic) -> None:
+def test_added_partitions_are_used(apache_pulsar, ours, topic):
     name = topic("growing")
     path = topic_path(geminga.TopicName.parse(name))
     admin(apache_pulsar.admin_url, "PUT", f"{path}/partitions", 2)
@@ -96,7 +96,7 @@ def test_added_partitions_are_used(apache_pulsar: ApachePulsar, ours: geminga.Cl
     assert len(read_all(ours, name, count=4 + len(sent))) == 4 + len(sent)
 
 
-def test_a_message_that_is_too_big_fails_alone(ours: geminga.Client, topic: Topic) -> None:
+def test_a_message_that_is_too_big_fails_alone(ours, topic):
     name = topic("too-big")
     outcomes = Outcomes()
     with ours.create_producer(
@@ -116,7 +116,7 @@ def test_a_message_that_is_too_big_fails_alone(ours: geminga.Client, topic: Topi
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_explicit_sequence_ids_are_deduplicated(ours: geminga.Client, topic: Topic, batching: bool) -> None:
+def test_explicit_sequence_ids_are_deduplicated(ours, topic, batching):
     name = topic("dedup")
     with ours.create_producer(name, producer_name="p", batching_enabled=batching) as producer:
         first = [producer.send(b"%d" % i, sequence_id=i) for i in (10, 20, 30)]
@@ -136,9 +136,7 @@ def test_explicit_sequence_ids_are_deduplicated(ours: geminga.Client, topic: Top
 # --- when things go wrong -------------------------------------------------------------------------
 
 
-def test_a_terminated_topic_ends_the_producer(
-    apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
-) -> None:
+def test_a_terminated_topic_ends_the_producer(apache_pulsar, ours, topic):
     name = topic("terminated")
     producer = ours.create_producer(name)
     last = producer.send(b"last")
@@ -154,9 +152,7 @@ def test_a_terminated_topic_ends_the_producer(
     read_these(ours, name, [b"last"])
 
 
-def test_unloading_loses_and_repeats_nothing(
-    apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
-) -> None:
+def test_unloading_loses_and_repeats_nothing(apache_pulsar, ours, topic):
     name = topic("unload")
     ours.subscribe(name, "keeps").close()  # else unloading trims messages without a subscription
     outcomes = Outcomes()
@@ -190,9 +186,7 @@ def test_unloading_loses_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("keepalive_seconds", [30, 1])
-def test_a_suspended_broker_costs_limited_memory_and_no_message(
-    apache_pulsar: ApachePulsar, topic: Topic, keepalive_seconds: int
-) -> None:
+def test_a_suspended_broker_costs_limited_memory_and_no_message(apache_pulsar, topic, keepalive_seconds):
     """With the long keep-alive the connection outlives the pause; with the short one it is given up."""
     name, limited = topic("suspended"), topic("suspended-memory")
     with geminga.Client(
@@ -242,9 +236,7 @@ def test_a_suspended_broker_costs_limited_memory_and_no_message(
         read_these(client, limited, [b"%d:" % i + content for i in range(kept)])
 
 
-def test_sends_to_a_suspended_broker_time_out(
-    apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
-) -> None:
+def test_sends_to_a_suspended_broker_time_out(apache_pulsar, ours, topic):
     name = topic("time-out")
     with (
         ours.create_producer(name) as patient,
@@ -274,9 +266,7 @@ def test_sends_to_a_suspended_broker_time_out(
         assert len(contents) == len(set(contents))
 
 
-def test_a_waiting_sender_resumes_after_the_pause(
-    apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
-) -> None:
+def test_a_waiting_sender_resumes_after_the_pause(apache_pulsar, ours, topic):
     name = topic("blocking")
     sent = [b"%d" % i for i in range(500)]
     with ours.create_producer(name, max_pending_messages=50, block_if_queue_full=True) as producer:

@@ -49,7 +49,7 @@ def _apart(outcome: RunOutcome) -> float:
     return 0.05 + outcome.receipt.p99_ms / 1000 / SECONDS
 
 
-def test_the_formula_saves_the_promised_share(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
+def test_the_formula_saves_the_promised_share(apache_pulsar, tmp_path):
     runs = proof_of(
         apache_pulsar, tmp_path,
         only=("Geminga, stock, LZ4", "Geminga, formula, ZSTD", "pulsar-client, stock"),
@@ -81,7 +81,7 @@ def test_the_formula_saves_the_promised_share(apache_pulsar: ApachePulsar, tmp_p
     )
 
 
-def test_a_live_topic_is_observed_as_it_is(apache_pulsar: ApachePulsar) -> None:
+def test_a_live_topic_is_observed_as_it_is(apache_pulsar):
     admin(apache_pulsar.admin_url, "PUT", "persistent/public/default/watched/partitions", 4)
     ending = threading.Event()
     with geminga.Client(apache_pulsar.service_url) as client:

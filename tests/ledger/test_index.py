@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import threading
 from array import array
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,7 +13,7 @@ from geminga.ledger.index import Index, LedgerState
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
+def catalog(tmp_path):
     """Ledgers 0 to 9 with 5 chunks of 100 entries each; an entry's position identifies it."""
     catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
     catalog.create(bytes(16))
@@ -47,7 +46,7 @@ def change(ledger_id: int, first: int):  # type: ignore[no-untyped-def]
     return ledger.freeze()
 
 
-def test_entries_are_found_in_every_layer(catalog: Catalog) -> None:
+def test_entries_are_found_in_every_layer(catalog):
     index = Index(catalog)
     ledger = LedgerState(3, "owner", 500, 0)
     ledger.set_position(500, 7001, 1, 0)
@@ -66,7 +65,7 @@ def test_entries_are_found_in_every_layer(catalog: Catalog) -> None:
         assert index.position(3, *located) == position
 
 
-def test_the_cache_is_bounded_and_forgets_ledgers(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded_and_forgets_ledgers(catalog, monkeypatch):
     monkeypatch.setattr(index_module, "CHUNKS_MAX", 5)
     index, read, chunk = Index(catalog), list[int](), catalog.chunk
 
@@ -105,7 +104,7 @@ class SlowCatalog:
         return found
 
 
-def test_the_owner_does_not_wait_for_reads_of_the_catalog() -> None:
+def test_the_owner_does_not_wait_for_reads_of_the_catalog():
     """Every publish would wait for a slow disk whenever a checkpoint frees its changes."""
     catalog = SlowCatalog()
     index = Index(cast(Any, catalog), Index(cast(Any, catalog)))

@@ -28,7 +28,7 @@ SEED = crc32c(STORE_ID)
 
 
 @pytest.fixture
-def filesystem() -> FaultyFileSystem:
+def filesystem():
     filesystem = FaultyFileSystem(SimulatedDisk())
     filesystem.make_folder("/store")
     return filesystem
@@ -49,16 +49,14 @@ def record(number: int, size: int = 500) -> Record:
     return ENTRY, 1, number, bytes([number]) * size, None
 
 
-def test_a_group_larger_than_a_file_gets_a_file_of_its_own(filesystem: FaultyFileSystem) -> None:
+def test_a_group_larger_than_a_file_gets_a_file_of_its_own(filesystem):
     writer = make_writer(filesystem)
     first, big, after = (writer.write([record(n, size)]) for n, size in ((1, 10), (2, 9000), (3, 10)))
     numbers = [group.position >> OFFSET_BITS for group in (first, big, after)]
     assert numbers == [1, 2, 3]
 
 
-def test_a_creation_that_is_written_again_does_not_lower_the_next_ledger_id(
-    filesystem: FaultyFileSystem,
-) -> None:
+def test_a_creation_that_is_written_again_does_not_lower_the_next_ledger_id(filesystem):
     """Rewriting and adoption repeat creations of old ledgers; the ids of newer ones must not be reused."""
     writer = make_writer(filesystem)
     writer.write([(CREATE, 9, 0, b"new", None)])
@@ -66,7 +64,7 @@ def test_a_creation_that_is_written_again_does_not_lower_the_next_ledger_id(
     assert writer.next_ledger_id == 10
 
 
-def test_preallocated_space_is_freed(filesystem: FaultyFileSystem) -> None:
+def test_preallocated_space_is_freed(filesystem):
     writer = make_writer(filesystem, preallocate_bytes=2048)
     group = writer.write([record(1)])
     inode = filesystem.disk.names["/store/log-0000000001"]
@@ -76,9 +74,7 @@ def test_preallocated_space_is_freed(filesystem: FaultyFileSystem) -> None:
     assert len(inode.durable) == group.end & 0xFFFFFFFF
 
 
-def test_without_support_for_preallocation_groups_are_written(
-    filesystem: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_support_for_preallocation_groups_are_written(filesystem, monkeypatch):
     def refuse(self: FaultyFile, offset: int, size: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
@@ -90,7 +86,7 @@ def test_without_support_for_preallocation_groups_are_written(
     assert len(filesystem.disk.names["/store/log-0000000001"].durable) == writer.offset
 
 
-def test_open_files_are_bounded(filesystem: FaultyFileSystem) -> None:
+def test_open_files_are_bounded(filesystem):
     for number in range(1, 200):
         filesystem.open(f"/store/log-{number:010d}", create=True)
     files = LogFiles(filesystem, "/store")
@@ -102,7 +98,7 @@ def test_open_files_are_bounded(filesystem: FaultyFileSystem) -> None:
     files.close()
 
 
-def test_entries_of_wider_items_are_refused(filesystem: FaultyFileSystem) -> None:
+def test_entries_of_wider_items_are_refused(filesystem):
     writer = make_writer(filesystem)
     wide = memoryview(bytes(80)).cast("Q")
     with pytest.raises(ValueError, match="single bytes"):
@@ -110,9 +106,7 @@ def test_entries_of_wider_items_are_refused(filesystem: FaultyFileSystem) -> Non
 
 
 @pytest.mark.parametrize("short_of_boundary", [*range(-60, 130, 9), 4096])
-def test_a_group_behind_a_long_gap_is_found_at_every_offset(
-    filesystem: FaultyFileSystem, short_of_boundary: int
-) -> None:
+def test_a_group_behind_a_long_gap_is_found_at_every_offset(filesystem, short_of_boundary):
     writer = LogWriter(
         filesystem,
         "/store",

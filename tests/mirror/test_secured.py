@@ -6,7 +6,6 @@ import base64
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ class Issuer(NamedTuple):
 
 
 @pytest.fixture
-def issuer() -> Iterator[Issuer]:
+def issuer():
     given = Counter[str]()
 
     def grant(form: dict[str, str]) -> dict[str, object]:
@@ -77,7 +76,7 @@ def by_oauth2(made: Any, name: str, issuer: Issuer, folder: Path) -> Cluster:
     )  # fmt: skip
 
 
-def test_tokens_that_expire_while_it_runs(issuer: Issuer, tmp_path: Path) -> None:
+def test_tokens_that_expire_while_it_runs(issuer, tmp_path):
     with broker("source") as source, broker("target") as target:
         here, there = as_root(source, "source"), as_root(target, "target")
         with here.admin() as one, there.admin() as other:
@@ -109,7 +108,7 @@ def test_tokens_that_expire_while_it_runs(issuer: Issuer, tmp_path: Path) -> Non
         client.close()
 
 
-def test_missing_permissions_are_reported_and_nothing_is_copied(tmp_path: Path) -> None:
+def test_missing_permissions_are_reported_and_nothing_is_copied(tmp_path):
     with broker("source") as source, broker("target") as target:
         here, there = as_root(source, "source"), as_root(target, "target")
         with here.client() as client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -55,7 +55,7 @@ class Asked:
 
 
 @pytest.fixture
-def two() -> Iterator[tuple[Any, Any]]:
+def two():
     with geminga.embedded() as source, geminga.embedded() as target:
         yield source, target
 
@@ -99,9 +99,7 @@ async def compare(source: Admin, target: Admin) -> None:
     await target.close()
 
 
-async def test_only_policies_in_use_are_requested(
-    two: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_policies_in_use_are_requested(two, monkeypatch):
     async with Admin(two[0].admin_url) as admin:
         await prepare(admin, TOPICS)
     with monkeypatch.context() as patched:
@@ -114,9 +112,7 @@ async def test_only_policies_in_use_are_requested(
     await compare(*ends)
 
 
-async def test_without_a_list_of_set_policies_each_policy_is_requested(
-    two: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_list_of_set_policies_each_policy_is_requested(two, monkeypatch):
     async with Admin(two[0].admin_url) as admin:
         await prepare(admin, 8)
     with monkeypatch.context() as patched:
@@ -129,9 +125,7 @@ async def test_without_a_list_of_set_policies_each_policy_is_requested(
     await compare(*ends)
 
 
-async def test_a_source_whose_topics_have_no_policies_is_asked_once(
-    two: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_source_whose_topics_have_no_policies_is_asked_once(two, monkeypatch, caplog):
     async with Admin(two[0].admin_url) as admin:
         await prepare(admin, TOPICS)
     monkeypatch.setattr(topics, "NOT_COPIED", _all_but("max_consumers", "max_producers"))

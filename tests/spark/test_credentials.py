@@ -5,22 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from token_issuer import token_issuer
 
 from geminga.broker.rules.tokens import make_token
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 
 pytest.importorskip("passlib")
 pytest.importorskip("bcrypt")
 pytest.importorskip("oauthlib")
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -31,7 +25,7 @@ TOLD_SECONDS, TOKEN_SECONDS = 3, 120
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def broker(tmp_path_factory):
     users = tmp_path_factory.mktemp("users") / "htpasswd"
     # Passwords "secret", by openssl passwd -apr1, and "other", by the C library's crypt.
     users.write_text("admin:$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/\njoe:ablevSdGaUmRA\n")
@@ -43,7 +37,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 
 
 @pytest.fixture(scope="module")
-def issuer() -> Iterator[str]:
+def issuer():
     """URL of an issuer whose tokens are the broker's."""
 
     def grant(form: dict[str, str]) -> dict[str, object] | None:
@@ -84,9 +78,7 @@ def ways(issuer: str) -> dict[str, dict[str, str]]:
 
 @pytest.mark.rotating(1)
 @pytest.mark.parametrize("way", ["basic", "java-basic", "oauth2", "java-oauth2"])
-def test_an_authenticated_client_reads_and_writes(
-    spark: SparkSession, broker: EmbeddedBroker, issuer: str, tmp_path: Path, way: str
-) -> None:
+def test_an_authenticated_client_reads_and_writes(spark, broker, issuer, tmp_path, way):
     """A batch into a topic, a stream from there into another exactly once, and that one read back."""
     first, second = (f"persistent://public/default/{way}-{number}" for number in (1, 2))
     shown = ways(issuer)[way]
@@ -111,9 +103,7 @@ def test_an_authenticated_client_reads_and_writes(
 
 
 @pytest.mark.parametrize("wrong", ["basic", "oauth2", "nobody"])
-def test_other_clients_are_rejected(
-    spark: SparkSession, broker: EmbeddedBroker, issuer: str, wrong: str
-) -> None:
+def test_other_clients_are_rejected(spark, broker, issuer, wrong):
     shown = {
         "basic": {"auth.plugin": "basic", "auth.params": json.dumps({"username": "joe", "password": CANARY})},
         "oauth2": {"auth.plugin": "oauth2", "auth.params": parameters(issuer, f"{CANARY}-wrong")},

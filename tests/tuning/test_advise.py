@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,13 +38,13 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with geminga.embedded() as running:
         yield running
 
 
 @pytest.fixture
-def busy_topic(broker: EmbeddedBroker) -> Iterator[str]:
+def busy_topic(broker):
     """A topic of three partitions with a producer whose batching delay is 2 ms."""
     topic = "persistent://public/default/busy"
     with broker.client() as client:
@@ -79,7 +77,7 @@ def geminga_admin(broker: EmbeddedBroker, topic: str, partitions: int) -> None:
     admin(broker.admin_url, "PUT", f"persistent/public/default/{topic}/partitions", partitions)
 
 
-def test_advice_from_numbers() -> None:
+def test_advice_from_numbers():
     found = advice()
     codec, level = found.settings.producer.compression_type, found.settings.producer.compression_level
     assert (
@@ -96,7 +94,7 @@ def test_advice_from_numbers() -> None:
     assert found.findings == ()
 
 
-def test_the_codec_is_chosen_by_bytes_and_cpu() -> None:
+def test_the_codec_is_chosen_by_bytes_and_cpu():
     assert advice().settings.producer.compression_type is not CompressionType.NONE
     import os
 
@@ -109,7 +107,7 @@ def test_the_codec_is_chosen_by_bytes_and_cpu() -> None:
     assert (hard.compression_type, hard.compression_level) == (CompressionType.ZSTD, 9)
 
 
-def test_more_subscriptions_justify_a_higher_compression_level() -> None:
+def test_more_subscriptions_justify_a_higher_compression_level():
     read_often = advice(profile=PROFILE.changed(subscriptions=10))
     never_read = advice(profile=PROFILE.changed(subscriptions=0))
 
@@ -123,7 +121,7 @@ def test_more_subscriptions_justify_a_higher_compression_level() -> None:
     assert size(read_often) < sizes[CompressionType.ZSTD, 0]  # eleven times the bytes are worth CPU
 
 
-def test_a_live_topic_is_observed_and_advised(broker: EmbeddedBroker, busy_topic: str) -> None:
+def test_a_live_topic_is_observed_and_advised(broker, busy_topic):
     seen = observe(broker.service_url, broker.admin_url, busy_topic, seconds=1.5)
     assert seen.profile.partitions == 3
     assert (seen.producers, seen.profile.subscriptions) == (1, 1)
@@ -146,7 +144,7 @@ def test_a_live_topic_is_observed_and_advised(broker: EmbeddedBroker, busy_topic
     assert list(stats["subscriptions"]) == ["reads"]  # watching leaves nothing behind
 
 
-def test_keys_and_encrypted_messages_are_noticed(broker: EmbeddedBroker) -> None:
+def test_keys_and_encrypted_messages_are_noticed(broker):
     with broker.client() as client:
         producer = client.create_producer("keyed")
         ending = threading.Event()
@@ -168,7 +166,7 @@ def test_keys_and_encrypted_messages_are_noticed(broker: EmbeddedBroker) -> None
     assert seen.profile.partitions == 1
 
 
-def test_a_missing_or_idle_topic_is_an_error_without_a_traceback(broker: EmbeddedBroker) -> None:
+def test_a_missing_or_idle_topic_is_an_error_without_a_traceback(broker):
     with pytest.raises(TopicNotFound):
         observe(broker.service_url, broker.admin_url, "nothing", seconds=0.1)
     with broker.client() as client:
@@ -179,9 +177,7 @@ def test_a_missing_or_idle_topic_is_an_error_without_a_traceback(broker: Embedde
             observe(broker.service_url, broker.admin_url, "still", seconds=0.1)
 
 
-def test_the_command_observes_a_topic_and_writes_a_settings_file(
-    broker: EmbeddedBroker, busy_topic: str, tmp_path: Path
-) -> None:
+def test_the_command_observes_a_topic_and_writes_a_settings_file(broker, busy_topic, tmp_path):
     path = tmp_path / "tuned.toml"
     result = run(
         "--topic", busy_topic, "--service-url", broker.service_url, "--admin-url", broker.admin_url,
@@ -200,7 +196,7 @@ def test_the_command_observes_a_topic_and_writes_a_settings_file(
         producer.send(b"hello")
 
 
-def test_the_command_explains_its_advice() -> None:
+def test_the_command_explains_its_advice():
     result = run(*NUMBERS, *(f"--format={k}" for k in render.FORMATS))
     assert result.exit_code == 0, result.output
     for word in (
@@ -210,7 +206,7 @@ def test_the_command_explains_its_advice() -> None:
         assert word in result.output
 
 
-def test_every_output_format_has_all_settings() -> None:
+def test_every_output_format_has_all_settings():
     settings = formula(PROFILE, compression=CompressionType.ZLib).settings
     python = render.python(settings)
     compile(python, "settings", "exec")
@@ -220,7 +216,7 @@ def test_every_output_format_has_all_settings() -> None:
     assert "BatcherBuilder.DEFAULT" in render.java(settings)
 
 
-def test_the_settings_name_the_observed_topic() -> None:
+def test_the_settings_name_the_observed_topic():
     settings = formula(PROFILE).settings
     place = render.PublishTarget(service_url='pulsar://"x', topic="persistent://a/b/c")
     for kind in render.FORMATS:
@@ -231,13 +227,13 @@ def test_the_settings_name_the_observed_topic() -> None:
     compile(render.python(settings, place), "settings", "exec")
 
 
-def test_traffic_options_together_with_a_topic_are_refused() -> None:
+def test_traffic_options_together_with_a_topic_are_refused():
     result = run("--topic", "t", "--partitions", "4")
     assert result.exit_code == 2
     assert "--partitions and --topic" in result.output
 
 
-def test_sizes_and_compression_come_from_a_sample_file(tmp_path: Path) -> None:
+def test_sizes_and_compression_come_from_a_sample_file(tmp_path):
     file = tmp_path / "sample.jsonl"
     file.write_text("\n".join(json.dumps({"n": n, "text": "same words every time"}) for n in range(300)))
     result = run("--rate", "5000", "--sample", str(file), "--json")
@@ -248,7 +244,7 @@ def test_sizes_and_compression_come_from_a_sample_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list(STOCK))
-def test_advice_compares_with_any_stock_settings(name: str) -> None:
+def test_advice_compares_with_any_stock_settings(name):
     result = run(*NUMBERS, "--stock", name)
     assert result.exit_code == 0, result.output
     assert STOCK[name].title in result.output
@@ -264,7 +260,7 @@ def test_advice_compares_with_any_stock_settings(name: str) -> None:
         (["--topic", "t", "--service-url", "pulsar://127.0.0.1:1"], "127.0.0.1:1"),
     ],
 )
-def test_bad_input_is_an_error_without_a_traceback(arguments: list[str], sentence: str) -> None:
+def test_bad_input_is_an_error_without_a_traceback(arguments, sentence):
     result = run(*arguments)
     assert result.exit_code != 0
     if result.exception and not isinstance(result.exception, SystemExit):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -52,7 +51,7 @@ def by_protobuf(data: bytes, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def batches(recorded: list[Any]) -> list[tuple[Any, bytes, int]]:
+def batches(recorded):
     found = []
     for record in recorded:
         if record.entry is None:
@@ -71,7 +70,7 @@ def batches(recorded: list[Any]) -> list[tuple[Any, bytes, int]]:
 # --- recorded batches -------------------------------------------------------------------------------
 
 
-def test_recorded_batches_decode(batches: list[tuple[Any, bytes, int]]) -> None:
+def test_recorded_batches_decode(batches):
     for record, data, count in batches:
         messages = decode_batch(data, count)
         assert len(messages) == count
@@ -85,14 +84,14 @@ def test_recorded_batches_decode(batches: list[tuple[Any, bytes, int]]) -> None:
             assert message.properties == properties
 
 
-def test_recorded_batches_are_read_as_protobuf_reads_them(batches: list[tuple[Any, bytes, int]]) -> None:
+def test_recorded_batches_are_read_as_protobuf_reads_them(batches):
     for _, data, count in batches:
         expected = by_protobuf(data, count)
         assert [content(message) for message in decode_batch(data, count)] == expected
         assert [content(message) for message in decode_batch(memoryview(data), count)] == expected
 
 
-def test_recorded_batches_encode_to_the_same_bytes(batches: list[tuple[Any, bytes, int]]) -> None:
+def test_recorded_batches_encode_to_the_same_bytes(batches):
     same = 0
     for record, data, count in batches:
         if "partition_key_b64_encoded" in record.decoded["batch"][0]["metadata"]:
@@ -118,9 +117,7 @@ def test_recorded_batches_encode_to_the_same_bytes(batches: list[tuple[Any, byte
     assert same == 12
 
 
-def test_recorded_plain_batches_are_written_by_the_fast_writers(
-    batches: list[tuple[Any, bytes, int]],
-) -> None:
+def test_recorded_plain_batches_are_written_by_the_fast_writers(batches):
     same = 0
     for _, data, count in batches:
         messages = decode_batch(data, count)
@@ -147,7 +144,7 @@ EDGES = [0, 1, 127, 128, 16383, 16384, 2 * 16384, 1 << 21, 1 << 28, (1 << 35) - 
 
 
 @pytest.mark.parametrize("first", [max(0, edge - before) for edge in EDGES for before in (0, 1, 5, 300)])
-def test_batches_over_the_edges_of_their_ids(first: int) -> None:
+def test_batches_over_the_edges_of_their_ids(first):
     for count in (1, 2, 5, 300):
         for payloads in ([b"x" * 130] * count, [b""] * count, [b"y" * (n % 7) for n in range(count)]):
             assert encode_plain_batch(payloads, first) == one_by_one(payloads, first)
@@ -158,9 +155,7 @@ def test_batches_over_the_edges_of_their_ids(first: int) -> None:
 
 
 @given(st.data())
-def test_messages_are_read_as_protobuf_reads_them(
-    messages_of: Callable[..., st.SearchStrategy[Any]], data: st.DataObject
-) -> None:
+def test_messages_are_read_as_protobuf_reads_them(messages_of, data):
     payloads = data.draw(st.lists(st.binary(max_size=200), max_size=5))
     pieces = []
     for payload in payloads:
@@ -174,7 +169,7 @@ def test_messages_are_read_as_protobuf_reads_them(
 
 
 @given(st.lists(st.binary(max_size=300), max_size=10), st.integers(0, (1 << 63) - 1))
-def test_plain_batches_round_trip(payloads: list[bytes], first: int) -> None:
+def test_plain_batches_round_trip(payloads, first):
     encoded = encode_plain_batch(payloads, first)
     assert encoded == one_by_one(payloads, first)
     messages = decode_batch(encoded, len(payloads))
@@ -182,7 +177,7 @@ def test_plain_batches_round_trip(payloads: list[bytes], first: int) -> None:
     assert [message.sequence_id for message in messages] == list(range(first, first + len(payloads)))
 
 
-def test_a_plain_message_has_defaults_for_absent_fields() -> None:
+def test_a_plain_message_has_defaults_for_absent_fields():
     (message,) = decode_batch(encode_plain_batch([b"payload"], 9), 1)
     assert content(message) == {
         "payload": b"payload", "sequence_id": 9, "partition_key": None, "partition_key_b64": False,
@@ -191,7 +186,7 @@ def test_a_plain_message_has_defaults_for_absent_fields() -> None:
     }  # fmt: skip
 
 
-def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_prefixes_are_bounded(monkeypatch):
     monkeypatch.setattr(batch, "PREFIXES_MAX", 10)
     prefixes = batch._Prefixes()
     for size in range(100):
@@ -205,7 +200,7 @@ GOOD = encode_plain_batch([b"one", b"two", b"three"], 300)
 
 
 @pytest.mark.parametrize("count", [-1, 0, 1, 2, 4, 5, 1000, (1 << 31) - 1])
-def test_wrong_counts(count: int) -> None:
+def test_wrong_counts(count):
     with pytest.raises(CorruptPayload, match=r"batch"):
         decode_batch(GOOD, count)
 
@@ -226,18 +221,18 @@ def test_wrong_counts(count: int) -> None:
         ),
     ],
 )
-def test_batches_with_wrong_sizes_or_metadata_are_corrupt(data: bytes, words: str) -> None:
+def test_batches_with_wrong_sizes_or_metadata_are_corrupt(data, words):
     with pytest.raises(CorruptPayload, match=words):
         decode_batch(data, 3 if data.startswith(GOOD) else 1)
 
 
-def test_every_truncation_of_a_batch() -> None:
+def test_every_truncation_of_a_batch():
     for end in range(len(GOOD)):
         with pytest.raises(CorruptPayload):
             decode_batch(GOOD[:end], 3)
 
 
-def test_text_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
+def test_text_that_is_not_utf_8_is_read_as_java_reads_it():
     metadata = encode_single_metadata(0, partition_key="ab", properties={"cd": "ef"})
     data = piece(metadata.replace(b"ab", b"a\xff").replace(b"cd", b"\xffd").replace(b"ef", b"\xff\xfe"), b"")
     (message,) = decode_batch(data, 1)
@@ -247,9 +242,7 @@ def test_text_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_mutated_recorded_batches_raise_nothing_else(
-    batches: list[tuple[Any, bytes, int]], seed: int
-) -> None:
+def test_mutated_recorded_batches_raise_nothing_else(batches, seed):
     chance = random.Random(seed)
     for _, original, count in batches:
         data = bytearray(original)
@@ -274,9 +267,7 @@ def test_mutated_recorded_batches_raise_nothing_else(
     ),
     st.sampled_from([0, 100, 127, 16_370, 1 << 21, (1 << 28) - 10, 1 << 40]),
 )
-def test_a_batch_with_keys_is_that_of_its_messages(
-    messages: list[tuple[bytes, str | None, Any]], first: int
-) -> None:
+def test_a_batch_with_keys_is_that_of_its_messages(messages, first):
     pieces: list[bytes] = []
     for number, (payload, key, properties) in enumerate(messages, first):
         metadata = encode_single_metadata(
@@ -289,7 +280,7 @@ def test_a_batch_with_keys_is_that_of_its_messages(
     assert encode_rich_batch(payloads, fields, first) == b"".join(pieces)
 
 
-def test_fields_are_cached_within_bounds() -> None:
+def test_fields_are_cached_within_bounds():
     for number in range(40_000):
         message = simple_message(b"", f"key-{number}", (("n", str(number)),))
         metadata_fields(b"\x0a", b"\x12", [message])
@@ -299,7 +290,7 @@ def test_fields_are_cached_within_bounds() -> None:
     assert "k" * 1000 not in batch._KEYS
 
 
-def test_batches_that_several_threads_write_at_once() -> None:
+def test_batches_that_several_threads_write_at_once():
     """Test also the first calls, which create the shared tables: in a separate process, with forced
     switches."""
     program = """

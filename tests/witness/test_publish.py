@@ -30,7 +30,7 @@ def drain(consumer: Any, count: int, timeout_millis: int = 30_000) -> list[Any]:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS, ids=str)
 @pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
-def test_payloads_are_received_unchanged(client: Any, topic: str, compression: Any, batching: bool) -> None:
+def test_payloads_are_received_unchanged(client, topic, compression, batching):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(
         topic, compression_type=compression, batching_enabled=batching, batching_max_publish_delay_ms=5
@@ -43,7 +43,7 @@ def test_payloads_are_received_unchanged(client: Any, topic: str, compression: A
     assert [m.data() for m in drain(consumer, len(payloads))] == payloads
 
 
-def test_a_producer_name_in_use_is_refused(client: Any, other_client: Any, topic: str) -> None:
+def test_a_producer_name_in_use_is_refused(client, other_client, topic):
     first = client.create_producer(topic, producer_name="one")
     with pytest.raises(pulsar.ProducerBusy):
         other_client.create_producer(topic, producer_name="one")
@@ -52,9 +52,7 @@ def test_a_producer_name_in_use_is_refused(client: Any, other_client: Any, topic
 
 
 @pytest.mark.parametrize("library", [pulsar, geminga], ids=["pulsar-client", "geminga"])
-def test_a_fenced_producer_does_not_disturb_others_on_its_connection(
-    broker: Any, admin: Any, topic: str, library: Any
-) -> None:
+def test_a_fenced_producer_does_not_disturb_others_on_its_connection(broker, admin, topic, library):
     """All of it over one connection, which stays open throughout."""
     client = library.Client(broker.service_url)
     modes = library.ProducerAccessMode
@@ -84,9 +82,7 @@ def test_a_fenced_producer_does_not_disturb_others_on_its_connection(
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("rich", [(), ("keys",), ("keys", "properties")])
-def test_the_official_client_reads_what_send_many_published(
-    broker: Any, client: Any, topic: str, batched: bool, compressed: bool, rich: tuple[str, ...]
-) -> None:
+def test_the_official_client_reads_what_send_many_published(broker, client, topic, batched, compressed, rich):
     """Check messages of `send_async` as received: payloads, keys, properties, order, and batch indexes."""
     values = [b"%d" % number * (number % 40) for number in range(700)]
     keys = [None if number % 4 == 0 else f"k{number % 9}" for number in range(700)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pulsar
@@ -19,13 +18,13 @@ def publish(client: Any, topic: str, values: list[str], **options: Any) -> list[
     return ids
 
 
-def test_a_consumer_of_another_type_is_refused(client: Any, other_client: Any, topic: str) -> None:
+def test_a_consumer_of_another_type_is_refused(client, other_client, topic):
     client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     with pytest.raises(pulsar.ConsumerBusy):
         other_client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Failover)
 
 
-def test_a_reader_leaves_no_subscription(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_a_reader_leaves_no_subscription(client, topic, admin):
     publish(client, topic, ["a"])
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     reader.read_next(timeout_millis=30_000)
@@ -36,9 +35,7 @@ def test_a_reader_leaves_no_subscription(client: Any, topic: str, admin: Callabl
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive", "KeyShared"])
-def test_unacknowledged_messages_are_delivered_again_after_the_timeout(
-    connect: Callable[..., Any], topic: str, kind: str
-) -> None:
+def test_unacknowledged_messages_are_delivered_again_after_the_timeout(connect, topic, kind):
     with embedded(redeliver_unacked_after_seconds=1) as broker:
         client = connect(broker.service_url)
         consumer = client.subscribe(topic, "s", consumer_type=getattr(pulsar.ConsumerType, kind))

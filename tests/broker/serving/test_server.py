@@ -8,8 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -84,7 +83,7 @@ class Peer:
 
 
 @pytest.fixture
-def peers() -> Iterator[Callable[..., Peer]]:
+def peers():
     made: list[Peer] = []
 
     def new(port: int, **options: Any) -> Peer:
@@ -106,12 +105,12 @@ async def running(**changes: Any) -> AsyncIterator[BrokerServer]:
         await server.stop()
 
 
-def test_a_started_broker_answers_at_once(peers: Callable[..., Peer]) -> None:
+def test_a_started_broker_answers_at_once(peers):
     with embedded(web_port=None) as broker:
         assert peers(broker.settings.port).answers()
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortInUse, match=rf"port {port} is in use.*--port 0"):
@@ -120,26 +119,26 @@ def test_a_port_in_use_is_named() -> None:
             embedded(web_port=port)
 
 
-def test_a_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_failed_start_leaves_nothing_open(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUse):
         embedded(tmp_path / "s", web_port=taken.getsockname()[1])
     with embedded(tmp_path / "s"):
         pass
 
 
-def test_a_host_of_another_machine_is_refused() -> None:
+def test_a_host_of_another_machine_is_refused():
     with pytest.raises(UsageError, match="no address of this machine"):
         bind("192.0.2.1", 0, "port")
     with pytest.raises(UsageError, match="no address of this machine"):
         bind("no-such-host.invalid", 0, "port")
 
 
-def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
+def test_a_store_in_use_is_refused(tmp_path):
     with embedded(tmp_path / "s"), pytest.raises(StoreLocked):
         embedded(tmp_path / "s")
 
 
-def test_a_wildcard_host_serves_ipv4_and_ipv6(peers: Callable[..., Peer]) -> None:
+def test_a_wildcard_host_serves_ipv4_and_ipv6(peers):
     with embedded(host="0.0.0.0", web_port=None) as broker:
         assert peers(broker.settings.port).answers()
         if socket.has_dualstack_ipv6():
@@ -151,9 +150,7 @@ def test_a_wildcard_host_serves_ipv4_and_ipv6(peers: Callable[..., Peer]) -> Non
                 assert six.recv(100)
 
 
-def test_a_protocol_error_closes_only_its_connection(
-    peers: Callable[..., Peer], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_protocol_error_closes_only_its_connection(peers, caplog):
     with embedded(web_port=None, handshake_seconds=1.0) as broker:
         good = peers(broker.settings.port)
         for junk in (
@@ -177,9 +174,7 @@ def test_a_protocol_error_closes_only_its_connection(
     assert not errors, "a peer's fault is not our error"
 
 
-def test_an_internal_error_closes_one_connection_and_is_counted(
-    peers: Callable[..., Peer], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_internal_error_closes_one_connection_and_is_counted(peers, caplog, monkeypatch):
     def fault(session: Any, command: Any) -> None:
         raise KeyError("a fault of ours")
 
@@ -198,7 +193,7 @@ def test_an_internal_error_closes_one_connection_and_is_counted(
     assert "127.0.0.1" in caplog.text
 
 
-def test_connections_beyond_the_limit_are_refused(peers: Callable[..., Peer]) -> None:
+def test_connections_beyond_the_limit_are_refused(peers):
     with embedded(web_port=None, connections_max=2) as broker:
         first, second = peers(broker.settings.port), peers(broker.settings.port)
         assert peers(broker.settings.port, handshake=False).is_closed()
@@ -213,7 +208,7 @@ def test_connections_beyond_the_limit_are_refused(peers: Callable[..., Peer]) ->
                 assert time.monotonic() < deadline
 
 
-async def test_the_memory_for_a_peer_that_never_reads_is_bounded() -> None:
+async def test_the_memory_for_a_peer_that_never_reads_is_bounded():
     limits = {"write_buffer_high_bytes": 20_000, "write_buffer_low_bytes": 1_000}
     async with running(**limits, write_buffer_limit_bytes=1_000_000) as server:
         loop = asyncio.get_running_loop()
@@ -254,9 +249,7 @@ async def test_the_memory_for_a_peer_that_never_reads_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("step", ["_stop_accepting", "_take_in_what_came", "_drain_connections"])
-def test_a_cancelled_stop_closes_the_store(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_stop_closes_the_store(step, tmp_path, monkeypatch):
     async def scenario() -> None:
         server = BrokerServer(settings(memory=False, data_dir=tmp_path / "data"))
         await server.start()
@@ -275,7 +268,7 @@ def test_a_cancelled_stop_closes_the_store(
     asyncio.run(scenario())
 
 
-def test_a_stop_that_is_cancelled_while_the_web_server_starts_stops_it(tmp_path: Path) -> None:
+def test_a_stop_that_is_cancelled_while_the_web_server_starts_stops_it(tmp_path):
     async def scenario() -> None:
         server = BrokerServer(settings(web_port=0))
         await server.start()
@@ -324,7 +317,7 @@ class Stuffed(asyncio.Transport):
         self.is_aborted = True
 
 
-async def test_peers_that_never_read_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_peers_that_never_read_do_not_fill_the_log(caplog):
     async with running() as server:
         for _ in range(LINES_MAX + 200):
             connection, transport = PeerConnection(server), Stuffed()
@@ -338,7 +331,7 @@ async def test_peers_that_never_read_do_not_fill_the_log(caplog: pytest.LogCaptu
     assert caplog.text.count("leaves too much unread and is disconnected") == LINES_MAX
 
 
-def test_an_idle_broker_does_not_wake_up() -> None:
+def test_an_idle_broker_does_not_wake_up():
     async def scenario() -> None:
         async with running() as server:
             await asyncio.sleep(0.05)
@@ -372,7 +365,7 @@ class StoppingStore(MemoryStore):
         return super().append(ledger_id, entry, done)
 
 
-async def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog):
     stores: list[StoppingStore] = []
 
     def open_store(wakeup: Callable[[], None]) -> StoppingStore:
@@ -397,7 +390,7 @@ async def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog: pytest.
     assert [r for r in caplog.records if r.levelno == logging.CRITICAL and "EIO" in r.getMessage()]
 
 
-def test_stop_closes_peers_and_can_be_repeated(peers: Callable[..., Peer]) -> None:
+def test_stop_closes_peers_and_can_be_repeated(peers):
     with embedded(web_port=None) as broker:
         peer = peers(broker.settings.port)
         broker.close()
@@ -407,7 +400,7 @@ def test_stop_closes_peers_and_can_be_repeated(peers: Callable[..., Peer]) -> No
             peers(broker.settings.port)
 
 
-def test_many_starts_and_stops_leak_nothing() -> None:
+def test_many_starts_and_stops_leak_nothing():
     with embedded():
         pass
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
@@ -450,7 +443,7 @@ def published(peer: Peer, topic: str, count: int) -> list[tuple[int, int]]:
     return found
 
 
-def test_acknowledgements_before_a_disconnect_hold(peers: Callable[..., Peer]) -> None:
+def test_acknowledgements_before_a_disconnect_hold(peers):
     """5,000 ACKs in one write, and the end of the connection right behind them."""
     count, topic = 5_000, "persistent://public/default/left"
     with embedded(web_port=None) as broker:
@@ -474,7 +467,7 @@ def test_acknowledgements_before_a_disconnect_hold(peers: Callable[..., Peer]) -
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["it was the peer", "it left too much unread"])
-async def test_commands_of_a_disconnected_peer_keep_their_order(is_cut: bool) -> None:
+async def test_commands_of_a_disconnected_peer_keep_their_order(is_cut):
     """Writing to it failed, say, while there was no time for what had come. Who is evicted has no work."""
 
     async with running() as server:

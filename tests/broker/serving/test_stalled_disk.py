@@ -80,7 +80,7 @@ class Client:
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
-def test_keep_alives_are_answered_while_reads_and_writes_hang(kind: str) -> None:
+def test_keep_alives_are_answered_while_reads_and_writes_hang(kind):
     asyncio.run(_check(kind))
 
 
@@ -175,7 +175,7 @@ class Stalling:
         return answer
 
 
-async def test_clients_do_not_wait_for_topics_that_others_load_from_a_hanging_disk() -> None:
+async def test_clients_do_not_wait_for_topics_that_others_load_from_a_hanging_disk():
     async with Stalling() as broker:
         one, two, gone, bystander = [await broker.connect() for _ in range(4)]
         broker.filesystem.answers.clear()
@@ -219,7 +219,7 @@ async def test_clients_do_not_wait_for_topics_that_others_load_from_a_hanging_di
         assert not loaded["other"].access.producers, "one closed its producer, the other has gone"
 
 
-async def test_clients_do_not_wait_for_lists_that_others_read_from_a_hanging_disk() -> None:
+async def test_clients_do_not_wait_for_lists_that_others_read_from_a_hanging_disk():
     async with Stalling() as broker:
         one, two, bystander = [await broker.connect() for _ in range(3)]
         broker.filesystem.answers.clear()
@@ -246,7 +246,7 @@ async def test_clients_do_not_wait_for_lists_that_others_read_from_a_hanging_dis
         assert b"Cannot delete non empty namespace" in await removal
 
 
-async def test_a_list_that_cannot_be_read_from_the_disk_is_refused() -> None:
+async def test_a_list_that_cannot_be_read_from_the_disk_is_refused():
     async with Stalling() as broker:
         peer = await broker.connect()
         broker.filesystem.database_errors.append("disk I/O error")
@@ -257,7 +257,7 @@ async def test_a_list_that_cannot_be_read_from_the_disk_is_refused() -> None:
         await peer.expect(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
 
 
-async def test_a_failing_disk_is_reported_and_the_next_attempt_succeeds() -> None:
+async def test_a_failing_disk_is_reported_and_the_next_attempt_succeeds():
     async with Stalling() as broker:
         peer = await broker.connect()
         broker.filesystem.database_errors.append("disk I/O error")
@@ -272,7 +272,7 @@ async def test_a_failing_disk_is_reported_and_the_next_attempt_succeeds() -> Non
         assert answer.split(b" ", 2)[1] == b"503"
 
 
-async def test_an_unreadable_catalog_is_reported_to_its_requesters_alone() -> None:
+async def test_an_unreadable_catalog_is_reported_to_its_requesters_alone():
     async with Stalling() as broker:
         peer, bystander = await broker.connect(), await broker.connect()
         bystander.send("producer", topic="t", producer_id=1, request_id=1)
@@ -298,7 +298,7 @@ async def test_an_unreadable_catalog_is_reported_to_its_requesters_alone() -> No
         await peer.expect(Command.PRODUCER_SUCCESS)
 
 
-async def test_a_broker_stops_while_topics_are_loaded_from_a_disk_that_hangs() -> None:
+async def test_a_broker_stops_while_topics_are_loaded_from_a_disk_that_hangs():
     async with Stalling() as broker:
         peer = await broker.connect()
         broker.filesystem.answers.clear()

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from pyspark.sql import DataFrame, functions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from geminga import Client
-    from geminga.broker.serving.embedded import EmbeddedBroker
 
 SCHEMA = (
     "i BIGINT, x DOUBLE, b BOOLEAN, s STRING, m DECIMAL(10,2), t TIMESTAMP, d DATE, y BINARY, "
@@ -46,8 +38,8 @@ OTHERWISE = {
 
 @pytest.mark.spark
 def test_unusual_forms_of_json_are_read_like_from_json_except_for_those_documented(
-    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+    spark, pulsar_broker, pulsar_client, pulsar_topic
+):
     payloads = [*SAME.split(), *UNREADABLE, *OTHERWISE]
     with pulsar_client.create_producer(pulsar_topic, batching_enabled=False) as producer:
         for payload in payloads:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,14 @@ TABLES = ("events", "events_dead_letters")
 
 
 @pytest.fixture
-def broker() -> Iterator[Any]:
+def broker():
     with geminga.embedded(web_port=0) as broker, broker.client() as client:
         client.create_producer("events").send(b"{}")
         yield broker
 
 
 @pytest.fixture
-def project(broker: Any, tmp_path: Path) -> Path:
+def project(broker, tmp_path):
     """A project as a finished run of Spark leaves it, without rows."""
     folder = tmp_path / "mine"
     create(folder, "ingest", {"service_url": broker.service_url})
@@ -52,7 +51,7 @@ def project(broker: Any, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def started(tmp_path: Path, monkeypatch: Any) -> Path:
+def started(tmp_path, monkeypatch):
     """The file that is there once a run has started Spark."""
     monkeypatch.setattr(running, "command", lambda arguments: ["touch", str(tmp_path / "started")])
     return tmp_path / "started"
@@ -62,14 +61,12 @@ def checkpoint(folder: Path, table: str) -> Path:
     return folder / f"checkpoints/_checkpoints/spark_catalog/default/{table}/{table}/0"
 
 
-def test_a_run_without_new_messages_starts_no_spark(project: Path, started: Path) -> None:
+def test_a_run_without_new_messages_starts_no_spark(project, started):
     assert run(project).rows_read == {"events": 0, "events_dead_letters": 0}
     assert not started.exists()
 
 
-def test_a_run_that_finished_is_remembered_and_one_that_failed_is_not(
-    project: Path, started: Path, monkeypatch: Any
-) -> None:
+def test_a_run_that_finished_is_remembered_and_one_that_failed_is_not(project, started, monkeypatch):
     (project / FINISHED_FILE).unlink()
     monkeypatch.setattr(running, "command", lambda arguments: ["false"])
     assert run(project).exit_code == 1
@@ -146,14 +143,12 @@ def change_flow(broker: Any, project: Path) -> None:
         change_flow,
     ],
 )  # fmt: skip
-def test_a_run_with_anything_to_do_starts_spark(
-    change: Callable[[Any, Path], None], broker: Any, project: Path, started: Path
-) -> None:
+def test_a_run_with_anything_to_do_starts_spark(change, broker, project, started):
     change(broker, project)
     run(project)
     assert started.exists()
 
 
-def test_a_full_refresh_starts_spark(project: Path, started: Path) -> None:
+def test_a_full_refresh_starts_spark(project, started):
     run(project, full_refresh=["events"])
     assert started.exists()
