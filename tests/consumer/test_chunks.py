@@ -115,7 +115,7 @@ def test_a_chunk_without_its_first_is_acknowledged_once_expired():
 
 
 def test_a_chunk_that_was_on_its_way_when_all_were_forgotten_waits_for_the_first():
-    """A consumer that asks for redelivery forgets the first chunk; the second of an old message comes late."""
+    """A consumer that asks for redelivery forgets the first chunk, and then the second one arrives."""
     chunks, old = assembler(), NOW_MS - 61_000
     add(chunks, chunk("a", 0, publish_time=old), 0)
     chunks.clear()
