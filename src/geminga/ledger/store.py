@@ -31,6 +31,7 @@ from geminga.ledger.filesystem import FileSystem, RealFileSystem
 from geminga.ledger.folder import StoreLock, open_folder
 from geminga.ledger.format import CREATE, DELETE_LEDGER, ENTRY, NOTHING
 from geminga.ledger.journal import Journal
+from geminga.ledger.ledger_table import TailCache
 from geminga.ledger.log import LogEnd, LogFiles, LogWriter
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
 from geminga.ledger.rewriting import LogRewriter, RewriterParts
@@ -42,7 +43,6 @@ from geminga.ledger.store_disk import FileStoreDisk
 from geminga.ledger.store_keys import FileStoreKeys
 from geminga.ledger.store_reading import StoreReading
 from geminga.ledger.store_writes import StoreWrites
-from geminga.ledger.tail_cache import TailCache
 from geminga.ledger.worker import Worker
 
 
