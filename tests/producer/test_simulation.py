@@ -23,11 +23,11 @@ from geminga.errors import (
     PulsarException,
     from_server,
 )
-from geminga.producer.backlog import ByteBudget
 from geminga.producer.message import OutgoingMessage, simple_message
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer, SendErrorVerdict
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.pending_limits import ByteBudget
 from geminga.producer.settings import BatchingType, CompressionType, PartitionsRoutingMode, ProducerSettings
 from geminga.producer.states import ENDED, ProducerState
 from geminga.wire.batch import decode_batch, encode_plain_batch
@@ -581,7 +581,7 @@ class Auditor:
         assert producer.shared.used == 0
         assert self.world.memory.used == 0
         for partition in producer.partitions:
-            assert partition.backlog.own.used == 0
+            assert partition.limits.own.used == 0
             assert len(partition.pending) == 0
         statistics = producer.statistics()
         messages = sum(map(len, self.world.sent.values()))
