@@ -31,11 +31,11 @@ from geminga.producer.pending_limits import ByteBudget
 from geminga.producer.settings import BatchingType, CompressionType, PartitionsRoutingMode, ProducerSettings
 from geminga.producer.states import ENDED, ProducerState
 from geminga.wire.batch import decode_batch, encode_plain_batch
+from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.compression import decompress
 from geminga.wire.frames import FrameDecoder, ReceiptFrame
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.receipt_runs import ReceiptRun
 
 PERSISTENCE, CHECKSUM, NOT_ALLOWED, NOT_READY = 2, 9, 22, 6
 

@@ -45,8 +45,8 @@ from geminga.producer.settings import ProducerAccessMode, ProducerSettings
 from geminga.producer.states import ACCEPTING, ENDED, ProducerInput, ProducerState, next_state
 from geminga.producer.statistics import PartitionCounters, ProducerStatistics
 from geminga.wire.checksum import Buffer
+from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.receipt_runs import ReceiptRun
 
 WRITE_BYTES_MAX = 1 << 20
 """Bytes at which `PartitionProducer.take_output` returns; call it again for more."""

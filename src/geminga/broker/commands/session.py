@@ -44,8 +44,7 @@ from geminga.broker.topics.producer import Producer
 from geminga.by_fields import ByFields
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer, Done
-from geminga.wire.acks import AckFrame
-from geminga.wire.broker_frames import BrokerFrameDecoder
+from geminga.wire.broker_frames import AckFrame, BrokerFrameDecoder
 from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun
